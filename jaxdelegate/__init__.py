@@ -1,0 +1,1 @@
+"""A delegate for TensorFlow Lite models on JAX/XLA."""

@@ -1,0 +1,14 @@
+"""Tools for tests: tolerances, a model builder, operator cases. jax is imported by what needs it only."""
+
+from jaxdelegate.testing.builder import ModelBuilder as ModelBuilder
+from jaxdelegate.testing.builder import SubgraphBuilder as SubgraphBuilder
+from jaxdelegate.testing.case import Arg as Arg
+from jaxdelegate.testing.case import Case as Case
+from jaxdelegate.testing.case import const as const
+from jaxdelegate.testing.case import f32 as f32
+from jaxdelegate.testing.case import of as of
+from jaxdelegate.testing.case import value as value
+from jaxdelegate.testing.case import variable as variable
+from jaxdelegate.testing.tolerance import TOLERANCES as TOLERANCES
+from jaxdelegate.testing.tolerance import Tolerance as Tolerance
+from jaxdelegate.testing.tolerance import assert_close as assert_close

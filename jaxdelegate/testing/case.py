@@ -1,0 +1,209 @@
+"""One operator case: the same inputs through the lowering, the reference and stock LiteRT."""
+
+import dataclasses
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.op_lowering.options import NoOptions, Options, default_options
+from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.testing.builder import ModelBuilder
+from jaxdelegate.testing.tolerance import Tolerance, assert_close
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Arg:
+    """One input of a case: its value, and whether the file holds it."""
+
+    value: np.ndarray
+    is_const: bool = False
+    is_variable: bool = False
+    quantization: Quantization | None = None
+
+
+def f32(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Arg:
+    """A run-time float32 input, uniform and reproducible."""
+    return of(np.float32, *shape, low=low, high=high, seed=seed)
+
+
+def of(dtype: Any, *shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Arg:
+    """A run-time input of any dtype; integers take [low, high], booleans both values."""
+    rng = np.random.default_rng(zlib.crc32(f"{np.dtype(dtype)}{shape}{seed}".encode()))
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return Arg(np.asarray(rng.integers(0, 2, shape), dtype))
+    if kind in "iu":
+        return Arg(
+            np.asarray(
+                rng.integers(int(max(low, np.iinfo(dtype).min)), int(high), shape, endpoint=True),
+                dtype,
+            )
+        )
+    if kind == "c":
+        return Arg(
+            np.asarray(rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape), dtype)
+        )
+    return Arg(np.asarray(rng.uniform(low, high, shape), dtype))
+
+
+def value(array: Any, dtype: Any = None) -> Arg:
+    """A run-time input with the given value."""
+    return Arg(np.asarray(array, dtype))
+
+
+def const(array: Any, dtype: Any = None) -> Arg:
+    """An input that the file holds: an array, or another case's Arg made constant."""
+    array = array.value if isinstance(array, Arg) else np.asarray(array, dtype)
+    return Arg(array, is_const=True)
+
+
+def variable(*shape: int, dtype: Any = np.float32) -> Arg:
+    """A variable tensor, zero at the first invoke."""
+    return Arg(np.zeros(shape, dtype), is_variable=True)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """One operator with options, inputs and what its outputs are made of.
+
+    `outputs` gives the output dtypes; by default one output of the first input's dtype.
+    `accumulated` is the K of the tolerance table; `tolerance` replaces the table's entry and needs `because`.
+    """
+
+    name: str
+    label: str
+    inputs: Sequence[Arg | None]
+    options: Options | None = None
+    outputs: Sequence[Any] | None = None
+    version: int = 1
+    accumulated: int = 1
+    tolerance: Tolerance | None = None
+    because: str | None = None
+    litert: str | None = None  # why stock LiteRT cannot run it; None: it can
+
+    def __str__(self) -> str:
+        """The test id."""
+        return f"{self.name}-{self.label}"
+
+    @property
+    def op_options(self) -> Options:
+        """The options, or the operator's defaults."""
+        return self.options if self.options is not None else default_options(self.name)
+
+    def specs(self) -> tuple[Specs, Specs]:
+        """Input and output specs, output shapes by the reference's shape function."""
+        inputs = tuple(None if a is None else _spec(f"in{i}", a) for i, a in enumerate(self.inputs))
+        first = next(a.value.dtype for a in self.inputs if a is not None)
+        dtypes = [np.dtype(d) for d in (self.outputs if self.outputs is not None else [first])]
+        shapes = KERNELS[self.name].shapes(self.op_options, inputs)  # type: ignore[arg-type]
+        outputs = tuple(
+            TensorSpec(
+                f"out{i}", () if s is None else tuple(int(n) for n in s), d, is_dynamic=s is None
+            )
+            for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
+        )
+        return inputs, outputs  # type: ignore[return-value]
+
+    def arrays(self) -> list[np.ndarray | None]:
+        """The values of the inputs."""
+        return [None if a is None else a.value for a in self.inputs]
+
+    def run_reference(self) -> list[np.ndarray]:
+        """Outputs, then new states, from the numpy kernel."""
+        return list(KERNELS[self.name](self.op_options, *self.specs(), *self.arrays()))  # type: ignore[arg-type]
+
+    def run_lowered(self, rule: OpRule, context: LoweringContext | None = None) -> list[np.ndarray]:
+        """Outputs, then new states, from the lowering, jitted, under 64-bit types as the compiler does it.
+
+        Raises:
+            AssertionError: the rule refuses the case.
+        """
+        import jax  # noqa: PLC0415 (this module is used by the reference's own tests, without jax)
+
+        context = context or LoweringContext(op_version=self.version)
+        inputs, outputs = self.specs()
+        reason = rule.reason(context, self.op_options, inputs, outputs)
+        assert reason is None, f"{self}: refused: {reason}"
+        lowered = rule.lower(context, self.op_options, inputs, outputs)
+        live = [i for i, a in enumerate(self.inputs) if a is not None and not a.is_const]
+
+        def call(*live_arrays: Any) -> tuple[Any, ...]:
+            arrays: list[Any] = list(self.arrays())
+            for i, array in zip(live, live_arrays, strict=True):
+                arrays[i] = array
+            return lowered(*arrays)
+
+        with jax.enable_x64(True):
+            return [np.asarray(y) for y in jax.jit(call)(*(self.arrays()[i] for i in live))]
+
+    def check(self, got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
+        """Compare by the case's tolerance."""
+        assert_close(
+            got, want, accumulated=self.accumulated, tolerance=self.tolerance, because=self.because
+        )
+
+    def model(self) -> bytes:
+        """The case as a .tflite file with one operator."""
+        inputs, outputs = self.specs()
+        builder = ModelBuilder(str(self))
+        tensors = [
+            None if a is None else _add(builder, spec, a)
+            for spec, a in zip(inputs, self.inputs, strict=True)
+        ]
+        results = [builder.tensor(spec.shape, spec.dtype, spec.name) for spec in outputs]
+        builder.operator(self.name, tensors, results, self._written_options(), version=self.version)
+        builder.outputs(*results)
+        return builder.build()
+
+    def _written_options(self) -> Options | None:
+        return None if isinstance(self.options, NoOptions) else self.options
+
+    def feeds(self) -> list[np.ndarray]:
+        """The run-time inputs, in the model's input order."""
+        return [
+            a.value for a in self.inputs if a is not None and not a.is_const and not a.is_variable
+        ]
+
+    def run_litert(self, *, optimized: bool = False) -> list[np.ndarray]:
+        """Outputs of stock LiteRT: the reference kernels, or the optimized ones where those are missing or wrong."""
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
+
+        kind = (
+            OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+            if optimized
+            else OpResolverType.BUILTIN_REF
+        )
+        interpreter = Interpreter(model_content=self.model(), experimental_op_resolver_type=kind)
+        interpreter.allocate_tensors()
+        for detail, array in zip(interpreter.get_input_details(), self.feeds(), strict=True):
+            interpreter.set_tensor(detail["index"], array)
+        interpreter.invoke()
+        return [
+            np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()
+        ]
+
+
+def _spec(name: str, a: Arg) -> TensorSpec:
+    return TensorSpec(
+        name,
+        a.value.shape,
+        a.value.dtype,
+        a.quantization,
+        is_variable=a.is_variable,
+        const=a.value if a.is_const else None,
+    )
+
+
+def _add(builder: ModelBuilder, spec: TensorSpec, a: Arg) -> int:
+    if a.is_const:
+        return builder.constant(a.value, spec.name, quantization=a.quantization)
+    if a.is_variable:
+        return builder.tensor(
+            spec.shape, spec.dtype, spec.name, is_variable=True, quantization=a.quantization
+        )
+    return builder.input(spec.shape, spec.dtype, spec.name, quantization=a.quantization)

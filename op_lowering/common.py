@@ -1,0 +1,71 @@
+"""Helpers that several families of rules share: fused activations, padding, broadcasting."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import Padding
+from jaxdelegate.op_lowering.spec import Shape
+
+
+def scalar(value: float, like: Any) -> jax.Array:
+    """`value` in the dtype of `like`: keeps strict dtype promotion quiet and float16 at float16."""
+    return jnp.asarray(value, like.dtype)
+
+
+def clamp(x: jax.Array, low: float, high: float) -> jax.Array:
+    """min(max(x, low), high), in the kernels' order; NaN stays NaN."""
+    return jnp.minimum(jnp.maximum(x, scalar(low, x)), scalar(high, x))
+
+
+_ACTIVATIONS: dict[Act, Callable[[Any], Any]] = {
+    Act.NONE: lambda x: x,
+    Act.RELU: lambda x: jnp.maximum(x, scalar(0, x)),
+    Act.RELU_N1_TO_1: lambda x: clamp(x, -1, 1),
+    Act.RELU6: lambda x: clamp(x, 0, 6),
+    Act.TANH: jnp.tanh,
+}
+
+
+def why_not_activation(activation: Act) -> str | None:
+    """A sentence for a fused activation that no LiteRT kernel applies."""
+    return (
+        None
+        if activation in _ACTIVATIONS
+        else f"fused activation {activation.name} has no kernel in LiteRT"
+    )
+
+
+def fused_activation(activation: Act) -> Callable[[Any], Any]:
+    """The function that a kernel applies to its result (kernels/internal/common.h, kernels/kernel_util.h)."""
+    return _ACTIVATIONS[activation]
+
+
+def window_padding(
+    padding: Padding, n_in: int, window: int, stride: int, dilation: int = 1
+) -> tuple[int, int]:
+    """Zeros before and after one spatial dimension (kernels/padding.h): SAME puts the odd one behind."""
+    if padding is Padding.VALID:
+        return 0, 0
+    n_out = -(-n_in // stride)
+    total = max((n_out - 1) * stride + (window - 1) * dilation + 1 - n_in, 0)
+    return total // 2, total - total // 2
+
+
+def align_ranks(*arrays: Any) -> tuple[Any, ...]:
+    """Give every array the highest rank by leading ones: TFLite broadcasts from the right, as numpy does."""
+    rank = max(a.ndim for a in arrays)
+    return tuple(a.reshape((1,) * (rank - a.ndim) + tuple(a.shape)) for a in arrays)
+
+
+def why_not_broadcast(*shapes: Shape) -> str | None:
+    """A sentence if the shapes do not broadcast."""
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        return f"shapes {' and '.join(str(list(s)) for s in shapes)} do not broadcast"
+    return None

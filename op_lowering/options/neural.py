@@ -1,0 +1,348 @@
+"""Options tables, field names as in schema.fbs: convolutions, pools, matrix products, recurrent cells, activations, quantization and detection."""
+
+from dataclasses import dataclass
+
+from jaxdelegate.op_lowering.options.base import Options
+from jaxdelegate.op_lowering.options.enums import (
+    ActivationFunctionType,
+    CombinerType,
+    FullyConnectedOptionsWeightsFormat,
+    LSHProjectionType,
+    LSTMKernelType,
+    Padding,
+    TensorType,
+)
+
+
+@dataclass(frozen=True)
+class Conv2DOptions(Options):
+    """Table `Conv2DOptions`: CONV_2D."""
+
+    operators = ("CONV_2D",)
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    dilation_w_factor: int = 1
+    dilation_h_factor: int = 1
+    quantized_bias_type: TensorType = TensorType.FLOAT32
+
+
+@dataclass(frozen=True)
+class DepthwiseConv2DOptions(Options):
+    """Table `DepthwiseConv2DOptions`: DEPTHWISE_CONV_2D."""
+
+    operators = ("DEPTHWISE_CONV_2D",)
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    depth_multiplier: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    dilation_w_factor: int = 1
+    dilation_h_factor: int = 1
+
+
+@dataclass(frozen=True)
+class ConcatEmbeddingsOptions(Options):
+    """Table `ConcatEmbeddingsOptions`: CONCAT_EMBEDDINGS."""
+
+    operators = ("CONCAT_EMBEDDINGS",)
+    num_channels: int = 0
+    num_columns_per_channel: tuple[int, ...] = ()
+    embedding_dim_per_channel: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LSHProjectionOptions(Options):
+    """Table `LSHProjectionOptions`: LSH_PROJECTION."""
+
+    operators = ("LSH_PROJECTION",)
+    type: LSHProjectionType = LSHProjectionType.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Pool2DOptions(Options):
+    """Table `Pool2DOptions`: AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D."""
+
+    operators = ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    filter_width: int = 0
+    filter_height: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+
+
+@dataclass(frozen=True)
+class SVDFOptions(Options):
+    """Table `SVDFOptions`: SVDF."""
+
+    operators = ("SVDF",)
+    rank: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    asymmetric_quantize_inputs: bool = False
+
+
+@dataclass(frozen=True)
+class RNNOptions(Options):
+    """Table `RNNOptions`: RNN."""
+
+    operators = ("RNN",)
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    asymmetric_quantize_inputs: bool = False
+
+
+@dataclass(frozen=True)
+class FullyConnectedOptions(Options):
+    """Table `FullyConnectedOptions`: FULLY_CONNECTED."""
+
+    operators = ("FULLY_CONNECTED",)
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    weights_format: FullyConnectedOptionsWeightsFormat = FullyConnectedOptionsWeightsFormat.DEFAULT
+    keep_num_dims: bool = False
+    asymmetric_quantize_inputs: bool = False
+    quantized_bias_type: TensorType = TensorType.FLOAT32
+
+
+@dataclass(frozen=True)
+class SoftmaxOptions(Options):
+    """Table `SoftmaxOptions`: SOFTMAX."""
+
+    operators = ("SOFTMAX",)
+    beta: float = 0.0
+
+
+@dataclass(frozen=True)
+class L2NormOptions(Options):
+    """Table `L2NormOptions`: L2_NORMALIZATION."""
+
+    operators = ("L2_NORMALIZATION",)
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+
+
+@dataclass(frozen=True)
+class LocalResponseNormalizationOptions(Options):
+    """Table `LocalResponseNormalizationOptions`: LOCAL_RESPONSE_NORMALIZATION."""
+
+    operators = ("LOCAL_RESPONSE_NORMALIZATION",)
+    radius: int = 0
+    bias: float = 0.0
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+@dataclass(frozen=True)
+class LSTMOptions(Options):
+    """Table `LSTMOptions`: LSTM."""
+
+    operators = ("LSTM",)
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    cell_clip: float = 0.0
+    proj_clip: float = 0.0
+    kernel_type: LSTMKernelType = LSTMKernelType.FULL
+    asymmetric_quantize_inputs: bool = False
+
+
+@dataclass(frozen=True)
+class ResizeBilinearOptions(Options):
+    """Table `ResizeBilinearOptions`: RESIZE_BILINEAR."""
+
+    operators = ("RESIZE_BILINEAR",)
+    new_height: int = 0
+    new_width: int = 0
+    align_corners: bool = False
+    half_pixel_centers: bool = False
+
+
+@dataclass(frozen=True)
+class SkipGramOptions(Options):
+    """Table `SkipGramOptions`: SKIP_GRAM."""
+
+    operators = ("SKIP_GRAM",)
+    ngram_size: int = 0
+    max_skip_size: int = 0
+    include_all_ngrams: bool = False
+
+
+@dataclass(frozen=True)
+class EmbeddingLookupSparseOptions(Options):
+    """Table `EmbeddingLookupSparseOptions`: EMBEDDING_LOOKUP_SPARSE."""
+
+    operators = ("EMBEDDING_LOOKUP_SPARSE",)
+    combiner: CombinerType = CombinerType.SUM
+
+
+@dataclass(frozen=True)
+class SequenceRNNOptions(Options):
+    """Table `SequenceRNNOptions`: UNIDIRECTIONAL_SEQUENCE_RNN."""
+
+    operators = ("UNIDIRECTIONAL_SEQUENCE_RNN",)
+    time_major: bool = False
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    asymmetric_quantize_inputs: bool = False
+
+
+@dataclass(frozen=True)
+class LogSoftmaxOptions(Options):
+    """Table `LogSoftmaxOptions`: LOG_SOFTMAX."""
+
+    operators = ("LOG_SOFTMAX",)
+
+
+@dataclass(frozen=True)
+class DequantizeOptions(Options):
+    """Table `DequantizeOptions`: DEQUANTIZE."""
+
+    operators = ("DEQUANTIZE",)
+
+
+@dataclass(frozen=True)
+class TransposeConvOptions(Options):
+    """Table `TransposeConvOptions`: TRANSPOSE_CONV."""
+
+    operators = ("TRANSPOSE_CONV",)
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    quantized_bias_type: TensorType = TensorType.FLOAT32
+
+
+@dataclass(frozen=True)
+class FakeQuantOptions(Options):
+    """Table `FakeQuantOptions`: FAKE_QUANT."""
+
+    operators = ("FAKE_QUANT",)
+    min: float = 0.0
+    max: float = 0.0
+    num_bits: int = 0
+    narrow_range: bool = False
+
+
+@dataclass(frozen=True)
+class BidirectionalSequenceLSTMOptions(Options):
+    """Table `BidirectionalSequenceLSTMOptions`: BIDIRECTIONAL_SEQUENCE_LSTM."""
+
+    operators = ("BIDIRECTIONAL_SEQUENCE_LSTM",)
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    cell_clip: float = 0.0
+    proj_clip: float = 0.0
+    merge_outputs: bool = False
+    time_major: bool = True
+    asymmetric_quantize_inputs: bool = False
+
+
+@dataclass(frozen=True)
+class BidirectionalSequenceRNNOptions(Options):
+    """Table `BidirectionalSequenceRNNOptions`: BIDIRECTIONAL_SEQUENCE_RNN."""
+
+    operators = ("BIDIRECTIONAL_SEQUENCE_RNN",)
+    time_major: bool = False
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    merge_outputs: bool = False
+    asymmetric_quantize_inputs: bool = False
+
+
+@dataclass(frozen=True)
+class UnidirectionalSequenceLSTMOptions(Options):
+    """Table `UnidirectionalSequenceLSTMOptions`: UNIDIRECTIONAL_SEQUENCE_LSTM."""
+
+    operators = ("UNIDIRECTIONAL_SEQUENCE_LSTM",)
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    cell_clip: float = 0.0
+    proj_clip: float = 0.0
+    time_major: bool = False
+    asymmetric_quantize_inputs: bool = False
+    diagonal_recurrent_tensors: bool = False
+
+
+@dataclass(frozen=True)
+class ResizeNearestNeighborOptions(Options):
+    """Table `ResizeNearestNeighborOptions`: RESIZE_NEAREST_NEIGHBOR."""
+
+    operators = ("RESIZE_NEAREST_NEIGHBOR",)
+    align_corners: bool = False
+    half_pixel_centers: bool = False
+
+
+@dataclass(frozen=True)
+class LeakyReluOptions(Options):
+    """Table `LeakyReluOptions`: LEAKY_RELU."""
+
+    operators = ("LEAKY_RELU",)
+    alpha: float = 0.0
+
+
+@dataclass(frozen=True)
+class QuantizeOptions(Options):
+    """Table `QuantizeOptions`: QUANTIZE."""
+
+    operators = ("QUANTIZE",)
+
+
+@dataclass(frozen=True)
+class HardSwishOptions(Options):
+    """Table `HardSwishOptions`: HARD_SWISH."""
+
+    operators = ("HARD_SWISH",)
+
+
+@dataclass(frozen=True)
+class NonMaxSuppressionV4Options(Options):
+    """Table `NonMaxSuppressionV4Options`: NON_MAX_SUPPRESSION_V4."""
+
+    operators = ("NON_MAX_SUPPRESSION_V4",)
+
+
+@dataclass(frozen=True)
+class NonMaxSuppressionV5Options(Options):
+    """Table `NonMaxSuppressionV5Options`: NON_MAX_SUPPRESSION_V5."""
+
+    operators = ("NON_MAX_SUPPRESSION_V5",)
+
+
+@dataclass(frozen=True)
+class DensifyOptions(Options):
+    """Table `DensifyOptions`: DENSIFY."""
+
+    operators = ("DENSIFY",)
+
+
+@dataclass(frozen=True)
+class BatchMatMulOptions(Options):
+    """Table `BatchMatMulOptions`: BATCH_MATMUL."""
+
+    operators = ("BATCH_MATMUL",)
+    adj_x: bool = False
+    adj_y: bool = False
+    asymmetric_quantize_inputs: bool = False
+
+
+@dataclass(frozen=True)
+class Rfft2dOptions(Options):
+    """Table `Rfft2dOptions`: RFFT2D."""
+
+    operators = ("RFFT2D",)
+
+
+@dataclass(frozen=True)
+class Conv3DOptions(Options):
+    """Table `Conv3DOptions`: CONV_3D, CONV_3D_TRANSPOSE."""
+
+    operators = ("CONV_3D", "CONV_3D_TRANSPOSE")
+    padding: Padding = Padding.SAME
+    stride_d: int = 0
+    stride_w: int = 0
+    stride_h: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    dilation_d_factor: int = 1
+    dilation_w_factor: int = 1
+    dilation_h_factor: int = 1
+
+
+@dataclass(frozen=True)
+class GeluOptions(Options):
+    """Table `GeluOptions`: GELU."""
+
+    operators = ("GELU",)
+    approximate: bool = False

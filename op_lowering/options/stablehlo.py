@@ -1,0 +1,251 @@
+"""Options tables, field names as in schema.fbs: the StableHLO operators that a .tflite can carry."""
+
+from dataclasses import dataclass
+
+from jaxdelegate.op_lowering.options.base import Options
+from jaxdelegate.op_lowering.options.enums import (
+    CustomOptionsFormat,
+    ReduceWindowFunction,
+    RngAlgorithm,
+    StablehloComparisonDirection,
+    StablehloComparisonType,
+    StablehloPrecisionConfig,
+)
+
+
+@dataclass(frozen=True)
+class StablehloConcatenateOptions(Options):
+    """Table `StablehloConcatenateOptions`: STABLEHLO_CONCATENATE."""
+
+    operators = ("STABLEHLO_CONCATENATE",)
+    dimension: int = 0
+
+
+@dataclass(frozen=True)
+class StablehloBroadcastInDimOptions(Options):
+    """Table `StablehloBroadcastInDimOptions`: STABLEHLO_BROADCAST_IN_DIM."""
+
+    operators = ("STABLEHLO_BROADCAST_IN_DIM",)
+    broadcast_dimensions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StablehloSliceOptions(Options):
+    """Table `StablehloSliceOptions`: STABLEHLO_SLICE."""
+
+    operators = ("STABLEHLO_SLICE",)
+    start_indices: tuple[int, ...] = ()
+    limit_indices: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StablehloConvolutionOptions(Options):
+    """Table `StablehloConvolutionOptions`: STABLEHLO_CONVOLUTION."""
+
+    operators = ("STABLEHLO_CONVOLUTION",)
+    window_strides: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    lhs_dilation: tuple[int, ...] = ()
+    rhs_dilation: tuple[int, ...] = ()
+    window_reversal: tuple[bool, ...] = ()
+    input_batch_dimension: int = 0
+    input_feature_dimension: int = 0
+    input_spatial_dimensions: tuple[int, ...] = ()
+    kernel_input_feature_dimension: int = 0
+    kernel_output_feature_dimension: int = 0
+    kernel_spatial_dimensions: tuple[int, ...] = ()
+    output_batch_dimension: int = 0
+    output_feature_dimension: int = 0
+    output_spatial_dimensions: tuple[int, ...] = ()
+    feature_group_count: int = 0
+    batch_group_count: int = 0
+    precision_config: tuple[StablehloPrecisionConfig, ...] = ()
+
+
+@dataclass(frozen=True)
+class StablehloCustomCallOptions(Options):
+    """Table `StablehloCustomCallOptions`: STABLEHLO_CUSTOM_CALL."""
+
+    operators = ("STABLEHLO_CUSTOM_CALL",)
+    call_target_name: str = ""
+    has_side_effect: bool = False
+    backend_config: str = ""
+    api_version: int = 0
+    called_computations: tuple[int, ...] = ()
+    custom_attributes: bytes = b""
+
+
+@dataclass(frozen=True)
+class StablehloReduceOptions(Options):
+    """Table `StablehloReduceOptions`: STABLEHLO_REDUCE."""
+
+    operators = ("STABLEHLO_REDUCE",)
+    dimensions: tuple[int, ...] = ()
+    body_subgraph_index: int = 0
+
+
+@dataclass(frozen=True)
+class StablehloScatterOptions(Options):
+    """Table `StablehloScatterOptions`: STABLEHLO_SCATTER."""
+
+    operators = ("STABLEHLO_SCATTER",)
+    indices_are_sorted: bool = False
+    update_window_dims: tuple[int, ...] = ()
+    inserted_window_dims: tuple[int, ...] = ()
+    scatter_dims_to_operand_dims: tuple[int, ...] = ()
+    index_vector_dim: int = 0
+    unique_indices: bool = False
+    update_computation_subgraph_index: int = 0
+
+
+@dataclass(frozen=True)
+class StablehloCompareOptions(Options):
+    """Table `StablehloCompareOptions`: STABLEHLO_COMPARE."""
+
+    operators = ("STABLEHLO_COMPARE",)
+    comparison_direction: StablehloComparisonDirection = (
+        StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_EQ
+    )
+    compare_type: StablehloComparisonType = StablehloComparisonType.STABLEHLO_COMPARISON_TYPE_NOTYPE
+
+
+@dataclass(frozen=True)
+class StablehloDynamicSliceOptions(Options):
+    """Table `StablehloDynamicSliceOptions`: STABLEHLO_DYNAMIC_SLICE."""
+
+    operators = ("STABLEHLO_DYNAMIC_SLICE",)
+    slice_sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StablehloPadOptions(Options):
+    """Table `StablehloPadOptions`: STABLEHLO_PAD."""
+
+    operators = ("STABLEHLO_PAD",)
+    edge_padding_low: tuple[int, ...] = ()
+    edge_padding_high: tuple[int, ...] = ()
+    interior_padding: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StablehloIotaOptions(Options):
+    """Table `StablehloIotaOptions`: STABLEHLO_IOTA."""
+
+    operators = ("STABLEHLO_IOTA",)
+    iota_dimension: int = 0
+
+
+@dataclass(frozen=True)
+class StablehloDotGeneralOptions(Options):
+    """Table `StablehloDotGeneralOptions`: STABLEHLO_DOT_GENERAL."""
+
+    operators = ("STABLEHLO_DOT_GENERAL",)
+    lhs_batching_dimensions: tuple[int, ...] = ()
+    rhs_batching_dimensions: tuple[int, ...] = ()
+    lhs_contracting_dimensions: tuple[int, ...] = ()
+    rhs_contracting_dimensions: tuple[int, ...] = ()
+    precision_config: tuple[StablehloPrecisionConfig, ...] = ()
+
+
+@dataclass(frozen=True)
+class StablehloReduceWindowOptions(Options):
+    """Table `StablehloReduceWindowOptions`: STABLEHLO_REDUCE_WINDOW."""
+
+    operators = ("STABLEHLO_REDUCE_WINDOW",)
+    window_dimensions: tuple[int, ...] = ()
+    window_strides: tuple[int, ...] = ()
+    base_dilations: tuple[int, ...] = ()
+    window_dilations: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    body_subgraph_index: int = 0
+
+
+@dataclass(frozen=True)
+class StablehloSortOptions(Options):
+    """Table `StablehloSortOptions`: STABLEHLO_SORT."""
+
+    operators = ("STABLEHLO_SORT",)
+    dimension: int = 0
+    is_stable: bool = False
+    comparator_subgraph_index: int = 0
+
+
+@dataclass(frozen=True)
+class StablehloWhileOptions(Options):
+    """Table `StablehloWhileOptions`: STABLEHLO_WHILE."""
+
+    operators = ("STABLEHLO_WHILE",)
+    cond_subgraph_index: int = 0
+    body_subgraph_index: int = 0
+
+
+@dataclass(frozen=True)
+class StablehloGatherOptions(Options):
+    """Table `StablehloGatherOptions`: STABLEHLO_GATHER."""
+
+    operators = ("STABLEHLO_GATHER",)
+    offset_dims: tuple[int, ...] = ()
+    collapsed_slice_dims: tuple[int, ...] = ()
+    start_index_map: tuple[int, ...] = ()
+    index_vector_dim: int = 0
+    slice_sizes: tuple[int, ...] = ()
+    indices_are_sorted: bool = False
+
+
+@dataclass(frozen=True)
+class StablehloTransposeOptions(Options):
+    """Table `StablehloTransposeOptions`: STABLEHLO_TRANSPOSE."""
+
+    operators = ("STABLEHLO_TRANSPOSE",)
+    permutation: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class DilateOptions(Options):
+    """Table `DilateOptions`: DILATE."""
+
+    operators = ("DILATE",)
+
+
+@dataclass(frozen=True)
+class StablehloRngBitGeneratorOptions(Options):
+    """Table `StablehloRngBitGeneratorOptions`: STABLEHLO_RNG_BIT_GENERATOR."""
+
+    operators = ("STABLEHLO_RNG_BIT_GENERATOR",)
+    algorithm: RngAlgorithm = RngAlgorithm.DEFAULT
+
+
+@dataclass(frozen=True)
+class ReduceWindowOptions(Options):
+    """Table `ReduceWindowOptions`: REDUCE_WINDOW."""
+
+    operators = ("REDUCE_WINDOW",)
+    reduce_function: ReduceWindowFunction = ReduceWindowFunction.UNSUPPORTED
+
+
+@dataclass(frozen=True)
+class StableHLOCompositeOptions(Options):
+    """Table `StableHLOCompositeOptions`: STABLEHLO_COMPOSITE."""
+
+    operators = ("STABLEHLO_COMPOSITE",)
+    name: str = ""
+    decomposition_subgraph_index: int = 0
+    composite_attributes: bytes = b""
+    composite_attributes_format: CustomOptionsFormat = CustomOptionsFormat.FLEXBUFFERS
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class StablehloShiftLeftOptions(Options):
+    """Table `StablehloShiftLeftOptions`: STABLEHLO_SHIFT_LEFT."""
+
+    operators = ("STABLEHLO_SHIFT_LEFT",)
+
+
+@dataclass(frozen=True)
+class StablehloCaseOptions(Options):
+    """Table `StablehloCaseOptions`: STABLEHLO_CASE."""
+
+    operators = ("STABLEHLO_CASE",)
+    branch_subgraph_indices: tuple[int, ...] = ()

@@ -1,0 +1,120 @@
+"""The operator record: what a rule declares, and what it is told. Imports no jax, knows no graph."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+Function = Callable[..., tuple[Any, ...]]  # (*arrays) -> operator outputs, then new states
+Prepare = Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A lowered operator that wants some constant inputs in another layout.
+
+    `run` takes those inputs as `prepare[input position]` leaves them; whoever compiles prepares a constant
+    once and keeps the result on the device. Calling the object takes every array as the file stores it.
+    A preparation uses array methods only (`reshape`, `transpose`, `astype`), so that it serves numpy and jax.
+    """
+
+    run: Function
+    prepare: Mapping[int, Prepare]
+
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+        """Run on arrays in the file's layout."""
+        return self.run(
+            *(self.prepare[i](a) if i in self.prepare else a for i, a in enumerate(arrays))
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweringContext:
+    """Everything outside the operator that a rule may depend on. Subgraphs are reached by index, for control flow."""
+
+    platform: str = "cpu"  # "cpu" | "gpu" | "tpu"
+    precision: PrecisionPolicy = PrecisionPolicy()
+    quant_mode: Literal["float_view", "integer"] = "float_view"
+    enable_quant: bool = True
+    op_version: int = 1
+    intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
+    lower_subgraph: Callable[[int], Function] | None = None
+    why_not_subgraph: Callable[[int], str | None] | None = None
+
+
+WhyNot = Callable[[LoweringContext, Any, Specs, Specs], str | None]
+Lower = Callable[[LoweringContext, Any, Specs, Specs], Function]
+States = Callable[
+    [Any, Specs], tuple[int, ...]
+]  # input positions whose tensors the operator updates
+
+
+@dataclasses.dataclass(frozen=True)
+class OpRule:
+    """One TFLite operator: who it is, when it cannot be lowered, and how it is.
+
+    `why_not` is total: it never raises, and what it lets pass `lower` lowers.
+    `arity` counts the leading inputs that must be there. `max_version` is the newest version that LiteRT registers.
+    """
+
+    name: str
+    options_type: type[Options]
+    max_version: int
+    why_not: WhyNot
+    lower: Lower
+    states: States | None = None
+    arity: int = 1
+
+    def reason(
+        self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs
+    ) -> str | None:
+        """Why this operator, as it stands in the file, cannot be lowered; None if it can."""
+        if context.op_version > self.max_version:
+            return (
+                f"version {context.op_version} is newer than the newest known, {self.max_version}"
+            )
+        if not isinstance(options, self.options_type):
+            return f"options are {type(options).__name__}, not {self.options_type.__name__}"
+        if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
+            return f"needs {self.arity} inputs"
+        dynamic = next((s for s in (*inputs, *outputs) if s is not None and s.is_dynamic), None)
+        if dynamic is not None:
+            return f"the shape of {dynamic.name!r} depends on data; XLA needs it before the run"
+        return self.why_not(context, options, inputs, outputs)
+
+
+def optional(inputs: Specs, position: int) -> TensorSpec | None:
+    """An optional input, or None where the file leaves it out (index -1, or a shorter list)."""
+    return inputs[position] if position < len(inputs) else None
+
+
+def variable_inputs(_options: Options, inputs: Specs) -> tuple[int, ...]:
+    """The `states` of a recurrent operator: its variable tensors, in input order."""
+    return tuple(i for i, spec in enumerate(inputs) if spec is not None and spec.is_variable)
+
+
+def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str | None:
+    """A sentence if `spec` holds a dtype outside the given sets and scalar types."""
+    sets = [a if isinstance(a, frozenset) else frozenset([np.dtype(a)]) for a in allowed]
+    if spec.is_quantized:
+        return f"{spec.name!r} is quantized {spec.dtype}: quantized arithmetic is not lowered yet"
+    if any(spec.dtype in s for s in sets):
+        return None
+    names = ", ".join(sorted(str(d) for s in sets for d in s))
+    return f"{spec.name!r} is {spec.dtype}, not one of {names}"
+
+
+def why_not_const(*specs: TensorSpec | None) -> str | None:
+    """A sentence if one of these inputs, which XLA needs at compile time, is computed at run time."""
+    late = next((s for s in specs if s is not None and s.const is None), None)
+    return None if late is None else f"{late.name!r} is computed at run time; XLA needs it constant"
+
+
+def first_reason(*reasons: str | None) -> str | None:
+    """The first sentence that is one."""
+    return next((reason for reason in reasons if reason is not None), None)

@@ -1,0 +1,57 @@
+"""What a rule and a reference kernel know of a tensor before any data is there. numpy only."""
+
+import dataclasses
+
+import numpy as np
+
+from jaxdelegate.quant.params import Quantization
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class DimensionSparsity:
+    """One level of a sparse tensor's storage: dense of a given size, or compressed rows."""
+
+    dense_size: int  # 0 where compressed
+    segments: np.ndarray | None = None  # CSR row starts
+    indices: np.ndarray | None = None  # CSR column indices
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparsity:
+    """SparsityParameters of schema.fbs: how the stored values unfold into the dense tensor."""
+
+    traversal_order: tuple[int, ...]
+    block_map: tuple[int, ...]
+    dimensions: tuple[DimensionSparsity, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TensorSpec:
+    """A tensor's static side. `const` is its value where that is known before the first invoke.
+
+    `is_dynamic`: the shape depends on data and is known only at run time (`shape` is then a hint).
+    """
+
+    name: str
+    shape: Shape
+    dtype: np.dtype
+    quantization: Quantization | None = None
+    sparsity: Sparsity | None = None
+    is_variable: bool = False
+    const: np.ndarray | None = None
+    is_dynamic: bool = False
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the integers stand for reals (a scale is given)."""
+        return (
+            self.quantization is not None
+            and self.dtype.kind in "iuV"
+            and self.quantization.scale.size > 0
+        )
+
+
+# An optional input that the file leaves out is None in here: read those through rule.optional.
+Specs = tuple[TensorSpec, ...]
