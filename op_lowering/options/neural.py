@@ -148,8 +148,6 @@ class ResizeBilinearOptions(Options):
     """Table `ResizeBilinearOptions`: RESIZE_BILINEAR."""
 
     operators = ("RESIZE_BILINEAR",)
-    new_height: int = 0
-    new_width: int = 0
     align_corners: bool = False
     half_pixel_centers: bool = False
 
