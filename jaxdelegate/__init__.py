@@ -1,1 +1,59 @@
-"""A delegate for TensorFlow Lite models on JAX/XLA."""
+"""TensorFlow Lite's delegate system on JAX/XLA.
+
+Public names are loaded at their first use: importing this package imports neither jax nor ai_edge_litert.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from jaxdelegate.errors import CacheWarning as CacheWarning
+from jaxdelegate.errors import DelegationError as DelegationError
+from jaxdelegate.errors import InterpreterError as InterpreterError
+from jaxdelegate.errors import JaxDelegateError as JaxDelegateError
+from jaxdelegate.errors import LoweringError as LoweringError
+from jaxdelegate.errors import ModelError as ModelError
+from jaxdelegate.errors import OptionError as OptionError
+from jaxdelegate.errors import TensorError as TensorError
+from jaxdelegate.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from jaxdelegate import reference as reference
+    from jaxdelegate import testing as testing
+    from jaxdelegate.delegate import JaxDelegate as JaxDelegate
+    from jaxdelegate.function import CallableModel as Model
+    from jaxdelegate.function import load as load
+    from jaxdelegate.interpreter import Interpreter as Interpreter
+    from jaxdelegate.interpreter import OpResolverType as OpResolverType
+    from jaxdelegate.options import DelegateOptions as DelegateOptions
+    from jaxdelegate.report.delegation import DelegationReport as DelegationReport
+    from jaxdelegate.simple_delegate import SimpleDelegate as SimpleDelegate
+    from jaxdelegate.simple_delegate import SimpleDelegateKernel as SimpleDelegateKernel
+
+# Public name -> the module that defines it, and its name there.
+_LAZY = {
+    "DelegateOptions": ("jaxdelegate.options", "DelegateOptions"),
+    "DelegationReport": ("jaxdelegate.report.delegation", "DelegationReport"),
+    "Interpreter": ("jaxdelegate.interpreter", "Interpreter"),
+    "JaxDelegate": ("jaxdelegate.delegate", "JaxDelegate"),
+    "Model": ("jaxdelegate.function", "CallableModel"),
+    "OpResolverType": ("jaxdelegate.interpreter", "OpResolverType"),
+    "SimpleDelegate": ("jaxdelegate.simple_delegate", "SimpleDelegate"),
+    "SimpleDelegateKernel": ("jaxdelegate.simple_delegate", "SimpleDelegateKernel"),
+    "load": ("jaxdelegate.function", "load"),
+}
+_SUBMODULES = ("reference", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"jaxdelegate.{name}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'jaxdelegate' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_SUBMODULES})

@@ -1,1 +1,1 @@
-"""One TFLite operator -> one JAX function. Importing this package does not import jax; the rule files do."""
+"""One TFLite operator -> one JAX function. Importing the package imports no jax; rules do."""

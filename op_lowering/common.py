@@ -41,14 +41,14 @@ def why_not_activation(activation: Act) -> str | None:
 
 
 def fused_activation(activation: Act) -> Callable[[Any], Any]:
-    """The function that a kernel applies to its result (kernels/internal/common.h, kernels/kernel_util.h)."""
+    """The function that a kernel applies to its result (kernels/kernel_util.h)."""
     return _ACTIVATIONS[activation]
 
 
 def window_padding(
     padding: Padding, n_in: int, window: int, stride: int, dilation: int = 1
 ) -> tuple[int, int]:
-    """Zeros before and after one spatial dimension (kernels/padding.h): SAME puts the odd one behind."""
+    """Zeros before and after a dimension (kernels/padding.h): SAME puts the odd one behind."""
     if padding is Padding.VALID:
         return 0, 0
     n_out = -(-n_in // stride)
@@ -57,7 +57,7 @@ def window_padding(
 
 
 def align_ranks(*arrays: Any) -> tuple[Any, ...]:
-    """Give every array the highest rank by leading ones: TFLite broadcasts from the right, as numpy does."""
+    """Give every array the highest rank by leading ones: TFLite broadcasts from the right."""
     rank = max(a.ndim for a in arrays)
     return tuple(a.reshape((1,) * (rank - a.ndim) + tuple(a.shape)) for a in arrays)
 

@@ -1,4 +1,4 @@
-"""The precision policy: one object that says in which dtype an operator stores, multiplies and accumulates."""
+"""The precision policy: in which dtype an operator stores, multiplies and accumulates."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ _HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionPolicy:
-    """What lowerings ask; nobody else decides. This one computes what the file says, at full precision.
+    """What lowerings ask; nobody else decides. This one computes at full precision.
 
     `dot_precision` is the `precision=` of every `lax` dot and convolution: XLA's default would use
     tensorfloat32 on a GPU and bfloat16 on a TPU.
@@ -19,5 +19,5 @@ class PrecisionPolicy:
     dot_precision: str = "highest"
 
     def accumulator(self, dtype: np.dtype) -> np.dtype:
-        """The dtype that sums, products and normalisations over `dtype` run in (float16 overflows at 65504)."""
+        """The dtype of sums, products and normalisations over `dtype` (float16 ends at 65504)."""
         return np.dtype(np.float32) if dtype in _HALF else dtype

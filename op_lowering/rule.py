@@ -1,4 +1,4 @@
-"""The operator record: what a rule declares, and what it is told. Imports no jax, knows no graph."""
+"""The operator record: what a rule declares, and what it is told. Knows no jax and no graph."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -18,9 +18,10 @@ Prepare = Callable[[Any], Any]
 class Lowered:
     """A lowered operator that wants some constant inputs in another layout.
 
-    `run` takes those inputs as `prepare[input position]` leaves them; whoever compiles prepares a constant
-    once and keeps the result on the device. Calling the object takes every array as the file stores it.
-    A preparation uses array methods only (`reshape`, `transpose`, `astype`), so that it serves numpy and jax.
+    `run` takes those inputs as `prepare[input position]` leaves them; whoever compiles prepares a
+    constant once and keeps the result on the device. Calling the object takes every array as the file
+    stores it. A preparation uses array methods only (`reshape`, `transpose`, `astype`), so that it
+    serves numpy and jax alike.
     """
 
     run: Function
@@ -35,7 +36,7 @@ class Lowered:
 
 @dataclasses.dataclass(frozen=True)
 class LoweringContext:
-    """Everything outside the operator that a rule may depend on. Subgraphs are reached by index, for control flow."""
+    """Everything outside the operator that a rule may depend on; subgraphs go by their index."""
 
     platform: str = "cpu"  # "cpu" | "gpu" | "tpu"
     precision: PrecisionPolicy = PrecisionPolicy()
@@ -59,7 +60,8 @@ class OpRule:
     """One TFLite operator: who it is, when it cannot be lowered, and how it is.
 
     `why_not` is total: it never raises, and what it lets pass `lower` lowers.
-    `arity` counts the leading inputs that must be there. `max_version` is the newest version that LiteRT registers.
+    `arity` counts the leading inputs that must be there. `max_version` is the newest that LiteRT
+    registers.
     """
 
     name: str
@@ -110,7 +112,7 @@ def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str
 
 
 def why_not_const(*specs: TensorSpec | None) -> str | None:
-    """A sentence if one of these inputs, which XLA needs at compile time, is computed at run time."""
+    """A sentence if one of these inputs, which XLA needs beforehand, is computed at run time."""
     late = next((s for s in specs if s is not None and s.const is None), None)
     return None if late is None else f"{late.name!r} is computed at run time; XLA needs it constant"
 

@@ -1,1 +1,1 @@
-"""Numbers: scales, zero points, fixed point and packing. numpy here; the jax twins are in the jax_* files."""
+"""Numbers: scales, zero points, fixed point, packing. The jax_* files are the numpy ones' twins."""

@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Blockwise:
-    """One scale for each block of values; scales (and zero points) are tensors of the same subgraph."""
+    """One scale for each block of values; scales and zero points are tensors of the subgraph."""
 
     scales: int  # tensor index
     zero_points: int  # tensor index, negative: none

@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 
 Array = np.ndarray
 Run = Callable[..., tuple[Array, ...]]  # (options, inputs, outputs, *arrays) -> outputs, new states
+InitialState = Callable[[Any], tuple[Array, ...]]
 Shapes = Callable[[Any, Specs], tuple[Shape | None, ...]]
 
 
@@ -29,11 +30,14 @@ class Kernel:
     `run(options, inputs, outputs, *arrays)` takes the arrays of the inputs (None where absent) and returns the
     outputs in the operator's order, then the new values of its variable inputs. dtypes follow `outputs`.
     `shapes(options, inputs)` gives each output's shape, None for one that depends on data.
+    `initial_state(options)` gives the first values of a state that no tensor of the file holds (a random
+    counter). Hosts append such states to the inputs, as variables; the kernel returns their new values last.
     """
 
     run: Run
     shapes: Shapes
     folds: Folds = Folds.CONSTANTS
+    initial_state: InitialState | None = None
 
     def __call__(
         self, options: Any, inputs: Specs, outputs: Specs, *arrays: Array

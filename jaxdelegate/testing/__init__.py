@@ -1,4 +1,4 @@
-"""Tools for tests: tolerances, a model builder, operator cases. jax is imported by what needs it only."""
+"""Tools for tests: tolerances, a model builder, operator cases. Importing it imports no jax."""
 
 from jaxdelegate.testing.builder import ModelBuilder as ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder as SubgraphBuilder

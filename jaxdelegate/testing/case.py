@@ -72,7 +72,8 @@ class Case:
     """One operator with options, inputs and what its outputs are made of.
 
     `outputs` gives the output dtypes; by default one output of the first input's dtype.
-    `accumulated` is the K of the tolerance table; `tolerance` replaces the table's entry and needs `because`.
+    `accumulated` is the K of the tolerance table; `tolerance` replaces the table's entry and needs
+    `because`.
     """
 
     name: str
@@ -118,7 +119,7 @@ class Case:
         return list(KERNELS[self.name](self.op_options, *self.specs(), *self.arrays()))  # type: ignore[arg-type]
 
     def run_lowered(self, rule: OpRule, context: LoweringContext | None = None) -> list[np.ndarray]:
-        """Outputs, then new states, from the lowering, jitted, under 64-bit types as the compiler does it.
+        """Outputs, then new states, from the lowering, jitted, under 64-bit types as when compiled.
 
         Raises:
             AssertionError: the rule refuses the case.
@@ -170,7 +171,7 @@ class Case:
         ]
 
     def run_litert(self, *, optimized: bool = False) -> list[np.ndarray]:
-        """Outputs of stock LiteRT: the reference kernels, or the optimized ones where those are missing or wrong."""
+        """Outputs of stock LiteRT: its reference kernels, or the optimized ones."""
         from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
 
         kind = (

@@ -11,10 +11,11 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """|got - want| <= atol * scale + rtol * |want|, scale being the largest finite |want| (at least 1)."""
+    """|got - want| <= atol + rtol * |want| + of_largest * max |want|, over the finite elements."""
 
     rtol: float = 0.0
     atol: float = 0.0
+    of_largest: float = 0.0
 
 
 TOLERANCES: dict[np.dtype, Tolerance] = {
@@ -25,12 +26,12 @@ TOLERANCES: dict[np.dtype, Tolerance] = {
     np.dtype(np.float16): Tolerance(1e-2, 1e-2),
     np.dtype(ml_dtypes.bfloat16): Tolerance(1e-2, 1e-2),
 }
-NETWORK = Tolerance(0.0, 1e-4)  # whole float networks, of the largest output
+NETWORK = Tolerance(of_largest=1e-4)  # whole float networks
 EXACT = Tolerance()
 
 
 def tolerance_for(dtype: np.dtype, accumulated: int = 1) -> Tolerance:
-    """The table's entry, widened by sqrt(K) for sums over K values; integers and booleans are exact."""
+    """The table's entry, widened by sqrt(K) for sums over K values; integers are exact."""
     base = TOLERANCES.get(np.dtype(dtype), EXACT)
     return Tolerance(base.rtol * math.sqrt(accumulated), base.atol * math.sqrt(accumulated))
 
@@ -77,7 +78,8 @@ def _assert_one(i: int, got: np.ndarray, want: np.ndarray, tolerance: Tolerance)
         wrong = np.flatnonzero(got.ravel() != want.ravel())
         where = wrong[0] if wrong.size else 0
         assert not wrong.size, (
-            f"output {i}: {wrong.size} of {want.size} differ, first at {where}: {got.flat[where]} for {want.flat[where]}"
+            f"output {i}: {wrong.size} of {want.size} differ, first at {where}: "
+            f"{got.flat[where]} for {want.flat[where]}"
         )
         return
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
@@ -89,10 +91,12 @@ def _assert_one(i: int, got: np.ndarray, want: np.ndarray, tolerance: Tolerance)
     )
     with np.errstate(invalid="ignore"):
         error = np.where(same, 0.0, np.abs(g - w))
-    scale = max(float(np.abs(w[np.isfinite(w)]).max(initial=0.0)), 1.0)
-    limit = tolerance.atol * scale + tolerance.rtol * np.where(finite, np.abs(w), 0.0)
+    largest = float(np.abs(w[np.isfinite(w)]).max(initial=0.0))
+    limit = tolerance.atol + tolerance.of_largest * largest
+    limit = limit + tolerance.rtol * np.where(finite, np.abs(w), 0.0)
     worst = int(np.argmax(error - limit))
     assert error.flat[worst] <= limit.flat[worst], (
-        f"output {i}: {int((error > limit).sum())} of {w.size} off, worst at {np.unravel_index(worst, w.shape)}: "
+        f"output {i}: {int((error > limit).sum())} of {w.size} off, worst at "
+        f"{[int(n) for n in np.unravel_index(worst, w.shape)]}: "
         f"{g.flat[worst]} for {w.flat[worst]}, allowed {limit.flat[worst]:.3g}"
     )

@@ -1,4 +1,4 @@
-"""What an operator is told besides its tensors: one frozen dataclass per options table of schema.fbs."""
+"""What an operator is told besides its tensors: one dataclass per options table of schema.fbs."""
 
 from jaxdelegate.op_lowering.options.array import (
     ArgMaxOptions as ArgMaxOptions,
@@ -179,6 +179,15 @@ from jaxdelegate.op_lowering.options.custom import (
 )
 from jaxdelegate.op_lowering.options.custom import (
     DetectionPostProcessOptions as DetectionPostProcessOptions,
+)
+from jaxdelegate.op_lowering.options.custom import (
+    MaxPoolWithArgmaxOptions as MaxPoolWithArgmaxOptions,
+)
+from jaxdelegate.op_lowering.options.custom import (
+    Pool3DOptions as Pool3DOptions,
+)
+from jaxdelegate.op_lowering.options.custom import (
+    PoolParamsOptions as PoolParamsOptions,
 )
 from jaxdelegate.op_lowering.options.decode import (
     custom_options as custom_options,

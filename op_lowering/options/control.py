@@ -1,4 +1,4 @@
-"""Options tables, field names as in schema.fbs: control flow, resources, hash tables and random numbers."""
+"""Options tables, field names as in schema.fbs: control flow, resources, random numbers."""
 
 from dataclasses import dataclass
 

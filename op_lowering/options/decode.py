@@ -1,11 +1,11 @@
-"""One decoder for every options table: the generated accessors of the official schema -> our dataclasses."""
+"""One decoder for every options table: the official schema's accessors -> our dataclasses."""
 
 import dataclasses
 import enum
 import typing
 from typing import Any
 
-from jaxdelegate.op_lowering.options import array, control, custom, math, neural, stablehlo
+from jaxdelegate.op_lowering.options import array, audio, control, custom, math, neural, stablehlo
 from jaxdelegate.op_lowering.options.base import CustomOptions, NoOptions, Options
 
 
@@ -17,12 +17,12 @@ def _classes(*modules: object) -> list[type[Options]]:
 _TABLES = {c.__name__: c for c in _classes(array, control, math, neural, stablehlo)}
 _BUILTIN = {name: c for c in _TABLES.values() for name in c.operators}
 _CUSTOM = {
-    name: c for c in _classes(custom) if issubclass(c, CustomOptions) for name in c.operators
+    name: c for c in _classes(audio, custom) if issubclass(c, CustomOptions) for name in c.operators
 }
 
 
 def options_class(operator: str) -> type[Options]:
-    """The options class of a builtin operator, by the operator's name; NoOptions where it has no table."""
+    """The options class of a builtin operator, by its name; NoOptions where it has no table."""
     return _BUILTIN.get(operator, NoOptions)
 
 
@@ -46,30 +46,36 @@ def decode(table_name: str, table: Any) -> Options:
     Raises:
         ValueError: an enumeration holds a number that schema.fbs does not name.
     """
-    cls = _TABLES[table_name]
-    return cls(**{name: _value(table, name, hint) for name, hint in _FIELDS[table_name]})
+    values = {}
+    for name, accessor, hint in _FIELDS[table_name]:
+        if hasattr(table, accessor):  # an older ai-edge-litert knows fewer fields
+            values[name] = _value(table, accessor, hint)
+    return _TABLES[table_name](**values)
 
 
-def _typed_fields(cls: type[Options]) -> tuple[tuple[str, Any], ...]:
+def _accessors(cls: type[Options]) -> tuple[tuple[str, str, Any], ...]:
+    """Each field, its generated accessor, `stride_w` -> `StrideW`, and its type."""
     hints = typing.get_type_hints(cls)
-    return tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))
+    names = [f.name for f in dataclasses.fields(cls)]
+    return tuple((n, "".join(map(str.capitalize, n.split("_"))), hints[n]) for n in names)
 
 
-_FIELDS = {name: _typed_fields(cls) for name, cls in _TABLES.items()}
+_FIELDS = {name: _accessors(cls) for name, cls in _TABLES.items()}
 
 
-def _value(table: Any, name: str, hint: Any) -> Any:
-    camel = "".join(part.capitalize() for part in name.split("_"))
+def _value(table: Any, accessor: str, hint: Any) -> Any:
+    if hint is int:
+        return getattr(table, accessor)()
     if hint is bytes or typing.get_origin(hint) is tuple:
-        return _vector(table, camel, hint)
-    value = getattr(table, camel)()
+        return _vector(table, accessor, hint)
+    value = getattr(table, accessor)()
     if hint is str:
-        return (value or b"").decode()
+        return (value or b"").decode(errors="replace")
     return hint(value) if issubclass(hint, enum.Enum | bool) else value
 
 
-def _vector(table: Any, camel: str, hint: Any) -> Any:
-    values = getattr(table, f"{camel}AsNumpy")()
+def _vector(table: Any, accessor: str, hint: Any) -> Any:
+    values = getattr(table, f"{accessor}AsNumpy")()
     present = not isinstance(values, int)  # the generated accessor answers 0 for an absent vector
     if hint is bytes:
         return values.tobytes() if present else b""

@@ -1,4 +1,4 @@
-"""Options tables, field names as in schema.fbs: elementwise arithmetic, comparisons, reductions and segments."""
+"""Options tables, field names as in schema.fbs: arithmetic, comparisons, reductions."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class MulOptions(Options):
 
 @dataclass(frozen=True)
 class ReducerOptions(Options):
-    """Table `ReducerOptions`: MEAN, SUM, REDUCE_PROD, REDUCE_MAX, REDUCE_MIN, REDUCE_ANY, REDUCE_ALL."""
+    """Table `ReducerOptions`: MEAN, SUM and the REDUCE_ operators."""
 
     operators = (
         "MEAN",

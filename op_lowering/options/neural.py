@@ -1,4 +1,4 @@
-"""Options tables, field names as in schema.fbs: convolutions, pools, matrix products, recurrent cells, activations, quantization and detection."""
+"""Options tables, field names as in schema.fbs: what neural networks are made of."""
 
 from dataclasses import dataclass
 
@@ -102,6 +102,7 @@ class FullyConnectedOptions(Options):
     keep_num_dims: bool = False
     asymmetric_quantize_inputs: bool = False
     quantized_bias_type: TensorType = TensorType.FLOAT32
+    quant_spec: bytes = b""  # opaque; stock delegates refuse an operator that has it
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Options tables, field names as in schema.fbs: the StableHLO operators that a .tflite can carry."""
+"""Options tables, field names as in schema.fbs: StableHLO operators."""
 
 from dataclasses import dataclass
 

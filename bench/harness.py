@@ -1,0 +1,96 @@
+"""What every bench shares: interleaved timing, spread, and who measured."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("jaxdelegate", "jax", "jaxlib", "numpy", "ai-edge-litert")
+
+
+def interleaved(
+    candidates: Mapping[str, Callable[[], Any]], *, rounds: int, warmup: int = 2
+) -> dict[str, list[float]]:
+    """Seconds of each candidate, called in turn in every round: drift hits all of them alike."""
+    for _ in range(warmup):
+        for call in candidates.values():
+            call()
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, call in candidates.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return times
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and the tenth and ninetieth percentile."""
+    ordered = sorted(values)
+    return {
+        "median": statistics.median(ordered),
+        "p10": ordered[len(ordered) // 10],
+        "p90": ordered[-1 - len(ordered) // 10],
+    }
+
+
+def ratios(times: Mapping[str, list[float]], over: str) -> dict[str, dict[str, float]]:
+    """Each candidate's time over `over`'s, round by round."""
+    return {
+        name: spread([t / base for t, base in zip(own, times[over], strict=True)])
+        for name, own in times.items()
+    }
+
+
+def machine() -> dict[str, Any]:
+    """The processor, its cores for this process, and the versions that took part."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def append(result: Mapping[str, Any], path: str | None) -> None:
+    """Print a result as one JSON line, and append it to a file if one is given."""
+    line = json.dumps({**result, "machine": machine()})
+    print(line)
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def rss_anon_mb() -> float:
+    """Anonymous resident memory of this process, in MB."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise OSError("/proc/self/status has no RssAnon line")
+
+
+def _cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown"
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None

@@ -1,0 +1,114 @@
+"""Where the bytes of tensors lie: in the flatbuffer, behind it, or in a file beside the model."""
+
+import dataclasses
+import os
+
+import numpy as np
+
+from jaxdelegate._source import Source, map_file
+from jaxdelegate.flatbuffer import UINT32, UINT64, Flatbuffer, Table
+
+
+class Buffers:
+    """The model's buffers, all checked to lie within the file, none copied."""
+
+    def __init__(self, file: Flatbuffer, tables: list[Table]) -> None:
+        """Locate the content of every buffer."""
+        self._data = file.data
+        self._spans = [_span(file, table) for table in tables]
+
+    def stored(self, table: Table, field: str) -> np.ndarray | None:
+        """The bytes of the buffer that a field names, uint8 [n], read-only; None: it has no data.
+
+        Raises:
+            ModelError: there is no such buffer.
+        """
+        if not self._spans and table.scalar(field, UINT32) == 0:
+            return None
+        index = table.index(field, len(self._spans))
+        span = self._spans[index] if index > 0 else None  # the first stands for "no data"
+        return None if span is None else _view(self._data, *span)
+
+
+def _span(file: Flatbuffer, table: Table) -> tuple[int, int] | None:
+    span = table.span("data")
+    if span is not None:
+        return span
+    offset = table.scalar("offset", UINT64)
+    if offset <= 1:  # 0: absent; 1: the writer's mark for an offset not known yet
+        return None
+    size = table.scalar("size", UINT64)
+    if offset + size > len(file.data):
+        table.fail("size", f"must end within the file's {len(file.data)} bytes", offset + size)
+    return offset, size
+
+
+def _view(data: memoryview, start: int, size: int) -> np.ndarray:
+    return np.frombuffer(data, np.uint8, size, start) if size else np.empty(0, np.uint8)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slice:
+    """An ExternalBuffer table: a part of one of the group files."""
+
+    table: Table
+    group: int
+    offset: int
+    length: int
+
+
+class ExternalBuffers:
+    """Tensors' bytes in files beside the model; those are mapped when a tensor names them."""
+
+    def __init__(self, model: Table, source: Source) -> None:
+        """Read the tables that describe them; no file is opened yet."""
+        self._directory = source.directory
+        self._files: dict[int, memoryview] = {}
+        self._group_tables = model.tables("external_buffer_groups", "ExternalBufferGroup")
+        self.groups = tuple(table.string("name") or "" for table in self._group_tables)
+        self._slices: dict[int, _Slice] = {}
+        for table in model.tables("external_buffers", "ExternalBuffer"):
+            number = table.scalar("id", UINT32)
+            if number in self._slices:
+                table.fail("id", "must be unique", number)
+            self._slices[number] = self._slice(table)
+
+    def stored(self, tensor: Table) -> np.ndarray | None:
+        """The bytes of a tensor's external buffer, uint8 [n], read-only; None: it has none.
+
+        Raises:
+            ModelError: there is no such buffer or file, or the file is too short.
+        """
+        number = tensor.scalar("external_buffer", UINT32)
+        if number == 0:
+            return None
+        if number not in self._slices:
+            tensor.fail("external_buffer", "must be the id of an external buffer", number)
+        part = self._slices[number]
+        if part.group not in self._files:
+            self._files[part.group] = self._map(part)
+        data = self._files[part.group]
+        if part.offset + part.length > len(data):
+            rule = f"must end within the {len(data)} bytes of {self.groups[part.group]!r}"
+            part.table.fail("length", rule, part.offset + part.length)
+        return _view(data, part.offset, part.length)
+
+    def _slice(self, table: Table) -> _Slice:
+        packing = table.string("packing")
+        if packing not in (None, "", "unpacked"):
+            table.fail("packing", "must be 'unpacked'", repr(packing))
+        return _Slice(
+            table,
+            table.index("group", len(self.groups)),
+            table.scalar("offset", UINT64),
+            table.scalar("length", UINT64),
+        )
+
+    def _map(self, part: _Slice) -> memoryview:
+        table, name = self._group_tables[part.group], self.groups[part.group]
+        if self._directory is None:
+            rule = "external buffers lie beside the model's file, so read it from its path"
+            table.fail("name", rule, repr(name))
+        if not name or os.path.isabs(name) or ".." in name.replace("\\", "/").split("/"):
+            table.fail("name", "must be a path below the model's directory", repr(name))
+        return map_file(os.path.join(self._directory, name))

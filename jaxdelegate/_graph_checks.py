@@ -1,0 +1,108 @@
+"""What tables cannot show one by one: all that is read was written, and calls come to an end."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NoReturn, Protocol
+
+Fail = Callable[[str, str, object], NoReturn]  # (field, rule, got)
+
+_MAX_CALL_DEPTH = 64
+
+
+class Node(Protocol):
+    """What the check of the order needs of an operator."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[int, ...]: ...
+    @property
+    def outputs(self) -> tuple[int, ...]: ...
+
+
+def check_order(
+    operators: Sequence[Node],
+    fixed: Collection[int],
+    variables: Collection[int],
+    outputs: Iterable[int],
+    fail: Callable[[int | None], Fail],
+) -> None:
+    """Check that operators stand in execution order and that each tensor has one writer.
+
+    Args:
+        operators: of one subgraph.
+        fixed: the tensors that no operator may write: inputs and constants.
+        variables: the tensors that keep their value between invokes; an operator may set one.
+        outputs: the subgraph's outputs.
+        fail: gives the function that raises, for an operator's position or (None) for the subgraph.
+    """
+    values = {*fixed, *variables}
+    writers: dict[int, int] = {}
+    for position, operator in enumerate(operators):
+        for i, tensor in enumerate(operator.inputs):
+            if tensor >= 0 and tensor not in values and not _is_shape_only(operator, i):
+                _fail_unwritten(fail(position), tensor, operators)
+        for tensor in operator.outputs:
+            if tensor < 0:
+                continue
+            if tensor in fixed:
+                fail(position)("outputs", "must not be an input or hold data, tensor", tensor)
+            if tensor in writers:
+                rule = f"operators[{writers[tensor]}] writes the tensor already, one must"
+                fail(position)("outputs", rule, tensor)
+            writers[tensor] = position
+            values.add(tensor)
+    for tensor in outputs:
+        if tensor not in values:
+            fail(None)("outputs", "must be written by an operator, or hold data", tensor)
+
+
+def _is_shape_only(operator: Node, position: int) -> bool:
+    """RESHAPE's second input needs no data, having options (core/subgraph.cc, Invoke)."""
+    return operator.name == "RESHAPE" and position == 1
+
+
+def _fail_unwritten(fail: Fail, tensor: int, operators: Sequence[Node]) -> NoReturn:
+    writer = next((i for i, op in enumerate(operators) if tensor in op.outputs), None)
+    if writer is None:
+        fail("inputs", "must hold data, or be an input or an earlier operator's output", tensor)
+    fail("inputs", f"operators[{writer}], which writes the tensor, must come first", tensor)
+
+
+def check_calls(calls: Sequence[Collection[int]], fail: Callable[[int], Fail]) -> None:
+    """Check that no subgraph runs itself, and that calls do not nest deeper than 64.
+
+    Args:
+        calls: for each subgraph, the set of those that its operators run.
+        fail: gives the function that raises for a subgraph.
+    """
+    callers: list[list[int]] = [[] for _ in calls]
+    for caller, below in enumerate(calls):
+        for callee in below:
+            callers[callee].append(caller)
+    pending = [len(below) for below in calls]
+    depth = [1] * len(calls)
+    done = [subgraph for subgraph, count in enumerate(pending) if count == 0]
+    for subgraph in done:  # grows: callers follow once all that they call is done
+        for caller in callers[subgraph]:
+            depth[caller] = max(depth[caller], depth[subgraph] + 1)
+            pending[caller] -= 1
+            if pending[caller] == 0:
+                done.append(caller)
+    if len(done) < len(calls):
+        cycle = _cycle(calls, {subgraph for subgraph, count in enumerate(pending) if count})
+        fail(cycle[0])("operators", "no subgraph may run itself", " -> ".join(map(str, cycle)))
+    if max(depth, default=0) > _MAX_CALL_DEPTH:
+        deepest = depth.index(max(depth))
+        rule = f"subgraphs may run each other {_MAX_CALL_DEPTH} levels deep"
+        fail(deepest)("operators", rule, depth[deepest])
+
+
+def _cycle(calls: Sequence[Collection[int]], stuck: Collection[int]) -> list[int]:
+    """One cycle, its first subgraph repeated at the end; each of `stuck` calls another of them."""
+    path: dict[int, None] = {}
+    at = min(stuck)
+    while at not in path:
+        path[at] = None
+        at = next(callee for callee in calls[at] if callee in stuck)
+    order = list(path)
+    return [*order[order.index(at) :], at]

@@ -1,0 +1,138 @@
+"""What an Operator table says besides its tensors: which operator it is, and its options."""
+
+import dataclasses
+import struct
+from typing import Any
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from jaxdelegate.flatbuffer import INT8, UINT8, UINT64, Flatbuffer, Table
+from jaxdelegate.op_lowering.options import (
+    Options,
+    custom_options,
+    decode,
+    default_options,
+    options_class,
+)
+
+
+def _names(enumeration: type) -> dict[int, str]:
+    return {v: k for k, v in vars(enumeration).items() if isinstance(v, int) and k[0] != "_"}
+
+
+_OPERATORS = _names(schema.BuiltinOperator)
+_UNIONS = {
+    "builtin_options": _names(schema.BuiltinOptions),
+    "builtin_options_2": _names(schema.BuiltinOptions2),
+}
+_SUBGRAPH_FIELDS = ("subgraph", "subgraph_index", "subgraph_indices")  # how their names end
+
+# What the generated accessors, and constructors of options, raise on bytes that make no sense.
+_ESCAPES = (struct.error, TypeError, ValueError, LookupError, OverflowError)
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorCode:
+    """An operator that the file uses; `name` is the custom code of a custom one."""
+
+    name: str
+    builtin_code: int
+    version: int
+    custom: bool
+
+
+def read_operator_code(table: Table) -> OperatorCode:
+    """An OperatorCode table.
+
+    Numbers above 126 stand in a second, wider field; source: converter/schema/schema_utils.cc.
+    """
+    code = max(table.scalar("deprecated_builtin_code", INT8), table.scalar("builtin_code"))
+    name = _OPERATORS.get(code)
+    if name is None:
+        rule = f"must be an operator of the schema, {max(_OPERATORS)} at most"
+        table.fail("builtin_code", rule, code)
+    version = table.scalar("version", default=1)
+    if code != schema.BuiltinOperator.CUSTOM:
+        return OperatorCode(name, code, version, custom=False)
+    custom_code = table.string("custom_code")
+    if not custom_code:
+        table.fail("custom_code", "a custom operator must have a name", repr(custom_code))
+    return OperatorCode(custom_code, code, version, custom=True)
+
+
+def read_options(file: Flatbuffer, table: Table, code: OperatorCode) -> tuple[Options, bytes]:
+    """An operator's options, and the bytes they come from if it is a custom one.
+
+    Raises:
+        ModelError: the options are damaged, or another operator's.
+    """
+    data = _custom_data(file, table) if code.custom else b""
+    accessor = None if code.custom else _accessor(table)
+    try:
+        if code.custom:
+            options: Options = custom_options(code.name, data)
+        elif accessor is None:
+            options = default_options(code.name)
+        else:
+            options = decode(type(accessor).__name__, accessor)
+    except _ESCAPES as error:
+        kind = f"custom options of {code.name}" if accessor is None else type(accessor).__name__
+        file.fail(kind, f"{table.path} ({code.name})", "must be readable", f"{error}")
+    _charge(table, options)
+    return _fitting(table, code, options), data
+
+
+def _accessor(table: Table) -> Any | None:
+    """The generated accessor on whichever options table is there."""
+    for union, names in _UNIONS.items():
+        kind = table.scalar(f"{union}_type", UINT8)
+        if kind not in names:
+            rule = f"must be an options table of the schema, {max(names)} at most"
+            table.fail(f"{union}_type", rule, kind)
+        if kind != 0:
+            return table.accessor(union, getattr(schema, names[kind]))
+    return None
+
+
+def _custom_data(file: Flatbuffer, table: Table) -> bytes:
+    """`custom_options`, or the bytes that a large file keeps outside the flatbuffer."""
+    data = table.vector("custom_options", np.uint8)
+    if data is not None:
+        return data.tobytes()
+    offset = table.scalar("large_custom_options_offset", UINT64)
+    size = table.scalar("large_custom_options_size", UINT64)
+    if offset <= 1:  # 0: absent; 1: the writer's mark for an offset not known yet
+        return b""
+    if offset + size > len(file.data):
+        rule = f"must end within the file's {len(file.data)} bytes"
+        table.fail("large_custom_options_size", rule, offset + size)
+    table.charge("large_custom_options_size", size)
+    return bytes(file.data[offset : offset + size])
+
+
+def _charge(table: Table, options: Options) -> None:
+    """Options' vectors may be shared too: charge what they take in the file, roughly."""
+    values = [v for v in vars(options).values() if isinstance(v, tuple | str | bytes)]
+    if values:
+        table.charge("builtin_options", sum(4 * len(v) for v in values))
+
+
+def _fitting(table: Table, code: OperatorCode, options: Options) -> Options:
+    """The options if they are the operator's; one whose table has no fields may carry any."""
+    wanted = options_class(code.name)
+    if code.custom or isinstance(options, wanted):
+        return options
+    if dataclasses.fields(wanted):
+        rule = f"{code.name} takes {wanted.__name__}"
+        table.fail("builtin_options_type", rule, type(options).__name__)
+    return wanted()
+
+
+def called_subgraphs(options: Options) -> list[tuple[str, int]]:
+    """The subgraphs that an operator runs, each with the field of its options that names it."""
+    calls = []
+    for name, value in vars(options).items():
+        if name.endswith(_SUBGRAPH_FIELDS):
+            calls += [(name, index) for index in (value if isinstance(value, tuple) else (value,))]
+    return calls

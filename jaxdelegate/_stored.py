@@ -1,0 +1,105 @@
+"""What a tensor's bytes in a file mean: plain numbers, packed integers, strings.
+
+Sources: util.cc BytesRequired, kernels/internal/portable_tensor_utils.cc, string_util.h.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from jaxdelegate.op_lowering.dtypes import DTYPES
+from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.spec import Shape
+
+_PACKED_BITS = {TensorType.INT4: 4, TensorType.UINT4: 4, TensorType.INT2: 2}
+_UNSIGNED = (TensorType.UINT4,)
+
+
+def byte_count(tensor_type: TensorType, count: int) -> int:
+    """How many bytes `count` values take in a file; small integers share bytes. Not for STRING."""
+    bits = _PACKED_BITS.get(tensor_type)
+    return count * DTYPES[tensor_type].itemsize if bits is None else -(-count * bits // 8)
+
+
+Problem = tuple[str, str]  # the rule, and what was there instead
+
+
+def why_not_stored(tensor_type: TensorType, count: int, stored: np.ndarray) -> Problem | None:
+    """What is wrong if `stored`, uint8 [n], cannot be `count` values of this type.
+
+    More bytes than needed are fine: stock LiteRT reads the first ones.
+    """
+    if tensor_type is TensorType.STRING:
+        return _why_not_strings(stored, count)
+    needed = byte_count(tensor_type, count)
+    if stored.size < needed:
+        return f"{count} values of {tensor_type.name} need {needed} bytes", f"{stored.size}"
+    return None
+
+
+def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndarray:
+    """The values of a tensor, read-only.
+
+    Args:
+        tensor_type: decides the dtype; STRING gives an object array of bytes.
+        shape: the result's.
+        stored: uint8 [n], which `why_not_stored` lets pass.
+
+    Returns:
+        A view of `stored`, but for packed integers, strings and booleans.
+    """
+    count = math.prod(shape)
+    if tensor_type is TensorType.STRING:
+        values = _strings(stored, count)
+    elif tensor_type in _PACKED_BITS:
+        values = _unpack(tensor_type, stored[: byte_count(tensor_type, count)], count)
+    elif tensor_type is TensorType.BOOL:
+        values = stored[:count] != 0  # unlike a file, numpy has no other bools than 0 and 1
+    else:
+        values = stored[: byte_count(tensor_type, count)].view(DTYPES[tensor_type])
+    values = values.reshape(shape)
+    values.flags.writeable = False
+    return values
+
+
+def _unpack(tensor_type: TensorType, packed: np.ndarray, count: int) -> np.ndarray:
+    """Packed integers, the lowest bits first -> one element each."""
+    bits = _PACKED_BITS[tensor_type]
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    values = ((packed[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
+    if tensor_type in _UNSIGNED:
+        return values.astype(DTYPES[tensor_type])
+    sign = np.int8(1 << (bits - 1))
+    return ((values.view(np.int8) ^ sign) - sign).astype(DTYPES[tensor_type])
+
+
+def _string_offsets(stored: np.ndarray, count: int) -> np.ndarray:
+    """Where each string starts and the last one ends, int32 [count + 1]."""
+    return stored[4 : 4 * (count + 2)].view(np.int32)
+
+
+def _why_not_strings(stored: np.ndarray, count: int) -> Problem | None:
+    if stored.size == 0 and count == 0:
+        return None
+    if stored.size < 4:
+        return "STRING data starts with 4 bytes, the number of strings", f"{stored.size} bytes"
+    found = int(stored[:4].view(np.int32)[0])
+    if found != count:
+        return f"a tensor of this shape holds {count} strings", f"{found}"
+    header = 4 * (count + 2)
+    if stored.size < header:
+        return f"{count} strings need {header} bytes before their characters", f"{stored.size}"
+    ends = [header, *_string_offsets(stored, count).tolist(), stored.size]
+    wrong = next((end for start, end in itertools.pairwise(ends) if start > end), None)
+    rule = f"string offsets must ascend from {header} to {stored.size}"
+    return None if wrong is None else (rule, f"{wrong}")
+
+
+def _strings(stored: np.ndarray, count: int) -> np.ndarray:
+    values = np.empty(count, object)
+    if count:
+        offsets, characters = _string_offsets(stored, count).tolist(), stored.data
+        for i, (start, end) in enumerate(itertools.pairwise(offsets)):
+            values[i] = bytes(characters[start:end])
+    return values

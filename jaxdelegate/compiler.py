@@ -1,0 +1,310 @@
+"""A partition of operators -> one compiled XLA program.
+
+Lowers each operator once, collects the weights, traces, checks what came out against the propagated
+specs, and compiles ahead of time.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxdelegate.errors import LoweringError
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.passes import gather
+
+# Constants from this size on are arguments of the program, resident on the device and shared by all
+# shapes and partitions; smaller ones are baked in, where XLA can fold them.
+ARGUMENT_BYTES = 64 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A constant tensor as one operator wants it: in the file's layout, or prepared."""
+
+    tensor: int
+    operator: int | None = None  # index of the operator that prepares it for itself
+    position: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One lowered operator: where its inputs come from and where its outputs go.
+
+    `inputs` holds tensor indices, Weights or None; `states` the variable tensors that it updates.
+    """
+
+    operator: Operator
+    run: Function
+    inputs: tuple[int | Weight | None, ...]
+    outputs: tuple[int, ...]
+    states: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredPartition:
+    """Operators as one pure function of weights, inputs and states."""
+
+    steps: tuple[Step, ...]
+    specs: Mapping[int, TensorSpec]
+    preparations: Mapping[Weight, Prepare | None]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    states: tuple[int, ...]
+
+    def value(self, weight: Weight) -> np.ndarray:
+        """A weight's host array, prepared; made anew at every call: only one is in memory."""
+        array, prepare = self.constant(weight), self.preparations[weight]
+        return array if prepare is None else np.ascontiguousarray(prepare(array))
+
+    def constant(self, weight: Weight) -> np.ndarray:
+        """The constant behind a weight, in the file's layout."""
+        array = self.specs[weight.tensor].const
+        if array is None:
+            raise LoweringError(f"tensor {weight.tensor} is used as a weight but is not constant")
+        return array
+
+    def call(self, weights: Mapping[Weight, Any], values: Sequence[Any]) -> tuple[Any, ...]:
+        """Outputs, then new states, for the values of `inputs`, then `states`. Pure; jit this."""
+        known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
+
+        def value(source: int | Weight | None) -> Any:
+            if source is None:
+                return None
+            return known[source] if isinstance(source, int) else weights[source]
+
+        for step in self.steps:
+            # The operator's own name in the HLO metadata: profilers map device time back to it.
+            with jax.named_scope(f"{step.operator.name}.{step.operator.index}"):
+                results = step.run(*map(value, step.inputs))
+            self._check(step, results)
+            known.update(zip((*step.outputs, *step.states), results, strict=True))
+        return tuple(self._result(known, i) for i in (*self.outputs, *self.states))
+
+    def _result(self, known: Mapping[int, Any], index: int) -> Any:
+        const = self.specs[index].const
+        return known[index] if const is None or index in known else jnp.asarray(const)
+
+    def _check(self, step: Step, results: tuple[Any, ...]) -> None:
+        wanted = [self.specs[i] for i in (*step.outputs, *step.states)]
+        node = f"node {step.operator.index} ({step.operator.name})"
+        if len(results) != len(wanted):
+            raise LoweringError(f"{node}: {len(results)} results traced, {len(wanted)} declared")
+        for spec, result in zip(wanted, results, strict=True):
+            if tuple(result.shape) != tuple(spec.shape) or result.dtype != spec.dtype:
+                raise LoweringError(
+                    f"{node}: output {spec.name!r} was traced as {result.dtype} "
+                    f"{list(result.shape)}, "
+                    f"propagated as {spec.dtype} {list(spec.shape)}"
+                )
+
+
+def lower_partition(
+    operators: Sequence[Operator],
+    specs: Mapping[int, TensorSpec],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    context: LoweringContext,
+    *,
+    raw_weights: bool = False,
+) -> LoweredPartition:
+    """Lower every operator that still has something to compute.
+
+    Args:
+        operators: in execution order; those whose outputs are constant already are left out.
+        specs: of every tensor that they touch.
+        inputs: run-time tensors that come in, without variables.
+        outputs: tensors that leave.
+        context: the lowering context; the operator's version and intermediates are filled in here.
+        raw_weights: keep every constant in the file's layout: `Model.function` shows them.
+
+    Raises:
+        LoweringError: an operator has no rule, or one that refuses it.
+    """
+    steps: list[Step] = []
+    preparations: dict[Weight, Prepare | None] = {}
+    for operator in operators:
+        if operator.outputs and all(specs[i].const is not None for i in operator.outputs):
+            continue
+        steps.append(_step(operator, specs, context, preparations, raw_weights=raw_weights))
+    states = tuple(dict.fromkeys(index for step in steps for index in step.states))
+    return LoweredPartition(
+        tuple(steps),
+        specs,
+        preparations,
+        tuple(i for i in inputs if i not in states),
+        tuple(outputs),
+        states,
+    )
+
+
+def _step(
+    operator: Operator,
+    specs: Mapping[int, TensorSpec],
+    context: LoweringContext,
+    preparations: dict[Weight, Prepare | None],
+    *,
+    raw_weights: bool,
+) -> Step:
+    inputs, outputs = (
+        gather(_Indexed(specs), operator.inputs),
+        gather(_Indexed(specs), operator.outputs),
+    )
+    context = context_for(context, operator, specs)
+    reason = why_not(context, operator, inputs, outputs)
+    if reason is not None:
+        raise LoweringError(f"node {operator.index} ({operator.name}) in a partition: {reason}")
+    rule = RULES[operator.name]
+    lowered = rule.lower(context, operator.options, inputs, outputs)
+    prepared: Mapping[int, Prepare] = {}
+    run: Function = lowered
+    if isinstance(lowered, Lowered) and not raw_weights:
+        constant = {
+            p for p, spec in enumerate(inputs) if spec is not None and spec.const is not None
+        }
+        prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
+        run = _partly_prepared(lowered, frozenset(prepared))
+    sources = tuple(
+        _source(operator, position, specs, prepared, preparations)
+        for position in range(len(operator.inputs))
+    )
+    states = rule.states(operator.options, inputs) if rule.states is not None else ()
+    return Step(operator, run, sources, operator.outputs, tuple(operator.inputs[p] for p in states))
+
+
+def _partly_prepared(lowered: Lowered, done: frozenset[int]) -> Function:
+    """The function for arrays of which some are prepared and others come in the file's layout."""
+    late = {p: prepare for p, prepare in lowered.prepare.items() if p not in done}
+    return Lowered(lowered.run, late) if late else lowered.run
+
+
+def _source(
+    operator: Operator,
+    position: int,
+    specs: Mapping[int, TensorSpec],
+    prepared: Mapping[int, Prepare],
+    preparations: dict[Weight, Prepare | None],
+) -> int | Weight | None:
+    index = operator.inputs[position]
+    if index < 0:
+        return None
+    if specs[index].const is None:
+        return index
+    weight = Weight(index, operator.index, position) if position in prepared else Weight(index)
+    preparations[weight] = prepared.get(position)
+    return weight
+
+
+class _Indexed(Sequence[TensorSpec]):
+    """A mapping by tensor index that `gather` can read as a sequence."""
+
+    def __init__(self, specs: Mapping[int, TensorSpec]) -> None:
+        self._specs = specs
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._specs[index]
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+
+def context_for(
+    context: LoweringContext, operator: Operator, specs: Mapping[int, TensorSpec]
+) -> LoweringContext:
+    """The lowering context of one operator: its version and its intermediate tensors."""
+    intermediates = tuple(specs[i] for i in operator.intermediates if i in specs)
+    return dataclasses.replace(context, op_version=operator.version, intermediates=intermediates)
+
+
+def why_not(
+    context: LoweringContext, operator: Operator, inputs: Specs, outputs: Specs
+) -> str | None:
+    """Why XLA cannot run an operator; None if it can. `context` is the operator's own."""
+    rule = RULES.get(operator.name)
+    if rule is None:
+        return "custom operator without a rule" if operator.custom else "no rule lowers it yet"
+    return rule.reason(context, operator.options, inputs, outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled partition: call it with the inputs and states, get outputs and new states."""
+
+    executable: Callable[..., Sequence[jax.Array]]
+    weights: tuple[jax.Array, ...]
+
+    def __call__(self, values: Sequence[Any]) -> Sequence[jax.Array]:
+        """Run; returns before the device is done."""
+        # An executable compiled under 64-bit types must be called under them too.
+        with jax.enable_x64(True):
+            return self.executable(*self.weights, *values)
+
+
+class ResidentWeights:
+    """Prepared constants on one device, shared by all shapes and partitions of a model."""
+
+    def __init__(self, device: jax.Device) -> None:
+        """Begin empty, on `device`."""
+        self.device = device
+        self._arrays: dict[Weight, tuple[Any, jax.Array]] = {}
+
+    def get(self, weight: Weight, partition: LoweredPartition) -> jax.Array:
+        """The device array, moved there at its first use.
+
+        A constant that was folded from shapes may change with a resize; it is replaced then.
+        """
+        const = partition.constant(weight)
+        source, resident = self._arrays.get(weight, (None, None))
+        if resident is None or not (source is const or np.array_equal(source, const)):
+            resident = jax.device_put(partition.value(weight), self.device)
+            self._arrays[weight] = (const, resident)
+        return resident
+
+
+def compile_partition(partition: LoweredPartition, weights: ResidentWeights) -> Program:
+    """Compile for the device of `weights`, which take in what is missing, one at a time.
+
+    Raises:
+        LoweringError: a traced shape or dtype is not the propagated one.
+    """
+    arguments, constants = _split_weights(partition)
+
+    def program(*arrays: Any) -> tuple[Any, ...]:
+        known: dict[Weight, Any] = dict(zip(arguments, arrays, strict=False))
+        known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
+        return partition.call(known, arrays[len(arguments) :])
+
+    with jax.enable_x64(True), jax.default_device(weights.device):
+        resident = tuple(weights.get(weight, partition) for weight in arguments)
+        sharding = SingleDeviceSharding(weights.device)
+        avals = [jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=sharding) for w in resident]
+        avals += [
+            jax.ShapeDtypeStruct(
+                partition.specs[i].shape, partition.specs[i].dtype, sharding=sharding
+            )
+            for i in (*partition.inputs, *partition.states)
+        ]
+        executable = jax.jit(program).lower(*avals).compile()
+    return Program(executable, resident)
+
+
+def _split_weights(
+    partition: LoweredPartition,
+) -> tuple[list[Weight], dict[Weight, np.ndarray | None]]:
+    """Weights that become arguments, and small ones with their values. Strings never reach XLA."""
+    arguments: list[Weight] = []
+    constants: dict[Weight, np.ndarray | None] = {}
+    for weight in partition.preparations:
+        const = partition.specs[weight.tensor].const
+        if const is not None and const.nbytes >= ARGUMENT_BYTES:
+            arguments.append(weight)
+        else:
+            constants[weight] = partition.value(weight)
+    return arguments, constants

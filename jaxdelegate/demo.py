@@ -1,0 +1,87 @@
+"""The main job in one function: build a model, delegate it, compare and time both ways."""
+
+import dataclasses
+import statistics
+import time
+
+import numpy as np
+
+from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.report.delegation import DelegationReport
+from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.testing.tolerance import NETWORK, assert_close
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoResult:
+    """What the demo saw. Times in milliseconds."""
+
+    report: DelegationReport
+    model_bytes: int
+    ready_ms: float  # load, partition, compile
+    delegate_ms: float  # median of the timed runs
+    reference_ms: float  # one run
+    largest_error: float  # of any output element, relative to the largest output
+    agrees: bool
+
+    def __str__(self) -> str:
+        """The report, then the comparison, then the times."""
+        verdict = "agree" if self.agrees else "DISAGREE"
+        return "\n".join(
+            [
+                f"MobileNet v1, {self.model_bytes / 1e6:.1f} MB, built in memory",
+                str(self.report),
+                f"outputs {verdict} with the numpy reference: largest error {self.largest_error:.2g}"
+                f" of the largest output (allowed {NETWORK.of_largest:.0e})",
+                f"ready after {self.ready_ms:.0f} ms (read, partition, compile, move the weights)",
+                f"one inference: {self.delegate_ms:.2f} ms delegated,"
+                f" {self.reference_ms:.0f} ms numpy reference",
+            ]
+        )
+
+
+def run_demo(*, size: int, width: float, num_runs: int) -> DemoResult:
+    """Run MobileNet v1 through the delegate and through the numpy reference."""
+    content = mobilenet_v1(size=size, width=width)
+    x = np.random.default_rng(0).uniform(-1, 1, (1, size, size, 3)).astype(np.float32)
+    delegate = JaxDelegate()
+    start = time.perf_counter()
+    delegated = Interpreter(model_content=content, experimental_delegates=[delegate])
+    delegated.allocate_tensors()
+    ready = time.perf_counter() - start
+    times = [_timed(delegated, x) for _ in range(num_runs + 1)][1:]  # the first one warms up
+    reference = Interpreter(model_content=content)
+    reference.allocate_tensors()
+    reference_time = _timed(reference, x)
+    outputs = [d["index"] for d in reference.get_output_details()]
+    got = [delegated.get_tensor(i) for i in outputs]
+    want = [reference.get_tensor(i) for i in outputs]
+    return DemoResult(
+        report=delegate.report(),
+        model_bytes=len(content),
+        ready_ms=1e3 * ready,
+        delegate_ms=1e3 * statistics.median(times),
+        reference_ms=1e3 * reference_time,
+        largest_error=max(_relative_error(g, w) for g, w in zip(got, want, strict=True)),
+        agrees=_agree(got, want),
+    )
+
+
+def _timed(interpreter: Interpreter, x: np.ndarray) -> float:
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    start = time.perf_counter()
+    interpreter.invoke()
+    return time.perf_counter() - start
+
+
+def _relative_error(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+def _agree(got: list[np.ndarray], want: list[np.ndarray]) -> bool:
+    try:
+        assert_close(got, want, tolerance=NETWORK)
+    except AssertionError:
+        return False
+    return True

@@ -1,0 +1,262 @@
+"""Reading a flatbuffer that may be damaged or hostile: no read leaves the file, all have a budget.
+
+The generated accessors check nothing, and `struct.unpack_from` takes negative positions silently.
+Format: a table starts with the signed distance back to its vtable. That is of uint16s: its own
+size, the table's size, then where each field lies in the table (0: absent). Vectors and strings
+start with a uint32 length.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from jaxdelegate.errors import ModelError
+
+INT8, UINT8, INT32, UINT32, UINT64 = (struct.Struct(f"<{code}") for code in "bBiIQ")
+_UINT16 = struct.Struct("<H")
+
+# A file that shares nothing holds, for each table, 4 bytes of the table and 4 of the offset to it:
+# its tables cost at most four times its size. Only offsets that share their targets cost more.
+_TABLE_COST = 32
+_BUDGET_PER_BYTE = 4
+_BUDGET_FLOOR = 1 << 16
+_MAX_TABLES = 1_000_000  # flatbuffers' own verifier, which stock LiteRT runs first, stops there too
+
+Layout = Mapping[str, Mapping[str, int]]  # table name -> field name -> position in the vtable
+
+
+def layout(tables: Mapping[str, str]) -> Layout:
+    """Field positions from each table's field names in schema order, separated by blanks."""
+    return {
+        table: {name: i for i, name in enumerate(names.split())} for table, names in tables.items()
+    }
+
+
+class Flatbuffer:
+    """A file's bytes, the layout of its tables, and how much may still be read.
+
+    Attributes:
+        data: the whole file, one read-only view of bytes.
+        size: how many bytes those are.
+        source: its name in error messages.
+    """
+
+    def __init__(self, data: memoryview, source: str, tables: Layout) -> None:
+        """Read `data` by the field positions in `tables`."""
+        self.data, self.source, self.layout = data, source, tables
+        self.size = len(data)
+        self._budget = _BUDGET_FLOOR + _BUDGET_PER_BYTE * len(data)
+        self._tables_left = _MAX_TABLES
+        self._vtables: dict[int, tuple[int, ...]] = {}
+        self._max_fields = max(len(fields) for fields in tables.values())
+
+    def root(self, kind: str) -> "Table":
+        """The table at the position that the file's first four bytes give."""
+        self.charge_tables(1, kind, "")
+        return Table(self, UINT32.unpack_from(self.data)[0], kind, "")
+
+    def fail(self, field: str, path: str, rule: str, got: object) -> NoReturn:
+        """Raise ModelError; `field` reads `Table.field`, `path` says which of these tables."""
+        where = f" at {path}" if path else ""
+        raise ModelError(f"{self.source}: {field}{where}: {rule}, got {got}")
+
+    def charge(self, amount: int, field: str, path: str) -> None:
+        """Take `amount` bytes from the budget.
+
+        Raises:
+            ModelError: it is spent.
+        """
+        self._budget -= amount
+        if self._budget < 0:
+            rule = f"what a file refers to must not exceed {_BUDGET_PER_BYTE} times its size"
+            self.fail(field, path, rule, f"{-self._budget} bytes more, by offsets to shared data")
+
+    def charge_tables(self, count: int, field: str, path: str) -> None:
+        """Take tables from the budget, before any of them is read.
+
+        Raises:
+            ModelError: it is spent.
+        """
+        self._tables_left -= count
+        if self._tables_left < 0:
+            rule = f"a file must not have more than {_MAX_TABLES} tables"
+            self.fail(field, path, rule, f"{-self._tables_left} more")
+        self.charge(_TABLE_COST * count, field, path)
+
+    def fields(self, at: int, kind: str, path: str) -> tuple[int, ...]:
+        """Where the fields of the table at `at` lie in it, by position in the schema; 0: absent."""
+        if at > self.size - 4:
+            self.fail(kind, path, f"must start within the file's {self.size} bytes", at)
+        vtable = at - INT32.unpack_from(self.data, at)[0]
+        known = self._vtables.get(vtable)
+        if known is None:
+            known = self._vtables[vtable] = self._read_vtable(vtable, kind, path)
+        return known
+
+    def _read_vtable(self, at: int, kind: str, path: str) -> tuple[int, ...]:
+        if not 0 <= at <= self.size - 4:
+            self.fail(kind, path, "its vtable must start within the file", at)
+        size = _UINT16.unpack_from(self.data, at)[0]
+        if size < 4 or size % 2 or at + size > self.size:
+            rule = "its vtable's size must be even, at least 4 and within the file"
+            self.fail(kind, path, rule, size)
+        count = min((size - 4) // 2, self._max_fields)  # later fields: of a newer schema, unknown
+        fields = struct.unpack_from(f"<{count}H", self.data, at + 4)
+        return (*fields, *[0] * (self._max_fields - count))
+
+
+class Table:
+    """One table; its fields are read by name, and each read is checked.
+
+    Attributes:
+        kind: the table's name in the schema.
+        path: where it stands in the file, `subgraphs[0].tensors[5]`.
+    """
+
+    __slots__ = ("_at", "_fields", "_file", "_positions", "kind", "path")
+
+    def __init__(self, file: Flatbuffer, at: int, kind: str, path: str) -> None:
+        """Check the vtable of the table at `at`, which the caller has charged."""
+        self.kind, self.path = kind, path
+        self._file, self._at = file, at
+        self._positions = file.layout[kind]
+        self._fields = file.fields(at, kind, path)
+
+    def fail(self, field: str, rule: str, got: object) -> NoReturn:
+        """Raise ModelError about one of this table's fields."""
+        self._file.fail(f"{self.kind}.{field}", self.path, rule, got)
+
+    def charge(self, field: str, amount: int) -> None:
+        """Take from the file's budget what somebody else read for this field."""
+        self._file.charge(amount, f"{self.kind}.{field}", self.path)
+
+    def scalar(self, field: str, number: struct.Struct = INT32, default: int = 0) -> int:
+        """An integer, or `default` where the file leaves it out."""
+        offset = self._fields[self._positions[field]]
+        if not offset:
+            return default
+        try:
+            return int(number.unpack_from(self._file.data, self._at + offset)[0])
+        except struct.error:
+            self._fail_end(field, self._at + offset + number.size)
+
+    def index(self, field: str, size: int, number: struct.Struct = UINT32) -> int:
+        """An index into something with `size` entries."""
+        value = self.scalar(field, number)
+        if not 0 <= value < size:
+            self.fail(field, f"must be at least 0 and below {size}", value)
+        return value
+
+    def string(self, field: str) -> str | None:
+        """A string; bytes that are not UTF-8 become U+FFFD."""
+        span = self.span(field)
+        if span is None:
+            return None
+        start, size = span
+        self._check_end(field, start + size + 1)
+        if self._file.data[start + size]:
+            self.fail(field, "must end with a zero byte", self._file.data[start + size])
+        self.charge(field, size)
+        return str(self._file.data[start : start + size], "utf-8", "replace")
+
+    def vector(self, field: str, dtype: Any) -> np.ndarray | None:
+        """A vector of numbers, shape [length], a read-only view of the file."""
+        dtype = np.dtype(dtype)
+        span = self.span(field, dtype.itemsize)
+        if span is None:
+            return None
+        start, length = span
+        self.charge(field, length * dtype.itemsize)
+        return (
+            np.frombuffer(self._file.data, dtype, length, start) if length else np.empty(0, dtype)
+        )
+
+    def integers(self, field: str, dtype: Any = np.int32) -> tuple[int, ...]:
+        """A vector of integers; empty where the file leaves it out."""
+        values = self.vector(field, dtype)
+        return () if values is None else tuple(values.tolist())
+
+    def indices(self, field: str, size: int, *, optional: bool = False) -> tuple[int, ...]:
+        """A vector of indices into something with `size` entries; `optional` admits -1: none."""
+        values = self.vector(field, np.int32)
+        if values is None or values.size == 0:
+            return ()
+        found = tuple(values.tolist())
+        low, high = min(found), max(found)
+        if low < -optional or high >= size:
+            rule = f"must be at least {-optional} and below {size}"
+            self.fail(field, rule, low if low < -optional else high)
+        return found
+
+    def table(self, field: str, kind: str) -> "Table | None":
+        """The table that a field refers to."""
+        at = self._target(field)
+        if at == 0:
+            return None
+        path = self._join(field)
+        self._file.charge_tables(1, kind, path)
+        return Table(self._file, at, kind, path)
+
+    def tables(self, field: str, kind: str) -> "list[Table]":
+        """A vector of tables; empty where the file leaves it out."""
+        span = self.span(field, 4)
+        if span is None or span[1] == 0:
+            return []
+        start, length = span
+        path = self._join(field)
+        self._file.charge_tables(length, kind, path)
+        offsets = np.frombuffer(self._file.data, np.uint32, length, start).tolist()
+        return [
+            Table(self._file, start + 4 * i + offset, kind, f"{path}[{i}]")
+            for i, offset in enumerate(offsets)
+        ]
+
+    def accessor(self, field: str, generated: Any) -> Any | None:
+        """A generated accessor on the table that a field refers to, its vtable being sound.
+
+        None of its reads starts before the file then; one past the end raises what `struct` raises.
+        """
+        at = self._target(field)
+        if at == 0:
+            return None
+        name, path = generated.__name__, self._join(field)
+        self._file.charge_tables(1, name, path)
+        self._file.fields(at, name, path)
+        table = generated()
+        table.Init(self._file.data, at)
+        return table
+
+    def span(self, field: str, itemsize: int = 1) -> tuple[int, int] | None:
+        """Where a vector's elements start in the file, and how many there are; nothing is read."""
+        at = self._target(field)
+        if at == 0:
+            return None
+        try:
+            length = int(UINT32.unpack_from(self._file.data, at)[0])
+        except struct.error:
+            self._fail_end(field, at + 4)
+        self._check_end(field, at + 4 + length * itemsize)
+        return at + 4, length
+
+    def _target(self, field: str) -> int:
+        """Where the field's offset leads; 0: the file leaves the field out."""
+        offset = self._fields[self._positions[field]]
+        if not offset:
+            return 0
+        at = self._at + offset
+        try:
+            return at + int(UINT32.unpack_from(self._file.data, at)[0])
+        except struct.error:
+            self._fail_end(field, at + 4)
+
+    def _check_end(self, field: str, end: int) -> None:
+        if end > self._file.size:
+            self._fail_end(field, end)
+
+    def _fail_end(self, field: str, end: int) -> NoReturn:
+        self.fail(field, f"must end within the file's {self._file.size} bytes", end)
+
+    def _join(self, field: str) -> str:
+        return f"{self.path}.{field}" if self.path else field

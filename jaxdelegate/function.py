@@ -1,0 +1,285 @@
+"""A .tflite as a pure JAX function: jit, vmap, grad, shard or export it."""
+
+import dataclasses
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate import compiler
+from jaxdelegate.compiler import LoweredPartition, Weight
+from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.errors import DelegationError, ModelError, TensorError
+from jaxdelegate.host import Host
+from jaxdelegate.model import Model, SignatureDef, Subgraph, read_model
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.quant.params import Quantization
+
+Params = dict[str, Any]
+Apply = Callable[..., Any]
+
+_SHAPES = 16  # lowerings kept per signature, one per input-shape signature
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TensorInfo:
+    """One input or output of a signature. -1 stands for a dimension that the model leaves open."""
+
+    name: str
+    shape: Shape
+    dtype: np.dtype
+    quantization: Quantization | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Signature:
+    """Inputs and outputs by name."""
+
+    inputs: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+
+
+class CallableModel:
+    """A model to call from JAX; `jaxdelegate.load` makes it.
+
+    `model(*inputs)` answers a tuple, `model(**named)` a dictionary, jitted, as jax arrays. Variable
+    tensors (recurrent state) begin at zero in every call; `function()` lets the caller thread them.
+    """
+
+    def __init__(self, graph: Model) -> None:
+        """Wrap a model that was read; nothing is lowered yet."""
+        self.graph = graph
+        self._functions: dict[str | None, _Function] = {}
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """The model's signatures by key; empty if the file names none."""
+        return {
+            s.key: _signature(self.graph.subgraphs[s.subgraph], s) for s in self.graph.signatures
+        }
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Run the model.
+
+        Args:
+            *inputs: numpy or jax arrays in the main subgraph's input order: the answer is a tuple.
+            **named: the same by name, of the signature that has these names (or by tensor name):
+                the answer is a dictionary.
+
+        Raises:
+            TensorError: a missing, superfluous or wrongly typed input.
+            DelegationError: an operator that XLA cannot run.
+        """
+        if inputs and named:
+            raise TensorError("call a model with positional or with named inputs, not with both")
+        if not named:
+            return self._function(None).jitted(inputs)
+        key, input_names, output_names = self._names_for(named)
+        results = self._function(key).jitted(tuple(named[name] for name in input_names))
+        return dict(zip(output_names, results, strict=True))
+
+    def function(self, signature: str | None = None) -> tuple[Apply, Params]:
+        """The model as `(apply, params)`: `apply(params, *inputs) -> tuple` is pure and traceable.
+
+        Args:
+            signature: which one; None: the main subgraph, inputs and outputs in the file's order.
+
+        Returns:
+            apply: shapes follow the arrays it is given. With `state=` (see `initial_state`) it
+                answers `(outputs, new_state)`.
+            params: weights by tensor name, in the file's layout; constant arithmetic is folded.
+
+        Raises:
+            DelegationError: an operator that XLA cannot run; lists all of them.
+            ValueError: no such signature.
+        """
+        function = self._function(signature)
+        return function.apply, function.params
+
+    def initial_state(self, signature: str | None = None) -> Params:
+        """Zeros for every variable tensor, by name."""
+        return self._function(signature).initial_state()
+
+    def _function(self, key: str | None) -> "_Function":
+        if key not in self._functions:
+            self._functions[key] = self._make(key)
+        return self._functions[key]
+
+    def _make(self, key: str | None) -> "_Function":
+        if key is None:
+            subgraph = self.graph.subgraphs[0]
+            return _Function(subgraph, subgraph.inputs, subgraph.outputs)
+        by_key = {s.key: s for s in self.graph.signatures}
+        if key not in by_key:
+            raise ValueError(f"signature {key!r} is not among {sorted(by_key)}")
+        s = by_key[key]
+        return _Function(
+            self.graph.subgraphs[s.subgraph], tuple(s.inputs.values()), tuple(s.outputs.values())
+        )
+
+    def _names_for(self, named: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:
+        for s in self.graph.signatures:
+            if set(s.inputs) == set(named):
+                return s.key, list(s.inputs), list(s.outputs)
+        main = self.graph.subgraphs[0]
+        inputs = [main.tensors[i].name for i in main.inputs]
+        if set(inputs) == set(named):
+            return None, inputs, [main.tensors[i].name for i in main.outputs]
+        known = [sorted(s.inputs) for s in self.graph.signatures] or [inputs]
+        raise TensorError(f"inputs {sorted(named)} fit no signature; known: {known}")
+
+
+def load(source: Any) -> CallableModel:
+    """Read a .tflite for use from JAX.
+
+    Args:
+        source: a path, or the file's content as bytes.
+
+    Raises:
+        ModelError: the file cannot be opened or is damaged.
+    """
+    graph = read_model(source)
+    if not graph.subgraphs:
+        raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
+    return CallableModel(graph)
+
+
+class _Function:
+    """One subgraph with chosen inputs and outputs, lowered anew for every input-shape signature."""
+
+    def __init__(
+        self, subgraph: Subgraph, inputs: tuple[int, ...], outputs: tuple[int, ...]
+    ) -> None:
+        self._subgraph = subgraph
+        self._inputs = inputs
+        self._outputs = outputs
+        self._delegate = JaxDelegate()
+        self._lowered: OrderedDict[tuple[Shape, ...], LoweredPartition] = OrderedDict()
+        declared = self._partition(tuple(subgraph.tensors[i].shape for i in inputs))
+        self._names = _param_names(subgraph, declared)
+        with jax.enable_x64(True):
+            self.params = {name: jnp.asarray(declared.value(w)) for w, name in self._names.items()}
+
+    @functools.cached_property
+    def _jit(self) -> Callable[..., Any]:
+        return jax.jit(self.apply)
+
+    def jitted(self, inputs: tuple[Any, ...]) -> tuple[jax.Array, ...]:
+        # The inputs' 64-bit dtypes must survive on the way into the jitted function.
+        with jax.enable_x64(True):
+            outputs: tuple[jax.Array, ...] = self._jit(self.params, *inputs)
+        return outputs
+
+    def apply(self, params: Params, *inputs: Any, state: Params | None = None) -> Any:
+        """Outputs for inputs of any shapes the model accepts; with `state`, also the new state."""
+        arrays = self._checked(inputs)
+        partition = self._partition(tuple(a.shape for a in arrays))
+        with jax.enable_x64(True):
+            weights = {
+                weight: self._weight(partition, weight, params) for weight in partition.preparations
+            }
+            states = self.initial_state() if state is None else state
+            by_index = {i: states[self._name(i)] for i in partition.states}
+            given = dict(zip(self._inputs, arrays, strict=True))
+            values = [given.get(i, by_index.get(i)) for i in (*partition.inputs, *partition.states)]
+            results = partition.call(weights, values)
+        n = len(partition.outputs)
+        known = {**given, **dict(zip(partition.outputs, results[:n], strict=True))}
+        outputs = tuple(known[i] for i in self._outputs)
+        if state is None:
+            return outputs
+        return outputs, {
+            self._name(i): value for i, value in zip(partition.states, results[n:], strict=True)
+        }
+
+    def initial_state(self) -> Params:
+        variables = [t for t in self._subgraph.tensors if t.is_variable]
+        with jax.enable_x64(True):
+            return {self._name(t.index): jnp.zeros(t.shape, t.dtype) for t in variables}
+
+    def _name(self, index: int) -> str:
+        return self._subgraph.tensors[index].name or f"tensor_{index}"
+
+    def _weight(self, partition: LoweredPartition, weight: Weight, params: Params) -> Any:
+        if weight in self._names:
+            return params[self._names[weight]]
+        return jnp.asarray(partition.value(weight))
+
+    def _checked(self, inputs: tuple[Any, ...]) -> list[Any]:
+        if len(inputs) != len(self._inputs):
+            raise TensorError(f"the model has {len(self._inputs)} inputs, got {len(inputs)}")
+        return [self._fitting(i, x) for i, x in zip(self._inputs, inputs, strict=True)]
+
+    def _fitting(self, index: int, x: Any) -> Any:
+        tensor = self._subgraph.tensors[index]
+        array = x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
+        narrowed = array.dtype.kind == tensor.dtype.kind and isinstance(x, jax.Array)
+        if array.dtype != tensor.dtype and narrowed and tensor.dtype.itemsize == 8:
+            with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
+                return jnp.asarray(array, tensor.dtype)
+        if array.dtype != tensor.dtype:
+            raise TensorError(
+                f"input {index} {tensor.name!r} wants {tensor.dtype} {list(tensor.shape)}, "
+                f"got {array.dtype} {list(array.shape)}"
+            )
+        return array
+
+    def _partition(self, shapes: tuple[Shape, ...]) -> LoweredPartition:
+        if shapes in self._lowered:
+            self._lowered.move_to_end(shapes)
+            return self._lowered[shapes]
+        host = Host(self._subgraph)
+        for index, shape in zip(self._inputs, shapes, strict=True):
+            host.resize(index, tuple(shape))
+        host.plan()
+        nodes = host.nodes()
+        reasons = [(node, self._delegate.why_not(node)) for node in nodes]
+        left = [f"#{node.index} {node.name}: {reason}" for node, reason in reasons if reason]
+        if left:
+            raise DelegationError("XLA cannot run the whole model:\n" + "\n".join(left))
+        indices = range(len(self._subgraph.tensors))
+        made = [i for i in self._outputs if i not in self._inputs]
+        partition = compiler.lower_partition(
+            [node.operator for node in nodes],
+            {i: host.spec(i) for i in indices},
+            self._inputs,
+            tuple(dict.fromkeys(made)),
+            self._delegate.lowering_context,
+            raw_weights=True,
+        )
+        self._lowered[shapes] = partition
+        while len(self._lowered) > _SHAPES:
+            self._lowered.popitem(last=False)
+        return partition
+
+
+def _param_names(subgraph: Subgraph, partition: LoweredPartition) -> dict[Weight, str]:
+    """The constants that are parameters, uniquely named: what is float, and whatever is large."""
+    names: dict[Weight, str] = {}
+    for weight in partition.preparations:
+        const = partition.specs[weight.tensor].const
+        is_weight = const is not None and (
+            const.dtype in FLOATS or const.nbytes >= compiler.ARGUMENT_BYTES
+        )
+        if is_weight:
+            name = subgraph.tensors[weight.tensor].name or f"tensor_{weight.tensor}"
+            names[weight] = f"{name}#{weight.tensor}" if name in names.values() else name
+    return names
+
+
+def _signature(subgraph: Subgraph, s: SignatureDef) -> Signature:
+    def info(index: int) -> TensorInfo:
+        tensor = subgraph.tensors[index]
+        return TensorInfo(
+            tensor.name, tensor.shape_signature or tensor.shape, tensor.dtype, tensor.quantization
+        )
+
+    return Signature(
+        {name: info(i) for name, i in s.inputs.items()},
+        {name: info(i) for name, i in s.outputs.items()},
+    )

@@ -1,0 +1,335 @@
+"""Our own host: runs one subgraph in plan order, by numpy kernels and delegated partitions.
+
+The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API stands on it.
+"""
+
+import dataclasses
+import logging
+import math
+import weakref
+from collections.abc import Hashable, Iterable, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate import partition
+from jaxdelegate.errors import InterpreterError, JaxDelegateError
+from jaxdelegate.model import Subgraph
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes import gather, propagate
+from jaxdelegate.plan import OperatorStep, PartitionStep, Step, node_report
+from jaxdelegate.report.delegation import DelegationReport
+from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
+
+_LOGGER = logging.getLogger("jaxdelegate")
+
+
+class Host:
+    """One subgraph with its current shapes, its plan and its tensors' values. A DelegateContext."""
+
+    def __init__(
+        self,
+        subgraph: Subgraph,
+        delegates: Sequence[SimpleDelegate] = (),
+        *,
+        preserve_all_tensors: bool = False,
+        shared: MutableMapping[Any, Any] | None = None,
+    ) -> None:
+        """Plan the subgraph with the shapes that the file declares.
+
+        A graph whose declared shapes do not fit is planned at `allocate`, after the user's resizes.
+
+        Raises:
+            DelegationError: a delegate that requires it cannot take every operator.
+        """
+        self.subgraph = subgraph
+        self.preserve_all_tensors = preserve_all_tensors
+        self.shared: MutableMapping[Any, Any] = {} if shared is None else shared
+        self.delegates = tuple(delegates)
+        self.is_allocated = False
+        self._declared = [tensor.spec() for tensor in subgraph.tensors]
+        self._specs = self._declared
+        self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
+        self._shapes: dict[int, Shape] = {i: self._declared[i].shape for i in subgraph.inputs}
+        self._planned: Hashable = None
+        self._steps: list[Step] = []
+        self._values: dict[int, Any] = {}
+        self._pinned: dict[int, np.ndarray] = {}
+        self._views: list[weakref.ref[np.ndarray]] = []
+        self._released: dict[int, list[int]] = {}
+        if self.delegates:
+            try:
+                self.plan()
+            except InterpreterError as error:
+                _LOGGER.debug("planning waits for allocate_tensors: %s", error)
+
+    # ---- shapes and plan
+
+    def resize(self, index: int, shape: Shape) -> None:
+        """Give an input another shape; takes effect at `allocate`."""
+        if self._shapes.get(index) != shape:
+            self._shapes[index] = shape
+            self.is_allocated = False
+
+    def shapes(self) -> Hashable:
+        """The graph's current input shapes."""
+        return tuple(sorted(self._shapes.items()))
+
+    def spec(self, index: int) -> TensorSpec:
+        """A tensor's current static side."""
+        return self._specs[index]
+
+    def nodes(self) -> Sequence[Node]:
+        """The operators that no delegate has taken yet."""
+        return [step.node for step in self._steps if isinstance(step, OperatorStep)]
+
+    def allocate(self) -> None:
+        """Plan for the current shapes and prepare every partition.
+
+        Raises:
+            InterpreterError: an operator refuses the shapes.
+            LoweringError: a partition cannot be compiled.
+        """
+        if self._planned != self.shapes():
+            self.plan()
+        self._prepare()
+        self._released = self._last_reads()
+        self._hold_tensors()
+        self.is_allocated = True
+
+    def plan(self) -> None:
+        """Propagate shapes, fold constants and let the delegates choose."""
+        specs = list(self._declared)
+        for index, shape in self._shapes.items():
+            specs[index] = dataclasses.replace(specs[index], shape=shape)
+        self._specs = propagate(self.subgraph.operators, specs)
+        self._steps = [OperatorStep(self._node(op)) for op in self.subgraph.operators]
+        for delegate in self.delegates:
+            self._apply(delegate)
+        self._planned = self.shapes()
+
+    def _node(self, operator: Any) -> Node:
+        return Node(
+            operator,
+            gather(self._specs, operator.inputs),
+            gather(self._specs, operator.outputs),
+            gather(self._specs, operator.intermediates),
+        )
+
+    def _apply(self, delegate: SimpleDelegate) -> None:
+        """Let a delegate choose among the operators that are left (as in simple_delegate.cc)."""
+        options = delegate.options
+        delegate.initialize(self)
+        reasons: dict[int, str | None] = {}
+        for position, step in enumerate(self._steps):
+            if isinstance(step, OperatorStep):
+                reasons[position] = _reason(delegate, step.node, options)
+        supported = {position for position, reason in reasons.items() if reason is None}
+        chosen = partition.largest(
+            partition.independent_subsets(self._steps, supported),
+            most=options.max_delegated_partitions,
+            min_nodes=options.min_nodes_per_partition,
+        )
+        subsets = partition.independent_subsets(self._steps, chosen)
+        report = self._report(delegate, subsets, reasons)
+        delegate.on_partitioned(report)
+        self._steps = [
+            step for subset in subsets for step in self._replaced(subset, delegate, subsets)
+        ]
+
+    def _report(
+        self,
+        delegate: SimpleDelegate,
+        subsets: list[partition.Subset],
+        reasons: dict[int, str | None],
+    ) -> DelegationReport:
+        taken = [subset for subset in subsets if subset.is_delegated]
+        number = {i: n for n, subset in enumerate(taken) for i in subset.items}
+        rows = []
+        for i, step in enumerate(self._steps):
+            if isinstance(step, OperatorStep):
+                small = "its partition is not among those that the options allow"
+                rows.append(node_report(step.node, number.get(i), reasons[i] or small))
+            elif isinstance(step, PartitionStep):
+                other = f"taken by {step.delegate.name}"
+                rows += [node_report(node, None, other) for node in step.params.nodes]
+        device = getattr(delegate, "device_name", delegate.name)
+        rows.sort(key=lambda row: row.index)
+        return DelegationReport(delegate.name, device, tuple(rows), self.subgraph.index)
+
+    def _replaced(
+        self, subset: partition.Subset, delegate: SimpleDelegate, subsets: list[partition.Subset]
+    ) -> Iterable[Step]:
+        steps = [self._steps[i] for i in subset.items]
+        if not subset.is_delegated:
+            return steps
+        others = [self._steps[i] for other in subsets if other is not subset for i in other.items]
+        nodes = tuple(step.node for step in steps if isinstance(step, OperatorStep))
+        params = self._params(nodes, others)
+        kernel = delegate.create_kernel()
+        kernel.init(self, params)
+        return [PartitionStep(params, kernel, delegate)]
+
+    def _params(self, nodes: tuple[Node, ...], others: Iterable[Step]) -> DelegateParams:
+        made = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
+        read = {i: None for node in nodes for i in node.operator.inputs if i >= 0}
+        wanted = set(self.subgraph.outputs).union(*(step.reads for step in others))
+        inputs = [i for i in read if i not in made and self._specs[i].const is None]
+        outputs = [i for i in made if i in wanted or self.preserve_all_tensors]
+        return DelegateParams(
+            nodes, tuple(inputs), tuple(i for i in outputs if self._specs[i].const is None)
+        )
+
+    def _prepare(self) -> None:
+        steps: list[Step] = []
+        for step in self._steps:
+            if isinstance(step, OperatorStep):
+                step.check()
+            if not isinstance(step, PartitionStep):
+                steps.append(step)
+                continue
+            try:
+                step.kernel.prepare(self, step.params)
+                steps.append(step)
+            except JaxDelegateError as error:
+                if not getattr(step.delegate.options, "fallback_on_error", False):
+                    raise
+                _LOGGER.warning("%s: %s; the partition runs on the CPU", step.delegate.name, error)
+                steps += [OperatorStep(node) for node in step.params.nodes]
+        self._steps = steps
+
+    # ---- tensors
+
+    def _hold_tensors(self) -> None:
+        """Lay out inputs, variables and constants; drop what an earlier shape left behind."""
+        kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._variables)}
+        self._values = {}
+        for index, old in kept.items():
+            spec = self._specs[index]
+            fits = old is not None and tuple(old.shape) == spec.shape
+            self._values[index] = old if fits else aligned_zeros(spec.shape, spec.dtype)
+        self._pinned = {i: b for i, b in self._pinned.items() if b.shape == self._specs[i].shape}
+        for index, spec in enumerate(self._specs):
+            if spec.const is not None:
+                self._values[index] = spec.const
+
+    def reset_variables(self) -> None:
+        """Set every variable tensor to zero, as at the first invoke."""
+        for index in self._variables:
+            spec = self._specs[index]
+            self._values[index] = aligned_zeros(spec.shape, spec.dtype)
+
+    def value(self, index: int) -> Any:
+        """A tensor's value as it lies; None if nothing has computed it (or it was released)."""
+        return self._values.get(index)
+
+    def array(self, index: int) -> np.ndarray:
+        """A tensor's value in host memory.
+
+        Raises:
+            LookupError: nothing has computed it, or it was released after its last use.
+        """
+        value = self._values.get(index)
+        if value is None:
+            raise LookupError(f"tensor {index} {self._specs[index].name!r} holds no data")
+        return np.asarray(value)
+
+    def assign(self, index: int, value: Any) -> None:
+        """Set a tensor; a device array stays where it is until the host asks for it."""
+        self._values[index] = value
+
+    def pin(self, index: int) -> np.ndarray:
+        """A buffer in host memory that keeps its address: live views stand on it.
+
+        Raises:
+            LookupError: the tensor holds no data.
+        """
+        buffer = self._pinned.get(index)
+        if buffer is None:
+            value = self.array(index)
+            buffer = aligned_zeros(value.shape, value.dtype)
+            np.copyto(buffer, value)
+            self._pinned[index] = self._values[index] = buffer
+            self._released = self._last_reads()
+        return buffer
+
+    def view(self, index: int) -> np.ndarray:
+        """A live numpy view of a tensor's pinned buffer, counted until it and its slices are gone.
+
+        Raises:
+            LookupError: the tensor holds no data.
+        """
+        buffer = self.pin(index)
+        if buffer.dtype.hasobject or not buffer.size:
+            return buffer[...]
+        # A base of our own: jax refers to the buffer itself now and then, which must not count.
+        base = np.frombuffer(buffer.reshape(-1).view(np.uint8).data, buffer.dtype)
+        self._views.append(weakref.ref(base))
+        return base.reshape(buffer.shape)
+
+    @property
+    def has_held_views(self) -> bool:
+        """Whether a user still holds a numpy view of a pinned buffer."""
+        self._views = [view for view in self._views if view() is not None]
+        return bool(self._views)
+
+    # ---- run
+
+    def invoke(self) -> None:
+        """Run the plan; when this returns, results are there and device errors have been raised.
+
+        Raises:
+            InterpreterError: an operator failed on the host; names the node.
+        """
+        for position, step in enumerate(self._steps):
+            step.run(self)
+            for index in self._released.get(position, ()):
+                self._values.pop(index, None)
+        for index in self._awaited():
+            wait = getattr(self._values.get(index), "block_until_ready", None)
+            if wait is not None:
+                wait()
+        for index, buffer in self._pinned.items():
+            value = self._values.get(index)
+            if value is not None and value is not buffer:
+                np.copyto(buffer, value)
+                self._values[index] = buffer
+
+    def _awaited(self) -> Iterable[int]:
+        """What must be there when invoke returns."""
+        if self.preserve_all_tensors:
+            return tuple(self._values)
+        return (*self.subgraph.outputs, *self._variables)
+
+    def _last_reads(self) -> dict[int, list[int]]:
+        """Which tensors nobody reads after each step; empty if all are to be preserved."""
+        if self.preserve_all_tensors:
+            return {}
+        stay = {*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *self._pinned}
+        last: dict[int, int] = {}
+        for position, step in enumerate(self._steps):
+            for index in (*step.reads, *step.writes):
+                if index not in stay and self._specs[index].const is None:
+                    last[index] = position
+        released: dict[int, list[int]] = {}
+        for index, position in last.items():
+            released.setdefault(position, []).append(index)
+        return released
+
+
+def _reason(delegate: SimpleDelegate, node: Node, options: Any) -> str | None:
+    first = getattr(options, "first_delegate_node_index", 0)
+    last = getattr(options, "last_delegate_node_index", 2**31 - 1)
+    if not first <= node.index <= last:
+        return f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"
+    return delegate.why_not(node)
+
+
+def aligned_zeros(shape: Shape, dtype: np.dtype) -> np.ndarray:
+    """A zeroed host buffer that begins at a multiple of 64 bytes: XLA reads it without a copy."""
+    if dtype.hasobject:
+        return np.full(shape, b"", dtype)
+    n = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(n + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n].view(dtype).reshape(shape)

@@ -1,0 +1,436 @@
+"""The interpreter, method for method and error for error as tf.lite.Interpreter.
+
+Without delegates it is the numpy CPU reference.
+"""
+
+import enum
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.details import op_details, tensor_details
+from jaxdelegate.errors import InterpreterError, ModelError, TensorError
+from jaxdelegate.host import Host
+from jaxdelegate.model import Model, SignatureDef, read_model
+from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+from jaxdelegate.simple_delegate import SimpleDelegate
+
+_HELD_VIEW = """There is at least 1 reference to internal data
+      in the interpreter in the form of a numpy array or slice. Be sure to
+      only hold the function returned from tensor() if you are using raw
+      data access."""
+
+
+@enum.unique
+class OpResolverType(enum.Enum):
+    """Which kernels the stock interpreter uses. Here every choice means the numpy reference."""
+
+    AUTO = 0
+    BUILTIN = 1
+    BUILTIN_REF = 2
+    BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
+
+
+class Interpreter:
+    """Runs a .tflite model: delegated partitions by their delegates, the rest by numpy kernels.
+
+    ```python
+    from jaxdelegate.interpreter import Interpreter
+    interpreter = Interpreter("model.tflite", experimental_delegates=[jaxdelegate.JaxDelegate()])
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    ```
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str] | None = None,
+        model_content: bytes | None = None,
+        experimental_delegates: Sequence[SimpleDelegate] | None = None,
+        num_threads: int | None = None,
+        experimental_op_resolver_type: OpResolverType = OpResolverType.AUTO,
+        experimental_preserve_all_tensors: bool = False,
+    ) -> None:
+        """Read the model and let each delegate choose its operators.
+
+        Args:
+            model_path: a .tflite file; it is mapped, not copied.
+            model_content: its content, instead of a path.
+            experimental_delegates: SimpleDelegate objects, applied in order.
+            num_threads: at least 1. Validated as in TFLite; XLA's CPU threads belong to the process
+                (set NPROC before jax starts) and are not affected.
+            experimental_op_resolver_type: accepted for compatibility; the kernels are numpy's.
+            experimental_preserve_all_tensors: keep every intermediate tensor readable, those inside
+                delegated partitions too.
+
+        Raises:
+            ModelError: the file cannot be opened or is damaged.
+            ValueError: the arguments contradict each other.
+            DelegationError: a delegate that requires it cannot take every operator.
+        """
+        _check_arguments(model_path, model_content, num_threads, experimental_op_resolver_type)
+        self._delegates = list(experimental_delegates or ())
+        for delegate in self._delegates:
+            if not isinstance(delegate, SimpleDelegate):
+                raise TypeError(
+                    f"experimental_delegates: want SimpleDelegate objects, got "
+                    f"{type(delegate).__name__}; compiled delegates need the stock interpreter"
+                )
+        self._model: Model = read_model(model_content or model_path)  # type: ignore[arg-type]
+        if not self._model.subgraphs:
+            raise ModelError(
+                f"{self._model.source}: Model.subgraphs: at least one is needed, got none"
+            )
+        self._preserve = experimental_preserve_all_tensors
+        self._shared: dict[Any, Any] = {}
+        self._hosts: dict[int, Host] = {}
+        self._host(0)
+
+    def _host(self, subgraph_index: int) -> Host:
+        """The host of a subgraph, made at its first use."""
+        count = len(self._model.subgraphs)
+        if not 0 <= subgraph_index < count:
+            raise TensorError(
+                f"Invalid subgraph index {subgraph_index} exceeds max subgraph index {count - 1}"
+            )
+        if subgraph_index not in self._hosts:
+            self._hosts[subgraph_index] = Host(
+                self._model.subgraphs[subgraph_index],
+                self._delegates,
+                preserve_all_tensors=self._preserve,
+                shared=self._shared.setdefault(subgraph_index, {}),
+            )
+        return self._hosts[subgraph_index]
+
+    # ---- running
+
+    def allocate_tensors(self) -> None:
+        """Plan for the current input shapes, compile partitions, lay out inputs and variables.
+
+        Raises:
+            InterpreterError: an operator refuses its shapes, or has no kernel (a RuntimeError).
+            RuntimeError: a numpy view from `tensor()` is still held.
+        """
+        self._ensure_safe()
+        self._host(0).allocate()
+
+    def invoke(self) -> None:
+        """Run the model. Blocking: results are there and device errors raised when it returns.
+
+        Raises:
+            InterpreterError: `allocate_tensors` was not called, or an operator failed on the host.
+            RuntimeError: a numpy view from `tensor()` is still held.
+        """
+        self._ensure_safe()
+        self._invoke(0)
+
+    def _invoke(self, subgraph_index: int) -> None:
+        host = self._host(subgraph_index)
+        if not host.is_allocated:
+            raise InterpreterError("Invoke called on model that is not ready.")
+        host.invoke()
+
+    def reset_all_variables(self) -> None:
+        """Set every variable tensor to zero, recurrent state included."""
+        for host in self._hosts.values():
+            host.reset_variables()
+
+    def resize_tensor_input(
+        self, input_index: int, tensor_size: Sequence[int], strict: bool = False
+    ) -> None:
+        """Give an input another shape; call `allocate_tensors` afterwards.
+
+        Args:
+            input_index: the tensor's index.
+            tensor_size: the new shape.
+            strict: refuse to change dimensions that are not -1 in the tensor's `shape_signature`.
+
+        Raises:
+            InterpreterError: no such tensor, or `strict` forbids it.
+            TensorError: a negative size.
+        """
+        self._ensure_safe()
+        self._resize(0, input_index, tensor_size, strict=strict)
+
+    def _resize(
+        self, subgraph_index: int, index: int, shape: Sequence[int], *, strict: bool
+    ) -> None:
+        host = self._host(subgraph_index)
+        tensors = host.subgraph.tensors
+        new = tuple(int(n) for n in np.asarray(shape).reshape(-1))
+        if not 0 <= index < len(tensors):
+            raise InterpreterError(
+                f"Invalid tensor index {index} exceeds max tensor index {len(tensors) - 1}"
+            )
+        if any(n < 0 for n in new):
+            raise TensorError(
+                f"resize_tensor_input {index}: sizes must not be negative, got {list(new)}"
+            )
+        if strict:
+            _check_strict(index, new, tensors[index].shape, tensors[index].shape_signature)
+        host.resize(index, new)
+
+    def _ensure_safe(self) -> None:
+        if any(host.has_held_views for host in self._hosts.values()):
+            raise RuntimeError(_HELD_VIEW)
+
+    # ---- tensors
+
+    def set_tensor(self, tensor_index: int, value: Any) -> None:
+        """Copy an array into an input (or a variable) tensor.
+
+        Raises:
+            TensorError: dtype, rank or a dimension is not the tensor's, or nothing is allocated.
+        """
+        self._set(0, tensor_index, value)
+
+    def _set(self, subgraph_index: int, index: int, value: Any) -> None:
+        host = self._checked(subgraph_index, index)
+        spec = host.spec(index)
+        array = _as_array(value, spec.dtype)
+        _check_value(index, spec.name, array, spec.dtype, spec.shape)
+        try:
+            buffer = host.array(index)
+        except LookupError:
+            raise TensorError(
+                "Cannot set tensor: Tensor is unallocated. Try calling allocate_tensors() first"
+            ) from None
+        if buffer.flags.writeable:
+            np.copyto(buffer, array)
+        else:
+            host.assign(index, array.copy())
+
+    def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> np.ndarray:
+        """A copy of a tensor's value.
+
+        Raises:
+            TensorError: no such tensor, or it holds no data: nothing was run yet, or it is an
+                intermediate that was released (`experimental_preserve_all_tensors` keeps those).
+        """
+        host = self._checked(subgraph_index, tensor_index)
+        try:
+            return np.array(host.array(tensor_index))
+        except LookupError:
+            hint = (
+                "; intermediates need experimental_preserve_all_tensors"
+                if host.is_allocated
+                else ""
+            )
+            raise TensorError(f"Tensor data is null. Run allocate_tensors() first{hint}") from None
+
+    def tensor(self, tensor_index: int) -> Callable[[], np.ndarray]:
+        """A function that returns a live numpy view of a tensor's buffer.
+
+        Hold the function as long as you like, the view only until the next `invoke`.
+
+        Raises:
+            TensorError: (when the function is called) no such tensor, or it holds no data.
+        """
+
+        def view() -> np.ndarray:
+            host = self._checked(0, tensor_index)
+            try:
+                return host.view(tensor_index)
+            except LookupError:
+                raise TensorError("Tensor data is null. Run allocate_tensors() first") from None
+
+        return view
+
+    def _checked(self, subgraph_index: int, index: int) -> Host:
+        host = self._host(subgraph_index)
+        last = len(host.subgraph.tensors) - 1
+        if not 0 <= index <= last:
+            raise TensorError(f"Invalid tensor index {index} exceeds max tensor index {last}")
+        return host
+
+    # ---- details
+
+    def num_subgraphs(self) -> int:
+        """How many subgraphs the model has."""
+        return len(self._model.subgraphs)
+
+    def get_input_details(self) -> list[dict[str, Any]]:
+        """Name, index, shape, shape_signature, dtype and quantization of each input."""
+        return [self._get_tensor_details(i, 0) for i in self._model.subgraphs[0].inputs]
+
+    def get_output_details(self) -> list[dict[str, Any]]:
+        """Name, index, shape, shape_signature, dtype and quantization of each output."""
+        return [self._get_tensor_details(i, 0) for i in self._model.subgraphs[0].outputs]
+
+    def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]:
+        """The same for every tensor of a subgraph.
+
+        Raises:
+            TensorError: no such subgraph.
+        """
+        count = self.num_subgraphs()
+        if not 0 <= subgraph_index < count:
+            raise TensorError(
+                f"subgraph_index is out of range: {subgraph_index} for the model,"
+                f" which has {count} subgraphs."
+            )
+        tensors = self._model.subgraphs[subgraph_index].tensors
+        return [self._get_tensor_details(i, subgraph_index) for i in range(len(tensors))]
+
+    def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> dict[str, Any]:
+        host = self._checked(subgraph_index, int(tensor_index))
+        tensor = host.subgraph.tensors[tensor_index]
+        value = host.value(int(tensor_index))
+        shape = host.spec(tensor_index).shape if value is None else value.shape
+        return tensor_details(tensor, tuple(shape))
+
+    def _get_op_details(self, op_index: int) -> dict[str, Any]:
+        subgraph = self._model.subgraphs[0]
+        if not 0 <= op_index < len(subgraph.operators):
+            raise ValueError("Invalid node index")
+        return op_details(subgraph, op_index)
+
+    def _get_ops_details(self) -> list[dict[str, Any]]:
+        return [self._get_op_details(i) for i in range(len(self._model.subgraphs[0].operators))]
+
+    # ---- signatures
+
+    def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
+        """Input and output names of each signature."""
+        return {
+            s.key: {"inputs": list(s.inputs), "outputs": list(s.outputs)}
+            for s in self._model.signatures
+        }
+
+    def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
+        return {
+            s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)}
+            for s in self._model.signatures
+        }
+
+    def get_signature_runner(self, signature_key: str | None = None) -> "SignatureRunner":
+        """A callable for one signature; the key may be left out if the model has exactly one.
+
+        Raises:
+            ValueError: no such signature, or none was named and there is not exactly one.
+        """
+        signatures = {s.key: s for s in self._model.signatures}
+        if signature_key is None:
+            if len(signatures) != 1:
+                raise ValueError(
+                    f"SignatureDef signature_key is None and model has {len(signatures)} "
+                    "Signatures. None is only allowed when the model has 1 SignatureDef"
+                )
+            signature_key = next(iter(signatures))
+        if signature_key not in signatures:
+            raise ValueError(f'Invalid signature_key provided: "{signature_key}".')
+        return SignatureRunner(self, signatures[signature_key])
+
+
+class SignatureRunner:
+    """Runs one signature: keyword arrays in, a dictionary of arrays out."""
+
+    def __init__(self, interpreter: Interpreter, signature: SignatureDef) -> None:
+        """Made by `Interpreter.get_signature_runner`."""
+        self._interpreter = interpreter
+        self._signature = signature
+
+    def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
+        """Resize to the given arrays' shapes, run, and return a copy of every output by name.
+
+        Raises:
+            ValueError: too few, too many or unknown names; a wrong dtype (TensorError).
+        """
+        expected, index = self._signature.inputs, self._signature.subgraph
+        if len(inputs) != len(expected):
+            raise ValueError(
+                "Invalid number of inputs provided for running a SignatureDef, "
+                f"expected {len(expected)} vs provided {len(inputs)}"
+            )
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        interpreter = self._interpreter
+        for name, array in arrays.items():
+            if name not in expected:
+                raise ValueError(f"Invalid Input name ({name}) for SignatureDef")
+            interpreter._resize(index, expected[name], array.shape, strict=False)
+        host = interpreter._host(index)
+        if not host.is_allocated:
+            host.allocate()
+        for name, array in arrays.items():
+            interpreter._set(index, expected[name], array)
+        interpreter._invoke(index)
+        outputs: Mapping[str, int] = self._signature.outputs
+        return {name: interpreter.get_tensor(tensor, index) for name, tensor in outputs.items()}
+
+    def get_input_details(self) -> dict[str, dict[str, Any]]:
+        """Tensor details by input name."""
+        return self._details(self._signature.inputs)
+
+    def get_output_details(self) -> dict[str, dict[str, Any]]:
+        """Tensor details by output name."""
+        return self._details(self._signature.outputs)
+
+    def _details(self, names: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+        get = self._interpreter._get_tensor_details
+        return {name: get(tensor, self._signature.subgraph) for name, tensor in names.items()}
+
+
+def _check_arguments(path: Any, content: Any, num_threads: Any, resolver: Any) -> None:
+    if not isinstance(resolver, enum.Enum) or resolver.name not in OpResolverType.__members__:
+        raise ValueError(f"Unrecognized passed in op resolver type: {resolver}")
+    if num_threads is not None:
+        if not isinstance(num_threads, int):
+            raise ValueError("type of num_threads should be int")
+        if num_threads < 1:
+            raise ValueError("num_threads should >= 1")
+    if not path and not content:
+        raise ValueError("`model_path` or `model_content` must be specified.")
+    if path and content:
+        raise ValueError("Can't both provide `model_path` and `model_content`")
+
+
+def _check_strict(
+    index: int, new: tuple[int, ...], shape: tuple[int, ...], signature: tuple[int, ...] | None
+) -> None:
+    allowed = signature or shape
+    if len(new) != len(shape):
+        raise InterpreterError(
+            f"Attempting to resize tensor {index} of rank {len(shape)} to rank {len(new)}. "
+            "ResizeInputTensorStrict only allows mutating unknown dimensions identified by -1."
+        )
+    for axis, (size, known) in enumerate(zip(new, allowed, strict=True)):
+        if known not in (-1, size):
+            raise InterpreterError(
+                f"Attempting to resize dimension {axis} of tensor {index} with value {known} to "
+                f"{size}. ResizeInputTensorStrict only allows mutating unknown dimensions identified by -1."
+            )
+
+
+def _as_array(value: Any, dtype: np.dtype) -> np.ndarray:
+    array = np.asarray(value)
+    if dtype.hasobject and array.dtype.kind in "SU":
+        items = [s if isinstance(s, bytes) else s.encode() for s in array.ravel().tolist()]
+        array = np.array([*items, None], object)[:-1].reshape(array.shape)
+    return array
+
+
+def _check_value(
+    index: int, name: str, array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]
+) -> None:
+    wants = f"{name!r} wants {dtype} {list(shape)}, got {array.dtype} {list(array.shape)}"
+    if array.dtype != dtype:
+        got = TENSOR_TYPES[array.dtype].name if array.dtype in TENSOR_TYPES else str(array.dtype)
+        raise TensorError(
+            f"Cannot set tensor: Got value of type {got} but expected type "
+            f"{TENSOR_TYPES[dtype].name} for input {index}, name: {name} ({wants})"
+        )
+    if array.ndim != len(shape):
+        raise TensorError(
+            f"Cannot set tensor: Dimension mismatch. Got {array.ndim} but expected {len(shape)} "
+            f"for input {index}. ({wants})"
+        )
+    for axis, (got_size, size) in enumerate(zip(array.shape, shape, strict=True)):
+        if got_size != size:
+            raise TensorError(
+                f"Cannot set tensor: Dimension mismatch. Got {got_size} but expected {size} "
+                f"for dimension {axis} of input {index}. ({wants})"
+            )

@@ -1,0 +1,402 @@
+"""A .tflite file as frozen Python objects: `read_model` checks all of it before it returns."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from jaxdelegate._buffers import Buffers, ExternalBuffers
+from jaxdelegate._graph_checks import Fail, check_calls, check_order
+from jaxdelegate._operator_tables import (
+    called_subgraphs,
+    read_operator_code,
+    read_options,
+)
+from jaxdelegate._schema import LAYOUT
+from jaxdelegate._source import ModelSource, Source, open_source
+from jaxdelegate._stored import decode, why_not_stored
+from jaxdelegate._tensor_tables import read_quantization, read_sparsity
+from jaxdelegate.errors import ModelError
+from jaxdelegate.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Table
+from jaxdelegate.op_lowering.dtypes import DTYPES
+from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.spec import Shape, Sparsity, TensorSpec
+from jaxdelegate.quant.params import Quantization
+
+_IDENTIFIER = b"TFL3"
+_VERSION = 3
+_MAX_RANK = 64  # numpy's
+_UNSIZED = (TensorType.STRING, TensorType.RESOURCE, TensorType.VARIANT)  # no bytes: no data
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantType:
+    """What the elements of a VARIANT tensor (a tensor list) are."""
+
+    shape: Shape
+    type: TensorType
+    has_rank: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tensor:
+    """A tensor of a subgraph, with its data if the file holds it.
+
+    Attributes:
+        index: its position in `Subgraph.tensors`.
+        name: for people; not unique.
+        shape: as declared; where `shape_signature` has -1, a placeholder.
+        shape_signature: `shape` with -1 for dimensions that are not known; None: all are.
+        type: the element type as the schema names it.
+        buffer: the buffer that `stored` comes from; 0: none.
+        stored: its bytes as they lie in the file, uint8 [n], a read-only view; None: no data.
+        quantization: how integers stand for reals; None: they do not.
+        sparsity: how the stored values unfold into `shape`; None: they are dense.
+        is_variable: it keeps its value from one invoke to the next.
+        has_rank: False with an empty shape: the rank is not known.
+        variant_types: what a VARIANT tensor holds, where the file says so.
+        stored_shape: the shape of `data`: `shape`, or [number of stored values] of a sparse tensor.
+    """
+
+    index: int
+    name: str
+    shape: Shape
+    shape_signature: Shape | None
+    type: TensorType
+    buffer: int
+    stored: np.ndarray | None
+    quantization: Quantization | None
+    sparsity: Sparsity | None
+    is_variable: bool
+    has_rank: bool
+    variant_types: tuple[VariantType, ...]
+    stored_shape: Shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The numpy dtype of its elements."""
+        return DTYPES[self.type]
+
+    @functools.cached_property
+    def data(self) -> np.ndarray | None:
+        """The values that the file holds, read-only; None where it holds none.
+
+        A view of the file, but for strings (objects of bytes), packed 4 and 2 bit integers (one
+        element each) and booleans. A sparse tensor's is the flat array of its stored values.
+        """
+        return None if self.stored is None else decode(self.type, self.stored_shape, self.stored)
+
+    def spec(self) -> TensorSpec:
+        """Its static side, as rules and kernels see it."""
+        return TensorSpec(
+            self.name,
+            self.shape,
+            self.dtype,
+            self.quantization,
+            self.sparsity,
+            is_variable=self.is_variable,
+            const=self.data,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operator:
+    """An operator of a subgraph; tensors by index, -1 for an optional one that is absent.
+
+    Attributes:
+        index: its position in `Subgraph.operators`, which is the order of execution.
+        name: the BuiltinOperator's name, or the custom operator's code.
+        builtin_code: the BuiltinOperator's number.
+        custom: whether it is a custom operator.
+        version: the operator's version that the file asks for.
+        inputs: tensor indices.
+        outputs: tensor indices.
+        intermediates: tensors inside it, for their quantization (integer LSTM).
+        options: its parameters; the schema's defaults where the file has none.
+        custom_options: the bytes behind a custom operator's options.
+        mutating_variable_inputs: which inputs it updates; empty: the file does not say.
+    """
+
+    index: int
+    name: str
+    builtin_code: int
+    custom: bool
+    version: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    intermediates: tuple[int, ...]
+    options: Options
+    custom_options: bytes
+    mutating_variable_inputs: tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subgraph:
+    """A graph of operators: the main one is the first; control flow and signatures name others."""
+
+    index: int
+    name: str
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    operators: tuple[Operator, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SignatureDef:
+    """Names for the inputs and outputs of a subgraph; the mappings give tensor indices."""
+
+    key: str
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    subgraph: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """A whole file.
+
+    Attributes:
+        source: its path, or "<bytes>".
+        version: of the schema: 3.
+        description: free text.
+        subgraphs: the main one first.
+        signatures: in the file's order.
+        metadata: by name, the bytes as they lie in the file.
+        external_buffer_groups: the files beside this one that hold tensors.
+        content: the file, read-only.
+    """
+
+    source: str
+    version: int
+    description: str
+    subgraphs: tuple[Subgraph, ...]
+    signatures: tuple[SignatureDef, ...]
+    metadata: Mapping[str, memoryview]
+    external_buffer_groups: tuple[str, ...]
+    content: memoryview
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the file, without external buffers."""
+        return len(self.content)
+
+
+def read_model(source: ModelSource) -> Model:
+    """Read and check a .tflite file.
+
+    A file is mapped, not copied: the arrays are views and keep the map alive. As with any mapped
+    file, it must not be truncated while they live.
+
+    Args:
+        source: a path, or the content of a file.
+
+    Raises:
+        ModelError: it cannot be opened, is no TFLite model, or is damaged; names the field.
+    """
+    opened = open_source(source)
+    return _Reader(opened).read()
+
+
+class _Reader:
+    """One reading of one file: what its tables refer to by index."""
+
+    def __init__(self, source: Source) -> None:
+        _check_header(source)
+        self._source = source
+        self._file = Flatbuffer(source.content, source.name, LAYOUT)
+        self._root = root = self._file.root("Model")
+        version = root.scalar("version", UINT32)
+        if version != _VERSION:
+            root.fail("version", f"must be {_VERSION}", version)
+        self._codes = [read_operator_code(t) for t in root.tables("operator_codes", "OperatorCode")]
+        self._buffers = Buffers(self._file, root.tables("buffers", "Buffer"))
+        self._external = ExternalBuffers(root, source)
+        self._subgraph_tables = root.tables("subgraphs", "SubGraph")
+        if not self._subgraph_tables:
+            root.fail("subgraphs", "a model must have one at least", 0)
+
+    def read(self) -> Model:
+        """The model."""
+        subgraphs = tuple(self._subgraph(i, t) for i, t in enumerate(self._subgraph_tables))
+        calls = [
+            {i for op in s.operators for _, i in called_subgraphs(op.options)} for s in subgraphs
+        ]
+        check_calls(calls, lambda i: self._subgraph_tables[i].fail)
+        signatures = self._root.tables("signature_defs", "SignatureDef")
+        return Model(
+            self._source.name,
+            _VERSION,
+            self._root.string("description") or "",
+            subgraphs,
+            tuple(_signature(table, subgraphs) for table in signatures),
+            MappingProxyType(dict(map(self._metadata, self._root.tables("metadata", "Metadata")))),
+            self._external.groups,
+            self._source.content,
+        )
+
+    def _metadata(self, table: Table) -> tuple[str, memoryview]:
+        stored = self._buffers.stored(table, "buffer")
+        return table.string("name") or "", memoryview(b"") if stored is None else stored.data
+
+    def _subgraph(self, index: int, table: Table) -> Subgraph:
+        tensor_tables = table.tables("tensors", "Tensor")
+        count = len(tensor_tables)
+        tensors = [self._tensor(i, t, count) for i, t in enumerate(tensor_tables)]
+        operator_tables = table.tables("operators", "Operator")
+        operators = tuple(self._operator(i, t, count) for i, t in enumerate(operator_tables))
+        inputs, outputs = table.indices("inputs", count), table.indices("outputs", count)
+        for i in inputs:
+            if tensors[i].stored is not None and 0 not in tensors[i].shape:
+                table.fail("inputs", "an input must not hold data, tensor", i)
+        written = {i for operator in operators for i in operator.outputs}.union(inputs)
+        tensors = [t if t.index in written else _with_empty_data(t) for t in tensors]
+        constants = {t.index for t in tensors if t.stored is not None}
+        variables = {t.index for t in tensors if t.is_variable}
+
+        def fail(position: int | None) -> Fail:
+            return table.fail if position is None else operator_tables[position].fail
+
+        check_order(operators, constants.union(inputs), variables, outputs, fail)
+        name = table.string("name") or ""
+        return Subgraph(index, name, tuple(tensors), inputs, outputs, operators)
+
+    def _tensor(self, index: int, table: Table, tensor_count: int) -> Tensor:
+        tensor_type = _tensor_type(table)
+        shape = _shape(table, tensor_type)
+        is_variable = table.scalar("is_variable", UINT8) != 0
+        stored = self._stored(table, tensor_type)
+        sparse = None if stored is None else read_sparsity(table, shape)
+        stored_shape = shape if sparse is None else (sparse[1],)
+        if stored is not None:
+            reason = why_not_stored(tensor_type, math.prod(stored_shape), stored)
+            if reason is not None:
+                table.fail("buffer", *reason)
+            if is_variable:
+                table.fail("is_variable", "a variable must not hold data", True)
+        return Tensor(
+            index,
+            table.string("name") or "",
+            shape,
+            _shape_signature(table, shape),
+            tensor_type,
+            table.scalar("buffer", UINT32),
+            stored,
+            read_quantization(table, shape, tensor_count),
+            None if sparse is None else sparse[0],
+            is_variable,
+            table.scalar("has_rank", UINT8) != 0,
+            tuple(map(_variant_type, table.tables("variant_tensors", "VariantSubType"))),
+            stored_shape,
+        )
+
+    def _stored(self, table: Table, tensor_type: TensorType) -> np.ndarray | None:
+        """A tensor's bytes, uint8 [n]; None: the file holds none for it."""
+        stored, external = self._buffers.stored(table, "buffer"), self._external.stored(table)
+        if stored is not None and external is not None:
+            table.fail(
+                "external_buffer", "must be 0 for a tensor with a buffer that holds data", "both"
+            )
+        stored = stored if external is None else external
+        if stored is not None and stored.size == 0 and tensor_type in _UNSIZED:
+            return None
+        return stored
+
+    def _operator(self, index: int, table: Table, tensor_count: int) -> Operator:
+        code = self._codes[table.index("opcode_index", len(self._codes))]
+        options, custom_data = read_options(self._file, table, code)
+        for field, subgraph in called_subgraphs(options):
+            if not 0 <= subgraph < len(self._subgraph_tables):
+                rule = f"must be a subgraph, at least 0 and below {len(self._subgraph_tables)}"
+                where = f"{table.path} ({code.name})"
+                self._file.fail(f"{type(options).__name__}.{field}", where, rule, subgraph)
+        mutating = table.vector("mutating_variable_inputs", np.uint8)
+        return Operator(
+            index,
+            code.name,
+            code.builtin_code,
+            code.custom,
+            code.version,
+            table.indices("inputs", tensor_count, optional=True),
+            table.indices("outputs", tensor_count, optional=True),
+            table.indices("intermediates", tensor_count, optional=True),
+            options,
+            custom_data,
+            () if mutating is None else tuple((mutating != 0).tolist()),
+        )
+
+
+def _check_header(source: Source) -> None:
+    content = source.content
+    if len(content) < 8:
+        rule = "a TFLite model has a header of 8 bytes"
+        raise ModelError(f"{source.name}: file: {rule}, got {len(content)} bytes")
+    if content[4:8] != _IDENTIFIER:
+        rule = f"bytes 4 to 8 of a TFLite model are {_IDENTIFIER!r}"
+        raise ModelError(f"{source.name}: file: {rule}, got {bytes(content[4:8])!r}")
+
+
+def _tensor_type(table: Table) -> TensorType:
+    number = table.scalar("type", INT8)
+    try:
+        return TensorType(number)
+    except ValueError:
+        table.fail("type", f"must be a type of the schema, {max(TensorType):d} at most", number)
+
+
+def _shape(table: Table, tensor_type: TensorType) -> Shape:
+    shape = table.integers("shape")
+    if len(shape) > _MAX_RANK:
+        table.fail("shape", f"must have {_MAX_RANK} dimensions at most", len(shape))
+    if any(n < 0 for n in shape):
+        table.fail("shape", "dimensions must not be negative", list(shape))
+    if math.prod(max(n, 1) for n in shape) * DTYPES[tensor_type].itemsize >= 2**63:
+        table.fail("shape", "the tensor's size in bytes must be below 2**63", list(shape))
+    return shape
+
+
+def _shape_signature(table: Table, shape: Shape) -> Shape | None:
+    signature = table.integers("shape_signature")
+    if not signature:
+        return None
+    if len(signature) != len(shape) or any(n < -1 for n in signature):
+        rule = f"must have {len(shape)} dimensions as shape, each -1 at least"
+        table.fail("shape_signature", rule, list(signature))
+    return signature
+
+
+def _variant_type(table: Table) -> VariantType:
+    tensor_type = _tensor_type(table)
+    shape, has_rank = _shape(table, tensor_type), table.scalar("has_rank", UINT8) != 0
+    return VariantType(shape, tensor_type, has_rank)
+
+
+def _with_empty_data(tensor: Tensor) -> Tensor:
+    """A tensor without elements has its value even where the file stores nothing for it."""
+    if tensor.stored is not None or tensor.is_variable or 0 not in tensor.shape:
+        return tensor
+    return dataclasses.replace(tensor, stored=np.empty(0, np.uint8))
+
+
+def _signature(table: Table, subgraphs: tuple[Subgraph, ...]) -> SignatureDef:
+    key = table.string("signature_key")
+    if key is None:
+        table.fail("signature_key", "must be there", None)
+    subgraph = table.index("subgraph_index", len(subgraphs))
+    count = len(subgraphs[subgraph].tensors)
+    inputs, outputs = (_tensor_map(table, field, count) for field in ("inputs", "outputs"))
+    return SignatureDef(key, inputs, outputs, subgraph)
+
+
+def _tensor_map(table: Table, field: str, tensor_count: int) -> Mapping[str, int]:
+    names: dict[str, int] = {}
+    for entry in table.tables(field, "TensorMap"):
+        name = entry.string("name")
+        if name is None:
+            entry.fail("name", "must be there", None)
+        names[name] = entry.index("tensor_index", tensor_count)
+    return MappingProxyType(names)

@@ -1,0 +1,174 @@
+"""The delegate's options, said once: Python API, command-line flag and load_delegate string."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from jaxdelegate.errors import OptionError
+
+Platform = Literal["gpu", "tpu", "cpu"]
+Priority = Literal["auto", "max_precision", "min_latency", "min_memory_usage"]
+Preference = Literal["fast_single_answer", "sustained_speed", "balanced"]
+ComputeDtype = Literal["float32", "tensorfloat32", "float16", "bfloat16", "auto"]
+QuantMode = Literal["float_view", "integer"]
+
+_TRUE = frozenset(("true", "1", "yes", "on"))
+_FALSE = frozenset(("false", "0", "no", "off"))
+
+
+def _option(default: Any, doc: str, *, keyed: bool = False) -> Any:
+    """A field; `keyed` ones change the compiled program and so belong to the cache key."""
+    return dataclasses.field(default=default, metadata={"help": doc, "keyed": keyed})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DelegateOptions:
+    """Options of JaxDelegate, named as in TfLiteGpuDelegateOptionsV2 where that has them."""
+
+    platform: Platform | None = _option(
+        None, "Where partitions run; unset: JAX's default platform.", keyed=True
+    )
+    device_index: int = _option(0, "Which device of the platform.", keyed=True)
+    is_precision_loss_allowed: bool | None = _option(
+        None,
+        "Compute in less than float32 where that is safe. Unset: the priorities say.",
+        keyed=True,
+    )
+    inference_priority1: Priority = _option(
+        "max_precision", "What matters most; everything but 'auto'.", keyed=True
+    )
+    inference_priority2: Priority = _option("auto", "What matters next.", keyed=True)
+    inference_priority3: Priority = _option("auto", "What matters last.", keyed=True)
+    inference_preference: Preference = _option(
+        "fast_single_answer", "How much time compilation may spend on choices.", keyed=True
+    )
+    compute_dtype: ComputeDtype | None = _option(
+        None, "The dtype of arithmetic; overrides the priorities.", keyed=True
+    )
+    accumulate_float32: bool | None = _option(
+        None, "Accumulate in float32 although operands are shorter. Unset: by priority.", keyed=True
+    )
+    enable_quant: bool = _option(
+        True, "Take over quantized operators; otherwise they stay on the CPU.", keyed=True
+    )
+    quant_mode: QuantMode = _option(
+        "float_view", "Run quantized operators as simulated floats, or in integers.", keyed=True
+    )
+    max_delegated_partitions: int = _option(
+        0, "How many partitions may be delegated, largest first; 0: no limit."
+    )
+    min_nodes_per_partition: int = _option(0, "Leave smaller partitions on the CPU.")
+    first_delegate_node_index: int = _option(0, "Delegate no operator before this one.")
+    last_delegate_node_index: int = _option(2**31 - 1, "Delegate no operator behind this one.")
+    require_full_delegation: bool = _option(
+        False, "Raise DelegationError if any operator would stay on the CPU."
+    )
+    fallback_on_error: bool = _option(
+        False, "If a partition cannot be compiled, warn and run it on the CPU."
+    )
+    serialization_dir: str | None = _option(
+        None, "Where compiled programs are kept; unset: they are not."
+    )
+    model_token: str | None = _option(
+        None, "Names the model in the cache; unset: its fingerprint does."
+    )
+    donate_inputs: bool = _option(
+        False, "Let programs overwrite their input buffers on the device.", keyed=True
+    )
+
+    def __post_init__(self) -> None:
+        """Check every value, so that all callers get the same error.
+
+        Raises:
+            OptionError: a value of the wrong type, out of range or in contradiction to another.
+        """
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            _check(field.name, getattr(self, field.name), hints[field.name])
+        for name in ("device_index", "max_delegated_partitions", "min_nodes_per_partition"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name}: must not be negative, got {getattr(self, name)}")
+        self._check_priorities()
+
+    def _check_priorities(self) -> None:
+        order = (self.inference_priority1, self.inference_priority2, self.inference_priority3)
+        first_auto = order.index("auto") if "auto" in order else len(order)
+        given = order[:first_auto]
+        if first_auto == 0 or any(p != "auto" for p in order[first_auto:]):
+            raise OptionError(
+                f"inference_priority1..3: 'auto' only behind all others, got {', '.join(order)}"
+            )
+        if len(set(given)) != len(given):
+            raise OptionError(f"inference_priority1..3: each at most once, got {', '.join(order)}")
+
+    @classmethod
+    def of(cls, options: "Mapping[str, Any] | DelegateOptions | None", **more: Any) -> Self:
+        """Options from a mapping or an instance, with overrides.
+
+        Raises:
+            OptionError: an unknown name; the message offers the closest known ones.
+        """
+        if isinstance(options, DelegateOptions):
+            given = dataclasses.asdict(options)
+        else:
+            given = dict(options or {})
+        given.update(more)
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                close = ", ".join(difflib.get_close_matches(name, known, n=3)) or ", ".join(known)
+                raise OptionError(f"unknown option {name!r}; did you mean: {close}")
+        return cls(**given)
+
+    @classmethod
+    def from_strings(cls, options: Mapping[str, str]) -> Self:
+        """Options as `load_delegate` and `--external_delegate_options` give them: all strings.
+
+        Raises:
+            OptionError: an unknown name, or a string that does not read as the option's type.
+        """
+        hints = get_type_hints(cls)
+        return cls.of(
+            {name: _parse(name, text, hints.get(name, str)) for name, text in options.items()}
+        )
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) is Literal:
+        return (hint,)
+    return get_args(hint) or (hint,)
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    for alternative in _alternatives(hint):
+        if get_origin(alternative) is Literal:
+            if value in get_args(alternative):
+                return
+        elif type(value) is alternative:
+            return
+    raise OptionError(f"{name}: want {_describe(hint)}, got {value!r}")
+
+
+def _describe(hint: Any) -> str:
+    words = []
+    for alternative in _alternatives(hint):
+        if get_origin(alternative) is Literal:
+            words += [repr(v) for v in get_args(alternative)]
+        else:
+            words.append("None" if alternative is type(None) else alternative.__name__)
+    return " or ".join(words)
+
+
+def _parse(name: str, text: str, hint: Any) -> Any:
+    alternatives = _alternatives(hint)
+    if type(None) in alternatives and text.lower() in ("", "none"):
+        return None
+    if bool in alternatives and text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    if int in alternatives:
+        try:
+            return int(text)
+        except ValueError:
+            raise OptionError(f"{name}: want {_describe(hint)}, got {text!r}") from None
+    return text

@@ -1,0 +1,187 @@
+"""The steps of a host's plan: an operator by its numpy kernel, a partition by its delegate's."""
+
+import dataclasses
+import functools
+from typing import Protocol
+
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.op_lowering.dtypes import DTYPES
+from jaxdelegate.op_lowering.options import TensorType
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.passes import KERNEL_ERRORS, with_shape
+from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.report.delegation import NodeReport
+from jaxdelegate.simple_delegate import (
+    DelegateContext,
+    DelegateParams,
+    Node,
+    SimpleDelegate,
+    SimpleDelegateKernel,
+)
+
+_HANDLES = (DTYPES[TensorType.RESOURCE], DTYPES[TensorType.VARIANT])
+
+
+class Step(Protocol):
+    """What a plan is made of; also what the partitioner works on."""
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """Tensors it reads."""
+        ...
+
+    @property
+    def writes(self) -> frozenset[int]:
+        """Tensors it writes, variables apart."""
+        ...
+
+    @property
+    def variables(self) -> frozenset[int]:
+        """Variable tensors it reads or updates."""
+        ...
+
+    @property
+    def has_side_effect(self) -> bool:
+        """Whether its order among its like matters beyond the tensors."""
+        ...
+
+    def run(self, host: DelegateContext) -> None:
+        """Do it."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OperatorStep:
+    """One operator on the host, by the numpy reference."""
+
+    node: Node
+
+    @functools.cached_property
+    def reads(self) -> frozenset[int]:
+        """Tensors it reads."""
+        return frozenset(i for i in self.node.operator.inputs if i >= 0)
+
+    @functools.cached_property
+    def writes(self) -> frozenset[int]:
+        """Tensors it writes."""
+        return frozenset(i for i in self.node.operator.outputs if i >= 0)
+
+    @functools.cached_property
+    def variables(self) -> frozenset[int]:
+        """Variable tensors it reads or updates."""
+        pairs = zip(self.node.operator.inputs, self.node.inputs, strict=True)
+        return frozenset(i for i, spec in pairs if spec is not None and spec.is_variable)
+
+    @property
+    def has_side_effect(self) -> bool:
+        """Resources, and operators without a result, change what no tensor shows."""
+        specs = [spec for spec in (*self.node.inputs, *self.node.outputs) if spec is not None]
+        return not self.node.outputs or any(spec.dtype in _HANDLES for spec in specs)
+
+    def check(self) -> None:
+        """Make sure that a kernel exists.
+
+        Raises:
+            InterpreterError: it does not; TFLite's sentence.
+        """
+        operator = self.node.operator
+        if operator.name in KERNELS or self.node.is_constant:
+            return
+        kind = "custom op" if operator.custom else "builtin op"
+        raise InterpreterError(
+            f"Encountered unresolved {kind}: {operator.name}. "
+            f"Node number {operator.index} ({operator.name}) failed to prepare."
+        )
+
+    def run(self, host: DelegateContext) -> None:
+        """Call the kernel on host arrays; keep its outputs and new states.
+
+        Raises:
+            InterpreterError: the kernel refuses its data; names the node.
+        """
+        if self.node.is_constant:
+            return
+        operator = self.node.operator
+        arrays = [host.array(i) if i >= 0 else None for i in operator.inputs]
+        try:
+            inputs, outputs = self._current_specs(arrays)
+            results = KERNELS[operator.name](operator.options, inputs, outputs, *arrays)  # type: ignore[arg-type]
+        except KERNEL_ERRORS as error:
+            raise InterpreterError(
+                f"Node number {operator.index} ({operator.name}) failed to invoke: {error}"
+            ) from error
+        states = [i for i in operator.inputs if i in self.variables]
+        for index, result in zip((*operator.outputs, *states), results, strict=False):
+            if index >= 0:
+                host.assign(index, result)
+
+    def _current_specs(self, arrays: list[np.ndarray | None]) -> tuple[Specs, Specs]:
+        """The planned specs; where a shape depends on data, those of the data that came."""
+        node = self.node
+        if not any(s is not None and s.is_dynamic for s in (*node.inputs, *node.outputs)):
+            return node.inputs, node.outputs
+        inputs = tuple(map(_spec_of, node.inputs, arrays))
+        shapes = KERNELS[node.name].shapes(node.operator.options, inputs)  # type: ignore[arg-type]
+        outputs = tuple(
+            with_shape(s, shape) for s, shape in zip(node.outputs, shapes, strict=False)
+        )
+        return inputs, outputs  # type: ignore[return-value]
+
+
+def _spec_of(spec: TensorSpec | None, array: np.ndarray | None) -> TensorSpec | None:
+    if spec is None or array is None:
+        return None
+    return dataclasses.replace(spec, shape=array.shape, is_dynamic=False, const=array)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartitionStep:
+    """One partition, by its delegate's kernel."""
+
+    params: DelegateParams
+    kernel: SimpleDelegateKernel
+    delegate: SimpleDelegate
+
+    @functools.cached_property
+    def _inside(self) -> tuple[OperatorStep, ...]:
+        return tuple(OperatorStep(node) for node in self.params.nodes)
+
+    @functools.cached_property
+    def reads(self) -> frozenset[int]:
+        """Tensors it reads."""
+        return frozenset(self.params.inputs)
+
+    @functools.cached_property
+    def writes(self) -> frozenset[int]:
+        """Tensors it writes."""
+        return frozenset().union(*(step.writes for step in self._inside))
+
+    @functools.cached_property
+    def variables(self) -> frozenset[int]:
+        """Variable tensors it reads or updates."""
+        return frozenset().union(*(step.variables for step in self._inside))
+
+    @property
+    def has_side_effect(self) -> bool:
+        """Whether an operator inside has one."""
+        return any(step.has_side_effect for step in self._inside)
+
+    def run(self, host: DelegateContext) -> None:
+        """Evaluate the kernel."""
+        self.kernel.eval(host, self.params)
+
+
+def node_report(node: Node, partition: int | None, reason: str) -> NodeReport:
+    """One row of the delegation report; the reason counts only for a node that stays."""
+    operator = node.operator
+    return NodeReport(
+        index=operator.index,
+        op=operator.name,
+        op_code=operator.builtin_code,
+        version=operator.version,
+        delegated=partition is not None,
+        reason=None if partition is not None else reason,
+        partition=partition,
+    )

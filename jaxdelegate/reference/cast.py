@@ -1,0 +1,78 @@
+"""Conversions of dtype. Sources: kernels/{cast,quantize,dequantize,fake_quant}.cc."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.options import FakeQuantOptions
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.quant import affine
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.pointwise import reject_quantized, widen
+
+_HALF = (np.float16, ml_dtypes.bfloat16)
+
+
+def cast(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """Convert the stored values: a scale does not matter."""
+    dtype = outputs[0].dtype
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        x = np.real(x)
+    x = widen(x)
+    with np.errstate(all="ignore"):
+        if dtype.kind != "b" and _is_integer(dtype) and x.dtype.kind == "f":
+            return (_float_to_integer(x, dtype),)
+        if dtype in _HALF:
+            x = x.astype(np.float32)  # every source rounds to float32 first
+        return ((x != 0) if dtype.kind == "b" else x.astype(dtype),)
+
+
+def _is_integer(dtype: np.dtype) -> bool:
+    return dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2")
+
+
+def _float_to_integer(x: Array, dtype: np.dtype) -> Array:
+    """Toward zero, saturated; NaN becomes the largest (SafeCast in kernels/cast.cc)."""
+    limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    low, high = int(limits.min), int(limits.max)
+    fits = (x >= low) & (x < float(high + 1))
+    whole = np.where(fits, np.trunc(x), 0).astype(np.uint64 if low == 0 else np.int64)
+    outside = np.where(x < low, np.asarray(low, whole.dtype), np.asarray(high, whole.dtype))
+    return np.where(fits, whole, outside).astype(dtype)
+
+
+def dequantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """Integers with a scale, or half precision, as reals.
+
+    Raises:
+        ValueError: integers without a scale.
+    """
+    spec = inputs[0]
+    if not _is_integer(spec.dtype):
+        return (x.astype(outputs[0].dtype),)
+    if spec.quantization is None or not spec.is_quantized:
+        raise ValueError(f"DEQUANTIZE: {spec.name!r} is {spec.dtype} without a scale")
+    return (affine.dequantize(x, spec.quantization).astype(outputs[0].dtype),)
+
+
+def quantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """Reals as integers with the output's scale.
+
+    Raises:
+        ValueError: the output has no scale.
+        TypeError: the input is quantized; requantization is another kernel.
+    """
+    reject_quantized(inputs)
+    quantization = outputs[0].quantization
+    if quantization is None or not outputs[0].is_quantized:
+        raise ValueError(f"QUANTIZE: {outputs[0].name!r} has no scale")
+    return (affine.quantize(x, quantization, outputs[0].dtype),)
+
+
+def fake_quant(o: FakeQuantOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """Reals snapped to 2**num_bits levels."""
+    y = affine.fake_quantize(
+        x.astype(np.float32), o.min, o.max, o.num_bits, narrow_range=o.narrow_range
+    )
+    return (y.astype(outputs[0].dtype),)

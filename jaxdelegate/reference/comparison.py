@@ -1,0 +1,47 @@
+"""Comparisons, logic and selection. Sources: kernels/{comparisons,logical,select}.cc."""
+
+import numpy as np
+
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.pointwise import elementwise
+
+equal = elementwise(np.equal)  # strings are object arrays of bytes
+not_equal = elementwise(np.not_equal)
+less = elementwise(np.less)
+less_equal = elementwise(np.less_equal)
+greater = elementwise(np.greater)
+greater_equal = elementwise(np.greater_equal)
+logical_and = elementwise(np.logical_and)
+logical_or = elementwise(np.logical_or)
+logical_not = elementwise(np.logical_not)
+
+
+def select(
+    _options: object, _inputs: Specs, outputs: Specs, condition: Array, x: Array, y: Array
+) -> tuple[Array]:
+    """Take x where the condition holds, else y; a condition of rank 1 chooses whole rows."""
+    if condition.ndim == 1 and x.ndim > 1:
+        condition = condition.reshape(-1, *[1] * (x.ndim - 1))
+    return (np.where(condition, x, y).reshape(outputs[0].shape),)
+
+
+def select_shape(_options: object, inputs: Specs) -> tuple[Shape]:
+    """The shape of x.
+
+    Raises:
+        ValueError: y has another shape than x, or the condition is neither a scalar, nor one
+            per row, nor one per element.
+    """
+    condition, x, y = (spec.shape for spec in inputs[:3])
+    single = all(np.prod(shape) == 1 for shape in (condition, x))
+    if x != y or not (single or condition in (x, (), x[:1])):
+        raise ValueError(f"SELECT: a {condition} condition for {x} and {y}")
+    return (x,)
+
+
+def select_v2(
+    _options: object, _inputs: Specs, _outputs: Specs, condition: Array, x: Array, y: Array
+) -> tuple[Array]:
+    """Take x where the condition holds, else y, all three broadcast."""
+    return (np.where(condition, x, y),)

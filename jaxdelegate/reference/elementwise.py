@@ -1,0 +1,193 @@
+"""Elementwise arithmetic. Sources: the kernels of the same names and kernels/internal/reference.
+
+Integers wrap around as C++ integers do.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import BitcastOptions
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.kernel import Array, Run
+from jaxdelegate.reference.pointwise import elementwise, reject_quantized, widen
+
+# ---- arithmetic with a fused activation
+
+
+def _range(activation: Act, dtype: np.dtype) -> tuple[Any, Any]:
+    """CalculateActivationRange (kernels/kernel_util.h): without RELU*, the whole finite range."""
+    limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    low, high = {
+        Act.RELU: (0, limits.max),
+        Act.RELU_N1_TO_1: (-1, 1),
+        Act.RELU6: (0, 6),
+    }.get(activation, (limits.min, limits.max))
+    return np.asarray(low).astype(dtype), np.asarray(high).astype(dtype)
+
+
+def _clamp(y: Array, activation: Act, dtype: np.dtype) -> Array:
+    if dtype.kind == "c":
+        return y
+    low, high = (limit.astype(y.dtype) for limit in _range(activation, dtype))
+    y = np.where(y < low, low, y)  # a NaN stays
+    return np.where(y > high, high, y)
+
+
+def _activated(function: Callable[[Array, Array], Any]) -> Run:
+    def run(o: Any, inputs: Specs, outputs: Specs, x: Array, y: Array) -> tuple[Array]:
+        reject_quantized(inputs)
+        dtype = outputs[0].dtype
+        with np.errstate(all="ignore"):
+            z = function(widen(x), widen(y))
+            return (_clamp(np.asarray(z), o.fused_activation_function, dtype).astype(dtype),)
+
+    return run
+
+
+def _divide(x: Array, y: Array) -> Any:
+    if x.dtype.kind not in "iu":
+        return x / y
+    _reject_zero("DIV", y)
+    floor = np.floor_divide(x, y)
+    return np.where((x < 0) == (y < 0), floor, floor + (np.remainder(x, y) != 0))
+
+
+def _reject_zero(name: str, divisor: Array) -> None:
+    if not np.all(divisor):
+        raise ZeroDivisionError(f"{name}: division by zero")
+
+
+add = _activated(np.add)
+sub = _activated(np.subtract)
+mul = _activated(np.multiply)
+div = _activated(_divide)
+
+
+def add_n(_options: object, inputs: Specs, outputs: Specs, *terms: Array) -> tuple[Array]:
+    """Sum tensors of one shape, each partial sum clamped (AddN, optimized_ops.h)."""
+    reject_quantized(inputs)
+    dtype, total = outputs[0].dtype, widen(terms[0])
+    with np.errstate(all="ignore"):
+        for term in terms[1:]:
+            total = _clamp(np.asarray(total + widen(term)), Act.NONE, dtype)
+    return (np.asarray(total).astype(dtype),)
+
+
+# ---- other binary operators
+
+
+def _floor_div(x: Array, y: Array) -> Any:
+    # kernels/internal/reference/floor_div.h: the quotient in double
+    _reject_zero("FLOOR_DIV", y)
+    if x.dtype.kind in "iu":
+        return np.floor_divide(x, y)
+    return np.floor(x.astype(np.float64) / y.astype(np.float64))
+
+
+def _floor_mod(x: Array, y: Array) -> Any:
+    # kernels/internal/reference/floor_mod.h: the remainder takes the divisor's sign
+    if x.dtype.kind in "iu":
+        _reject_zero("FLOOR_MOD", y)
+    truncated = np.fmod(x, y)
+    return np.where((truncated != 0) & ((truncated < 0) != (y < 0)), truncated + y, truncated)
+
+
+def _right_shift(x: Array, y: Array) -> Any:
+    bits = 8 * x.dtype.itemsize
+    return np.right_shift(x, np.clip(y, 0, bits - 1))
+
+
+def _atan2(y: Array, x: Array) -> Any:
+    if y.shape != x.shape:
+        raise ValueError(f"ATAN2: shapes {y.shape} and {x.shape} differ")
+    return np.arctan2(y, x)
+
+
+floor_div = elementwise(_floor_div)
+floor_mod = elementwise(_floor_mod)
+maximum = elementwise(lambda x, y: np.where(x > y, x, y))  # not np.maximum: a NaN in x gives y
+minimum = elementwise(lambda x, y: np.where(x < y, x, y))
+squared_difference = elementwise(lambda x, y: (x - y) * (x - y))
+atan2 = elementwise(_atan2)
+bitwise_xor = elementwise(np.bitwise_xor)
+right_shift = elementwise(_right_shift)
+
+
+# ---- POW
+
+
+def _power(x: Array, y: Array) -> Any:
+    if x.dtype.kind in "iu":
+        if np.any(y < 0):
+            raise ValueError("POW: a negative exponent for integers")
+        return np.power(x, y)
+    if x.shape != y.shape and y.size == 1:
+        return _power_of_one_exponent(x, y)
+    return np.float_power(x, y)  # np.power turns an exponent of 0.5 into sqrt, whose (-inf) is NaN
+
+
+def _power_of_one_exponent(x: Array, y: Array) -> Any:
+    """BroadcastPow4D (optimized_ops.h): a nearly whole exponent multiplies, clamping products."""
+    exponent = float(y.reshape(()))
+    whole = round(exponent) if abs(exponent) < 2**31 else 0
+    if whole < 1 or abs(exponent - whole) >= 1e-5:
+        return np.float_power(x, y)
+    z = np.float_power(x, np.full(y.shape, whole))
+    return z if whole == 1 else _clamp(z, Act.NONE, x.dtype)
+
+
+power = elementwise(_power)
+
+
+# ---- unary operators
+
+absolute = elementwise(np.abs)
+neg = elementwise(np.negative)
+sign = elementwise(np.sign)
+square = elementwise(lambda x: x * x)
+sqrt = elementwise(np.sqrt)
+rsqrt = elementwise(lambda x: 1 / np.sqrt(x))
+exp = elementwise(np.exp)
+log = elementwise(np.log)
+sin = elementwise(np.sin)
+cos = elementwise(np.cos)
+floor = elementwise(np.floor)
+ceil = elementwise(np.ceil)
+rounded = elementwise(np.rint)  # halves to even: kernels/internal/reference/round.h
+real = elementwise(np.real)
+imag = elementwise(np.imag)
+complex_abs = elementwise(np.abs)
+
+
+def zeros_like(_options: object, inputs: Specs, outputs: Specs, _x: Array | None) -> tuple[Array]:
+    """Zeros of the input's shape, whatever it holds."""
+    return (np.zeros(inputs[0].shape, outputs[0].dtype),)
+
+
+# ---- BITCAST
+
+
+def bitcast(_o: BitcastOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """The same bytes as another dtype; a wider element splits into a new last dimension."""
+    shape = _bitcast_shape(x.shape, x.dtype, outputs[0].dtype)
+    flat = np.frombuffer(np.ascontiguousarray(x).tobytes(), outputs[0].dtype)
+    return (flat.reshape(shape),)
+
+
+def bitcast_shape(_options: object, inputs: Specs, outputs: Specs = ()) -> tuple[Shape]:
+    """The output's shape, which depends on its dtype; without `outputs` that of an equal width."""
+    dtype = outputs[0].dtype if outputs else inputs[0].dtype
+    return (_bitcast_shape(inputs[0].shape, inputs[0].dtype, dtype),)
+
+
+def _bitcast_shape(shape: Shape, source: np.dtype, target: np.dtype) -> Shape:
+    if source.itemsize > target.itemsize:
+        return (*shape, source.itemsize // target.itemsize)
+    ratio = target.itemsize // source.itemsize
+    if ratio > 1 and shape[-1:] != (ratio,):
+        raise ValueError(f"BITCAST: {shape} {source} do not make whole {target}")
+    return shape[:-1] if ratio > 1 else shape

@@ -1,0 +1,90 @@
+"""Matrix products, as kernels/internal/reference/fully_connected.h and batch_matmul.h compute them."""
+
+import numpy as np
+
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    BatchMatMulOptions,
+    FullyConnectedOptions,
+    FullyConnectedOptionsWeightsFormat,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.window import clamp, require_floats, sums_of
+
+_UNFUSED = (ActivationFunctionType.TANH, ActivationFunctionType.SIGN_BIT)
+
+
+def fully_connected_shape(o: FullyConnectedOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """Weights [units, K] turn rows of K values into [rows, units], or [..., K] into [..., units].
+
+    Raises:
+        ValueError: the shapes do not go together, or the weights are not stored as [units, K].
+    """
+    x, w = inputs[0].shape, inputs[1].shape
+    if o.weights_format is not FullyConnectedOptionsWeightsFormat.DEFAULT:
+        raise ValueError(f"FULLY_CONNECTED: weights stored as {o.weights_format.name}")
+    if o.fused_activation_function in _UNFUSED:
+        raise ValueError(f"FULLY_CONNECTED: a fused {o.fused_activation_function.name}")
+    if len(w) != 2:
+        raise ValueError(f"FULLY_CONNECTED: weights {list(w)} must have 2 dimensions")
+    if o.keep_num_dims and x[-1:] != w[1:]:
+        raise ValueError(f"FULLY_CONNECTED: input {list(x)} does not end in rows of {w[1]}")
+    bias = inputs[2] if len(inputs) > 2 else None
+    if bias is not None and np.prod(bias.shape) != w[0]:
+        raise ValueError(f"FULLY_CONNECTED: a bias {list(bias.shape)} for {w[0]} units")
+    if o.keep_num_dims:
+        return ((*x[:-1], w[0]),)
+    rows = int(np.prod(x)) // w[1] if w[1] else int(np.prod(x[:-1]))
+    return ((rows, w[0]),)
+
+
+def fully_connected(
+    o: FullyConnectedOptions,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+) -> tuple[Array]:
+    """Rows of K values times weights [units, K]; values that fill no row are left out."""
+    require_floats("FULLY_CONNECTED", *inputs, *outputs)
+    depth = w.shape[1]
+    if depth == 0:  # fully_connected.cc clears the output then, without the bias
+        return (np.zeros(outputs[0].shape, outputs[0].dtype),)
+    rows = x.size // depth
+    y = sums_of(x).ravel()[: rows * depth].reshape(rows, depth) @ sums_of(w).T
+    if b is not None:
+        y = y + sums_of(b).ravel()
+    y = clamp(o.fused_activation_function, y)
+    return (y.reshape(outputs[0].shape).astype(outputs[0].dtype),)
+
+
+def batch_matmul_shape(o: BatchMatMulOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[..., M, K] times [..., K, N] -> [..., M, N]; the leading dimensions broadcast.
+
+    Raises:
+        ValueError: the shapes do not go together.
+    """
+    x, w = inputs[0].shape, inputs[1].shape
+    if min(len(x), len(w)) < 2:
+        raise ValueError(f"BATCH_MATMUL: {list(x)} and {list(w)} must have 2 dimensions or more")
+    rows, depth = x[-2:][::-1] if o.adj_x else x[-2:]
+    other_depth, columns = w[-2:][::-1] if o.adj_y else w[-2:]
+    if depth != other_depth:
+        raise ValueError(f"BATCH_MATMUL: rows of {depth} values times columns of {other_depth}")
+    return ((*np.broadcast_shapes(x[:-2], w[:-2]), rows, columns),)
+
+
+def batch_matmul(
+    o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
+) -> tuple[Array]:
+    """One matrix product for each batch; int8 times int8 gives int32 without scales."""
+    if x.dtype == np.int8 and outputs[0].dtype == np.int32 and not inputs[0].is_quantized:
+        x, w = x.astype(np.int32), w.astype(np.int32)
+    else:
+        require_floats("BATCH_MATMUL", *inputs, *outputs)
+        x, w = sums_of(x), sums_of(w)
+    x = x.swapaxes(-1, -2) if o.adj_x else x
+    w = w.swapaxes(-1, -2) if o.adj_y else w
+    return (np.matmul(x, w).astype(outputs[0].dtype),)

@@ -1,0 +1,70 @@
+"""Normalizations along the last axis, in numpy; each names the kernel's header."""
+
+import numpy as np
+
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    L2NormOptions,
+    LocalResponseNormalizationOptions,
+    LogSoftmaxOptions,
+    SoftmaxOptions,
+)
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.reduction import accumulator, refuse_quantized
+
+
+def _less_max(x: Array) -> Array:
+    wide = x.astype(accumulator(x.dtype))
+    return wide - wide.max(axis=-1, keepdims=True, initial=-np.inf)
+
+
+@np.errstate(all="ignore")
+def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """exp(beta (x - max)) over its sum, kernels/internal/reference/softmax.h."""
+    refuse_quantized("SOFTMAX", inputs[0])
+    shifted = _less_max(x)
+    powers = np.exp(shifted * np.asarray(o.beta, shifted.dtype))
+    return ((powers / powers.sum(axis=-1, keepdims=True)).astype(outputs[0].dtype),)
+
+
+@np.errstate(all="ignore")
+def log_softmax(_o: LogSoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """x - max - log(sum(exp(x - max))), kernels/internal/reference/log_softmax.h."""
+    refuse_quantized("LOG_SOFTMAX", inputs[0])
+    shifted = _less_max(x)
+    log_sum = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return ((shifted - log_sum).astype(outputs[0].dtype),)
+
+
+@np.errstate(all="ignore")
+def l2_normalization(o: L2NormOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """x over its norm, or over 1e-6 if that is larger, kernels/internal/reference/l2normalization.h.
+
+    Raises:
+        ValueError: a fused activation, which the kernel refuses.
+    """
+    refuse_quantized("L2_NORMALIZATION", inputs[0])
+    if o.fused_activation_function is not ActivationFunctionType.NONE:
+        raise ValueError(f"L2_NORMALIZATION with {o.fused_activation_function.name}")
+    wide = x.astype(accumulator(x.dtype))
+    norm = np.sqrt(np.square(wide).sum(axis=-1, keepdims=True))
+    return ((wide / np.maximum(norm, np.asarray(1e-6, norm.dtype))).astype(outputs[0].dtype),)
+
+
+@np.errstate(all="ignore")
+def local_response_normalization(
+    o: LocalResponseNormalizationOptions, inputs: Specs, outputs: Specs, x: Array
+) -> tuple[Array]:
+    """x (bias + alpha sum of squares up to `radius` channels away)^-beta.
+
+    As kernels/internal/optimized/optimized_ops.h; the reference kernel leaves out the last neighbor.
+    """
+    refuse_quantized("LOCAL_RESPONSE_NORMALIZATION", inputs[0])
+    wide = x.astype(accumulator(x.dtype))
+    y, n = np.empty_like(wide), x.shape[-1]
+    for c in range(n):
+        near = wide[..., max(c - o.radius, 0) : min(c + o.radius + 1, n)]
+        base = wide.dtype.type(o.bias) + wide.dtype.type(o.alpha) * np.square(near).sum(axis=-1)
+        y[..., c] = wide[..., c] * np.power(base, wide.dtype.type(-o.beta))
+    return (y.astype(outputs[0].dtype),)

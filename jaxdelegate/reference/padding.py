@@ -1,0 +1,75 @@
+"""Padding, as kernels/pad.cc and kernels/mirror_pad.cc have it."""
+
+import numpy as np
+
+from jaxdelegate.op_lowering.options import MirrorPadMode, MirrorPadOptions, Options
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.movement import ints
+
+
+def padded_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """Every dimension longer by its two paddings, where those are constant."""
+    x, paddings = inputs[:2]
+    if paddings.const is None:
+        return (None,)
+    return (tuple(n + a + b for n, (a, b) in zip(x.shape, _pairs(paddings.const), strict=True)),)
+
+
+def _pairs(paddings: Array) -> list[tuple[int, int]]:
+    flat = ints(paddings)
+    if min(flat, default=0) < 0:
+        raise ValueError(f"paddings must not be negative, got {flat}")
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def pad(
+    _o: Options, _inputs: Specs, outputs: Specs, x: Array, paddings: Array, fill: Array | None = None
+) -> tuple[Array]:
+    """Surround with one value: the third input, else real zero, which is the output's zero point."""
+    pairs = _pairs(paddings)
+    value = _zero(outputs[0]) if fill is None else fill.reshape(())
+    y = np.full([n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True)], value, x.dtype)
+    y[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, pairs, strict=True))] = x
+    return (y,)
+
+
+def _zero(y: TensorSpec) -> Array:
+    at = y.quantization.zero_point if y.quantization is not None and y.is_quantized else ()
+    return np.array(at[0] if len(at) else 0).astype(y.dtype)
+
+
+def mirror_padded_shape(o: MirrorPadOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """As padded_shape; neither padding may be longer than what there is to mirror.
+
+    Raises:
+        ValueError: one is.
+    """
+    paddings = inputs[1].const
+    if paddings is not None:
+        _check_mirrored(o, inputs[0].shape, paddings)
+    return padded_shape(o, inputs)
+
+
+def _check_mirrored(o: MirrorPadOptions, shape: Shape, paddings: Array) -> None:
+    most = [n - _offset(o) for n in shape]
+    if any(max(pair) > n for pair, n in zip(_pairs(paddings), most, strict=True)):
+        raise ValueError(f"MIRROR_PAD: {list(shape)} mirrors at most {most}, got {ints(paddings)}")
+
+
+def _offset(o: MirrorPadOptions) -> int:
+    """REFLECT does not repeat the border, SYMMETRIC does."""
+    return int(o.mode is MirrorPadMode.REFLECT)
+
+
+def mirror_pad(
+    o: MirrorPadOptions, _inputs: Specs, _outputs: Specs, x: Array, paddings: Array
+) -> tuple[Array]:
+    """Continue each dimension backwards beyond its borders."""
+    _check_mirrored(o, x.shape, paddings)
+    for axis, (before, after) in enumerate(_pairs(paddings)):
+        n, offset = x.shape[axis], _offset(o)
+        left = [before + offset - 1 - i for i in range(before)]
+        right = [n - 1 - offset - i for i in range(after)]
+        x = np.take(x, [*left, *range(n), *right], axis)
+    return (x,)

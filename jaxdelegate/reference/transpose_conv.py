@@ -1,0 +1,183 @@
+"""Transposed convolutions: each input pixel adds its filter to the output.
+
+kernels/internal/reference/transpose_conv.h and conv3d_transpose.h; mediapipe/util/tflite/operations/transpose_conv_bias.cc.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    Conv3DOptions,
+    Convolution2DTransposeBiasOptions,
+    Padding,
+    TransposeConvOptions,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.window import (
+    clamp,
+    image_shape,
+    pad_before,
+    require_floats,
+    size_out,
+    sums_of,
+)
+
+
+def asked_shape(_options: object, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The output shape is the first input.
+
+    Raises:
+        ValueError: it has a negative dimension.
+    """
+    if inputs[0].const is None:
+        return (None,)
+    shape = tuple(int(n) for n in np.asarray(inputs[0].const).ravel())
+    if min(shape, default=-1) < 0:
+        raise ValueError(f"{inputs[0].name!r} asks for an output of shape {list(shape)}")
+    return (shape,)
+
+
+def transpose_conv(
+    o: TransposeConvOptions,
+    inputs: Specs,
+    outputs: Specs,
+    shape: Array,
+    w: Array,
+    x: Array,
+    b: Array | None = None,
+) -> tuple[Array]:
+    """[N, H, W, C] with a filter [O, h, w, C] and the shape of the output, [N, H', W', O]."""
+    return _asked(
+        "TRANSPOSE_CONV",
+        o,
+        (inputs[1:], outputs),
+        (tuple(shape), x, w.transpose(1, 2, 0, 3), b),
+        (o.stride_h, o.stride_w),
+        (1, 1),
+    )
+
+
+def conv_3d_transpose(
+    o: Conv3DOptions,
+    inputs: Specs,
+    outputs: Specs,
+    shape: Array,
+    w: Array,
+    x: Array,
+    b: Array | None = None,
+) -> tuple[Array]:
+    """[N, D, H, W, C] with a filter [d, h, w, O, C] and the shape of the output, [N, D', H', W', O]."""
+    return _asked(
+        "CONV_3D_TRANSPOSE",
+        o,
+        (inputs[1:], outputs),
+        (tuple(shape), x, w, b),
+        (o.stride_d, o.stride_h, o.stride_w),
+        (o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor),
+    )
+
+
+def _asked(
+    name: str,
+    o: TransposeConvOptions | Conv3DOptions,
+    specs: tuple[Specs, Specs],
+    arrays: tuple[Shape, Array, Array, Array | None],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[Array]:
+    require_floats(name, *specs[0], *specs[1])
+    shape, x, w, b = arrays
+    out = tuple(int(n) for n in image_shape(f"{name} output", shape, x.ndim))
+    # The padding is that of the convolution from the output to the input.
+    image = [
+        size_out(o.padding, n, k, s, d)
+        for n, k, s, d in zip(out[1:-1], w.shape, strides, dilations, strict=False)
+    ]
+    if (out[0], *image, out[-1]) != (*x.shape[:-1], w.shape[-2]):
+        raise ValueError(f"{name}: output {list(out)} does not come from input {list(x.shape)}")
+    before = [
+        pad_before(o.padding, n, k, s, n_in, d)
+        for n, k, s, n_in, d in zip(out[1:-1], w.shape, strides, image, dilations, strict=False)
+    ]
+    y = _scatter(x, w, out, before, strides, dilations)
+    return _finish(y, b, o.fused_activation_function, specs[1])
+
+
+def grown_shape(o: Convolution2DTransposeBiasOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[N, H, W, C] with a filter [O, h, w, C] -> [N, H', W', O], as large as padding and strides make it.
+
+    Raises:
+        ValueError: the shapes do not go together, or a stride is not positive.
+    """
+    x = image_shape("Convolution2DTransposeBias input", inputs[0].shape, 4)
+    w = image_shape("Convolution2DTransposeBias filter", inputs[1].shape, 4)
+    if min(o.stride_h, o.stride_w) <= 0 or min(*x[1:], *w) <= 0 or x[3] != w[3]:
+        raise ValueError(
+            f"Convolution2DTransposeBias: filter {list(w)} on {list(x)} "
+            f"by strides {o.stride_h}, {o.stride_w}"
+        )
+    (height, _), (width, _) = _grown(o, x, w)
+    return ((x[0], height, width, w[0]),)
+
+
+def convolution_2d_transpose_bias(
+    o: Convolution2DTransposeBiasOptions,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+) -> tuple[Array]:
+    """MediaPipe's transposed convolution, whose padding comes from the input."""
+    require_floats("Convolution2DTransposeBias", *inputs, *outputs)
+    (height, top), (width, left) = _grown(o, x.shape, w.shape)
+    out = (x.shape[0], height, width, w.shape[0])
+    y = _scatter(x, w.transpose(1, 2, 0, 3), out, (top, left), (o.stride_h, o.stride_w), (1, 1))
+    return _finish(y, b, ActivationFunctionType.NONE, outputs)
+
+
+def _grown(o: Convolution2DTransposeBiasOptions, x: Shape, w: Shape) -> list[tuple[int, int]]:
+    """Height and width: the output's size, and how much of it SAME takes away in front."""
+    result = []
+    for n, k, stride in zip(x[1:3], w[1:3], (o.stride_h, o.stride_w), strict=True):
+        cropped = max(0, k - (n - 1) % stride - 1) if o.padding is Padding.SAME else 0
+        result.append((stride * (n - 1) + k - cropped, cropped // 2))
+    return result
+
+
+def _scatter(
+    x: Array,
+    w: Array,
+    out: Shape,
+    before: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Array:
+    """Add each input pixel times the filter [*size, O, C] to a frame around the output, then cut it out."""
+    x, w = sums_of(x), sums_of(w)
+    dims = list(
+        zip(out[1:-1], before, w.shape[:-2], x.shape[1:-1], strides, dilations, strict=True)
+    )
+    frame = [max(b + n_out, (n - 1) * s + (k - 1) * d + 1) for n_out, b, k, n, s, d in dims]
+    y = np.zeros((out[0], *frame, out[-1]), x.dtype)
+    for place in itertools.product(*map(range, w.shape[:-2])):
+        reached = tuple(
+            slice(i * d, i * d + (n - 1) * s + 1, s)
+            for i, (_, _, _, n, s, d) in zip(place, dims, strict=True)
+        )
+        y[(slice(None), *reached)] += x @ w[place].T
+    inner = tuple(slice(b, b + n_out) for n_out, b, *_ in dims)
+    cut: Array = y[(slice(None), *inner)]
+    return cut
+
+
+def _finish(
+    y: Array, b: Array | None, activation: ActivationFunctionType, outputs: Specs
+) -> tuple[Array]:
+    if b is not None:
+        y = y + sums_of(b).reshape(-1)
+    return (clamp(activation, y).astype(outputs[0].dtype),)

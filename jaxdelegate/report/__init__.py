@@ -1,0 +1,1 @@
+"""What happened, as records that print as tables."""

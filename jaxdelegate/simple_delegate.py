@@ -1,0 +1,154 @@
+"""Delegates written in Python: TFLite's SimpleDelegate.
+
+Mirrors delegates/utils/simple_delegate.h. A delegate says which nodes it takes; the host groups them
+into partitions and replaces each by one kernel, which is initialized once, prepared whenever shapes
+change, and evaluated at every invoke.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Hashable, MutableMapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.report.delegation import DelegationReport
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One operator of the graph as a delegate sees it, with the specs of its tensors."""
+
+    operator: Operator
+    inputs: Specs
+    outputs: Specs
+    intermediates: tuple[TensorSpec, ...] = ()
+
+    @property
+    def index(self) -> int:
+        """The operator's position in its subgraph."""
+        return self.operator.index
+
+    @property
+    def name(self) -> str:
+        """The builtin operator's name, or the custom operator's."""
+        return self.operator.name
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every output is known before the first invoke, so that nothing is left to run."""
+        return bool(self.outputs) and all(
+            s is not None and s.const is not None for s in self.outputs
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class DelegateParams:
+    """What one kernel replaces. `inputs` and `outputs` are tensor indices, without constants."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@runtime_checkable
+class DelegateContext(Protocol):
+    """The host's side: the graph while a delegate looks at it, the tensors while a kernel runs."""
+
+    preserve_all_tensors: bool
+    shared: MutableMapping[
+        Any, Any
+    ]  # for delegates to keep things in, as long as the model is open
+
+    def nodes(self) -> Sequence[Node]:
+        """The operators still to be run, in execution order."""
+        ...
+
+    def shapes(self) -> Hashable:
+        """The graph's current input shapes: together with the model they determine every spec."""
+        ...
+
+    def spec(self, index: int) -> TensorSpec:
+        """A tensor's current static side."""
+        ...
+
+    def value(self, index: int) -> Any:
+        """A tensor's value as it lies: a numpy array, or the device array that a kernel left."""
+        ...
+
+    def array(self, index: int) -> np.ndarray:
+        """A tensor's value in host memory; do not write to it."""
+        ...
+
+    def assign(self, index: int, value: Any) -> None:
+        """Set a tensor; what is given may stay on its device until the host needs it."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimpleDelegateOptions:
+    """How many partitions a delegate takes, and from how many nodes on; 0: no limit."""
+
+    max_delegated_partitions: int = 0
+    min_nodes_per_partition: int = 0
+    first_delegate_node_index: int = 0
+    last_delegate_node_index: int = 2**31 - 1
+    fallback_on_error: bool = False
+
+
+class SimpleDelegateKernel(abc.ABC):
+    """Runs one partition."""
+
+    @abc.abstractmethod
+    def init(self, context: DelegateContext, params: DelegateParams) -> None:
+        """Take over the nodes of `params`; called once."""
+
+    @abc.abstractmethod
+    def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
+        """Get ready for the shapes that `context` now has; called before the first `eval`."""
+
+    @abc.abstractmethod
+    def eval(self, context: DelegateContext, node: DelegateParams) -> None:
+        """Read `node.inputs` from the context, compute, and assign `node.outputs`."""
+
+
+class SimpleDelegate(abc.ABC):
+    """A delegate in Python; give an instance to `experimental_delegates`."""
+
+    name: str = "SimpleDelegate"
+    options: Any = SimpleDelegateOptions()
+
+    def __init__(self) -> None:
+        """Begin with an empty report."""
+        self._reports: dict[int, DelegationReport] = {}
+
+    @abc.abstractmethod
+    def is_node_supported(self, node: Node) -> bool:
+        """Whether the delegate can run this node."""
+
+    @abc.abstractmethod
+    def create_kernel(self) -> SimpleDelegateKernel:
+        """A fresh kernel for one partition."""
+
+    def initialize(self, context: DelegateContext) -> None:  # noqa: B027 (optional to override)
+        """Look at the graph before its nodes are asked about one by one."""
+
+    def why_not(self, node: Node) -> str | None:
+        """Why a node stays behind, for the report; None if it is supported."""
+        return None if self.is_node_supported(node) else f"not supported by {self.name}"
+
+    def on_partitioned(self, report: DelegationReport) -> None:
+        """Learn what the host made of the answers; raising here refuses the graph."""
+        self._reports[report.subgraph] = report
+
+    def report(self, subgraph_index: int = 0) -> DelegationReport:
+        """What became of every node of a subgraph at its latest partitioning.
+
+        Raises:
+            LookupError: no interpreter has applied the delegate to that subgraph yet.
+        """
+        if subgraph_index not in self._reports:
+            raise LookupError(f"{self.name} was not applied to subgraph {subgraph_index} yet")
+        return self._reports[subgraph_index]

@@ -1,0 +1,49 @@
+"""Cases of operators with state, over two invokes: other inputs, then the first one's state."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxdelegate.testing.case import Arg, Case
+
+Run = Callable[[Case], list[np.ndarray]]  # outputs, then new states
+
+
+def twice(case: Case, run: Run) -> list[np.ndarray]:
+    """Outputs of the first invoke, then outputs and new states of the second."""
+    n_outputs = len(case.specs()[1])
+    first = run(case)
+    return [*first[:n_outputs], *run(_next(case, first[n_outputs:]))]
+
+
+def litert_twice(case: Case, *, optimized: bool = False) -> list[np.ndarray]:
+    """Outputs of two invokes of one stock interpreter, its variable tensors beginning at zero."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
+
+    kind = OpResolverType.BUILTIN_REF
+    if optimized:
+        kind = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = Interpreter(model_content=case.model(), experimental_op_resolver_type=kind)
+    interpreter.allocate_tensors()
+    states = [a.value for a in case.inputs if a is not None and a.is_variable]
+    results = []
+    for now in (case, _next(case, states)):
+        for detail, array in zip(interpreter.get_input_details(), now.feeds(), strict=True):
+            interpreter.set_tensor(detail["index"], array)
+        interpreter.invoke()
+        for detail in interpreter.get_output_details():
+            results.append(np.array(interpreter.get_tensor(detail["index"])))  # noqa: PERF401
+    return results
+
+
+def _next(case: Case, states: Sequence[np.ndarray]) -> Case:
+    """The second invoke: run-time inputs reversed, variable tensors as the first left them."""
+    left = iter(states)
+
+    def arg(a: Arg | None) -> Arg | None:
+        if a is None or a.is_const:
+            return a
+        return dataclasses.replace(a, value=next(left) if a.is_variable else np.flip(a.value))
+
+    return dataclasses.replace(case, inputs=[arg(a) for a in case.inputs])

@@ -1,0 +1,1 @@
+"""Command-line tools: absl flags and printing; what they do lives elsewhere."""

@@ -1,0 +1,182 @@
+"""Conversions of dtype. Sources: kernels/{cast,quantize,dequantize,fake_quant}.cc."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import (
+    CastOptions,
+    DequantizeOptions,
+    FakeQuantOptions,
+    QuantizeOptions,
+)
+from jaxdelegate.op_lowering.pointwise import (
+    BOOL,
+    BOOLS,
+    COMPLEX,
+    INTEGERS,
+    NUMBERS,
+    PACKED,
+    Dtypes,
+    why_not_stored,
+)
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import jax_affine
+from jaxdelegate.quant.affine import integer_range
+
+_HALF: Dtypes = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
+_FLOAT8: Dtypes = frozenset(np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
+_NARROW: Dtypes = PACKED | frozenset(
+    np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.uint16)
+)  # what DEQUANTIZE and QUANTIZE convert
+_CASTS: Dtypes = NUMBERS | COMPLEX | BOOLS | PACKED
+
+
+# ---- CAST
+
+
+def _why_not_cast(
+    _context: LoweringContext, _o: CastOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    """Quantized tensors pass: the kernel converts the stored integers."""
+    x, y = inputs[0], outputs[0]
+    unpaired = x.dtype != y.dtype and (
+        (x.dtype in PACKED and y.dtype not in FLOATS)
+        or (y.dtype in PACKED and x.dtype not in FLOATS)
+    )
+    return first_reason(
+        why_not_stored(x, _CASTS),
+        why_not_stored(y, _CASTS),
+        f"{x.dtype} is not cast to {y.dtype}: packed integers pair with floats only"
+        if unpaired
+        else None,
+    )
+
+
+def _lower_cast(
+    _context: LoweringContext, _o: CastOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    dtype = outputs[0].dtype
+    return lambda x: (_cast(jnp.asarray(x), dtype),)
+
+
+def _cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """static_cast, but float -> integer saturates (NaN at the largest); complex: its real part."""
+    if x.dtype in COMPLEX and dtype not in COMPLEX:
+        x = jnp.real(x)
+    if dtype == BOOL:
+        return x != 0
+    if x.dtype in FLOATS and dtype in INTEGERS | PACKED:
+        return _saturate(x.astype(np.float32) if x.dtype in _HALF else x, dtype)
+    if dtype in _HALF:
+        x = x.astype(np.float32)  # the kernels round twice
+    return x.astype(dtype)
+
+
+def _saturate(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    low, high = integer_range(dtype)
+    y = x.astype(np.int8 if dtype in PACKED else dtype)
+    y = jnp.where(x < low, jnp.asarray(low, y.dtype), y)
+    # high + 1, unlike high, is a float; a NaN is not below it
+    y = jnp.where(x < float(high + 1), y, jnp.asarray(high, y.dtype))
+    return y.astype(dtype)
+
+
+# ---- DEQUANTIZE, QUANTIZE
+
+
+def _why_not_scale(context: LoweringContext, spec: TensorSpec) -> str | None:
+    """A sentence unless `spec` holds narrow integers with affine scales."""
+    if spec.quantization is None or not spec.is_quantized:
+        return f"{spec.name!r} is {spec.dtype} without a scale"
+    if spec.quantization.blockwise is not None:
+        return f"{spec.name!r} has blockwise scales, which are not lowered yet"
+    axis, scales = spec.quantization.quantized_dimension, spec.quantization.scale.size
+    unfit = scales > 1 and not (0 <= axis < len(spec.shape) and spec.shape[axis] == scales)
+    return first_reason(
+        None if context.enable_quant else "quantized operators are switched off (enable_quant)",
+        why_not_stored(spec, _NARROW),
+        f"{spec.name!r} has {scales} scales for axis {axis} of {list(spec.shape)}"
+        if unfit
+        else None,
+    )
+
+
+def _why_not_dequantize(
+    context: LoweringContext, _o: DequantizeOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x = inputs[0]
+    return first_reason(
+        why_not_dtype(outputs[0], FLOATS),
+        None if x.dtype in _HALF | _FLOAT8 else _why_not_scale(context, x),
+    )
+
+
+def _lower_dequantize(
+    _context: LoweringContext, _o: DequantizeOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    spec, dtype = inputs[0], outputs[0].dtype
+
+    def dequantize(x: jax.Array) -> tuple[jax.Array]:
+        if spec.dtype in _HALF | _FLOAT8 or spec.quantization is None:
+            return (jnp.asarray(x, dtype),)
+        return (jax_affine.dequantize(jnp.asarray(x), spec.quantization).astype(dtype),)
+
+    return dequantize
+
+
+def _why_not_quantize(
+    context: LoweringContext, _o: QuantizeOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, y = inputs[0], outputs[0]
+    if x.dtype in INTEGERS:
+        return f"requantization from {x.dtype} to {y.dtype} is not lowered yet"
+    return first_reason(why_not_dtype(x, FLOATS), _why_not_scale(context, y))
+
+
+def _lower_quantize(
+    _context: LoweringContext, _o: QuantizeOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    dtype, quantization = outputs[0].dtype, outputs[0].quantization
+    assert quantization is not None  # why_not has seen its scale
+    return lambda x: (jax_affine.quantize(jnp.asarray(x), quantization, dtype),)
+
+
+# ---- FAKE_QUANT
+
+
+def _why_not_fake_quant(
+    _context: LoweringContext, o: FakeQuantOptions, inputs: Specs, _outputs: Specs
+) -> str | None:
+    """narrow_range passes, though LiteRT's kernel refuses it: its meaning is TensorFlow's."""
+    return first_reason(
+        why_not_dtype(inputs[0], FLOATS),
+        None if 1 <= o.num_bits <= 16 else f"num_bits is {o.num_bits}, not in [1, 16]",
+    )
+
+
+def _lower_fake_quant(
+    _context: LoweringContext, o: FakeQuantOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    def fake_quant(x: jax.Array) -> tuple[jax.Array]:
+        y = jax_affine.fake_quantize(
+            jnp.asarray(x, np.float32), o.min, o.max, o.num_bits, narrow_range=o.narrow_range
+        )
+        return (y.astype(outputs[0].dtype),)
+
+    return fake_quant
+
+
+CAST = OpRule("CAST", CastOptions, 9, _why_not_cast, _lower_cast)
+DEQUANTIZE = OpRule("DEQUANTIZE", DequantizeOptions, 9, _why_not_dequantize, _lower_dequantize)
+QUANTIZE = OpRule("QUANTIZE", QuantizeOptions, 6, _why_not_quantize, _lower_quantize)
+FAKE_QUANT = OpRule("FAKE_QUANT", FakeQuantOptions, 2, _why_not_fake_quant, _lower_fake_quant)

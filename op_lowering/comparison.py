@@ -1,0 +1,106 @@
+"""Comparisons, logic and selection. Sources: kernels/{comparisons,logical,select}.cc."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdelegate.op_lowering.common import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.options import (
+    EqualOptions,
+    GreaterEqualOptions,
+    GreaterOptions,
+    LessEqualOptions,
+    LessOptions,
+    LogicalAndOptions,
+    LogicalNotOptions,
+    LogicalOrOptions,
+    NotEqualOptions,
+    SelectOptions,
+    SelectV2Options,
+)
+from jaxdelegate.op_lowering.pointwise import (
+    BOOLS,
+    COMPLEX,
+    NUMBERS,
+    binary,
+    unary,
+    why_not_one_dtype,
+    why_not_one_shape,
+    why_not_stored,
+)
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule, first_reason
+from jaxdelegate.op_lowering.spec import Shape, Specs
+
+_VALUES = NUMBERS | COMPLEX | BOOLS
+
+EQUAL = binary("EQUAL", EqualOptions, 5, jnp.equal, dtypes=_VALUES)
+NOT_EQUAL = binary("NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, dtypes=_VALUES)
+LESS = binary("LESS", LessOptions, 3, jnp.less)
+LESS_EQUAL = binary("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal)
+GREATER = binary("GREATER", GreaterOptions, 2, jnp.greater)
+GREATER_EQUAL = binary("GREATER_EQUAL", GreaterEqualOptions, 3, jnp.greater_equal)
+
+LOGICAL_AND = binary("LOGICAL_AND", LogicalAndOptions, 1, jnp.logical_and, dtypes=BOOLS)
+LOGICAL_OR = binary("LOGICAL_OR", LogicalOrOptions, 1, jnp.logical_or, dtypes=BOOLS)
+LOGICAL_NOT = unary("LOGICAL_NOT", LogicalNotOptions, 1, jnp.logical_not, BOOLS)
+
+
+def _why_not_choice(inputs: Specs) -> str | None:
+    """A boolean condition and two inputs of one dtype, quantized or not."""
+    condition, x, y = inputs[:3]
+    return first_reason(
+        why_not_stored(condition, BOOLS),
+        why_not_stored(x, _VALUES),
+        why_not_one_dtype(x, y),
+    )
+
+
+def _why_not_select(
+    _context: LoweringContext, _o: SelectOptions, inputs: Specs, _outputs: Specs
+) -> str | None:
+    condition, x, y = inputs[:3]
+    fits = condition.shape in (x.shape, (), x.shape[:1]) or _is_one(condition.shape, x.shape)
+    return first_reason(
+        _why_not_choice(inputs),
+        why_not_one_shape(x, y),
+        None if fits else f"a {list(condition.shape)} condition for {list(x.shape)} inputs",
+    )
+
+
+def _is_one(*shapes: Shape) -> bool:
+    return all(n == 1 for shape in shapes for n in shape)
+
+
+def _lower_select(
+    _context: LoweringContext, _o: SelectOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    """A condition of rank 1 lines up with the first dimension, not the last: it chooses rows."""
+    condition, x = inputs[:2]
+    wide = condition.shape + (1,) * (len(x.shape) - len(condition.shape))
+    wide = (1,) * len(x.shape) if _is_one(condition.shape) else wide
+
+    def select(c: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array]:
+        return (jnp.where(c.reshape(wide), x, y),)
+
+    return select
+
+
+def _why_not_select_v2(
+    _context: LoweringContext, _o: SelectV2Options, inputs: Specs, _outputs: Specs
+) -> str | None:
+    return first_reason(_why_not_choice(inputs), why_not_broadcast(*(s.shape for s in inputs[:3])))
+
+
+def _lower_select_v2(
+    _context: LoweringContext, _o: SelectV2Options, _inputs: Specs, _outputs: Specs
+) -> Function:
+    def select_v2(*arrays: Any) -> tuple[jax.Array]:
+        condition, x, y = align_ranks(*arrays)
+        return (jnp.where(condition, x, y),)
+
+    return select_v2
+
+
+SELECT = OpRule("SELECT", SelectOptions, 4, _why_not_select, _lower_select, arity=3)
+SELECT_V2 = OpRule("SELECT_V2", SelectV2Options, 2, _why_not_select_v2, _lower_select_v2, arity=3)

@@ -1,0 +1,151 @@
+"""Matrix products: FULLY_CONNECTED, BATCH_MATMUL."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.op_lowering.common import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.options import (
+    BatchMatMulOptions,
+    FullyConnectedOptions,
+    FullyConnectedOptionsWeightsFormat,
+)
+from jaxdelegate.op_lowering.products import (
+    Arithmetic,
+    finish,
+    nothing,
+    why_not_floats,
+    why_not_fused,
+)
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    Lowered,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    optional,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+
+
+def _why_not_fully_connected(
+    _context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, w = inputs[:2]
+    bias = optional(inputs, 2)
+    default = o.weights_format is FullyConnectedOptionsWeightsFormat.DEFAULT
+    return first_reason(
+        None if default else f"weights are stored as {o.weights_format.name}",
+        f"weights {w.name!r} are sparse" if w.sparsity is not None else None,
+        why_not_floats(x, w, bias, *outputs),
+        why_not_fused(o.fused_activation_function),
+        _why_not_rows(o, x, w, bias),
+    )
+
+
+def _why_not_rows(
+    o: FullyConnectedOptions, x: TensorSpec, w: TensorSpec, bias: TensorSpec | None
+) -> str | None:
+    if len(w.shape) != 2:
+        return f"weights {list(w.shape)} must have 2 dimensions"
+    if o.keep_num_dims and x.shape[-1:] != w.shape[1:]:
+        return f"input {list(x.shape)} does not end in rows of {w.shape[1]}"
+    if bias is not None and math.prod(bias.shape) != w.shape[0]:
+        return f"a bias of {math.prod(bias.shape)} values for {w.shape[0]} units"
+    return None
+
+
+def _lower_fully_connected(
+    context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
+    x, w = inputs[:2]
+    y, depth = outputs[0], w.shape[1]
+    if 0 in y.shape or depth == 0:  # the kernel then leaves zeros, without bias
+        return nothing(outputs)
+    arithmetic = Arithmetic.of(context, x, w)
+    rows = math.prod(x.shape) // depth
+    # XLA:CPU reads [units, K] faster for one row, [K, units] for more; worth a copy of constants only.
+    flip = context.platform == "cpu" and rows > 1 and w.const is not None
+    contract = ((1,), (0 if flip else 1,))
+
+    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+        whole = x.reshape(-1)[: rows * depth]  # what is left over, the kernel ignores
+        total = arithmetic.dot(whole.astype(arithmetic.operand).reshape(rows, depth), w, contract)
+        return (finish(total, bias, o.fused_activation_function, y.dtype).reshape(y.shape),)
+
+    def prepare(w: Any) -> Any:
+        return (w.transpose(1, 0) if flip else w).astype(arithmetic.operand)
+
+    return Lowered(fully_connected, {1: prepare})
+
+
+def _why_not_batch_matmul(
+    _context: LoweringContext, o: BatchMatMulOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, w = inputs[:2]
+    if min(len(x.shape), len(w.shape)) < 2:
+        return f"{list(x.shape)} and {list(w.shape)} must have 2 dimensions or more"
+    k_x, k_w = x.shape[-2 if o.adj_x else -1], w.shape[-1 if o.adj_y else -2]
+    integers = x.dtype == np.int8 and outputs[0].dtype == np.int32
+    return first_reason(
+        first_reason(why_not_dtype(x, np.int8), why_not_dtype(w, np.int8))
+        if integers
+        else why_not_floats(x, w, *outputs),
+        why_not_broadcast(x.shape[:-2], w.shape[:-2]),
+        None if k_x == k_w else f"rows of {k_x} values times columns of {k_w}",
+    )
+
+
+def _lower_batch_matmul(
+    context: LoweringContext, o: BatchMatMulOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
+    x, w = inputs[:2]
+    y = outputs[0]
+    if 0 in (*x.shape, *w.shape):
+        return nothing(outputs)
+    arithmetic = Arithmetic.of(context, x, w)
+    if x.dtype == np.int8:
+        arithmetic = Arithmetic(x.dtype, y.dtype, arithmetic.precision)
+    shared = math.prod(w.shape[:-2]) == 1 and not o.adj_x
+    product = _one_matrix if shared else _many_matrices
+
+    def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
+        x, w = x.astype(arithmetic.operand), w.astype(arithmetic.operand)
+        return (product(arithmetic, o, x, w).astype(y.dtype).reshape(y.shape),)
+
+    return batch_matmul
+
+
+def _one_matrix(a: Arithmetic, o: BatchMatMulOptions, x: Any, w: Any) -> jax.Array:
+    """All rows of all batches times the same matrix."""
+    w = w.reshape(w.shape[-2:])
+    return a.dot(x.reshape(-1, x.shape[-1]), w, ((1,), (1 if o.adj_y else 0,)))
+
+
+def _many_matrices(a: Arithmetic, o: BatchMatMulOptions, x: Any, w: Any) -> jax.Array:
+    x, w = align_ranks(x, w)
+    batches: Shape = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
+    x = jnp.broadcast_to(x, (*batches, *x.shape[-2:]))
+    w = jnp.broadcast_to(w, (*batches, *w.shape[-2:]))
+    rank, both = x.ndim, tuple(range(len(batches)))
+    contract = ((rank - 2 if o.adj_x else rank - 1,), (rank - 1 if o.adj_y else rank - 2,))
+    return a.dot(x, w, contract, (both, both))
+
+
+FULLY_CONNECTED = OpRule(
+    "FULLY_CONNECTED",
+    FullyConnectedOptions,
+    14,
+    _why_not_fully_connected,
+    _lower_fully_connected,
+    arity=2,
+)
+BATCH_MATMUL = OpRule(
+    "BATCH_MATMUL", BatchMatMulOptions, 4, _why_not_batch_matmul, _lower_batch_matmul, arity=2
+)

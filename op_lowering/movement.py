@@ -1,0 +1,83 @@
+"""What the rules that only move data share: which tensors XLA moves as they are, axes, constant integers."""
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.dtypes import DTYPES
+from jaxdelegate.op_lowering.rule import LoweringContext, first_reason
+from jaxdelegate.op_lowering.spec import TensorSpec
+
+# XLA's CPU compiler aborts the process on a concatenation of values narrower than a byte.
+_PACKED = frozenset(np.dtype(t) for t in (ml_dtypes.int2, ml_dtypes.int4, ml_dtypes.uint4))
+_HANDLES = frozenset(np.dtype(t) for t in ("V4", "V8"))  # RESOURCE, VARIANT
+_STRING = np.dtype(object)
+MOVABLE = frozenset(DTYPES.values()) - _PACKED - _HANDLES - {_STRING}
+
+
+def why_not_moved(context: LoweringContext, *specs: TensorSpec | None) -> str | None:
+    """A sentence if the values of these tensors cannot pass from one to another as they are.
+
+    All that are there must have one dtype that XLA holds and one quantization (scale and zero point; `quantized_dimension`
+    may move with the data).
+    """
+    present = [spec for spec in specs if spec is not None]
+    return first_reason(
+        *(_why_not_held(context, spec) for spec in present),
+        *(_why_not_alike(present[0], spec) for spec in present[1:]),
+    )
+
+
+def why_not_axis(axis: int, rank: int) -> str | None:
+    """A sentence if `axis`, which may be negative, names none of `rank` dimensions."""
+    return None if -rank <= axis < rank else f"axis {axis} is outside rank {rank}"
+
+
+def why_not_indices(*specs: TensorSpec) -> str | None:
+    """A sentence if one of these tensors does not hold integers."""
+    wrong = next((s for s in specs if s.dtype.kind not in "iu" or s.dtype in _PACKED), None)
+    return None if wrong is None else f"indices {wrong.name!r} are {wrong.dtype}, not integers"
+
+
+def integers(spec: TensorSpec) -> tuple[int, ...]:
+    """The values of a constant tensor of integers, in row-major order."""
+    return tuple(int(value) for value in np.ravel(spec.const))
+
+
+def zero_point(spec: TensorSpec) -> int:
+    """What stands for real zero in a tensor (per tensor: the kernels that pad know no other)."""
+    quantization = spec.quantization
+    if quantization is None or not spec.is_quantized or quantization.zero_point.size == 0:
+        return 0
+    return int(quantization.zero_point[0])
+
+
+def why_not_present(*specs: TensorSpec | None) -> str | None:
+    """A sentence if an operator that takes any number of inputs leaves one out."""
+    return "an input is missing" if any(spec is None for spec in specs) else None
+
+
+def _why_not_held(context: LoweringContext, spec: TensorSpec) -> str | None:
+    if spec.dtype == _STRING:
+        return f"{spec.name!r} holds strings: strings stay on the host"
+    if spec.dtype not in MOVABLE:
+        return f"{spec.name!r} is {spec.dtype}, which XLA cannot move"
+    if spec.is_quantized and not context.enable_quant:
+        return f"{spec.name!r} is quantized and enable_quant is off"
+    if spec.quantization is not None and spec.quantization.blockwise is not None:
+        return f"{spec.name!r} is quantized in blocks, which do not move with the values"
+    return None
+
+
+def _why_not_alike(first: TensorSpec, spec: TensorSpec) -> str | None:
+    if spec.dtype != first.dtype:
+        return f"{spec.name!r} is {spec.dtype}, but {first.name!r} is {first.dtype}"
+    if _quantization(spec) != _quantization(first):
+        return f"{first.name!r} and {spec.name!r} are quantized differently; moving cannot requantize"
+    return None
+
+
+def _quantization(spec: TensorSpec) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    quantization = spec.quantization
+    if quantization is None or not spec.is_quantized:
+        return (), ()
+    return tuple(quantization.scale.tolist()), tuple(quantization.zero_point.tolist())

@@ -1,0 +1,162 @@
+"""Normalizations along the last axis.
+
+SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION, LOCAL_RESPONSE_NORMALIZATION; all compute in the
+accumulator's dtype and round once, at the end.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdelegate.op_lowering.common import scalar
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    L2NormOptions,
+    LocalResponseNormalizationOptions,
+    LogSoftmaxOptions,
+    Options,
+    SoftmaxOptions,
+)
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+_L2_EPSILON = 1e-6  # kernels/l2norm.cc
+
+
+def _why_not_scalar(x: TensorSpec) -> str | None:
+    return None if x.shape else f"{x.name!r} is a scalar: it has no last axis"
+
+
+def _why_not(_context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs) -> str | None:
+    return first_reason(_why_not_scalar(inputs[0]), why_not_dtype(inputs[0], FLOATS))
+
+
+def _shifted(x: jax.Array) -> jax.Array:
+    """`x` less its largest value, so that no exponential overflows; results do not depend on it."""
+    return x - lax.stop_gradient(jnp.max(x, axis=-1, keepdims=True))
+
+
+def _lower_softmax(
+    context: LoweringContext, o: SoftmaxOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    """Compute exp(beta (x - max)) / sum, kernels/internal/reference/softmax.h."""
+    accumulator = context.precision.accumulator(inputs[0].dtype)
+
+    def softmax(x: jax.Array) -> tuple[jax.Array]:
+        if x.size == 0:
+            return (x,)
+        shifted = _shifted(x.astype(accumulator))
+        y = jnp.exp(shifted * scalar(o.beta, shifted))
+        return ((y / jnp.sum(y, axis=-1, keepdims=True)).astype(x.dtype),)
+
+    return softmax
+
+
+SOFTMAX = OpRule("SOFTMAX", SoftmaxOptions, 4, _why_not, _lower_softmax)
+
+
+def _lower_log_softmax(
+    context: LoweringContext, _o: LogSoftmaxOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    """Compute x - max - log(sum), kernels/internal/reference/log_softmax.h."""
+    accumulator = context.precision.accumulator(inputs[0].dtype)
+
+    def log_softmax(x: jax.Array) -> tuple[jax.Array]:
+        if x.size == 0:
+            return (x,)
+        shifted = _shifted(x.astype(accumulator))
+        y = shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=-1, keepdims=True))
+        return (y.astype(x.dtype),)
+
+    return log_softmax
+
+
+LOG_SOFTMAX = OpRule("LOG_SOFTMAX", LogSoftmaxOptions, 2, _why_not, _lower_log_softmax)
+
+
+def _why_not_l2(
+    context: LoweringContext, o: L2NormOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    activation = o.fused_activation_function
+    fused = f"LiteRT normalizes without a fused activation, not with {activation.name}"
+    return first_reason(
+        _why_not(context, o, inputs, outputs),
+        None if activation is ActivationFunctionType.NONE else fused,
+    )
+
+
+def _lower_l2(
+    context: LoweringContext, _o: L2NormOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    """Compute x / max(sqrt(sum x^2), epsilon), kernels/internal/reference/l2normalization.h."""
+    accumulator = context.precision.accumulator(inputs[0].dtype)
+
+    def l2_normalization(x: jax.Array) -> tuple[jax.Array]:
+        wide = x.astype(accumulator)
+        norm = jnp.sqrt(jnp.sum(wide * wide, axis=-1, keepdims=True))
+        return ((wide / jnp.maximum(norm, scalar(_L2_EPSILON, norm))).astype(x.dtype),)
+
+    return l2_normalization
+
+
+L2_NORMALIZATION = OpRule("L2_NORMALIZATION", L2NormOptions, 2, _why_not_l2, _lower_l2)
+
+
+def _why_not_local_response(
+    _context: LoweringContext,
+    o: LocalResponseNormalizationOptions,
+    inputs: Specs,
+    _outputs: Specs,
+) -> str | None:
+    x = inputs[0]
+    return first_reason(
+        None if len(x.shape) == 4 else f"{x.name!r} has rank {len(x.shape)}, not 4",
+        why_not_dtype(x, FLOATS),
+        f"radius {o.radius} is negative" if o.radius < 0 else None,
+    )
+
+
+def _lower_local_response(
+    context: LoweringContext,
+    o: LocalResponseNormalizationOptions,
+    inputs: Specs,
+    _outputs: Specs,
+) -> Function:
+    """Compute x (bias + alpha sum x_i^2)^-beta, over the channels up to `radius` away.
+
+    As kernels/internal/optimized/optimized_ops.h and TensorFlow; the reference kernel leaves the
+    last neighbor out.
+    """
+    accumulator = context.precision.accumulator(inputs[0].dtype)
+    radius = min(o.radius, inputs[0].shape[-1])  # beyond the channels there are only zeros
+
+    def local_response_normalization(x: jax.Array) -> tuple[jax.Array]:  # [N, H, W, C]
+        wide = x.astype(accumulator)
+        near = lax.reduce_window(
+            wide * wide,
+            jnp.zeros((), accumulator),
+            lax.add,
+            window_dimensions=(1, 1, 1, 2 * radius + 1),
+            window_strides=(1, 1, 1, 1),
+            padding=((0, 0), (0, 0), (0, 0), (radius, radius)),
+        )
+        base = scalar(o.bias, wide) + scalar(o.alpha, wide) * near
+        return ((wide * base ** scalar(-o.beta, wide)).astype(x.dtype),)
+
+    return local_response_normalization
+
+
+LOCAL_RESPONSE_NORMALIZATION = OpRule(
+    "LOCAL_RESPONSE_NORMALIZATION",
+    LocalResponseNormalizationOptions,
+    1,
+    _why_not_local_response,
+    _lower_local_response,
+)

@@ -1,0 +1,135 @@
+"""The shell around operators that act element by element: dtypes, broadcasting, float32 inside."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.common import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    WhyNot,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+Elementwise = Callable[..., jax.Array]  # arrays of one rank -> their elementwise result
+Build = Callable[[Any, Specs], Elementwise]  # options, inputs -> the function to apply
+Dtypes = frozenset[np.dtype]
+
+BOOL = np.dtype(np.bool_)
+BOOLS: Dtypes = frozenset([BOOL])
+INTEGERS: Dtypes = frozenset(np.dtype(f"{sign}int{8 << i}") for sign in ("", "u") for i in range(4))
+PACKED: Dtypes = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2))
+COMPLEX: Dtypes = frozenset([np.dtype(np.complex64), np.dtype(np.complex128)])
+NUMBERS: Dtypes = FLOATS | INTEGERS
+
+
+def unary(
+    name: str,
+    options_type: type[Options],
+    max_version: int,
+    function: Elementwise,
+    dtypes: Dtypes = FLOATS,
+) -> OpRule:
+    """The record of `y = function(x)`; float16 and bfloat16 are computed in float32."""
+    return pointwise(name, options_type, max_version, lambda _o, _inputs: function, dtypes)
+
+
+def binary(
+    name: str,
+    options_type: type[Options],
+    max_version: int,
+    function: Elementwise,
+    *,
+    dtypes: Dtypes = NUMBERS,
+    why_not: WhyNot | None = None,
+) -> OpRule:
+    """The record of `z = function(x, y)` over broadcast inputs of one dtype."""
+    return pointwise(
+        name,
+        options_type,
+        max_version,
+        lambda _o, _inputs: function,
+        dtypes,
+        arity=2,
+        why_not=why_not,
+    )
+
+
+def pointwise(
+    name: str,
+    options_type: type[Options],
+    max_version: int,
+    build: Build,
+    dtypes: Dtypes,
+    *,
+    arity: int = 1,
+    why_not: WhyNot | None = None,
+) -> OpRule:
+    """The record of an operator whose function `build` makes from the options and the input specs.
+
+    The function gets every input in the accumulator's dtype and at one rank (leading ones, as
+    kernels/internal/reference/broadcast_loop.h extends shapes); its result takes the output's
+    dtype. `why_not` adds reasons to the common ones: dtypes, equal dtypes, shapes that broadcast.
+    """
+
+    def refuse(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+        reason = why_not_elements(inputs, dtypes)
+        return reason if reason or why_not is None else why_not(context, o, inputs, outputs)
+
+    def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+        function, wide = build(o, inputs), context.precision.accumulator(inputs[0].dtype)
+
+        def run(*arrays: Any) -> tuple[jax.Array]:
+            y = function(*align_ranks(*(jnp.asarray(a, wide) for a in arrays)))
+            return (y.astype(outputs[0].dtype),)
+
+        return run
+
+    return OpRule(name, options_type, max_version, refuse, lower, arity=arity)
+
+
+def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:
+    """A sentence unless the inputs share a dtype of `dtypes`, have no scale, and broadcast."""
+    if any(s is None for s in inputs):
+        return "an input is left out"
+    return first_reason(
+        *(why_not_string(s) or why_not_dtype(s, dtypes) for s in inputs),
+        *(why_not_one_dtype(inputs[0], s) for s in inputs[1:]),
+        why_not_broadcast(*(s.shape for s in inputs)),
+    )
+
+
+def why_not_string(spec: TensorSpec) -> str | None:
+    """A sentence for tensors of strings."""
+    strings = spec.dtype == np.dtype(object)
+    return f"{spec.name!r} holds strings, which stay on the host" if strings else None
+
+
+def why_not_stored(spec: TensorSpec, dtypes: Dtypes) -> str | None:
+    """As `why_not_dtype`, for operators that take stored values as they are, quantized or not."""
+    if spec.dtype in dtypes:
+        return None
+    names = ", ".join(sorted(map(str, dtypes)))
+    return why_not_string(spec) or f"{spec.name!r} is {spec.dtype}, not one of {names}"
+
+
+def why_not_one_dtype(x: TensorSpec, y: TensorSpec) -> str | None:
+    """A sentence if two inputs differ in dtype."""
+    differ = x.dtype != y.dtype
+    return f"{x.name!r} is {x.dtype} and {y.name!r} {y.dtype}" if differ else None
+
+
+def why_not_one_shape(x: TensorSpec, y: TensorSpec) -> str | None:
+    """A sentence if two inputs differ in shape."""
+    differ = x.shape != y.shape
+    return f"shapes {list(x.shape)} and {list(y.shape)} differ" if differ else None

@@ -1,0 +1,255 @@
+"""Pools: AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D and TensorFlow's custom AvgPool3D and MaxPool3D."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common import fused_activation, scalar
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
+from jaxdelegate.op_lowering.products import PRODUCT_FLOATS, nothing, why_not_fused
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    Lower,
+    LoweringContext,
+    OpRule,
+    WhyNot,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.window import (
+    Window,
+    Windows,
+    pad_windows,
+    read_tap,
+    taps,
+    why_not_windows,
+)
+
+_INTEGERS = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16))
+# Limits of the CPU's ways, measured: windows read in one fused loop, and taps of one axis unrolled.
+_FEW_TAPS = 9
+_MANY_TAPS = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pool:
+    """What a pool does with the values under its window."""
+
+    dtypes: frozenset[np.dtype]
+    fold: "_Fold"
+    enter: Callable[[Any, LoweringContext], Any]  # before folding
+    leave: Callable[[Any, Any], Any]  # (folded, how many values each window read) -> result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fold:
+    """An associative way to put two values together."""
+
+    pair: Callable[[Any, Any], Any]
+    lax_pair: Callable[[Any, Any], Any]
+    over: Callable[..., Any]  # reduction over axes
+    identity: Callable[[np.dtype], Any]
+
+
+def _bottom(dtype: np.dtype) -> Any:
+    return -np.inf if dtype in PRODUCT_FLOATS else np.iinfo(dtype).min
+
+
+_SUM = _Fold(jnp.add, lax.add, jnp.sum, lambda _dtype: 0)
+_MAXIMUM = _Fold(jnp.maximum, lax.max, jnp.max, _bottom)
+
+
+def _accumulate(x: Any, context: LoweringContext) -> Any:
+    dtype = np.dtype(x.dtype)
+    return x.astype(np.int32 if dtype in _INTEGERS else context.precision.accumulator(dtype))
+
+
+def _squares(x: Any, context: LoweringContext) -> Any:
+    return jnp.square(_accumulate(x, context))
+
+
+def numbers(x: Any) -> Any:
+    """The kernel begins at the lowest number and takes what compares greater: never NaN or -infinity."""
+    if np.dtype(x.dtype) in _INTEGERS:
+        return x
+    lowest = scalar(ml_dtypes.finfo(x.dtype).min, x)
+    return jnp.where(x > lowest, x, lowest)
+
+
+def _mean(total: Any, count: Any) -> Any:
+    """Total / count; integers round half away from zero (kernels/internal/reference/integer_ops/pooling.h)."""
+    if not jnp.issubdtype(total.dtype, jnp.integer):
+        return total / count
+    return jnp.sign(total) * ((jnp.abs(total) + count // 2) // count)
+
+
+def _root_mean(total: Any, count: Any) -> Any:
+    return jnp.sqrt(total / count)
+
+
+_AVERAGE = _Pool(PRODUCT_FLOATS | _INTEGERS, _SUM, _accumulate, _mean)
+_MAX = _Pool(PRODUCT_FLOATS | _INTEGERS, _MAXIMUM, lambda x, _c: numbers(x), lambda y, _count: y)
+_L2 = _Pool(PRODUCT_FLOATS, _SUM, _squares, _root_mean)
+
+
+_Geometry = Callable[[Any, Shape], Windows]
+
+
+def windows_2d(o: Any, x: Shape) -> Windows:
+    """The windows of Pool2DOptions, or of MediaPipe's pools, over [N, H, W, C]."""
+    return (
+        Window(x[1], o.filter_height, o.stride_h, o.padding),
+        Window(x[2], o.filter_width, o.stride_w, o.padding),
+    )
+
+
+def tensorflow_windows(o: Any, x: Shape) -> Windows:
+    """The windows of a TensorFlow pool, whose `ksize` and `strides` name every dimension of the input."""
+    sizes = zip(x[1:-1], o.ksize[1:-1], o.strides[1:-1], strict=True)
+    return tuple(Window(n, size, stride, Padding[o.padding]) for n, size, stride in sizes)
+
+
+def why_not_tensorflow(o: Any, rank: int) -> str | None:
+    """A sentence for a TensorFlow pool over batches or channels, or with malformed attributes."""
+    if o.padding not in Padding.__members__:
+        return f"padding is {o.padding!r}, neither 'SAME' nor 'VALID'"
+    for name, sizes in (("ksize", o.ksize), ("strides", o.strides)):
+        if len(sizes) != rank or sizes[0] != 1 or sizes[-1] != 1:
+            return f"{name} {list(sizes)} must have {rank} entries, the first and the last 1"
+    if getattr(o, "data_format", "NDHWC") != "NDHWC":
+        return f"data_format {o.data_format!r} is not NDHWC"
+    return None
+
+
+def _why_not(pool: _Pool, geometry: _Geometry, rank: int) -> WhyNot:
+    def why_not(_context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
+        x = inputs[0]
+        activation = getattr(o, "fused_activation_function", Act.NONE)
+        reason = first_reason(
+            why_not_dtype(x, pool.dtypes),
+            why_not_fused(activation),
+            None if len(x.shape) == rank else f"input {list(x.shape)} must have {rank} dimensions",
+            why_not_tensorflow(o, rank) if isinstance(o, Pool3DOptions) else None,
+        )
+        return reason or first_reason(
+            _why_not_integer(x, activation), why_not_windows(geometry(o, x.shape))
+        )
+
+    return why_not
+
+
+def _why_not_integer(x: TensorSpec, activation: Act) -> str | None:
+    if x.dtype in _INTEGERS and activation is not Act.NONE:
+        return f"a fused {activation.name} on {x.dtype} needs a scale, and {x.name!r} has none"
+    return None
+
+
+def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
+    def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+        windows = geometry(o, inputs[0].shape)
+        if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
+            return nothing(outputs)
+        count = _count(windows)
+        slide = _way(context.platform, windows)
+        activation = fused_activation(getattr(o, "fused_activation_function", Act.NONE))
+
+        def pooled(x: jax.Array) -> tuple[jax.Array]:  # [N, *spatial, C] -> [N, *out, C]
+            folded = slide(pool.fold, pool.enter(x, context), windows)
+            y = pool.leave(folded, jnp.asarray(count, folded.dtype))
+            return (activation(y).astype(outputs[0].dtype),)
+
+        return pooled
+
+    return lower
+
+
+def _count(windows: Windows) -> np.ndarray:
+    """How many values of the image each window reads, [1, *out, 1]."""
+    per_axis = []
+    for w in windows:
+        first = np.arange(w.n_out) * w.stride - w.pads[0]
+        per_axis.append(np.minimum(first + w.size, w.n_in) - np.maximum(first, 0))
+    return functools.reduce(np.multiply.outer, per_axis)[None, ..., None]
+
+
+_Slide = Callable[[_Fold, Any, Windows], jax.Array]
+
+
+def _way(platform: str, windows: Windows) -> _Slide:
+    """How to slide on this platform. XLA:CPU's reduce-window is slow where windows overlap."""
+    if all(w.is_whole for w in windows):
+        return _whole
+    if platform != "cpu" or max(w.size for w in windows) > _MANY_TAPS:
+        return _reduce_window
+    return _tap_by_tap if math.prod(w.size for w in windows) <= _FEW_TAPS else _axis_by_axis
+
+
+def _whole(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+    """Windows that cover the image (global pools)."""
+    return fold.over(x, axis=tuple(range(1, 1 + len(windows))), keepdims=True).astype(x.dtype)  # type: ignore[no-any-return]
+
+
+def _reduce_window(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+    return lax.reduce_window(
+        x,
+        np.asarray(fold.identity(np.dtype(x.dtype)), x.dtype),
+        fold.lax_pair,
+        (1, *(w.size for w in windows), 1),
+        (1, *(w.stride for w in windows), 1),
+        [(0, 0), *(w.pads for w in windows), (0, 0)],
+    )
+
+
+def _tap_by_tap(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+    """One fused loop over strided slices."""
+    padded = pad_windows(x, windows, fold.identity(np.dtype(x.dtype)))
+    slices = [read_tap(padded, windows, tap) for tap in taps(windows)]
+    return functools.reduce(fold.pair, slices)
+
+
+def _axis_by_axis(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+    """H + W slices instead of H * W. The barrier keeps XLA from fusing the passes back into H * W."""
+    for axis, window in enumerate(windows):
+        others = [Window(n, 1, 1, Padding.VALID) for n in x.shape[1:-1]]
+        passed = _tap_by_tap(fold, x, (*others[:axis], window, *others[axis + 1 :]))
+        x = lax.optimization_barrier(passed)
+    return x
+
+
+AVERAGE_POOL_2D = OpRule(
+    "AVERAGE_POOL_2D",
+    Pool2DOptions,
+    3,
+    _why_not(_AVERAGE, windows_2d, 4),
+    _lower(_AVERAGE, windows_2d),
+)
+MAX_POOL_2D = OpRule(
+    "MAX_POOL_2D", Pool2DOptions, 3, _why_not(_MAX, windows_2d, 4), _lower(_MAX, windows_2d)
+)
+L2_POOL_2D = OpRule(
+    "L2_POOL_2D", Pool2DOptions, 1, _why_not(_L2, windows_2d, 4), _lower(_L2, windows_2d)
+)
+AVG_POOL_3D = OpRule(
+    "AvgPool3D",
+    Pool3DOptions,
+    1,
+    _why_not(_AVERAGE, tensorflow_windows, 5),
+    _lower(_AVERAGE, tensorflow_windows),
+)
+MAX_POOL_3D = OpRule(
+    "MaxPool3D",
+    Pool3DOptions,
+    1,
+    _why_not(_MAX, tensorflow_windows, 5),
+    _lower(_MAX, tensorflow_windows),
+)

@@ -1,0 +1,111 @@
+"""Sums of products: what convolutions and matrix products share. Dtypes, precision, bias and fused activation."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common import fused_activation
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+# LiteRT's kernels take float32; the half types are how a GPU's precision policy stores the same tensors.
+PRODUCT_FLOATS = FLOATS - {np.dtype(np.float64)}
+_CLAMPS = frozenset([Act.NONE, Act.RELU, Act.RELU_N1_TO_1, Act.RELU6])
+
+Axes = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def why_not_floats(*specs: TensorSpec | None) -> str | None:
+    """A sentence for the first tensor that is quantized or no float; absent ones pass."""
+    return first_reason(*(why_not_dtype(s, PRODUCT_FLOATS) for s in specs if s is not None))
+
+
+def why_not_fused(activation: Act) -> str | None:
+    """A sentence for a fused activation other than a clamp, the only kind that these kernels apply.
+
+    CalculateActivationRange (kernels/kernel_util.h) has no range for TANH and SIGN_BIT.
+    """
+    if activation in _CLAMPS:
+        return None
+    return f"LiteRT's kernel does not apply a fused {activation.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """How one operator multiplies and adds, as the precision policy has it."""
+
+    operand: np.dtype
+    accumulator: np.dtype
+    precision: str
+
+    @classmethod
+    def of(cls, context: LoweringContext, *specs: TensorSpec) -> Self:
+        """The arithmetic over inputs of these dtypes.
+
+        Half-precision operands stay as they are where the device multiplies them; a CPU does not.
+        """
+        dtype = specs[0].dtype
+        accumulator = context.precision.accumulator(dtype)
+        mixed = any(s.dtype != dtype for s in specs)
+        operand = accumulator if mixed or context.platform == "cpu" else dtype
+        return cls(operand, accumulator, context.precision.dot_precision)
+
+    def dot(self, x: Any, w: Any, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
+        """lax.dot_general; the result is in the accumulator's dtype."""
+        return lax.dot_general(
+            x,
+            w,
+            (contract, batch),
+            precision=self.precision,
+            preferred_element_type=self.accumulator,
+        )
+
+    def convolution(
+        self,
+        x: Any,
+        w: Any,
+        strides: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        *,
+        input_dilation: Sequence[int] | None = None,
+        filter_dilation: Sequence[int] | None = None,
+        groups: int = 1,
+    ) -> jax.Array:
+        """lax.conv_general_dilated on [N, *spatial, C] and [*spatial, I, O]; see `dot` for the result."""
+        spatial = "DHW"[-len(strides) :]
+        layouts = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
+        return lax.conv_general_dilated(
+            x,
+            w,
+            strides,
+            pads,
+            lhs_dilation=input_dilation,
+            rhs_dilation=filter_dilation,
+            dimension_numbers=layouts,
+            feature_group_count=groups,
+            precision=self.precision,
+            preferred_element_type=self.accumulator,
+        )
+
+
+def finish(y: jax.Array, bias: Any, activation: Act, dtype: np.dtype) -> jax.Array:
+    """Add the bias, apply the fused activation, store: the end of every kernel here. `y` is [..., O]."""
+    if bias is not None:
+        y = y + bias.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+    return fused_activation(activation)(y).astype(dtype)
+
+
+def nothing(outputs: Specs) -> Function:
+    """The lowering of an operator whose outputs have no elements."""
+
+    def empty(*_arrays: Any) -> tuple[jax.Array, ...]:
+        return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in outputs)
+
+    return empty

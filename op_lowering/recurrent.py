@@ -1,0 +1,380 @@
+"""Recurrent operators: RNN, its sequences, SVDF; and what the LSTMs share with them.
+
+Variable tensors come in as arrays, and their new values leave behind the outputs.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdelegate.op_lowering.common import scalar
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import (
+    BidirectionalSequenceRNNOptions,
+    Options,
+    RNNOptions,
+    SequenceRNNOptions,
+    SVDFOptions,
+)
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    optional,
+    variable_inputs,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+T = TypeVar("T")  # a cell's tensors: int positions, TensorSpec | None, or arrays
+Activate = Callable[[jax.Array], jax.Array]
+
+
+def _bounded(low: float, high: float) -> Activate:
+    def bounded(x: jax.Array) -> jax.Array:
+        floor = scalar(low, x)
+        return jnp.where(x > floor, jnp.minimum(x, scalar(high, x)), floor)
+
+    return bounded
+
+
+# As kernels/internal/portable_tensor_utils.cc: a NaN becomes the lower bound.
+ACTIVATIONS: dict[Act, Activate] = {
+    Act.NONE: lambda x: x,
+    Act.RELU: _bounded(0, jnp.inf),
+    Act.RELU_N1_TO_1: _bounded(-1, 1),
+    Act.RELU6: _bounded(0, 6),
+    Act.TANH: jnp.tanh,
+    Act.SIGN_BIT: lambda x: jnp.signbit(x).astype(x.dtype),
+}
+
+
+def matmul(context: LoweringContext, x: jax.Array, w: jax.Array) -> jax.Array:
+    """[..., n_in] times the transpose of [n_out, n_in], in the accumulator's dtype."""
+    return lax.dot_general(
+        x.astype(w.dtype),
+        w,
+        (((x.ndim - 1,), (1,)), ((), ())),
+        precision=context.precision.dot_precision,
+        preferred_element_type=context.precision.accumulator(w.dtype),
+    )
+
+
+def along_rows(vector: jax.Array, like: jax.Array) -> jax.Array:
+    """A vector [n] in the dtype and rank of `like`, [..., n]."""
+    return vector.astype(like.dtype).reshape((1,) * (like.ndim - 1) + vector.shape)
+
+
+def steps(x: Any, *, time_major: bool) -> Any:
+    """From the file's order of time and batch to [time, batch, ...], or back. None stays None."""
+    return x if x is None or time_major else jnp.swapaxes(x, 0, 1)
+
+
+def both_ways(forward: jax.Array, backward: jax.Array, *, merge: bool) -> tuple[jax.Array, ...]:
+    """The outputs of a bidirectional operator: two, or one that joins them along the last axis."""
+    return (jnp.concatenate([forward, backward], -1),) if merge else (forward, backward)
+
+
+def results(
+    outputs: Sequence[TensorSpec],
+    ys: Sequence[jax.Array],
+    states: Sequence[TensorSpec],
+    new: Sequence[jax.Array],
+) -> tuple[jax.Array, ...]:
+    """Outputs, then new states, in their tensors' dtypes; a state may be declared flat."""
+    kept = (h.astype(spec.dtype).reshape(spec.shape) for h, spec in zip(new, states, strict=True))
+    return (*(y.astype(spec.dtype) for y, spec in zip(ys, outputs, strict=True)), *kept)
+
+
+def n_rows(spec: TensorSpec) -> int:
+    """The first dimension; 0 for a scalar, since rules must not raise on it."""
+    return spec.shape[0] if spec.shape else 0
+
+
+def row_length(spec: TensorSpec | None) -> int:
+    """The last dimension; 0 for a scalar or an absent tensor."""
+    return spec.shape[-1] if spec is not None and spec.shape else 0
+
+
+def why_not_shape(spec: TensorSpec | None, *shape: int) -> str | None:
+    """A sentence if a tensor that is there has another shape."""
+    if spec is None or spec.shape == shape:
+        return None
+    return f"{spec.name!r} has shape {list(spec.shape)}, not {list(shape)}"
+
+
+def why_not_rank(spec: TensorSpec, rank: int) -> str | None:
+    """A sentence if a tensor has another rank."""
+    if len(spec.shape) == rank:
+        return None
+    return f"{spec.name!r} has rank {len(spec.shape)}, not {rank}"
+
+
+def why_not_floats(inputs: Specs, outputs: Specs) -> str | None:
+    """A sentence if the tensors are not all of one float dtype, or one is stored sparse."""
+    present = [spec for spec in (*inputs, *outputs) if spec is not None]
+    sparse = next((f"{s.name!r} is stored sparse" for s in present if s.sparsity is not None), None)
+    one = frozenset([inputs[0].dtype])
+    others = (why_not_dtype(spec, one) for spec in present)
+    return first_reason(sparse, why_not_dtype(inputs[0], FLOATS), *others)
+
+
+def why_not_states(options: Options, inputs: Specs, *states: int) -> str | None:
+    """A sentence if the inputs at `states`, and they alone, are not variable tensors."""
+    variables = set(variable_inputs(options, inputs))
+    for i in states:
+        if i not in variables:
+            return f"input {i} holds state, but is not a variable tensor"
+    extra = variables - set(states)
+    return f"input {min(extra)} is a variable tensor, but holds no state" if extra else None
+
+
+def why_not_counts(
+    inputs: Specs, n_inputs: Sequence[int], outputs: Specs, n_out: int
+) -> str | None:
+    """A sentence if the operator has another number of inputs or outputs."""
+    if len(inputs) not in n_inputs:
+        return f"has {len(inputs)} inputs, not {' or '.join(map(str, n_inputs))}"
+    return None if len(outputs) == n_out else f"has {len(outputs)} outputs, not {n_out}"
+
+
+def why_not_aux(
+    x: TensorSpec,
+    aux: TensorSpec | None,
+    forward: TensorSpec | None,
+    backward: TensorSpec | None,
+) -> str | None:
+    """A sentence if an auxiliary input and its weights do not go together."""
+    if (forward is None) != (backward is None):
+        return "one direction has weights for the auxiliary input, the other has none"
+    if aux is None:
+        return None if forward is None else "has weights for an auxiliary input, but not that input"
+    # Without weights it takes the place of the backward direction's input.
+    return why_not_shape(aux, *x.shape[:2], x.shape[2] if forward is None else row_length(aux))
+
+
+@dataclasses.dataclass(frozen=True)
+class RnnCell(Generic[T]):
+    """One direction's tensors."""
+
+    weights: T  # [n_units, n_input]
+    recurrent: T  # [n_units, n_units]
+    bias: T  # [n_units]
+    state: T  # [n_batch, n_units], the last output
+    aux: T  # [n_units, n_aux], weights of the auxiliary input; optional
+
+
+_CELL = RnnCell[int](weights=1, recurrent=2, bias=3, state=4, aux=-1)
+_FORWARD = RnnCell[int](weights=1, recurrent=2, bias=3, state=4, aux=10)
+_BACKWARD = RnnCell[int](weights=5, recurrent=6, bias=7, state=8, aux=11)
+_AUX_INPUT = 9
+
+
+def _read(at: RnnCell[int], tensors: Sequence[Any]) -> RnnCell[Any]:
+    return RnnCell(*(None if i < 0 else tensors[i] for i in dataclasses.astuple(at)))
+
+
+def _why_not_cell(cell: RnnCell[Any], n_batch: int, n_input: int, n_aux: int = 0) -> str | None:
+    n_units = n_rows(cell.bias)
+    return first_reason(
+        why_not_rank(cell.bias, 1),
+        why_not_shape(cell.weights, n_units, n_input),
+        why_not_shape(cell.recurrent, n_units, n_units),
+        why_not_shape(cell.state, n_batch, n_units),
+        why_not_shape(cell.aux, n_units, n_aux),
+    )
+
+
+def _why_not_rnn(
+    _context: LoweringContext,
+    o: RNNOptions | SequenceRNNOptions,
+    inputs: Specs,
+    outputs: Specs,
+) -> str | None:
+    x = inputs[0]
+    sequence = isinstance(o, SequenceRNNOptions)
+    reason = first_reason(
+        why_not_counts(inputs, (5,), outputs, 1),
+        why_not_floats(inputs, outputs),
+        why_not_states(o, inputs, _CELL.state),
+        why_not_rank(x, 3 if sequence else 2),
+    )
+    n_batch_at = int(isinstance(o, SequenceRNNOptions) and o.time_major)
+    return reason or _why_not_cell(_read(_CELL, inputs), x.shape[n_batch_at], x.shape[-1])
+
+
+def _sweep(
+    context: LoweringContext,
+    activate: Activate,
+    cell: RnnCell[Any],
+    x: jax.Array,
+    aux: jax.Array | None = None,
+    *,
+    reverse: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """[time, n_batch, n_input] -> [time, n_batch, n_units] and the last state.
+
+    As RnnBatchStep of kernels/internal/kernel_utils.cc, step by step.
+    """
+    driven = matmul(context, x, cell.weights)
+    if aux is not None:
+        driven += matmul(context, aux, cell.aux)
+    driven += along_rows(cell.bias, driven)
+
+    def step(h: jax.Array, driven_now: jax.Array) -> tuple[jax.Array, jax.Array]:
+        h = activate(driven_now + matmul(context, h, cell.recurrent))
+        return h, h
+
+    state, y = lax.scan(step, cell.state.astype(driven.dtype), driven, reverse=reverse)
+    return y, state
+
+
+def _lower_rnn(context: LoweringContext, o: RNNOptions, inputs: Specs, outputs: Specs) -> Function:
+    activate = ACTIVATIONS[o.fused_activation_function]
+
+    def rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
+        y, state = _sweep(context, activate, _read(_CELL, arrays), arrays[0][None])
+        return results(outputs, [y[0]], [inputs[_CELL.state]], [state])
+
+    return rnn
+
+
+def _lower_sequence(
+    context: LoweringContext, o: SequenceRNNOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    activate = ACTIVATIONS[o.fused_activation_function]
+
+    def unidirectional_sequence_rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        x = steps(arrays[0], time_major=o.time_major)
+        y, state = _sweep(context, activate, _read(_CELL, arrays), x)
+        return results(outputs, [steps(y, time_major=o.time_major)], [inputs[_CELL.state]], [state])
+
+    return unidirectional_sequence_rnn
+
+
+def _why_not_bidirectional(
+    _context: LoweringContext, o: BidirectionalSequenceRNNOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, aux = inputs[0], optional(inputs, _AUX_INPUT)
+    reason = first_reason(
+        why_not_counts(inputs, (12,), outputs, 1 if o.merge_outputs else 2),
+        why_not_floats(inputs, outputs),
+        why_not_states(o, inputs, _FORWARD.state, _BACKWARD.state),
+        why_not_rank(x, 3),
+    )
+    if reason:
+        return reason
+    n_batch, n_aux = x.shape[int(o.time_major)], row_length(aux)
+    cells = [_read(at, inputs) for at in (_FORWARD, _BACKWARD)]
+    return first_reason(
+        why_not_aux(x, aux, *(cell.aux for cell in cells)),
+        *(_why_not_cell(cell, n_batch, x.shape[2], n_aux) for cell in cells),
+    )
+
+
+def _lower_bidirectional(
+    context: LoweringContext, o: BidirectionalSequenceRNNOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    """As kernels/bidirectional_sequence_rnn.cc.
+
+    An auxiliary input without weights replaces the input of the backward direction, but only where
+    time is the major axis: batch major, the kernel reads the input both ways.
+    """
+    activate = ACTIVATIONS[o.fused_activation_function]
+    has_weights = inputs[_FORWARD.aux] is not None
+    states = inputs[_FORWARD.state], inputs[_BACKWARD.state]
+
+    def bidirectional_sequence_rnn(*arrays: Any) -> tuple[jax.Array, ...]:
+        x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
+        instead = aux is not None and not has_weights and o.time_major
+        shared = aux if has_weights else None
+        forward, h = _sweep(context, activate, _read(_FORWARD, arrays), x, shared)
+        backward, h_back = _sweep(
+            context,
+            activate,
+            _read(_BACKWARD, arrays),
+            aux if instead else x,
+            shared,
+            reverse=True,
+        )
+        ys = both_ways(forward, backward, merge=o.merge_outputs)
+        ys = tuple(steps(y, time_major=o.time_major) for y in ys)
+        return results(outputs, ys, states, (h, h_back))
+
+    return bidirectional_sequence_rnn
+
+
+_SVDF_STATE = 4
+
+
+def _why_not_svdf(
+    _context: LoweringContext, o: SVDFOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    reason = first_reason(
+        why_not_counts(inputs, (5,), outputs, 1),
+        why_not_floats(inputs, outputs),
+        why_not_states(o, inputs, _SVDF_STATE),
+        *(why_not_rank(spec, 2) for spec in inputs[:3]),
+    )
+    if reason:
+        return reason
+    x, feature, time, bias, state = inputs
+    n_filters, n_memory = time.shape
+    if o.rank < 1 or n_filters % o.rank or not n_memory:
+        return (
+            f"{n_filters} filters with {n_memory} steps of memory do not divide into rank {o.rank}"
+        )
+    return first_reason(
+        why_not_shape(feature, n_filters, x.shape[1]),
+        why_not_shape(bias, n_filters // o.rank),
+        why_not_shape(state, x.shape[0], n_memory * n_filters),
+    )
+
+
+def _lower_svdf(
+    context: LoweringContext, o: SVDFOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    """As kernels/internal/reference/svdf.h: a filter weighs the activations it remembers."""
+    n_filters, n_memory = inputs[2].shape
+    activate = ACTIVATIONS[o.fused_activation_function]
+
+    def svdf(
+        x: jax.Array, feature: jax.Array, time: jax.Array, bias: jax.Array | None, state: jax.Array
+    ) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
+        now = matmul(context, x, feature)
+        memory = state.astype(now.dtype).reshape(x.shape[0], n_filters, n_memory)
+        memory = jnp.concatenate([memory[:, :, 1:], now[:, :, None]], 2)
+        filtered = jnp.sum(memory * time.astype(now.dtype)[None], 2)
+        y = jnp.sum(filtered.reshape(x.shape[0], n_filters // o.rank, o.rank), 2)
+        y = y if bias is None else y + along_rows(bias, y)
+        return results(outputs, [activate(y)], [inputs[_SVDF_STATE]], [memory])
+
+    return svdf
+
+
+RNN = OpRule("RNN", RNNOptions, 3, _why_not_rnn, _lower_rnn, variable_inputs, arity=5)
+UNIDIRECTIONAL_SEQUENCE_RNN = OpRule(
+    "UNIDIRECTIONAL_SEQUENCE_RNN",
+    SequenceRNNOptions,
+    3,
+    _why_not_rnn,
+    _lower_sequence,
+    variable_inputs,
+    arity=5,
+)
+BIDIRECTIONAL_SEQUENCE_RNN = OpRule(
+    "BIDIRECTIONAL_SEQUENCE_RNN",
+    BidirectionalSequenceRNNOptions,
+    3,
+    _why_not_bidirectional,
+    _lower_bidirectional,
+    variable_inputs,
+    arity=9,
+)
+SVDF = OpRule("SVDF", SVDFOptions, 4, _why_not_svdf, _lower_svdf, variable_inputs, arity=3)

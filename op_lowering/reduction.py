@@ -1,0 +1,256 @@
+"""Reductions over axes: MEAN, SUM, REDUCE_*, ARG_MAX, ARG_MIN and the running sum CUMSUM.
+
+Semantics: kernels/reduce.cc, kernels/internal/reference/{reduce,arg_min_max,cumsum}.h.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.movement import why_not_axis, why_not_moved
+from jaxdelegate.op_lowering.options import (
+    ArgMaxOptions,
+    ArgMinOptions,
+    CumsumOptions,
+    Options,
+    ReducerOptions,
+)
+from jaxdelegate.op_lowering.pointwise import why_not_stored
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_const,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+_Axes = tuple[int, ...]
+_Reduce = Callable[[jax.Array, _Axes], jax.Array]  # drops the axes
+_Compare = Callable[..., jax.Array]
+_Dtypes = frozenset[np.dtype]
+
+_INDICES: _Dtypes = frozenset(np.dtype(t) for t in (np.int32, np.int64))
+_BOOL: _Dtypes = frozenset([np.dtype(np.bool_)])
+INTEGERS: _Dtypes = frozenset(
+    np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
+
+
+def why_not_ordered(context: LoweringContext, x: TensorSpec, y: TensorSpec | None) -> str | None:
+    """A sentence if `x` cannot be compared as it is stored, or its values handed on as they are to `y`.
+
+    A quantized tensor is ordered as its stored integers are.
+    """
+    return first_reason(why_not_stored(x, FLOATS | INTEGERS), why_not_moved(context, x, y))
+
+
+def why_not_count(outputs: Specs, count: int) -> str | None:
+    """A sentence if the operator does not have `count` outputs."""
+    return None if len(outputs) == count else f"has {len(outputs)} outputs, not {count}"
+
+
+def why_not_axes(x: TensorSpec, axes: TensorSpec) -> str | None:
+    """A sentence if the axes are not known, or one of them is outside the rank of `x`."""
+    reason = first_reason(why_not_const(axes), why_not_dtype(axes, _INDICES))
+    if reason is not None or axes.const is None:
+        return reason
+    rank = len(x.shape)
+    if rank == 0:
+        return None  # the reductions leave the axes of a scalar unread
+    return first_reason(*(why_not_axis(a, rank) for a in axes.const.ravel().tolist()))
+
+
+def _resolve(axes: TensorSpec, rank: int) -> _Axes:
+    if axes.const is None or rank == 0:
+        return ()
+    return tuple(sorted({int(a) % rank for a in axes.const.ravel()}))
+
+
+def _sum(x: jax.Array, axes: _Axes) -> jax.Array:
+    return jnp.sum(x, axis=axes, dtype=x.dtype)
+
+
+def _mean(x: jax.Array, axes: _Axes) -> jax.Array:
+    count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
+    if x.dtype in FLOATS:
+        return jnp.sum(x, axis=axes, dtype=x.dtype) / count  # of nothing: NaN, as the kernel fills
+    total = jnp.sum(x, axis=axes, dtype=np.int64)
+    divisor = jnp.full_like(total, max(count, 1))
+    return lax.div(total, divisor).astype(x.dtype)  # truncates; of nothing: 0
+
+
+def _prod(x: jax.Array, axes: _Axes) -> jax.Array:
+    return jnp.prod(x, axis=axes, dtype=x.dtype)
+
+
+def _extreme(
+    x: jax.Array, axes: _Axes, reduce: _Compare, both: _Compare, worst: float
+) -> jax.Array:
+    """The largest or smallest value, from `worst` on, which is what a reduction of nothing gives.
+
+    A value replaces the best so far only if it is better: NaN never does, nor an infinity on the
+    worst side. A reduction of every axis, though, starts from the first value, and keeps its NaN.
+    """
+    if x.size == 0:
+        shape = [n for i, n in enumerate(x.shape) if i not in axes]
+        return jnp.full(shape, worst, x.dtype)
+    if x.dtype not in FLOATS:
+        return reduce(x, axis=axes)
+    if len(axes) == x.ndim:
+        return reduce(jnp.where(jnp.isnan(x), x.reshape(-1)[0], x), axis=axes)
+    start = jnp.asarray(worst, x.dtype)
+    return both(reduce(jnp.where(jnp.isnan(x), start, x), axis=axes), start)
+
+
+def _max(x: jax.Array, axes: _Axes) -> jax.Array:
+    return _extreme(x, axes, jnp.max, jnp.maximum, limits(x.dtype)[0])
+
+
+def _min(x: jax.Array, axes: _Axes) -> jax.Array:
+    return _extreme(x, axes, jnp.min, jnp.minimum, limits(x.dtype)[1])
+
+
+def limits(dtype: np.dtype) -> tuple[float, float]:
+    """The lowest and the highest finite value of a dtype."""
+    if dtype in FLOATS:
+        return float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _any(x: jax.Array, axes: _Axes) -> jax.Array:
+    return jnp.any(x, axis=axes)
+
+
+def _all(x: jax.Array, axes: _Axes) -> jax.Array:
+    return jnp.all(x, axis=axes)
+
+
+def _reducer(
+    name: str, max_version: int, reduce: _Reduce, dtypes: _Dtypes, *, compares: bool = False
+) -> OpRule:
+    """A rule of the family: inputs x and axes, one output.
+
+    `compares`: the operator hands on one of the values, so that quantized ones need no arithmetic.
+    """
+
+    def why_not(
+        context: LoweringContext, _o: ReducerOptions, inputs: Specs, outputs: Specs
+    ) -> str | None:
+        x, axes = inputs[:2]
+        return first_reason(
+            why_not_axes(x, axes),
+            why_not_ordered(context, x, outputs[0]) if compares else why_not_dtype(x, dtypes),
+        )
+
+    def lower(
+        context: LoweringContext, _o: ReducerOptions, inputs: Specs, outputs: Specs
+    ) -> Function:
+        x, axes = inputs[:2]
+        over = _resolve(axes, len(x.shape))
+        wide = x.dtype if compares else context.precision.accumulator(x.dtype)
+        y = outputs[0]
+
+        def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
+            return (reduce(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
+
+        return run
+
+    return OpRule(name, ReducerOptions, max_version, why_not, lower, arity=2)
+
+
+MEAN = _reducer("MEAN", 3, _mean, FLOATS | _INDICES)
+SUM = _reducer("SUM", 2, _sum, FLOATS | _INDICES)
+REDUCE_PROD = _reducer("REDUCE_PROD", 2, _prod, FLOATS | INTEGERS)
+REDUCE_MAX = _reducer("REDUCE_MAX", 3, _max, FLOATS | INTEGERS, compares=True)
+REDUCE_MIN = _reducer("REDUCE_MIN", 3, _min, FLOATS | INTEGERS, compares=True)
+REDUCE_ANY = _reducer("REDUCE_ANY", 1, _any, _BOOL)
+REDUCE_ALL = _reducer("REDUCE_ALL", 1, _all, _BOOL)
+
+
+def _why_not_arg(
+    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, axis = inputs[:2]
+    reason = first_reason(
+        why_not_one_axis(x, axis),
+        why_not_stored(x, FLOATS | INTEGERS | _BOOL),
+        why_not_moved(context, x),
+        why_not_dtype(outputs[0], _INDICES),
+    )
+    if reason is not None or axis.const is None:
+        return reason
+    empty = x.shape[int(axis.const.ravel()[0])] == 0
+    return f"{x.name!r} has no values along the axis" if empty else None
+
+
+def why_not_one_axis(x: TensorSpec, axis: TensorSpec) -> str | None:
+    """A sentence unless `axis` names one axis of `x`."""
+    reason = first_reason(
+        None if x.shape else f"{x.name!r} is a scalar: it has no axis", why_not_axes(x, axis)
+    )
+    if reason is not None or axis.const is None or axis.const.size == 1:
+        return reason
+    return f"{axis.name!r} holds {axis.const.size} axes, not one"
+
+
+def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array]) -> OpRule:
+    """ARG_MAX or ARG_MIN: the lowest index among equals; NaN loses against every number."""
+
+    def lower(_context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
+        (axis,) = _resolve(inputs[1], len(inputs[0].shape))
+        index_dtype = outputs[0].dtype
+
+        def arg(x: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
+            x = x.astype(np.uint8) if x.dtype == np.bool_ else x
+            return (jnp.argmax(x == _best(x, axis, reduce), axis).astype(index_dtype),)
+
+        return arg
+
+    return OpRule(name, options, 3, _why_not_arg, lower, arity=2)
+
+
+def _best(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
+    """The extreme of the numbers along `axis`, which stays, as 1."""
+    if x.dtype in FLOATS:
+        worst = jnp.inf if reduce is jnp.min else -jnp.inf
+        x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
+    return reduce(x, axis=axis, keepdims=True)
+
+
+ARG_MAX = _arg_rule("ARG_MAX", ArgMaxOptions, jnp.max)
+ARG_MIN = _arg_rule("ARG_MIN", ArgMinOptions, jnp.min)
+
+
+def _why_not_cumsum(
+    _context: LoweringContext, _o: CumsumOptions, inputs: Specs, _outputs: Specs
+) -> str | None:
+    x, axis = inputs[:2]
+    return first_reason(why_not_one_axis(x, axis), why_not_dtype(x, FLOATS | _INDICES))
+
+
+def _lower_cumsum(
+    context: LoweringContext, o: CumsumOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    spec = inputs[0]
+    (axis,) = _resolve(inputs[1], len(spec.shape))
+    accumulator = context.precision.accumulator(spec.dtype)
+    # One zero in front, one value off the end; the other way round in reverse.
+    shift = (-1, 1, 0) if o.reverse else (1, -1, 0)
+    padding = [shift if i == axis else (0, 0, 0) for i in range(len(spec.shape))]
+
+    def cumsum(x: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
+        terms = x.astype(accumulator)
+        if o.exclusive and x.shape[axis]:
+            terms = lax.pad(terms, jnp.zeros((), accumulator), padding)
+        return (lax.cumsum(terms, axis, reverse=o.reverse).astype(x.dtype),)
+
+    return cumsum
+
+
+CUMSUM = OpRule("CUMSUM", CumsumOptions, 1, _why_not_cumsum, _lower_cumsum, arity=2)

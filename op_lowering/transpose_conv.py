@@ -1,0 +1,302 @@
+"""Transposed convolutions: TRANSPOSE_CONV, CONV_3D_TRANSPOSE and MediaPipe's Convolution2DTransposeBias.
+
+Each is the gradient of a convolution with respect to its input: a convolution whose input is dilated by the
+strides and whose filter is mirrored. The filter is laid out once as [*spatial, I, O].
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import (
+    Conv3DOptions,
+    Convolution2DTransposeBiasOptions,
+    Padding,
+    TransposeConvOptions,
+)
+from jaxdelegate.op_lowering.products import (
+    Arithmetic,
+    finish,
+    nothing,
+    why_not_floats,
+    why_not_fused,
+)
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    Lower,
+    Lowered,
+    LoweringContext,
+    OpRule,
+    Prepare,
+    WhyNot,
+    first_reason,
+    optional,
+    why_not_const,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.window import Window, why_not_windows
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spread:
+    """One spatial dimension: where each input value is spread over the output."""
+
+    n_in: int
+    n_out: int
+    size: int
+    stride: int
+    before: int  # how far the first window begins ahead of the output
+    dilation: int = 1
+
+    @property
+    def pads(self) -> tuple[int, int]:
+        """Padding of the dilated input, so that a plain convolution yields n_out values."""
+        reach = (self.size - 1) * self.dilation
+        low = reach - self.before
+        return low, self.n_out + reach - low - ((self.n_in - 1) * self.stride + 1)
+
+    @property
+    def crop(self) -> tuple[int, int, int]:
+        """lax.pad's edges from strides laid side by side to the output."""
+        return -self.before, self.n_out + self.before - self.n_in * self.stride, 0
+
+
+_Spreads = tuple[_Spread, ...]
+
+
+def _why_not_shapes(
+    x: TensorSpec, filter_shape: Shape, bias: TensorSpec | None, rank: int
+) -> str | None:
+    """`filter_shape` is the filter's [*spatial, I, O]."""
+    if len(x.shape) != rank or len(filter_shape) != rank:
+        return f"input {list(x.shape)} and filter must have {rank} dimensions"
+    if min(*x.shape[1:], *filter_shape) <= 0:
+        return f"input {list(x.shape)} or the filter has an empty dimension"
+    if x.shape[-1] != filter_shape[-2]:
+        return f"{x.shape[-1]} input channels for a filter over {filter_shape[-2]}"
+    if bias is not None and math.prod(bias.shape) != filter_shape[-1]:
+        return f"a bias of {math.prod(bias.shape)} values for {filter_shape[-1]} output channels"
+    return None
+
+
+def _why_not_output(windows: tuple[Window, ...], x: Shape, out: Shape, units: int) -> str | None:
+    """The windows of the convolution that this one transposes slide over the output shape asked for."""
+    reason = why_not_windows(windows)
+    if reason is not None:
+        return reason
+    taken = (out[0], *(w.n_out for w in windows), out[-1])
+    if min(out) < 0 or taken != (*x[:-1], units):
+        return f"output shape {list(out)} does not come from input {list(x)}"
+    return None
+
+
+def _transposed(
+    context: LoweringContext,
+    spreads: _Spreads,
+    activation: Act,
+    inputs: tuple[TensorSpec, TensorSpec],
+    outputs: Specs,
+) -> tuple[Function, Prepare]:
+    """(x, laid out filter, bias) -> ([N, *out, O],), and the layout from [*spatial, I, O]."""
+    arithmetic = Arithmetic.of(context, *inputs)
+    apart = all(s.size <= s.stride and s.dilation == 1 for s in spreads)
+    layout, run = (
+        (_by_pixel, _side_by_side) if apart and context.platform == "cpu" else (_mirrored, _xla)
+    )
+
+    def transposed(x: jax.Array, w: jax.Array, bias: Any) -> tuple[jax.Array]:
+        y = run(arithmetic, spreads, x.astype(arithmetic.operand), w)
+        return (finish(y, bias, activation, outputs[0].dtype),)
+
+    return transposed, lambda w: layout(w).astype(arithmetic.operand)
+
+
+def _mirrored(w: Any) -> Any:
+    return w[(slice(None, None, -1),) * (w.ndim - 2)]
+
+
+def _xla(a: Arithmetic, spreads: _Spreads, x: Any, w: Any) -> jax.Array:
+    return a.convolution(
+        x,
+        w,
+        [1] * len(spreads),
+        [s.pads for s in spreads],
+        input_dilation=[s.stride for s in spreads],
+        filter_dilation=[s.dilation for s in spreads],
+    )
+
+
+def _by_pixel(w: Any) -> Any:
+    axes = tuple(range(w.ndim - 2))
+    return w.transpose(w.ndim - 2, *axes, w.ndim - 1)  # [I, *spatial, O]
+
+
+def _side_by_side(a: Arithmetic, spreads: _Spreads, x: Any, w: Any) -> jax.Array:
+    """Windows that do not overlap: one matrix product yields each input pixel's patch of the output."""
+    rank, units = len(spreads), w.shape[-1]
+    y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
+    y = y.reshape(*x.shape[:-1], *(s.size for s in spreads), units)  # [N, *in, *size, O]
+    zero = jnp.zeros((), y.dtype)
+    gaps = [(0, s.stride - s.size, 0) for s in spreads]
+    y = lax.pad(y, zero, [(0, 0, 0)] * (1 + rank) + gaps + [(0, 0, 0)])
+    pairs = [axis for i in range(rank) for axis in (1 + i, 1 + rank + i)]
+    y = y.transpose(0, *pairs, 1 + 2 * rank)
+    y = y.reshape(x.shape[0], *(s.n_in * s.stride for s in spreads), units)
+    return lax.pad(y, zero, [(0, 0, 0), *(s.crop for s in spreads), (0, 0, 0)])
+
+
+def _spread(n_in: int, w: Window) -> _Spread:
+    """From the window that slides over the output."""
+    return _Spread(n_in, w.n_in, w.size, w.stride, w.pads[0], w.dilation)
+
+
+# TRANSPOSE_CONV and CONV_3D_TRANSPOSE: inputs are (output shape, filter, x, bias).
+_Geometry = Callable[
+    [Any, Shape, Shape], tuple[Window, ...]
+]  # options, output shape, [*spatial, I, O]
+
+
+def _windows_2d(o: TransposeConvOptions, out: Shape, w: Shape) -> tuple[Window, ...]:
+    return (
+        Window(out[1], w[0], o.stride_h, o.padding),
+        Window(out[2], w[1], o.stride_w, o.padding),
+    )
+
+
+def _windows_3d(o: Conv3DOptions, out: Shape, w: Shape) -> tuple[Window, ...]:
+    return (
+        Window(out[1], w[0], o.stride_d, o.padding, o.dilation_d_factor),
+        Window(out[2], w[1], o.stride_h, o.padding, o.dilation_h_factor),
+        Window(out[3], w[2], o.stride_w, o.padding, o.dilation_w_factor),
+    )
+
+
+def _asked(shape: TensorSpec) -> Shape:
+    return tuple(int(n) for n in np.asarray(shape.const).ravel())
+
+
+def _why_not_asked(geometry: _Geometry, order: tuple[int, ...]) -> WhyNot:
+    rank = len(order)
+
+    def why_not(_context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+        shape, w, x = inputs[:3]
+        bias = optional(inputs, 3)
+        reason = first_reason(
+            why_not_const(shape),
+            why_not_dtype(shape, np.int32),
+            why_not_floats(x, w, bias, *outputs),
+            why_not_fused(o.fused_activation_function),
+            None if shape.shape == (rank,) else f"{shape.name!r} must hold {rank} values",
+        )
+        if reason is not None or len(w.shape) != rank:
+            return reason or f"filter {list(w.shape)} must have {rank} dimensions"
+        filter_shape = tuple(w.shape[axis] for axis in order)
+        return _why_not_shapes(x, filter_shape, bias, rank) or _why_not_output(
+            geometry(o, _asked(shape), filter_shape), x.shape, _asked(shape), filter_shape[-1]
+        )
+
+    return why_not
+
+
+def _lower_asked(geometry: _Geometry, order: tuple[int, ...]) -> Lower:
+    """`order`: the axes of the file's filter, in the order of [*spatial, I, O]."""
+
+    def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+        shape, w, x = inputs[:3]
+        if 0 in _asked(shape):
+            return nothing(outputs)
+        windows = geometry(o, _asked(shape), tuple(w.shape[axis] for axis in order))
+        spreads = tuple(
+            _Spread(n_in, d.n_in, d.size, d.stride, d.pads[0], d.dilation)
+            for n_in, d in zip(x.shape[1:-1], windows, strict=True)
+        )
+        run, layout = _transposed(context, spreads, o.fused_activation_function, (x, w), outputs)
+        return Lowered(
+            lambda _shape, w, x, bias=None: run(x, w, bias),
+            {1: lambda w: layout(w.transpose(order))},
+        )
+
+    return lower
+
+
+_OHWI = (1, 2, 3, 0)
+_DHWOI = (0, 1, 2, 4, 3)
+
+TRANSPOSE_CONV = OpRule(
+    "TRANSPOSE_CONV",
+    TransposeConvOptions,
+    5,
+    _why_not_asked(_windows_2d, _OHWI),
+    _lower_asked(_windows_2d, _OHWI),
+    arity=3,
+)
+CONV_3D_TRANSPOSE = OpRule(
+    "CONV_3D_TRANSPOSE",
+    Conv3DOptions,
+    1,
+    _why_not_asked(_windows_3d, _DHWOI),
+    _lower_asked(_windows_3d, _DHWOI),
+    arity=3,
+)
+
+
+# Convolution2DTransposeBias: inputs are (x, filter [O, H, W, I], bias).
+def _why_not_bias(
+    _context: LoweringContext,
+    o: Convolution2DTransposeBiasOptions,
+    inputs: Specs,
+    outputs: Specs,
+) -> str | None:
+    x, w = inputs[:2]
+    bias = optional(inputs, 2)
+    if len(w.shape) != 4:
+        return f"filter {list(w.shape)} must have 4 dimensions"
+    return first_reason(
+        why_not_floats(x, w, bias, *outputs),
+        _why_not_shapes(x, tuple(w.shape[axis] for axis in _OHWI), bias, 4),
+        None if min(o.stride_h, o.stride_w) > 0 else f"strides {o.stride_h}, {o.stride_w}",
+    )
+
+
+def _lower_bias(
+    context: LoweringContext,
+    o: Convolution2DTransposeBiasOptions,
+    inputs: Specs,
+    outputs: Specs,
+) -> Function:
+    x, w = inputs[:2]
+    if x.shape[0] == 0:
+        return nothing(outputs)
+    sizes = zip(x.shape[1:3], w.shape[1:3], (o.stride_h, o.stride_w), strict=True)
+    spreads = tuple(_grown(o.padding, n, size, stride) for n, size, stride in sizes)
+    run, layout = _transposed(context, spreads, Act.NONE, (x, w), outputs)
+    return Lowered(
+        lambda x, w, bias=None: run(x, w, bias), {1: lambda w: layout(w.transpose(_OHWI))}
+    )
+
+
+def _grown(padding: Padding, n_in: int, size: int, stride: int) -> _Spread:
+    """MediaPipe's rule: SAME crops what a convolution over the *input* would have padded.
+
+    mediapipe/util/tflite/operations/transpose_conv_bias.cc.
+    """
+    cropped = max(size - (n_in - 1) % stride - 1, 0) if padding is Padding.SAME else 0
+    return _Spread(n_in, (n_in - 1) * stride + size - cropped, size, stride, cropped // 2)
+
+
+CONVOLUTION_2D_TRANSPOSE_BIAS = OpRule(
+    "Convolution2DTransposeBias",
+    Convolution2DTransposeBiasOptions,
+    1,
+    _why_not_bias,
+    _lower_bias,
+    arity=2,
+)

@@ -1,0 +1,94 @@
+"""Windows that slide over [N, *spatial, C]: where they lie, and the slices that they read."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common import window_padding
+from jaxdelegate.op_lowering.options import Padding
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A window sliding along one spatial dimension, as kernels/padding.h places it."""
+
+    n_in: int
+    size: int
+    stride: int
+    padding: Padding
+    dilation: int = 1
+
+    @property
+    def span(self) -> int:
+        """From the first value that the window reads to the last, both counted."""
+        return (self.size - 1) * self.dilation + 1
+
+    @property
+    def n_out(self) -> int:
+        """How many places the window takes."""
+        if self.padding is Padding.SAME:
+            return -(-self.n_in // self.stride)
+        return max((self.n_in + self.stride - self.span) // self.stride, 0)
+
+    @functools.cached_property
+    def pads(self) -> tuple[int, int]:
+        """Padding before and after."""
+        return window_padding(self.padding, self.n_in, self.size, self.stride, self.dilation)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the window takes one place and reads every value there."""
+        return self.n_out == 1 and self.size - self.pads[0] >= self.n_in and self.dilation == 1
+
+
+Windows = tuple[Window, ...]
+
+
+def why_not_windows(windows: Windows) -> str | None:
+    """A sentence for windows without size, stride or dilation."""
+    for w in windows:
+        if min(w.size, w.stride, w.dilation) <= 0:
+            return (
+                f"a window of {w.size} values by stride {w.stride} and dilation {w.dilation}: "
+                "all must be positive"
+            )
+    return None
+
+
+def why_not_fit(windows: Windows) -> str | None:
+    """A sentence for VALID windows so much larger than the input that LiteRT refuses the output size."""
+    for w in windows:
+        if w.padding is Padding.VALID and w.n_in + w.stride - w.span <= -w.stride:
+            return f"a VALID window over {w.span} values does not fit into {w.n_in}"
+    return None
+
+
+def pad_windows(x: Any, windows: Windows, value: Any) -> jax.Array:
+    """Pad the spatial dimensions of [N, *spatial, ...] for the windows."""
+    behind = x.ndim - 1 - len(windows)
+    edges = [(0, 0, 0), *((*w.pads, 0) for w in windows), *[(0, 0, 0)] * behind]
+    return lax.pad(x, jnp.asarray(value, x.dtype), edges)
+
+
+def taps(windows: Windows) -> Iterator[tuple[int, ...]]:
+    """Every place within the window, in row-major order."""
+    return iter(np.ndindex(*(w.size for w in windows)))
+
+
+def read_tap(padded: Any, windows: Windows, tap: Sequence[int]) -> jax.Array:
+    """What the windows read at one tap: [N, *padded, ...] -> [N, *out, ...], a strided slice."""
+    behind = padded.ndim - 1 - len(windows)
+    first = [t * w.dilation for t, w in zip(tap, windows, strict=True)]
+    past = [i + (w.n_out - 1) * w.stride + 1 for i, w in zip(first, windows, strict=True)]
+    return lax.slice(
+        padded,
+        [0, *first, *[0] * behind],
+        [padded.shape[0], *past, *padded.shape[padded.ndim - behind :]],
+        [1, *(w.stride for w in windows), *[1] * behind],
+    )

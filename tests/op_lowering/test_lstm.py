@@ -1,0 +1,307 @@
+import dataclasses
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import (
+    BidirectionalSequenceLSTMOptions,
+    LSTMKernelType,
+    LSTMOptions,
+    UnidirectionalSequenceLSTMOptions,
+)
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import Arg, Case, const, f32, of, variable
+from jaxdelegate.testing.stateful import litert_twice, twice
+
+BATCH, TIME, INPUT, CELL = 3, 4, 5, 6
+NO_FLOAT16 = "the kernel takes float32 only"
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Which of a cell's tensors are there."""
+
+    cifg: bool = False
+    peephole: bool = False
+    projection: int = 0  # its outputs; 0: none
+    projection_bias: bool = False
+    norm: bool = False
+    diagonal: bool = False
+    aux: int = 0  # width of the auxiliary input that has weights
+
+    @property
+    def n_output(self) -> int:
+        return self.projection or CELL
+
+
+def weights(*shape: int, seed: int = 0) -> Arg:
+    return const(f32(*shape, low=-0.8, high=0.8, seed=seed))
+
+
+def gates(form: Form, *shape: int, seed: int = 0) -> list[Arg | None]:
+    """One tensor for the input, forget, cell and output gate."""
+    tensors: list[Arg | None] = [weights(*shape, seed=seed + i) for i in range(4)]
+    return [None, *tensors[1:]] if form.cifg else tensors
+
+
+def cell(form: Form, seed: int = 0) -> list[Arg | None]:
+    """Weights, recurrent weights, peepholes, biases, projection: 17 tensors."""
+    recurrent = (CELL,) if form.diagonal else (CELL, form.n_output)
+    peepholes = gates(form, CELL, seed=seed + 20) if form.peephole else [None] * 4
+    return [
+        *gates(form, CELL, INPUT, seed=seed),
+        *gates(form, *recurrent, seed=seed + 10),
+        *(peepholes[i] for i in (0, 1, 3)),
+        *gates(form, CELL, seed=seed + 30),
+        weights(form.n_output, CELL, seed=seed) if form.projection else None,
+        weights(form.n_output, seed=seed) if form.projection_bias else None,
+    ]
+
+
+def full(form: Form, x: Arg, *, flat: bool = False) -> list[Arg | None]:
+    """The 24 inputs of LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM; 20 without layer norm."""
+    sizes = (BATCH, form.n_output), (BATCH, CELL)
+    states = [variable(*((n * m,) if flat else (n, m))) for n, m in sizes]
+    norms = gates(form, CELL, seed=40) if form.norm else []
+    return [x, *cell(form), *states, *norms]
+
+
+def both(form: Form, x: Arg, aux: Arg | None = None, batch: int = BATCH) -> list[Arg | None]:
+    """The 48 inputs of BIDIRECTIONAL_SEQUENCE_LSTM."""
+    states = [variable(batch, form.n_output), variable(batch, CELL)] * 2
+    aux_weights = [
+        t
+        for seed in (50, 60)
+        for t in (gates(form, CELL, form.aux, seed=seed) if form.aux else [None] * 4)
+    ]
+    return [x, *cell(form), *cell(form, seed=100), *states, aux, *aux_weights]
+
+
+FORMS = {
+    "plain": Form(),
+    "cifg": Form(cifg=True),
+    "peephole": Form(peephole=True),
+    "cifg-peephole": Form(cifg=True, peephole=True),
+    "projection": Form(projection=4),
+    "projection-bias": Form(projection=4, projection_bias=True),
+    "norm": Form(norm=True),
+    "norm-cifg": Form(norm=True, cifg=True),
+    "everything": Form(peephole=True, projection=4, projection_bias=True, norm=True),
+}
+CLIPS = {"cell": (0.3, 0.0), "projection": (0.0, 0.2), "both": (0.3, 0.2)}
+
+
+def lstm(label: str, inputs: list[Arg | None], options: LSTMOptions, **details: Any) -> Case:
+    return Case("LSTM", label, inputs, options, accumulated=16, **details)
+
+
+def tanh(**details: Any) -> LSTMOptions:
+    return LSTMOptions(fused_activation_function=Act.TANH, **details)
+
+
+STEP = [lstm(name, full(form, f32(BATCH, INPUT)), tanh()) for name, form in FORMS.items()]
+STEP += [
+    lstm(
+        f"clip-{name}",
+        full(Form(projection=4), f32(BATCH, INPUT)),
+        tanh(cell_clip=clip, proj_clip=proj_clip),
+    )
+    for name, (clip, proj_clip) in CLIPS.items()
+]
+STEP += [
+    lstm(
+        act.name.lower(),
+        full(Form(), f32(BATCH, INPUT)),
+        LSTMOptions(fused_activation_function=act),
+    )
+    for act in (Act.RELU, Act.RELU_N1_TO_1, Act.RELU6, Act.SIGN_BIT)
+]
+STEP += [
+    lstm("flat-states", full(Form(), f32(BATCH, INPUT), flat=True), tanh()),
+    lstm("24-inputs-no-norm", [*full(Form(), f32(BATCH, INPUT)), *[None] * 4], tanh()),
+]
+NO_ACTIVATION = lstm("none", full(Form(), f32(BATCH, INPUT)), LSTMOptions())
+
+
+def basic(label: str, x: Arg, h: Arg, c: Arg) -> Case:
+    n_cell, n_input = c.value.shape[1], x.value.shape[1]
+    inputs = [x, h, weights(4 * n_cell, n_input + n_cell), weights(4 * n_cell), c]
+    options = LSTMOptions(kernel_type=LSTMKernelType.BASIC, fused_activation_function=Act.TANH)
+    return lstm(label, inputs, options, outputs=[np.float32] * 4, version=2)
+
+
+BASIC = [
+    basic("basic", f32(3, 5), f32(3, 4, seed=1), f32(3, 4, seed=2)),
+    basic("basic-variables", f32(2, 3), variable(2, 5), variable(2, 5)),
+    basic("basic-one-variable", f32(1, 3), f32(1, 2), variable(1, 2)),
+]
+
+
+def sequence(
+    label: str, inputs: list[Arg | None], *, time_major: bool = True, **details: Any
+) -> Case:
+    litert = details.pop("litert", None)
+    options = UnidirectionalSequenceLSTMOptions(
+        fused_activation_function=Act.TANH, time_major=time_major, **details
+    )
+    name = "UNIDIRECTIONAL_SEQUENCE_LSTM"
+    return Case(name, label, inputs, options, accumulated=32, litert=litert)
+
+
+def series(*, time_major: bool, n_time: int = TIME, batch: int = BATCH, width: int = INPUT) -> Arg:
+    return f32(*((n_time, batch) if time_major else (batch, n_time)), width)
+
+
+SERIES = series(time_major=True)
+ORDERS = {"time-major": True, "batch-major": False}
+SEQUENCE = [
+    sequence(f"{name}-{order}", full(FORMS[name], series(time_major=major)), time_major=major)
+    for order, major in ORDERS.items()
+    for name in ("plain", "cifg-peephole", "everything")
+]
+SEQUENCE += [
+    sequence("clips", full(FORMS["projection"], SERIES), cell_clip=0.3, proj_clip=0.2),
+    sequence("diagonal", full(Form(diagonal=True), SERIES), diagonal_recurrent_tensors=True),
+    sequence(
+        "diagonal-cifg-batch-major",
+        full(Form(diagonal=True, cifg=True), series(time_major=False)),
+        time_major=False,
+    ),
+    sequence("one-step", full(Form(), series(time_major=True, n_time=1))),
+    sequence(
+        "no-step", full(Form(), series(time_major=True, n_time=0)), litert="refuses empty tensors"
+    ),
+    sequence(
+        "run-time-weights",
+        [a if a is None else dataclasses.replace(a, is_const=False) for a in full(Form(), SERIES)],
+    ),
+]
+
+
+def bidirectional(label: str, inputs: list[Arg | None], **details: Any) -> Case:
+    litert = details.pop("litert", None)
+    options = BidirectionalSequenceLSTMOptions(fused_activation_function=Act.TANH, **details)
+    outputs = [np.float32] * (1 if options.merge_outputs else 2)
+    name = "BIDIRECTIONAL_SEQUENCE_LSTM"
+    return Case(name, label, inputs, options, outputs, accumulated=32, litert=litert)
+
+
+BOTH = [
+    bidirectional(
+        f"{name}-{order}-{'merged' if merge else 'apart'}",
+        both(FORMS[name], series(time_major=major)),
+        time_major=major,
+        merge_outputs=merge,
+        litert="batch major merged reads beyond its states" if merge and not major else None,
+    )
+    for order, major in ORDERS.items()
+    for merge in (False, True)
+    for name in ("plain", "cifg-peephole")
+]
+AUX = f32(TIME, BATCH, 7, seed=9)
+BOTH += [
+    bidirectional(
+        "projection-clips", both(FORMS["projection-bias"], SERIES), cell_clip=0.3, proj_clip=0.2
+    ),
+    bidirectional("aux", both(Form(aux=7), SERIES, AUX)),
+    bidirectional("aux-cifg-merged", both(Form(aux=7, cifg=True), SERIES, AUX), merge_outputs=True),
+    bidirectional("aux-instead", both(Form(), SERIES, f32(TIME, BATCH, INPUT, seed=9))),
+    bidirectional(
+        "aux-instead-batch-major",
+        both(Form(), series(time_major=False), f32(BATCH, TIME, INPUT, seed=9)),
+        time_major=False,
+    ),
+    bidirectional(
+        "one-row-merged-batch-major",
+        both(Form(), series(time_major=False, batch=1), batch=1),
+        time_major=False,
+        merge_outputs=True,
+    ),
+]
+
+
+def narrow(dtype: Any) -> Case:
+    case = SEQUENCE[2]
+    inputs = [
+        None if a is None else dataclasses.replace(a, value=a.value.astype(dtype))
+        for a in case.inputs
+    ]
+    label = f"{np.dtype(dtype)}"
+    return dataclasses.replace(case, label=label, inputs=inputs, litert=NO_FLOAT16)
+
+
+NARROW = [narrow(np.float16), narrow(ml_dtypes.bfloat16)]
+CASES = STEP + BASIC + SEQUENCE + BOTH + NARROW
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering_matches_the_reference(case: Case) -> None:
+    rule = RULES[case.name]
+    case.check(twice(case, lambda c: c.run_lowered(rule)), twice(case, Case.run_reference))
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", [c for c in [*CASES, NO_ACTIVATION] if c.litert is None], ids=str)
+def test_reference_matches_litert(case: Case) -> None:
+    want = litert_twice(case)
+    case.check(twice(case, Case.run_reference)[: len(want)], want)
+
+
+def reason(case: Case) -> str | None:
+    inputs, outputs = case.specs()
+    return RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+
+
+def with_inputs(case: Case, changes: dict[int, Arg | None]) -> Case:
+    inputs = [changes.get(i, a) for i, a in enumerate(case.inputs)]
+    return dataclasses.replace(case, inputs=inputs)
+
+
+PLAIN, STEP_WITH_ALL = STEP[0], STEP[8]
+INT8 = dataclasses.replace(
+    const(of(np.int8, CELL, INPUT, low=-127, high=127)),
+    quantization=Quantization(np.array([0.01], np.float32), np.array([0])),
+)
+REFUSED = {
+    "quantized int8": with_inputs(PLAIN, {2: INT8}),
+    "is float16, not one of float32": with_inputs(
+        PLAIN, {13: const(f32(CELL).value.astype(np.float16))}
+    ),
+    "lacks its weights": with_inputs(PLAIN, {14: None}),
+    "the input gate has tensors": with_inputs(PLAIN, {1: None}),
+    "projection bias without": with_inputs(STEP_WITH_ALL, {16: None}),
+    "need projection weights": with_inputs(STEP_WITH_ALL, {16: None, 17: None}),
+    "peephole tensors are incomplete": with_inputs(STEP_WITH_ALL, {10: None}),
+    "layer norm tensors are incomplete": with_inputs(STEP_WITH_ALL, {22: None}),
+    "has shape [6, 4], not [6, 5]": with_inputs(PLAIN, {3: weights(CELL, INPUT - 1)}),
+    "has shape [3, 5], not [3, 6]": with_inputs(PLAIN, {19: variable(BATCH, CELL - 1)}),
+    "input 18 holds state": with_inputs(PLAIN, {18: f32(BATCH, CELL)}),
+    "is a variable tensor, but holds no state": with_inputs(PLAIN, {15: variable(CELL)}),
+    "has rank 3": with_inputs(PLAIN, {0: f32(BATCH, INPUT, 1)}),
+    "has 21 inputs": dataclasses.replace(PLAIN, inputs=[*PLAIN.inputs, None]),
+    "scratch memory": NO_ACTIVATION,
+    "clip is negative": dataclasses.replace(PLAIN, options=tanh(cell_clip=-1.0)),
+    "needs 5 inputs": dataclasses.replace(
+        PLAIN, options=BASIC[0].options, outputs=BASIC[0].outputs
+    ),
+    "has shape [16], not [20]": with_inputs(BASIC[1], {3: weights(16)}),
+    "has weights for an auxiliary input": bidirectional("", both(Form(aux=7), SERIES)),
+    "one direction has weights": with_inputs(BOTH[9], dict.fromkeys(range(44, 48))),
+    "auxiliary weight tensors are incomplete": with_inputs(BOTH[9], {40: None}),
+    "not [4, 3, 5]": bidirectional("", both(Form(), SERIES, AUX)),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refuses(sentence: str) -> None:
+    assert sentence in (reason(REFUSED[sentence]) or "")
+
+
+def test_reference_refuses_quantized_weights() -> None:
+    with pytest.raises(TypeError, match="floats only"):
+        with_inputs(PLAIN, {2: INT8}).run_reference()

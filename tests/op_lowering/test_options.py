@@ -1,0 +1,171 @@
+import dataclasses
+import enum
+import typing
+from typing import Any
+
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from flatbuffers import flexbuffers
+
+from jaxdelegate.model import read_model
+from jaxdelegate.op_lowering import options as all_options
+from jaxdelegate.op_lowering.options import (
+    CustomOptions,
+    NoOptions,
+    Options,
+    custom_options,
+    default_options,
+)
+from jaxdelegate.testing import ModelBuilder
+
+TABLES = sorted(
+    (c for c in vars(all_options).values() if isinstance(c, type) and issubclass(c, Options)),
+    key=lambda c: c.__name__,
+)
+TABLES = [c for c in TABLES if c.operators and not issubclass(c, CustomOptions)]
+UNIONS = (schema.BuiltinOptions, schema.BuiltinOptions2)
+
+
+def snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+
+
+def other_value(hint: Any, default: Any, name: str) -> Any:
+    """A value of the field's type that is not the default, and fits the schema's narrow fields."""
+    if typing.get_origin(hint) is tuple:
+        element = typing.get_args(hint)[0]
+        return tuple(other_value(element, None, name) for _ in range(2))
+    if hint is bool:
+        return not default
+    if issubclass(hint, enum.Enum):
+        return next((member for member in reversed(hint) if member != default), default)
+    others = {float: 0.625, str: "Straße", bytes: b"\x00\x01\xff"}
+    return others.get(hint, 1 if "subgraph" in name else 5)
+
+
+def changed(cls: type[Options]) -> Options:
+    hints = typing.get_type_hints(cls)
+    return cls(
+        **{f.name: other_value(hints[f.name], f.default, f.name) for f in dataclasses.fields(cls)}
+    )
+
+
+def written_and_read(name: str, options: Options | None) -> Any:
+    builder = ModelBuilder()
+    y = builder.tensor((1,))
+    builder.operator(name, [builder.input((1,))], [y], options)
+    builder.outputs(y)
+    builder.subgraph("called")
+    (operator,) = read_model(builder.build()).subgraphs[0].operators
+    return operator
+
+
+@pytest.mark.parametrize("cls", TABLES, ids=lambda c: c.__name__)
+def test_every_field_survives_the_file(cls: type[Options]) -> None:
+    for name in cls.operators:
+        operator = written_and_read(name, changed(cls))
+        assert operator.name == name
+        assert operator.options == changed(cls)
+
+
+@pytest.mark.parametrize("cls", TABLES, ids=lambda c: c.__name__)
+def test_the_table_has_the_schema_s_fields_and_defaults(cls: type[Options]) -> None:
+    fields = {
+        snake(name): value for name, value in vars(getattr(schema, f"{cls.__name__}T")()).items()
+    }
+    ours = {f.name: f.default for f in dataclasses.fields(cls)}
+    assert list(ours) == list(fields)
+    assert {name: value or None for name, value in ours.items()} == {
+        name: value or None for name, value in fields.items()
+    }
+
+
+def test_every_options_table_of_the_schema_has_a_class() -> None:
+    names = {name for union in UNIONS for name in vars(union) if name[0] != "_"} - {"NONE"}
+    assert names == {c.__name__ for c in TABLES}
+
+
+def test_every_operator_of_a_table_exists_and_has_one_table() -> None:
+    names = [name for c in TABLES for name in c.operators]
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not hasattr(schema.BuiltinOperator, name)] == []
+
+
+@pytest.mark.parametrize(
+    "cls", [c for c in TABLES if not dataclasses.fields(c)], ids=lambda c: c.__name__
+)
+def test_a_table_without_fields_is_the_same_as_none(cls: type[Options]) -> None:
+    assert written_and_read(cls.operators[0], NoOptions()).options == cls()
+
+
+@pytest.mark.parametrize("name", ["CONV_2D", "RESHAPE", "RELU", "STABLEHLO_IOTA"])
+def test_an_operator_without_its_table_has_the_defaults(name: str) -> None:
+    assert written_and_read(name, NoOptions()).options == default_options(name)
+
+
+DETECTION = {"max_detections": 7, "x_scale": 5.0, "use_regular_nms": True, "w_scale": 4}
+
+
+def test_a_flexbuffer_of_a_known_custom_operator_is_read() -> None:
+    data = bytes(flexbuffers.Dumps({**DETECTION, "later_field": [1, {"deep": "x"}]}))
+    operator = written_and_read("TFLite_Detection_PostProcess", CustomOptions(data))
+    assert operator.custom
+    assert operator.custom_options == operator.options.data == data
+    assert {name: getattr(operator.options, name) for name in DETECTION} == DETECTION
+    assert operator.options.detections_per_class == 100  # absent: the default
+
+
+def test_a_custom_operator_nobody_knows_keeps_its_bytes() -> None:
+    operator = written_and_read("MyOperator", CustomOptions(b"\x01\x02"))
+    assert (operator.name, operator.custom, operator.builtin_code) == ("MyOperator", True, 32)
+    assert operator.options == CustomOptions(b"\x01\x02")
+
+
+def test_convolution_2d_transpose_bias_reads_its_c_struct() -> None:
+    options = custom_options(
+        "Convolution2DTransposeBias", bytes([2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0])
+    )
+    assert (options.padding.name, options.stride_w, options.stride_h) == ("VALID", 3, 4)  # type: ignore[attr-defined]
+
+
+def _self_reference() -> bytes:
+    """A flexbuffer vector whose elements are the vector: read whole, it has no end."""
+    return bytes([2, 1, 2, 0x28, 0x28, 3, 0x28, 1])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x00", b"\xff" * 40, bytes(flexbuffers.Dumps([1, 2])), _self_reference(), bytes(1 << 17)],
+    ids=["short", "ones", "vector", "endless", "long"],
+)
+def test_a_damaged_flexbuffer_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(
+        ValueError, match=r"want a readable flexbuffer map|want at most 65536 bytes"
+    ):
+        custom_options("TFLite_Detection_PostProcess", data)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"ksize": 3}, "cannot convert"),
+        ({"ksize": [[1]]}, "no number"),
+        ({"ksize": {"a": [1]}}, "no number"),
+        ({"padding": 3}, "no string"),
+    ],
+    ids=str,
+)
+def test_an_entry_of_another_type_is_a_value_error(entry: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        custom_options("AvgPool3D", bytes(flexbuffers.Dumps(entry)))
+    with pytest.raises(ValueError, match="no number"):
+        custom_options("TFLite_Detection_PostProcess", bytes(flexbuffers.Dumps({"x_scale": [1]})))
+
+
+@pytest.mark.parametrize(
+    "window", [[1, 2, 3, 4, 5], [1, 2, 3], [1, 300, 70000], [], [1, 2.0]], ids=str
+)
+def test_vectors_and_strings_of_a_flexbuffer_are_read(window: list[Any]) -> None:
+    data = flexbuffers.Dumps({"ksize": window, "padding": "SAME"})
+    options: Any = custom_options("AvgPool3D", bytes(data))
+    assert (options.ksize, options.padding, options.data_format) == (tuple(window), "SAME", "NDHWC")

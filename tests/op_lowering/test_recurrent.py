@@ -1,0 +1,217 @@
+import dataclasses
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import (
+    BidirectionalSequenceRNNOptions,
+    RNNOptions,
+    SequenceRNNOptions,
+    SVDFOptions,
+)
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import Sparsity
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import Arg, Case, const, f32, of, value, variable
+from jaxdelegate.testing.stateful import litert_twice, twice
+
+BATCH, TIME, INPUT, UNITS = 3, 4, 5, 6
+ORDERS = {"time-major": True, "batch-major": False}
+
+
+def weights(*shape: int, seed: int = 0) -> Arg:
+    return const(f32(*shape, low=-0.8, high=0.8, seed=seed))
+
+
+def cell(seed: int = 0, units: int = UNITS) -> list[Arg]:
+    """Weights, recurrent weights, bias, state."""
+    shapes = (units, INPUT), (units, units), (units,)
+    return [*(weights(*s, seed=seed + i) for i, s in enumerate(shapes)), variable(BATCH, units)]
+
+
+def series(time_major: bool, width: int = INPUT, n_time: int = TIME, seed: int = 0) -> Arg:
+    return f32(*((n_time, BATCH) if time_major else (BATCH, n_time)), width, seed=seed)
+
+
+RNN = [
+    Case("RNN", act.name, [f32(BATCH, INPUT), *cell()], RNNOptions(act), accumulated=16)
+    for act in Act
+]
+SEQUENCE = [
+    Case(
+        "UNIDIRECTIONAL_SEQUENCE_RNN",
+        f"{act.name}-{order}-{n_time}",
+        [series(major, n_time=n_time), *cell()],
+        SequenceRNNOptions(time_major=major, fused_activation_function=act),
+        accumulated=32,
+        litert=None if n_time else "refuses empty tensors",
+    )
+    for order, major in ORDERS.items()
+    for act, n_time in ((Act.TANH, TIME), (Act.RELU6, 1), (Act.NONE, 0))
+]
+
+
+def bidirectional(
+    label: str, *, time_major: bool, merge: bool = False, aux: int = 0, instead: bool = False
+) -> Case:
+    """`aux`: width of the auxiliary input with weights; `instead`: an auxiliary input without."""
+    second = series(time_major, aux or INPUT, seed=9) if aux or instead else None
+    aux_weights = [weights(n, aux, seed=n) if aux else None for n in (UNITS, UNITS - 2)]
+    return Case(
+        "BIDIRECTIONAL_SEQUENCE_RNN",
+        label,
+        [series(time_major), *cell(), *cell(40, UNITS - 2), second, *aux_weights],
+        BidirectionalSequenceRNNOptions(
+            time_major=time_major, merge_outputs=merge, fused_activation_function=Act.TANH
+        ),
+        [np.float32] * (1 if merge else 2),
+        accumulated=32,
+    )
+
+
+BOTH = [
+    bidirectional(
+        f"{order}-{'merged' if merge else 'apart'}-{kind}", time_major=major, merge=merge, **aux
+    )
+    for order, major in ORDERS.items()
+    for merge in (False, True)
+    for kind, aux in {"alone": {}, "aux": {"aux": INPUT}, "instead": {"instead": True}}.items()
+]
+# Time major, the kernel steps through an auxiliary input by the width of the input.
+WIDE = [bidirectional("wide-aux-batch-major", time_major=False, aux=7)]
+WIDE += [
+    dataclasses.replace(
+        bidirectional("wide-aux-time-major", time_major=True, aux=7), litert="reads at wrong places"
+    )
+]
+
+
+def svdf(
+    label: str, rank: int, units: int, memory: int, *, bias: bool = True, act: Act = Act.NONE
+) -> Case:
+    n_filters = rank * units
+    inputs = [
+        f32(BATCH, INPUT),
+        weights(n_filters, INPUT),
+        weights(n_filters, memory),
+        weights(units) if bias else None,
+        variable(BATCH, memory * n_filters),
+    ]
+    return Case("SVDF", label, inputs, SVDFOptions(rank, act), accumulated=32)
+
+
+SVDF = [
+    svdf("rank-1", 1, 4, 10),
+    svdf("rank-2-relu", 2, 3, 8, act=Act.RELU),
+    svdf("no-bias", 2, 4, 5, bias=False),
+    svdf("memory-of-one", 3, 2, 1, act=Act.TANH),
+]
+
+
+def narrow(case: Case, dtype: Any) -> Case:
+    def cast(a: Arg | None) -> Arg | None:
+        return None if a is None else dataclasses.replace(a, value=a.value.astype(dtype))
+
+    return dataclasses.replace(
+        case,
+        label=f"{case.label}-{np.dtype(dtype)}",
+        inputs=[cast(a) for a in case.inputs],
+        litert="the kernel takes float32 only",
+    )
+
+
+NARROW = [
+    narrow(case, dtype)
+    for case in (SEQUENCE[0], SVDF[1])
+    for dtype in (np.float16, ml_dtypes.bfloat16)
+]
+CASES = RNN + SEQUENCE + BOTH + WIDE + SVDF + NARROW
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering_matches_the_reference(case: Case) -> None:
+    rule = RULES[case.name]
+    case.check(twice(case, lambda c: c.run_lowered(rule)), twice(case, Case.run_reference))
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
+def test_reference_matches_litert(case: Case) -> None:
+    want = litert_twice(case)
+    case.check(twice(case, Case.run_reference)[: len(want)], want)
+
+
+@pytest.mark.parametrize("act", [Act.RELU, Act.RELU_N1_TO_1, Act.RELU6])
+def test_bounded_activations_turn_nan_into_their_lower_bound(act: Act) -> None:
+    nan = value(np.full((BATCH, INPUT), np.nan, np.float32))
+    case = Case("RNN", act.name, [nan, *cell()], RNNOptions(act))
+    want = case.run_litert()
+    assert not np.isnan(want[0]).any()
+    case.check(case.run_reference()[:1], want)
+    case.check(case.run_lowered(RULES["RNN"])[:1], want)
+
+
+def with_inputs(case: Case, changes: dict[int, Arg | None]) -> Case:
+    inputs = [changes.get(i, a) for i, a in enumerate(case.inputs)]
+    return dataclasses.replace(case, inputs=inputs)
+
+
+def reason(case: Case) -> str | None:
+    inputs, outputs = case.specs()
+    return RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+
+
+INT8 = dataclasses.replace(
+    const(of(np.int8, UNITS, INPUT, low=-127, high=127)),
+    quantization=Quantization(np.array([0.01], np.float32), np.array([0])),
+)
+REFUSED = {
+    "quantized int8": with_inputs(RNN[0], {1: INT8}),
+    "is int32, not one of float32": with_inputs(RNN[0], {3: const(of(np.int32, UNITS))}),
+    "input 4 holds state, but": with_inputs(RNN[0], {4: f32(BATCH, UNITS)}),
+    "has shape [2, 6], not [3, 6]": with_inputs(RNN[0], {4: variable(2, UNITS)}),
+    "has shape [6, 5], not [6, 6]": with_inputs(RNN[0], {2: weights(UNITS, INPUT)}),
+    "needs 5 inputs": with_inputs(RNN[0], {3: None}),
+    "has 6 inputs, not 5": dataclasses.replace(RNN[0], inputs=[*RNN[0].inputs, None]),
+    "has rank 4, not 3": with_inputs(SEQUENCE[0], {0: f32(TIME, BATCH, INPUT, 1)}),
+    "one direction has weights": with_inputs(BOTH[1], {11: None}),
+    "not that input": with_inputs(BOTH[1], {9: None}),
+    "has shape [4, 2, 5], not [4, 3, 5]": with_inputs(BOTH[1], {9: f32(TIME, 2, INPUT)}),
+    "has shape [3, 4, 7], not [3, 4, 5]": with_inputs(BOTH[8], {9: f32(BATCH, TIME, 7)}),
+    "do not divide into rank 4": dataclasses.replace(SVDF[1], options=SVDFOptions(4)),
+    "not [3, 48]": with_inputs(SVDF[1], {4: variable(BATCH, 47)}),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refuses(sentence: str) -> None:
+    assert sentence in (reason(REFUSED[sentence]) or "")
+
+
+def test_refuses_a_missing_output() -> None:
+    inputs, outputs = BOTH[0].specs()
+    rule = RULES[BOTH[0].name]
+    why = rule.reason(LoweringContext(), BOTH[0].op_options, inputs, outputs[:1])
+    assert why == "has 1 outputs, not 2"
+
+
+def test_refuses_sparse_weights() -> None:
+    inputs, outputs = RNN[0].specs()
+    sparse = dataclasses.replace(inputs[1], sparsity=Sparsity((0, 1), (), ()))
+    why = RULES["RNN"].reason(
+        LoweringContext(), RNN[0].op_options, (inputs[0], sparse, *inputs[2:]), outputs
+    )
+    assert "stored sparse" in (why or "")
+
+
+@pytest.mark.parametrize("case", [RNN[0], SVDF[0]], ids=str)
+def test_reference_refuses_quantized_weights(case: Case) -> None:
+    quantized = dataclasses.replace(
+        const(case.inputs[1].value.astype(np.int8)), quantization=INT8.quantization
+    )
+    with pytest.raises(TypeError, match="floats only"):
+        with_inputs(case, {1: quantized}).run_reference()

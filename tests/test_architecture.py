@@ -1,0 +1,188 @@
+"""Imports point one way, and importing the reference does not load jax."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
+
+NUMBERS = ("jaxdelegate.quant",)
+WORDS = (
+    "jaxdelegate.op_lowering.options",
+    "jaxdelegate.op_lowering.dtypes",
+    "jaxdelegate.op_lowering.spec",
+)
+RECORD = ("jaxdelegate.model", "jaxdelegate.errors", *WORDS, *NUMBERS)
+
+# Room -> what it may import from this package. Of several prefixes the longest one counts.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "jaxdelegate.errors": (),
+    "jaxdelegate.version": (),
+    "jaxdelegate.quant": NUMBERS,
+    "jaxdelegate.op_lowering.options": ("jaxdelegate.op_lowering.options",),
+    "jaxdelegate.op_lowering.dtypes": WORDS,
+    "jaxdelegate.op_lowering.spec": (*WORDS, *NUMBERS),
+    "jaxdelegate.op_lowering": ("jaxdelegate.op_lowering", *NUMBERS),
+    "jaxdelegate.model": (*RECORD, "jaxdelegate.reading"),
+    "jaxdelegate.reading": (*RECORD, "jaxdelegate.reading"),
+    "jaxdelegate.reference": ("jaxdelegate.reference", *WORDS, *NUMBERS),
+    "jaxdelegate.report": ("jaxdelegate.report",),
+    "jaxdelegate.partition": (),
+    "jaxdelegate.options": ("jaxdelegate.errors",),
+    "jaxdelegate.passes": (*RECORD, "jaxdelegate.reference"),
+    "jaxdelegate.simple_delegate": (*RECORD, "jaxdelegate.report"),
+    "jaxdelegate.compiler": (*RECORD, "jaxdelegate.op_lowering", "jaxdelegate.passes"),
+    "jaxdelegate.delegate": (
+        *RECORD,
+        "jaxdelegate.compiler",
+        "jaxdelegate.op_lowering",
+        "jaxdelegate.options",
+        "jaxdelegate.report",
+        "jaxdelegate.simple_delegate",
+    ),
+    "jaxdelegate.plan": (
+        *RECORD,
+        "jaxdelegate.passes",
+        "jaxdelegate.reference",
+        "jaxdelegate.report",
+        "jaxdelegate.simple_delegate",
+    ),
+    "jaxdelegate.host": (
+        *RECORD,
+        "jaxdelegate.partition",
+        "jaxdelegate.passes",
+        "jaxdelegate.plan",
+        "jaxdelegate.report",
+        "jaxdelegate.simple_delegate",
+    ),
+    "jaxdelegate.details": RECORD,
+    "jaxdelegate.interpreter": (
+        *RECORD,
+        "jaxdelegate.details",
+        "jaxdelegate.host",
+        "jaxdelegate.simple_delegate",
+    ),
+    "jaxdelegate.function": (
+        *RECORD,
+        "jaxdelegate.compiler",
+        "jaxdelegate.delegate",
+        "jaxdelegate.host",
+    ),
+    "jaxdelegate.testing": (
+        *RECORD,
+        "jaxdelegate.op_lowering.rule",
+        "jaxdelegate.reference",
+        "jaxdelegate.testing",
+    ),
+}
+ABOVE_ALL = (
+    "jaxdelegate.tools",
+    "jaxdelegate.demo",
+    "jaxdelegate.__main__",
+    "jaxdelegate.__init__",
+)
+NO_JAX = (
+    "jaxdelegate.quant",
+    "jaxdelegate.model",
+    "jaxdelegate.reading",
+    "jaxdelegate.reference",
+    "jaxdelegate.passes",
+    "jaxdelegate.partition",
+    "jaxdelegate.plan",
+    "jaxdelegate.host",
+    "jaxdelegate.interpreter",
+    "jaxdelegate.simple_delegate",
+    "jaxdelegate.report",
+    "jaxdelegate.options",
+    "jaxdelegate.op_lowering.options",
+    "jaxdelegate.op_lowering.rule",
+    "jaxdelegate.op_lowering.spec",
+)
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in (ROOT / "jaxdelegate").rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[1:2] not in [(name,) for name in FOLDERS]:
+            found[".".join(parts)] = path
+    for name, folder in FOLDERS.items():
+        for path in folder.rglob("*.py"):
+            rest = path.relative_to(folder).with_suffix("").parts
+            found[".".join(("jaxdelegate", name, *rest))] = path
+    return {
+        name.removesuffix(".__init__") if name.count(".") > 1 else name: p
+        for name, p in found.items()
+    }
+
+
+MODULES = modules()
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that the file imports at its top level."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= (submodules & set(MODULES)) or {node.module}
+    return names
+
+
+def is_in(module: str, rooms: tuple[str, ...]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def room_of(module: str) -> str | None:
+    rooms = [room for room in ALLOWED if is_in(module, (room,))]
+    return max(rooms, key=len, default=None)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_one_way(module: str) -> None:
+    if is_in(module, ABOVE_ALL):
+        return
+    room = room_of(module)
+    assert room is not None, f"{module} stands in no room of this test's table"
+    allowed = (*ALLOWED[room], room)
+    ours = {name for name in imports(MODULES[module]) if is_in(name, ("jaxdelegate",))}
+    assert {name for name in ours if not is_in(name, allowed)} == set()
+
+
+@pytest.mark.parametrize(
+    "module", sorted(m for m in MODULES if is_in(m, NO_JAX) and "jax_" not in m)
+)
+def test_these_rooms_know_no_jax(module: str) -> None:
+    assert {
+        name for name in imports(MODULES[module]) if name.split(".")[0] in ("jax", "jaxlib")
+    } == set()
+
+
+def test_absl_flags_in_tools_only() -> None:
+    users = {m for m, path in MODULES.items() if any(i.startswith("absl") for i in imports(path))}
+    assert {m for m in users if not is_in(m, ("jaxdelegate.tools",))} == set()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import jaxdelegate",
+        "import jaxdelegate; jaxdelegate.reference.KERNELS",
+        "from jaxdelegate.interpreter import Interpreter",
+        "import jaxdelegate; jaxdelegate.Interpreter, jaxdelegate.DelegateOptions",
+    ],
+)
+def test_does_not_import_jax(statement: str) -> None:
+    code = f"import sys; {statement}; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_no_file_is_a_god_file() -> None:
+    long = {m: n for m, path in MODULES.items() if (n := len(path.read_text().splitlines())) > 500}
+    assert long == {}

@@ -1,0 +1,108 @@
+import dataclasses
+
+import pytest
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.options import DelegateOptions
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    assert dataclasses.asdict(DelegateOptions()) == {
+        "platform": None,
+        "device_index": 0,
+        "is_precision_loss_allowed": None,
+        "inference_priority1": "max_precision",
+        "inference_priority2": "auto",
+        "inference_priority3": "auto",
+        "inference_preference": "fast_single_answer",
+        "compute_dtype": None,
+        "accumulate_float32": None,
+        "enable_quant": True,
+        "quant_mode": "float_view",
+        "max_delegated_partitions": 0,
+        "min_nodes_per_partition": 0,
+        "first_delegate_node_index": 0,
+        "last_delegate_node_index": 2**31 - 1,
+        "require_full_delegation": False,
+        "fallback_on_error": False,
+        "serialization_dir": None,
+        "model_token": None,
+        "donate_inputs": False,
+    }
+
+
+def test_every_option_has_help() -> None:
+    assert all(field.metadata["help"] for field in dataclasses.fields(DelegateOptions))
+
+
+def test_unknown_option_names_the_closest() -> None:
+    with pytest.raises(
+        OptionError, match="unknown option 'max_partitions'.*max_delegated_partitions"
+    ):
+        DelegateOptions.of({"max_partitions": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("platform", "gpus", "platform: want 'gpu' or 'tpu' or 'cpu' or None, got 'gpus'"),
+        ("device_index", "0", "device_index: want int, got '0'"),
+        ("device_index", -1, "device_index: must not be negative, got -1"),
+        ("enable_quant", 1, "enable_quant: want bool, got 1"),
+        ("max_delegated_partitions", True, "max_delegated_partitions: want int, got True"),
+        ("quant_mode", None, "quant_mode: want 'float_view' or 'integer', got None"),
+    ],
+)
+def test_wrong_values_are_refused(name: str, value: object, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        DelegateOptions.of({name: value})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "priorities",
+    [
+        ("auto", "auto", "auto"),
+        ("auto", "max_precision", "auto"),
+        ("max_precision", "auto", "min_latency"),
+        ("max_precision", "max_precision", "auto"),
+    ],
+)
+def test_priorities_that_v2_refuses(priorities: tuple[str, str, str]) -> None:
+    with pytest.raises(OptionError, match="inference_priority"):
+        DelegateOptions.of(
+            dict(
+                zip(
+                    ("inference_priority1", "inference_priority2", "inference_priority3"),
+                    priorities,
+                )
+            )
+        )
+
+
+def test_an_instance_with_overrides() -> None:
+    base = DelegateOptions(min_nodes_per_partition=3)
+    assert DelegateOptions.of(base, enable_quant=False) == DelegateOptions(
+        min_nodes_per_partition=3, enable_quant=False
+    )
+
+
+def test_strings_as_load_delegate_gives_them() -> None:
+    options = DelegateOptions.from_strings(
+        {
+            "platform": "cpu",
+            "enable_quant": "False",
+            "max_delegated_partitions": "2",
+            "model_token": "none",
+        }
+    )
+    assert options == DelegateOptions(
+        platform="cpu", enable_quant=False, max_delegated_partitions=2
+    )
+
+
+def test_strings_that_do_not_read() -> None:
+    with pytest.raises(OptionError, match="device_index: want int, got 'first'"):
+        DelegateOptions.from_strings({"device_index": "first"})
+    with pytest.raises(OptionError, match="enable_quant: want bool, got 'maybe'"):
+        DelegateOptions.from_strings({"enable_quant": "maybe"})

@@ -1,0 +1,70 @@
+"""What is installed is what git holds, with and without symbolic links in the checkout."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def tracked() -> list[str]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    return subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\n")
+
+
+def installed_name(path: str) -> str | None:
+    """Where a tracked file lies in the wheel; None: it does not."""
+    top, _, rest = path.partition("/")
+    if top in ("op_lowering", "quant") and rest.endswith(".py"):
+        return f"jaxdelegate/{path}"
+    if top == "jaxdelegate" and (rest.endswith(".py") or rest == "py.typed"):
+        return path
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("links", [True, False], ids=["symlinks", "no-symlinks"])
+def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
+    source = tmp_path / "source"
+    for name in filter(None, tracked()):
+        path, copy = ROOT / name, source / name
+        if path.is_symlink():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            # Without core.symlinks, git writes a text file with the link's target.
+            copy.symlink_to(path.readlink()) if links else copy.write_text(str(path.readlink()))
+        elif path.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--outdir",
+        str(tmp_path / "dist"),
+        str(source),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    assert inside == {name for path in tracked() if (name := installed_name(path))}
+
+
+def test_links_are_relative_and_committed() -> None:
+    modes = subprocess.run(
+        ["git", "ls-files", "-s", "jaxdelegate"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    links = {line.split("\t")[1] for line in modes.stdout.splitlines() if line.startswith("120000")}
+    assert links == {"jaxdelegate/op_lowering", "jaxdelegate/quant"}
+    assert (ROOT / "jaxdelegate" / "quant").readlink() == Path("../quant")

@@ -1,0 +1,63 @@
+"""What the tables promise of each other."""
+
+import inspect
+
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from jaxdelegate.op_lowering.options import CustomOptions, default_options, options_class
+from jaxdelegate.op_lowering.registry import RULES, table
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.reference import KERNELS
+
+BUILTIN = {name for name in vars(schema.BuiltinOperator) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_every_rule_has_a_reference_kernel(name: str) -> None:
+    assert name in KERNELS
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_rule_and_options_table_agree(name: str) -> None:
+    rule = RULES[name]
+    assert rule.name == name
+    if name in BUILTIN:
+        assert rule.options_type is options_class(name)
+        assert isinstance(default_options(name), rule.options_type)
+    else:
+        assert issubclass(rule.options_type, CustomOptions)
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_a_version_from_the_future_is_refused(name: str) -> None:
+    rule = RULES[name]
+    context = LoweringContext(op_version=rule.max_version + 1)
+    reason = rule.reason(context, default_options(name), (), ())
+    assert reason is not None
+    assert "is newer than the newest known" in reason
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_missing_inputs_are_refused_not_raised(name: str) -> None:
+    rule = RULES[name]
+    assert rule.reason(LoweringContext(), rule.options_type(), (), ()) is not None
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_kernels_are_documented_functions(name: str) -> None:
+    assert callable(KERNELS[name].run)
+    assert callable(KERNELS[name].shapes)
+
+
+def test_a_duplicate_rule_raises() -> None:
+    rule = next(iter(RULES.values()))
+    with pytest.raises(ValueError, match="duplicate rules"):
+        table(rule, rule)
+
+
+def test_the_rules_modules_do_not_export_jax_at_package_import() -> None:
+    import jaxdelegate.op_lowering
+
+    assert "jax" not in vars(jaxdelegate.op_lowering)
+    assert inspect.getdoc(jaxdelegate.op_lowering)
