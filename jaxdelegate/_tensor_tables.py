@@ -24,24 +24,20 @@ def read_quantization(tensor: Table, shape: Shape, tensor_count: int) -> Quantiz
     if table is None:
         return None
     minimum, maximum, scale = (table.vector(name, np.float32) for name in ("min", "max", "scale"))
-    zero_point = table.vector("zero_point", np.int64)
-    dimension = table.scalar("quantized_dimension")
-    blockwise, custom = _read_details(table, tensor_count)
-    if blockwise is None and custom is None:
-        if minimum is None and maximum is None and scale is None and zero_point is None:
-            return None
-        _check_scales(table, _or_empty(scale, np.float32), zero_point, dimension, shape)
-    elif blockwise is not None:
-        _check_dimensions(table, blockwise.quantized_dimensions, shape)
-    return Quantization(
-        _or_empty(scale, np.float32),
-        _or_empty(zero_point, np.int64),
-        dimension,
-        minimum,
-        maximum,
-        blockwise,
-        custom,
+    zero_point, dimension = (
+        table.vector("zero_point", np.int64),
+        table.scalar("quantized_dimension"),
     )
+    blockwise, custom = _read_details(table, tensor_count)
+    known = (minimum, maximum, scale, zero_point, blockwise, custom)
+    if all(part is None for part in known):
+        return None
+    if blockwise is not None:  # the scales beside it do not count, says schema.fbs
+        _check_dimensions(table, blockwise.quantized_dimensions or (dimension,), shape)
+        scale = zero_point = None
+    scale, zero_point = _or_empty(scale, np.float32), _or_empty(zero_point, np.int64)
+    _check_scales(table, scale, zero_point, dimension, shape)
+    return Quantization(scale, zero_point, dimension, minimum, maximum, blockwise, custom)
 
 
 def _or_empty(values: np.ndarray | None, dtype: type) -> np.ndarray:
@@ -75,13 +71,13 @@ def _read_details(table: Table, tensor_count: int) -> tuple[Blockwise | None, by
 
 
 def _check_scales(
-    table: Table, scale: np.ndarray, zero_point: np.ndarray | None, dimension: int, shape: Shape
+    table: Table, scale: np.ndarray, zero_point: np.ndarray, dimension: int, shape: Shape
 ) -> None:
     if scale.size == 0:
         return
-    if zero_point is None or zero_point.size != scale.size:
-        count = 0 if zero_point is None else zero_point.size
-        table.fail("zero_point", f"must have one entry for each of the {scale.size} scales", count)
+    if zero_point.size != scale.size:
+        rule = f"must have one entry for each of the {scale.size} scales"
+        table.fail("zero_point", rule, zero_point.size)
     _check_dimensions(table, (dimension,), shape)
     if scale.size != 1 and shape and scale.size != shape[dimension]:
         rule = f"must have 1 entry, or {shape[dimension]} as the shape at quantized_dimension"
@@ -138,7 +134,7 @@ def _read_index_vector(table: Table, field: str) -> np.ndarray:
     values = None if vector is None else vector.vector("values", dtype)
     if values is None:
         table.fail(field, "must be there in a SPARSE_CSR dimension", None)
-    table.charge(field, 4 * values.size)
+    table.charge(field, 3 * values.size)  # what int32 takes beyond a uint8 vector
     return values.astype(np.int32)
 
 

@@ -13,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxdelegate.errors import LoweringError
-from jaxdelegate.model import Operator
+from jaxdelegate.errors import InterpreterError, LoweringError
+from jaxdelegate.model import Operator, Subgraph
+from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes import gather
+from jaxdelegate.passes import gather, subgraph_specs
+from jaxdelegate.states import with_explicit_states
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
 # shapes and partitions; smaller ones are baked in, where XLA can fold them.
@@ -193,7 +195,7 @@ def _source(
     preparations: dict[Weight, Prepare | None],
 ) -> int | Weight | None:
     index = operator.inputs[position]
-    if index < 0:
+    if index < 0 or specs[index].dtype in HANDLES:  # a handle's state comes as an input of its own
         return None
     if specs[index].const is None:
         return index
@@ -231,6 +233,65 @@ def why_not(
     if rule is None:
         return "custom operator without a rule" if operator.custom else "no rule lowers it yet"
     return rule.reason(context, operator.options, inputs, outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Callees:
+    """The subgraphs that control flow calls, as rules reach them."""
+
+    subgraphs: Sequence[Subgraph]
+    context: LoweringContext
+
+    def in_context(self) -> LoweringContext:
+        """The lowering context with these subgraphs in reach."""
+        return dataclasses.replace(
+            self.context, lower_subgraph=self.lower, why_not_subgraph=self.why_not
+        )
+
+    def why_not(self, index: int, inputs: Specs | None = None) -> str | None:
+        """Why a subgraph cannot be lowered for inputs like these (None: as declared)."""
+        subgraph = self.subgraphs[index]
+        if any(t.is_variable for t in with_explicit_states(subgraph).subgraph.tensors):
+            return f"subgraph {index} keeps state"
+        try:
+            specs = subgraph_specs(subgraph, inputs, self.subgraphs)
+        except InterpreterError as error:
+            return str(error)
+        by_index = dict(enumerate(specs))
+        passed = gather(specs, (*subgraph.inputs, *subgraph.outputs))
+        if any(spec.dtype.hasobject or spec.dtype in HANDLES for spec in passed):
+            return f"subgraph {index} passes strings or handles"
+        for operator in subgraph.operators:
+            outputs = gather(specs, operator.outputs)
+            if outputs and all(spec is not None and spec.const is not None for spec in outputs):
+                continue
+            context = context_for(self.in_context(), operator, by_index)
+            reason = why_not(context, operator, gather(specs, operator.inputs), outputs)
+            if reason is not None:
+                return f"subgraph {index}, node {operator.index} ({operator.name}): {reason}"
+        return None
+
+    def lower(self, index: int, inputs: Specs | None = None) -> Function:
+        """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`."""
+        subgraph = self.subgraphs[index]
+        declared = gather([t.spec() for t in subgraph.tensors], subgraph.inputs)
+        constants = (
+            [spec.const for spec in inputs] if inputs is not None else [None] * len(declared)
+        )
+
+        def call(*arrays: Any) -> tuple[Any, ...]:
+            given = tuple(
+                dataclasses.replace(spec, shape=tuple(array.shape), const=const)
+                for spec, array, const in zip(declared, arrays, constants, strict=True)
+            )
+            specs = dict(enumerate(subgraph_specs(subgraph, given, self.subgraphs)))
+            partition = lower_partition(
+                subgraph.operators, specs, subgraph.inputs, subgraph.outputs, self.in_context()
+            )
+            weights = {w: jnp.asarray(partition.value(w)) for w in partition.preparations}
+            return partition.call(weights, arrays)
+
+        return call
 
 
 @dataclasses.dataclass(frozen=True)

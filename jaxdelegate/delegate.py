@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from jaxdelegate import compiler
 from jaxdelegate.compiler import Program, ResidentWeights
@@ -71,8 +72,12 @@ class JaxDelegate(SimpleDelegate):
         if node.is_constant:
             return None
         specs = dict(zip(node.operator.intermediates, node.intermediates, strict=False))
-        context = compiler.context_for(self.lowering_context, node.operator, specs)
+        context = compiler.context_for(self.context_for(node), node.operator, specs)
         return compiler.why_not(context, node.operator, node.inputs, node.outputs)
+
+    def context_for(self, node: Node) -> LoweringContext:
+        """The lowering context, with the subgraphs of the node's model in reach."""
+        return compiler.Callees(node.subgraphs, self.lowering_context).in_context()
 
     def create_kernel(self) -> "JaxKernel":
         """A kernel for one partition."""
@@ -190,7 +195,7 @@ class JaxKernel(SimpleDelegateKernel):
                 specs,
                 node.inputs,
                 [i for i in node.outputs if i not in known],
-                self._delegate.lowering_context,
+                self._delegate.context_for(node.nodes[0]),
             )
             program = compiler.compile_partition(partition, kept.weights)
             entry = (partition, program)
@@ -202,11 +207,19 @@ class JaxKernel(SimpleDelegateKernel):
         partition, program = self._partition, self._program
         if partition is None or program is None:
             raise RuntimeError("eval before prepare")
-        results = program([context.value(i) for i in (*partition.inputs, *partition.states)])
+        values = [context.value(i) for i in partition.inputs]
+        values += [_state(context, i, partition.specs[i]) for i in partition.states]
+        results = program(values)
         for index, result in zip((*partition.outputs, *partition.states), results, strict=True):
             context.assign(index, result)
         for index, value in self._constant_outputs:
             context.assign(index, value)
+
+
+def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
+    """A state's value; zeros for a resource variable that nothing was assigned to yet."""
+    value = context.value(index)
+    return np.zeros(spec.shape, spec.dtype) if value is None else value
 
 
 class _Kept:

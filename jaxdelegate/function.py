@@ -14,11 +14,12 @@ from jaxdelegate import compiler
 from jaxdelegate.compiler import LoweredPartition, Weight
 from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, ModelError, TensorError
-from jaxdelegate.host import Host
+from jaxdelegate.host import Host, ModelStore
 from jaxdelegate.model import Model, SignatureDef, Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.states import with_explicit_states
 
 Params = dict[str, Any]
 Apply = Callable[..., Any]
@@ -113,14 +114,13 @@ class CallableModel:
     def _make(self, key: str | None) -> "_Function":
         if key is None:
             subgraph = self.graph.subgraphs[0]
-            return _Function(subgraph, subgraph.inputs, subgraph.outputs)
+            return _Function(self.graph, 0, subgraph.inputs, subgraph.outputs)
         by_key = {s.key: s for s in self.graph.signatures}
         if key not in by_key:
             raise ValueError(f"signature {key!r} is not among {sorted(by_key)}")
         s = by_key[key]
-        return _Function(
-            self.graph.subgraphs[s.subgraph], tuple(s.inputs.values()), tuple(s.outputs.values())
-        )
+        outputs = tuple(s.outputs.values())
+        return _Function(self.graph, s.subgraph, tuple(s.inputs.values()), outputs)
 
     def _names_for(self, named: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:
         for s in self.graph.signatures:
@@ -153,9 +153,10 @@ class _Function:
     """One subgraph with chosen inputs and outputs, lowered anew for every input-shape signature."""
 
     def __init__(
-        self, subgraph: Subgraph, inputs: tuple[int, ...], outputs: tuple[int, ...]
+        self, graph: Model, subgraph_index: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
     ) -> None:
-        self._subgraph = subgraph
+        self._subgraphs = graph.subgraphs
+        self._subgraph = subgraph = with_explicit_states(graph.subgraphs[subgraph_index]).subgraph
         self._inputs = inputs
         self._outputs = outputs
         self._delegate = JaxDelegate()
@@ -233,7 +234,7 @@ class _Function:
         if shapes in self._lowered:
             self._lowered.move_to_end(shapes)
             return self._lowered[shapes]
-        host = Host(self._subgraph)
+        host = Host(self._subgraph, model=ModelStore(self._subgraphs))
         for index, shape in zip(self._inputs, shapes, strict=True):
             host.resize(index, tuple(shape))
         host.plan()
@@ -249,7 +250,7 @@ class _Function:
             {i: host.spec(i) for i in indices},
             self._inputs,
             tuple(dict.fromkeys(made)),
-            self._delegate.lowering_context,
+            compiler.Callees(self._subgraphs, self._delegate.lowering_context).in_context(),
             raw_weights=True,
         )
         self._lowered[shapes] = partition

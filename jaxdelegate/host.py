@@ -20,6 +20,7 @@ from jaxdelegate.passes import gather, propagate
 from jaxdelegate.plan import OperatorStep, PartitionStep, Step, node_report
 from jaxdelegate.report.delegation import DelegationReport
 from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
+from jaxdelegate.states import with_explicit_states
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -33,7 +34,7 @@ class Host:
         delegates: Sequence[SimpleDelegate] = (),
         *,
         preserve_all_tensors: bool = False,
-        shared: MutableMapping[Any, Any] | None = None,
+        model: "ModelStore | None" = None,
     ) -> None:
         """Plan the subgraph with the shapes that the file declares.
 
@@ -42,9 +43,12 @@ class Host:
         Raises:
             DelegationError: a delegate that requires it cannot take every operator.
         """
-        self.subgraph = subgraph
+        model = ModelStore((subgraph,)) if model is None else model
+        self._explicit = with_explicit_states(subgraph)
+        self.subgraph = subgraph = self._explicit.subgraph
+        self.services = model
         self.preserve_all_tensors = preserve_all_tensors
-        self.shared: MutableMapping[Any, Any] = {} if shared is None else shared
+        self.shared: MutableMapping[Any, Any] = model.shared.setdefault(subgraph.index, {})
         self.delegates = tuple(delegates)
         self.is_allocated = False
         self._declared = [tensor.spec() for tensor in subgraph.tensors]
@@ -102,7 +106,7 @@ class Host:
         specs = list(self._declared)
         for index, shape in self._shapes.items():
             specs[index] = dataclasses.replace(specs[index], shape=shape)
-        self._specs = propagate(self.subgraph.operators, specs)
+        self._specs = propagate(self.subgraph.operators, specs, self.services.subgraphs)
         self._steps = [OperatorStep(self._node(op)) for op in self.subgraph.operators]
         for delegate in self.delegates:
             self._apply(delegate)
@@ -114,6 +118,7 @@ class Host:
             gather(self._specs, operator.inputs),
             gather(self._specs, operator.outputs),
             gather(self._specs, operator.intermediates),
+            self.services.subgraphs,
         )
 
     def _apply(self, delegate: SimpleDelegate) -> None:
@@ -205,22 +210,28 @@ class Host:
         kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._variables)}
         self._values = {}
         for index, old in kept.items():
-            spec = self._specs[index]
-            fits = old is not None and tuple(old.shape) == spec.shape
-            self._values[index] = old if fits else aligned_zeros(spec.shape, spec.dtype)
+            fits = old is not None and tuple(old.shape) == self._specs[index].shape
+            self._values[index] = old if fits else self._first_value(index)
         self._pinned = {i: b for i, b in self._pinned.items() if b.shape == self._specs[i].shape}
         for index, spec in enumerate(self._specs):
             if spec.const is not None:
                 self._values[index] = spec.const
 
     def reset_variables(self) -> None:
-        """Set every variable tensor to zero, as at the first invoke."""
+        """Set variable tensors as at the first invoke; resource variables keep their values."""
         for index in self._variables:
-            spec = self._specs[index]
-            self._values[index] = aligned_zeros(spec.shape, spec.dtype)
+            self._values[index] = self._first_value(index)
+
+    def _first_value(self, index: int) -> np.ndarray:
+        if index in self._explicit.initial:
+            return self._explicit.initial[index]()
+        spec = self._specs[index]
+        return aligned_zeros(spec.shape, spec.dtype)
 
     def value(self, index: int) -> Any:
         """A tensor's value as it lies; None if nothing has computed it (or it was released)."""
+        if index in self._explicit.resources:
+            return self.services.resources.get(self._explicit.resources[index])
         return self._values.get(index)
 
     def array(self, index: int) -> np.ndarray:
@@ -229,14 +240,17 @@ class Host:
         Raises:
             LookupError: nothing has computed it, or it was released after its last use.
         """
-        value = self._values.get(index)
+        value = self.value(index)
         if value is None:
             raise LookupError(f"tensor {index} {self._specs[index].name!r} holds no data")
         return np.asarray(value)
 
     def assign(self, index: int, value: Any) -> None:
         """Set a tensor; a device array stays where it is until the host asks for it."""
-        self._values[index] = value
+        if index in self._explicit.resources:
+            self.services.resources[self._explicit.resources[index]] = value
+        else:
+            self._values[index] = value
 
     def pin(self, index: int) -> np.ndarray:
         """A buffer in host memory that keeps its address: live views stand on it.
@@ -285,6 +299,7 @@ class Host:
             step.run(self)
             for index in self._released.get(position, ()):
                 self._values.pop(index, None)
+        self._own_results()
         for index in self._awaited():
             wait = getattr(self._values.get(index), "block_until_ready", None)
             if wait is not None:
@@ -294,6 +309,27 @@ class Host:
             if value is not None and value is not buffer:
                 np.copyto(buffer, value)
                 self._values[index] = buffer
+
+    def call(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run on these inputs, of whatever shapes; answers the outputs in host memory."""
+        for index, array in zip(self.subgraph.inputs, arrays, strict=True):
+            self.resize(index, array.shape)
+        if not self.is_allocated:
+            self.allocate()
+        for index, array in zip(self.subgraph.inputs, arrays, strict=True):
+            self.assign(index, array)
+        self.invoke()
+        return tuple(self.array(index) for index in self.subgraph.outputs)
+
+    def _own_results(self) -> None:
+        """Copy results that are views of an input's buffer: the next `set_tensor` writes there."""
+        inputs = [self._values.get(i) for i in self.subgraph.inputs]
+        buffers = [a for a in inputs if isinstance(a, np.ndarray)]
+        for index in (*self.subgraph.outputs, *self._variables):
+            value = self._values.get(index)
+            if isinstance(value, np.ndarray) and index not in self.subgraph.inputs:
+                if any(np.may_share_memory(value, buffer) for buffer in buffers):
+                    self._values[index] = value.copy()
 
     def _awaited(self) -> Iterable[int]:
         """What must be there when invoke returns."""
@@ -315,6 +351,31 @@ class Host:
         for index, position in last.items():
             released.setdefault(position, []).append(index)
         return released
+
+
+class ModelStore:
+    """What all subgraphs of an open model share: each other, resources, and what delegates keep."""
+
+    def __init__(
+        self, subgraphs: Sequence[Subgraph], delegates: Sequence[SimpleDelegate] = ()
+    ) -> None:
+        """Begin without resources; called subgraphs get the same delegates."""
+        self.subgraphs = subgraphs
+        self.resources: MutableMapping[Any, Any] = {}
+        self.shared: dict[int, dict[Any, Any]] = {}
+        self._delegates = delegates
+        self._callees: dict[int, Host] = {}
+
+    def __call__(self, subgraph: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Run a subgraph on numpy arrays, in a host of its own that keeps its plan."""
+        if subgraph not in self._callees:
+            self._callees[subgraph] = Host(self.subgraphs[subgraph], self._delegates, model=self)
+        return self._callees[subgraph].call(arrays)
+
+    def reset_variables(self) -> None:
+        """Set the variable tensors of called subgraphs as at the first invoke."""
+        for host in self._callees.values():
+            host.reset_variables()
 
 
 def _reason(delegate: SimpleDelegate, node: Node, options: Any) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdelegate.details import op_details, tensor_details
 from jaxdelegate.errors import InterpreterError, ModelError, TensorError
-from jaxdelegate.host import Host
+from jaxdelegate.host import Host, ModelStore
 from jaxdelegate.model import Model, SignatureDef, read_model
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 from jaxdelegate.simple_delegate import SimpleDelegate
@@ -86,7 +86,7 @@ class Interpreter:
                 f"{self._model.source}: Model.subgraphs: at least one is needed, got none"
             )
         self._preserve = experimental_preserve_all_tensors
-        self._shared: dict[Any, Any] = {}
+        self._store = ModelStore(self._model.subgraphs, self._delegates)
         self._hosts: dict[int, Host] = {}
         self._host(0)
 
@@ -102,7 +102,7 @@ class Interpreter:
                 self._model.subgraphs[subgraph_index],
                 self._delegates,
                 preserve_all_tensors=self._preserve,
-                shared=self._shared.setdefault(subgraph_index, {}),
+                model=self._store,
             )
         return self._hosts[subgraph_index]
 
@@ -138,6 +138,7 @@ class Interpreter:
         """Set every variable tensor to zero, recurrent state included."""
         for host in self._hosts.values():
             host.reset_variables()
+        self._store.reset_variables()
 
     def resize_tensor_input(
         self, input_index: int, tensor_size: Sequence[int], strict: bool = False

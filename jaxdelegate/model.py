@@ -250,11 +250,11 @@ class _Reader:
         operator_tables = table.tables("operators", "Operator")
         operators = tuple(self._operator(i, t, count) for i, t in enumerate(operator_tables))
         inputs, outputs = table.indices("inputs", count), table.indices("outputs", count)
+        computed = {i for operator in operators for i in operator.outputs}.union(inputs)
+        tensors = [_settle_empty(tensor, tensor.index in computed) for tensor in tensors]
         for i in inputs:
-            if tensors[i].stored is not None and 0 not in tensors[i].shape:
+            if tensors[i].stored is not None:
                 table.fail("inputs", "an input must not hold data, tensor", i)
-        written = {i for operator in operators for i in operator.outputs}.union(inputs)
-        tensors = [t if t.index in written else _with_empty_data(t) for t in tensors]
         constants = {t.index for t in tensors if t.stored is not None}
         variables = {t.index for t in tensors if t.is_variable}
 
@@ -276,7 +276,7 @@ class _Reader:
             reason = why_not_stored(tensor_type, math.prod(stored_shape), stored)
             if reason is not None:
                 table.fail("buffer", *reason)
-            if is_variable:
+            if is_variable and stored.size:
                 table.fail("is_variable", "a variable must not hold data", True)
         return Tensor(
             index,
@@ -375,11 +375,14 @@ def _variant_type(table: Table) -> VariantType:
     return VariantType(shape, tensor_type, has_rank)
 
 
-def _with_empty_data(tensor: Tensor) -> Tensor:
-    """A tensor without elements has its value even where the file stores nothing for it."""
-    if tensor.stored is not None or tensor.is_variable or 0 not in tensor.shape:
+def _settle_empty(tensor: Tensor, is_computed: bool) -> Tensor:
+    """A tensor without elements is a constant unless it is computed, whatever the file stores.
+
+    A computed one may get elements: its shape is a placeholder then.
+    """
+    if 0 not in tensor.shape or tensor.is_variable:
         return tensor
-    return dataclasses.replace(tensor, stored=np.empty(0, np.uint8))
+    return dataclasses.replace(tensor, stored=None if is_computed else np.empty(0, np.uint8))
 
 
 def _signature(table: Table, subgraphs: tuple[Subgraph, ...]) -> SignatureDef:

@@ -7,13 +7,14 @@ binding.
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.model import Operator
+from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Folds, Kernel
+from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
 
 # What a kernel may raise on a graph that is wrong, as opposed to a bug of ours.
@@ -29,12 +30,17 @@ def gather(specs: Sequence[TensorSpec], indices: Iterable[int]) -> Specs:
     return tuple(specs[i] if i >= 0 else None for i in indices)  # type: ignore[misc]
 
 
-def propagate(operators: Iterable[Operator], specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+def propagate(
+    operators: Iterable[Operator],
+    specs: Sequence[TensorSpec],
+    subgraphs: Sequence[Subgraph] = (),
+) -> list[TensorSpec]:
     """Specs of all tensors after shape propagation and constant folding, in operator order.
 
     Args:
         operators: in execution order.
         specs: by tensor index; inputs carry their current shapes, constants their values.
+        subgraphs: of the model, for operators that call them.
 
     Returns:
         New specs: `shape` and `is_dynamic` follow the inputs, `const` holds what is known.
@@ -48,25 +54,72 @@ def propagate(operators: Iterable[Operator], specs: Sequence[TensorSpec]) -> lis
         if kernel is None:  # an unknown custom operator: the host says so when it has to run it
             continue
         inputs = gather(result, operator.inputs)
-        for index, spec in zip(
-            operator.outputs, _outputs(operator, kernel, inputs, result), strict=False
-        ):
+        declared = gather(result, operator.outputs)
+        outputs = _outputs(operator, kernel, inputs, declared, subgraphs)
+        for index, spec in zip(operator.outputs, outputs, strict=False):
             if index >= 0:
                 result[index] = spec
     return result
 
 
-def _outputs(
-    operator: Operator, kernel: Kernel, inputs: Specs, specs: Sequence[TensorSpec]
+def subgraph_specs(
+    subgraph: Subgraph, inputs: Specs | None, subgraphs: Sequence[Subgraph]
 ) -> list[TensorSpec]:
-    declared = [specs[i] for i in operator.outputs if i >= 0]
+    """Specs of a called subgraph's tensors, for inputs like these; None: as declared.
+
+    Raises:
+        InterpreterError: the inputs do not fit, or an operator refuses the shapes.
+    """
+    specs = [tensor.spec() for tensor in subgraph.tensors]
+    given = gather(specs, subgraph.inputs) if inputs is None else inputs
+    if len(given) != len(subgraph.inputs):
+        raise InterpreterError(
+            f"subgraph {subgraph.index} has {len(subgraph.inputs)} inputs, got {len(given)}"
+        )
+    for index, spec in zip(subgraph.inputs, given, strict=True):
+        if spec.dtype != specs[index].dtype:
+            raise InterpreterError(
+                f"subgraph {subgraph.index}: input {specs[index].name!r} wants "
+                f"{specs[index].dtype}, got {spec.dtype}"
+            )
+        specs[index] = dataclasses.replace(
+            specs[index], shape=spec.shape, is_dynamic=spec.is_dynamic, const=spec.const
+        )
+    return propagate(subgraph.operators, specs, subgraphs)
+
+
+def _infer(subgraphs: Sequence[Subgraph]) -> Infer:
+    def infer(index: int, inputs: Specs) -> Specs:
+        return gather(subgraph_specs(subgraphs[index], inputs, subgraphs), subgraphs[index].outputs)
+
+    return infer
+
+
+def known_shapes(
+    kernel: Kernel, options: Any, inputs: Specs, outputs: Specs, subgraphs: Sequence[Subgraph] = ()
+) -> tuple[Shape | None, ...]:
+    """The shapes of an operator's outputs; None for those that depend on data."""
+    if kernel.inferred_shapes is not None:
+        return kernel.inferred_shapes(_infer(subgraphs), options, inputs, outputs)
+    return kernel.shapes(options, inputs)
+
+
+def _outputs(
+    operator: Operator,
+    kernel: Kernel,
+    inputs: Specs,
+    declared: Specs,
+    subgraphs: Sequence[Subgraph],
+) -> Specs:
     if any(spec is not None and spec.is_dynamic for spec in inputs):
-        return [dataclasses.replace(spec, is_dynamic=True) for spec in declared]
+        return tuple(spec and with_shape(spec, None) for spec in declared)
     try:
-        shapes = kernel.shapes(operator.options, inputs)
-    except KERNEL_ERRORS as error:
+        shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs)
+    except (*KERNEL_ERRORS, InterpreterError) as error:
         raise InterpreterError(prepare_message(operator, error)) from error
-    outputs = [with_shape(spec, shape) for spec, shape in zip(declared, shapes, strict=False)]
+    outputs = tuple(
+        spec and with_shape(spec, shape) for spec, shape in zip(declared, shapes, strict=False)
+    )
     return _folded(operator, kernel, inputs, outputs) or outputs
 
 
@@ -82,25 +135,25 @@ def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:
     return dataclasses.replace(spec, shape=tuple(int(n) for n in shape), is_dynamic=False)
 
 
-def _folded(
-    operator: Operator, kernel: Kernel, inputs: Specs, outputs: list[TensorSpec]
-) -> list[TensorSpec] | None:
+def _folded(operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs) -> Specs | None:
     present = [spec for spec in inputs if spec is not None]
-    if kernel.folds is Folds.NEVER or any(spec.is_variable for spec in present):
+    if kernel.folds is Folds.NEVER or kernel.calls or any(spec.is_variable for spec in present):
         return None
     if kernel.folds is Folds.CONSTANTS and any(spec.const is None for spec in present):
         return None
     before = sum(_nbytes(spec) for spec in present)
-    if sum(_nbytes(spec) for spec in outputs) > max(_FOLD_BYTES, _FOLD_GROWTH * before):
+    if sum(_nbytes(spec) for spec in outputs if spec is not None) > max(
+        _FOLD_BYTES, _FOLD_GROWTH * before
+    ):
         return None
     try:
-        arrays = kernel(operator.options, inputs, tuple(outputs), *map(_stand_in, inputs))  # type: ignore[arg-type]
+        arrays = kernel(operator.options, inputs, outputs, *map(_stand_in, inputs))  # type: ignore[arg-type]
     except KERNEL_ERRORS:  # the same error meets the user at run time, if the operator ever runs
         return None
-    return [
-        dataclasses.replace(spec, const=array, shape=array.shape, is_dynamic=False)
+    return tuple(
+        spec and dataclasses.replace(spec, const=array, shape=array.shape, is_dynamic=False)
         for spec, array in zip(outputs, arrays, strict=False)
-    ]
+    )
 
 
 def _stand_in(spec: TensorSpec | None) -> np.ndarray | None:

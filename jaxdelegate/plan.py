@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.op_lowering.dtypes import DTYPES
-from jaxdelegate.op_lowering.options import TensorType
+from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes import KERNEL_ERRORS, with_shape
+from jaxdelegate.passes import KERNEL_ERRORS, known_shapes, with_shape
+from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.report.delegation import NodeReport
 from jaxdelegate.simple_delegate import (
@@ -21,7 +21,11 @@ from jaxdelegate.simple_delegate import (
     SimpleDelegateKernel,
 )
 
-_HANDLES = (DTYPES[TensorType.RESOURCE], DTYPES[TensorType.VARIANT])
+
+class OperatorHost(DelegateContext, Protocol):
+    """What steps need of their host."""
+
+    services: Services
 
 
 class Step(Protocol):
@@ -47,7 +51,7 @@ class Step(Protocol):
         """Whether its order among its like matters beyond the tensors."""
         ...
 
-    def run(self, host: DelegateContext) -> None:
+    def run(self, host: OperatorHost) -> None:
         """Do it."""
         ...
 
@@ -76,9 +80,11 @@ class OperatorStep:
 
     @property
     def has_side_effect(self) -> bool:
-        """Resources, and operators without a result, change what no tensor shows."""
+        """Resources, subgraphs and operators without a result may change what no tensor shows."""
         specs = [spec for spec in (*self.node.inputs, *self.node.outputs) if spec is not None]
-        return not self.node.outputs or any(spec.dtype in _HANDLES for spec in specs)
+        kernel = KERNELS.get(self.node.name)
+        calls = kernel is not None and kernel.calls
+        return calls or not self.node.outputs or any(spec.dtype in HANDLES for spec in specs)
 
     def check(self) -> None:
         """Make sure that a kernel exists.
@@ -95,7 +101,7 @@ class OperatorStep:
             f"Node number {operator.index} ({operator.name}) failed to prepare."
         )
 
-    def run(self, host: DelegateContext) -> None:
+    def run(self, host: OperatorHost) -> None:
         """Call the kernel on host arrays; keep its outputs and new states.
 
         Raises:
@@ -104,10 +110,12 @@ class OperatorStep:
         if self.node.is_constant:
             return
         operator = self.node.operator
-        arrays = [host.array(i) if i >= 0 else None for i in operator.inputs]
         try:
+            arrays = [self._argument(host, i) for i in operator.inputs]
             inputs, outputs = self._current_specs(arrays)
-            results = KERNELS[operator.name](operator.options, inputs, outputs, *arrays)  # type: ignore[arg-type]
+            kernel = KERNELS[operator.name]
+            run = functools.partial(kernel.run, host.services) if kernel.calls else kernel.run
+            results = run(operator.options, inputs, outputs, *arrays)
         except KERNEL_ERRORS as error:
             raise InterpreterError(
                 f"Node number {operator.index} ({operator.name}) failed to invoke: {error}"
@@ -117,13 +125,20 @@ class OperatorStep:
             if index >= 0:
                 host.assign(index, result)
 
+    def _argument(self, host: OperatorHost, index: int) -> np.ndarray | None:
+        """An input's array; None if it is absent, or a variable that nothing was assigned to yet."""
+        if index < 0 or (index in self.variables and host.value(index) is None):
+            return None
+        return host.array(index)
+
     def _current_specs(self, arrays: list[np.ndarray | None]) -> tuple[Specs, Specs]:
         """The planned specs; where a shape depends on data, those of the data that came."""
         node = self.node
         if not any(s is not None and s.is_dynamic for s in (*node.inputs, *node.outputs)):
             return node.inputs, node.outputs
         inputs = tuple(map(_spec_of, node.inputs, arrays))
-        shapes = KERNELS[node.name].shapes(node.operator.options, inputs)  # type: ignore[arg-type]
+        kernel = KERNELS[node.name]
+        shapes = known_shapes(kernel, node.operator.options, inputs, node.outputs, node.subgraphs)  # type: ignore[arg-type]
         outputs = tuple(
             with_shape(s, shape) for s, shape in zip(node.outputs, shapes, strict=False)
         )
@@ -168,7 +183,7 @@ class PartitionStep:
         """Whether an operator inside has one."""
         return any(step.has_side_effect for step in self._inside)
 
-    def run(self, host: DelegateContext) -> None:
+    def run(self, host: OperatorHost) -> None:
         """Evaluate the kernel."""
         self.kernel.eval(host, self.params)
 

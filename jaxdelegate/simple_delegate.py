@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from jaxdelegate.model import Operator
+from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.report.delegation import DelegationReport
 
@@ -25,6 +25,7 @@ class Node:
     inputs: Specs
     outputs: Specs
     intermediates: tuple[TensorSpec, ...] = ()
+    subgraphs: Sequence[Subgraph] = ()  # the model's, for operators that call them
 
     @property
     def index(self) -> int:

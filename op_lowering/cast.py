@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.pointwise import (
     NUMBERS,
     PACKED,
     Dtypes,
+    why_not_count,
     why_not_stored,
 )
 from jaxdelegate.op_lowering.rule import (
@@ -54,6 +55,7 @@ def _why_not_cast(
         or (y.dtype in PACKED and x.dtype not in FLOATS)
     )
     return first_reason(
+        why_not_count(inputs, 1),
         why_not_stored(x, _CASTS),
         why_not_stored(y, _CASTS),
         f"{x.dtype} is not cast to {y.dtype}: packed integers pair with floats only"
@@ -74,7 +76,7 @@ def _cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     if x.dtype in COMPLEX and dtype not in COMPLEX:
         x = jnp.real(x)
     if dtype == BOOL:
-        return x != 0
+        return x.astype(bool)  # whatever is not zero, NaN included
     if x.dtype in FLOATS and dtype in INTEGERS | PACKED:
         return _saturate(x.astype(np.float32) if x.dtype in _HALF else x, dtype)
     if dtype in _HALF:
@@ -102,12 +104,16 @@ def _why_not_scale(context: LoweringContext, spec: TensorSpec) -> str | None:
         return f"{spec.name!r} has blockwise scales, which are not lowered yet"
     axis, scales = spec.quantization.quantized_dimension, spec.quantization.scale.size
     unfit = scales > 1 and not (0 <= axis < len(spec.shape) and spec.shape[axis] == scales)
+    zero_points = spec.quantization.zero_point.size
     return first_reason(
         None if context.enable_quant else "quantized operators are switched off (enable_quant)",
         why_not_stored(spec, _NARROW),
         f"{spec.name!r} has {scales} scales for axis {axis} of {list(spec.shape)}"
         if unfit
         else None,
+        None
+        if zero_points in (0, 1, scales)
+        else f"{spec.name!r} has {scales} scales and {zero_points} zero points",
     )
 
 
@@ -116,6 +122,7 @@ def _why_not_dequantize(
 ) -> str | None:
     x = inputs[0]
     return first_reason(
+        why_not_count(inputs, 1),
         why_not_dtype(outputs[0], FLOATS),
         None if x.dtype in _HALF | _FLOAT8 else _why_not_scale(context, x),
     )
@@ -140,7 +147,9 @@ def _why_not_quantize(
     x, y = inputs[0], outputs[0]
     if x.dtype in INTEGERS:
         return f"requantization from {x.dtype} to {y.dtype} is not lowered yet"
-    return first_reason(why_not_dtype(x, FLOATS), _why_not_scale(context, y))
+    return first_reason(
+        why_not_count(inputs, 1), why_not_dtype(x, FLOATS), _why_not_scale(context, y)
+    )
 
 
 def _lower_quantize(
@@ -155,11 +164,13 @@ def _lower_quantize(
 
 
 def _why_not_fake_quant(
-    _context: LoweringContext, o: FakeQuantOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, o: FakeQuantOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     """narrow_range passes, though LiteRT's kernel refuses it: its meaning is TensorFlow's."""
     return first_reason(
+        why_not_count(inputs, 1),
         why_not_dtype(inputs[0], FLOATS),
+        why_not_dtype(outputs[0], FLOATS),
         None if 1 <= o.num_bits <= 16 else f"num_bits is {o.num_bits}, not in [1, 16]",
     )
 

@@ -25,6 +25,7 @@ from jaxdelegate.op_lowering.pointwise import (
     NUMBERS,
     binary,
     unary,
+    why_not_count,
     why_not_one_dtype,
     why_not_one_shape,
     why_not_stored,
@@ -34,35 +35,37 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
 
-EQUAL = binary("EQUAL", EqualOptions, 5, jnp.equal, dtypes=_VALUES)
-NOT_EQUAL = binary("NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, dtypes=_VALUES)
-LESS = binary("LESS", LessOptions, 3, jnp.less)
-LESS_EQUAL = binary("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal)
-GREATER = binary("GREATER", GreaterOptions, 2, jnp.greater)
-GREATER_EQUAL = binary("GREATER_EQUAL", GreaterEqualOptions, 3, jnp.greater_equal)
+EQUAL = binary("EQUAL", EqualOptions, 5, jnp.equal, dtypes=_VALUES, results=BOOLS)
+NOT_EQUAL = binary("NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, dtypes=_VALUES, results=BOOLS)
+LESS = binary("LESS", LessOptions, 3, jnp.less, results=BOOLS)
+LESS_EQUAL = binary("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal, results=BOOLS)
+GREATER = binary("GREATER", GreaterOptions, 2, jnp.greater, results=BOOLS)
+GREATER_EQUAL = binary("GREATER_EQUAL", GreaterEqualOptions, 3, jnp.greater_equal, results=BOOLS)
 
 LOGICAL_AND = binary("LOGICAL_AND", LogicalAndOptions, 1, jnp.logical_and, dtypes=BOOLS)
 LOGICAL_OR = binary("LOGICAL_OR", LogicalOrOptions, 1, jnp.logical_or, dtypes=BOOLS)
-LOGICAL_NOT = unary("LOGICAL_NOT", LogicalNotOptions, 1, jnp.logical_not, BOOLS)
+LOGICAL_NOT = unary("LOGICAL_NOT", LogicalNotOptions, 1, jnp.logical_not, dtypes=BOOLS)
 
 
-def _why_not_choice(inputs: Specs) -> str | None:
+def _why_not_choice(inputs: Specs, outputs: Specs) -> str | None:
     """A boolean condition and two inputs of one dtype, quantized or not."""
     condition, x, y = inputs[:3]
     return first_reason(
+        why_not_count(inputs, 3),
         why_not_stored(condition, BOOLS),
         why_not_stored(x, _VALUES),
         why_not_one_dtype(x, y),
+        why_not_one_dtype(x, outputs[0]),
     )
 
 
 def _why_not_select(
-    _context: LoweringContext, _o: SelectOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: SelectOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     condition, x, y = inputs[:3]
     fits = condition.shape in (x.shape, (), x.shape[:1]) or _is_one(condition.shape, x.shape)
     return first_reason(
-        _why_not_choice(inputs),
+        _why_not_choice(inputs, outputs),
         why_not_one_shape(x, y),
         None if fits else f"a {list(condition.shape)} condition for {list(x.shape)} inputs",
     )
@@ -87,9 +90,11 @@ def _lower_select(
 
 
 def _why_not_select_v2(
-    _context: LoweringContext, _o: SelectV2Options, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: SelectV2Options, inputs: Specs, outputs: Specs
 ) -> str | None:
-    return first_reason(_why_not_choice(inputs), why_not_broadcast(*(s.shape for s in inputs[:3])))
+    return first_reason(
+        _why_not_choice(inputs, outputs), why_not_broadcast(*(s.shape for s in inputs[:3]))
+    )
 
 
 def _lower_select_v2(

@@ -1,8 +1,9 @@
 """Convolutions: CONV_2D, DEPTHWISE_CONV_2D, CONV_3D.
 
-The filter is laid out once as [*spatial, I, O], I being the input channels of one group. A GPU and a TPU
-then run XLA's convolution. XLA's CPU backend has a good one for deep sums only, so the CPU has other ways
-(`_way`): the choice and its limits are measured, per layer, on MobileNet, ResNet and ResNeXt shapes.
+The filter is laid out once as [*spatial, I, O], I being the input channels of one group. A GPU and
+a TPU then run XLA's convolution. XLA's CPU backend has a good one for deep sums only, so the CPU
+has other ways (`_way`): the choice and its limits were measured, layer by layer, on the shapes of
+MobileNet, ResNet and ResNeXt.
 """
 
 import dataclasses
@@ -145,15 +146,31 @@ def _why_not_shapes(
     if min(*x.shape[1:], *w.shape) <= 0:
         return f"input {list(x.shape)} or filter {list(w.shape)} has an empty dimension"
     c = geometry(o, x.shape, w.shape)
-    if isinstance(o, DepthwiseConv2DOptions) and w.shape[0] != 1:
-        return f"a depthwise filter is [1, H, W, O], not {list(w.shape)}"
+    return first_reason(
+        _why_not_filter(o, c, w.shape),
+        _why_not_channels(c, bias),
+        why_not_windows(c.windows),
+        why_not_fit(c.windows),
+    )
+
+
+def _why_not_filter(o: Options, c: _Convolution, w: Shape) -> str | None:
+    if isinstance(o, DepthwiseConv2DOptions) and w[0] != 1:
+        return f"a depthwise filter is [1, H, W, O], not {list(w)}"
     if isinstance(o, Conv3DOptions) and c.depth != c.channels:
         return f"{c.channels} input channels for a filter over {c.depth}"
+    return None
+
+
+def _why_not_channels(c: _Convolution, bias: TensorSpec | None) -> str | None:
     if c.channels % c.depth or c.units % c.groups:
-        return f"{c.channels} input and {c.units} output channels do not split into groups of {c.depth}"
+        return (
+            f"{c.channels} input and {c.units} output channels "
+            f"do not split into groups of {c.depth}"
+        )
     if bias is not None and math.prod(bias.shape) != c.units:
         return f"a bias of {math.prod(bias.shape)} values for {c.units} output channels"
-    return first_reason(why_not_windows(c.windows), why_not_fit(c.windows))
+    return None
 
 
 # Filters as the file stores them -> [*spatial, I, O].
@@ -252,7 +269,7 @@ def _tap_sum(a: Arithmetic, c: _Convolution, x: Any, w: Any) -> jax.Array:
         for i in range(c.depth):
             row = w[(*tap, i)].astype(a.accumulator).reshape(*ones, c.groups, -1)
             terms.append(lax.slice_in_dim(shifted, i, i + 1, axis=-1) * row)
-    y = functools.reduce(operator.add, terms)
+    y: jax.Array = functools.reduce(operator.add, terms)
     return y.reshape(*y.shape[:-2], c.units)
 
 
@@ -261,7 +278,10 @@ def _by_group(c: _Convolution, w: Any) -> Any:
 
 
 def _grouped_dot(a: Arithmetic, c: _Convolution, x: Any, w: Any) -> jax.Array:
-    """Patches of each group side by side, then one batched product. `w` is [groups, taps * I, O / groups]."""
+    """Patches of each group side by side, then one batched product.
+
+    `w` is [groups, taps * I, O / groups].
+    """
     padded = pad_windows(x, c.windows, 0)
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
     padded = jnp.moveaxis(padded, -2, 0).reshape(-1, *padded.shape[1:-2], c.depth)

@@ -259,7 +259,8 @@ def _lower_nms(_context: LoweringContext, _o: Options, inputs: Specs, outputs: S
         iou, threshold = (a.reshape(()) for a in settings[:2])
         if n_out == 0:
             empty = jnp.zeros(n_slots, np.float32)
-            return (empty.astype(np.int32), empty)[: len(outputs) - 1] + (jnp.zeros((), np.int32),)
+            nothing = (empty.astype(np.int32), empty)[: len(outputs) - 1]
+            return (*nothing, jnp.zeros((), np.int32))
         indices, best, found = _select(boxes, scores, iou, threshold, decay=decay, n_out=n_out)
         chosen = (jnp.where(found, a, jnp.zeros_like(a)) for a in (indices, best))
         padded = [jnp.pad(a, (0, n_slots - n_out)) for a in chosen]
@@ -280,9 +281,9 @@ def _select(
     """Indices, scores at their selection and whether there was one, each [n_out].
 
     The kernel keeps a queue, and brings a candidate's score up to date when it comes to the front.
-    Scores only fall, so bringing all up to date at each selection selects the same boxes. A selected
-    box stays a candidate, as in the kernel: its overlap with itself suppresses it, unless it has no
-    area or the threshold is above 1.
+    Scores only fall, so bringing all up to date at each selection selects the same boxes. A
+    selected box stays a candidate, as in the kernel: its overlap with itself suppresses it, unless
+    it has no area or the threshold is above 1.
     """
     corners = (boxes[:, :2], boxes[:, 2:])
     boxes = jnp.concatenate([jnp.minimum(*corners), jnp.maximum(*corners)], axis=1)

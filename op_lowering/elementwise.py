@@ -51,6 +51,8 @@ from jaxdelegate.op_lowering.pointwise import (
     binary,
     pointwise,
     unary,
+    why_not_count,
+    why_not_one_dtype,
     why_not_one_shape,
     why_not_stored,
 )
@@ -198,7 +200,9 @@ def _why_not_add_n(
     return first_reason(*(why_not_one_shape(inputs[0], s) for s in inputs[1:]))
 
 
-ADD_N = pointwise("ADD_N", AddNOptions, 1, _add_n, NUMBERS, arity=2, why_not=_why_not_add_n)
+ADD_N = pointwise(
+    "ADD_N", AddNOptions, 1, _add_n, NUMBERS, arity=2, variadic=True, why_not=_why_not_add_n
+)
 
 
 # ---- POW
@@ -249,10 +253,10 @@ POW = pointwise("POW", PowOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not
 
 # ---- unary operators
 
-ABS = unary("ABS", AbsOptions, 5, jnp.abs, NUMBERS)
-NEG = unary("NEG", NegOptions, 1, jnp.negative, NUMBERS | COMPLEX)
-SIGN = unary("SIGN", SignOptions, 2, jnp.sign, NUMBERS)
-SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, NUMBERS)
+ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS)
+NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX)
+SIGN = unary("SIGN", SignOptions, 2, jnp.sign, dtypes=NUMBERS)
+SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, dtypes=NUMBERS)
 SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt)
 RSQRT = unary("RSQRT", NoOptions, 3, lax.rsqrt)
 EXP = unary("EXP", ExpOptions, 2, jnp.exp)
@@ -262,18 +266,22 @@ COS = unary("COS", CosOptions, 2, jnp.cos)
 FLOOR = unary("FLOOR", NoOptions, 1, jnp.floor)
 CEIL = unary("CEIL", NoOptions, 1, jnp.ceil)
 ROUND = unary("ROUND", NoOptions, 1, jnp.rint)  # halves to even
-REAL = unary("REAL", NoOptions, 1, jnp.real, COMPLEX)
-IMAG = unary("IMAG", NoOptions, 1, jnp.imag, COMPLEX)
-COMPLEX_ABS = unary("COMPLEX_ABS", NoOptions, 1, jnp.abs, COMPLEX)
+REAL = unary("REAL", NoOptions, 1, jnp.real, dtypes=COMPLEX, results=FLOATS)
+IMAG = unary("IMAG", NoOptions, 1, jnp.imag, dtypes=COMPLEX, results=FLOATS)
+COMPLEX_ABS = unary("COMPLEX_ABS", NoOptions, 1, jnp.abs, dtypes=COMPLEX, results=FLOATS)
 
 
 # ---- operators that read no number: ZEROS_LIKE, BITCAST
 
 
 def _why_not_zeros(
-    _context: LoweringContext, _o: ZerosLikeOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: ZerosLikeOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
-    return why_not_stored(inputs[0], NUMBERS | COMPLEX | BOOLS | PACKED)
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_stored(inputs[0], NUMBERS | COMPLEX | BOOLS | PACKED),
+        why_not_one_dtype(inputs[0], outputs[0]),
+    )
 
 
 def _lower_zeros(
@@ -288,12 +296,12 @@ def _why_not_bitcast(
 ) -> str | None:
     x, y = inputs[0], outputs[0]
     ratio = y.dtype.itemsize // x.dtype.itemsize
+    parts = ratio <= 1 or x.shape[-1:] == (ratio,)
     return first_reason(
+        why_not_count(inputs, 1),
         why_not_stored(x, NUMBERS),
         why_not_stored(y, NUMBERS),
-        f"the last dimension of {x.name!r} is not {ratio}, which make one {y.dtype}"
-        if ratio > 1 and x.shape[-1:] != (ratio,)
-        else None,
+        None if parts else f"the last dimension of {x.name!r} is not the {ratio} of one {y.dtype}",
     )
 
 

@@ -1,8 +1,7 @@
-"""Indices as data: GATHER, GATHER_ND, SCATTER_ND, SPARSE_TO_DENSE, EMBEDDING_LOOKUP, ONE_HOT, REVERSE_SEQUENCE,
-MATRIX_DIAG, MATRIX_SET_DIAG, WHERE, UNIQUE.
+"""Indices as data: GATHER, SCATTER_ND, ONE_HOT, REVERSE_SEQUENCE, MATRIX_DIAG, WHERE and their kin.
 
-LiteRT's kernels fail on an index that names no element. Compiled code cannot: a gather takes the nearest element,
-a scatter drops the update.
+LiteRT's kernels fail on an index that names no element. Compiled code cannot: a gather takes the
+nearest element, a scatter drops the update.
 """
 
 import functools
@@ -15,7 +14,6 @@ from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.movement import (
-    integers,
     why_not_axis,
     why_not_indices,
     why_not_moved,
@@ -43,9 +41,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
-_INTEGERS = frozenset(
-    np.dtype(t) for t in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
-)
+_INTEGERS = frozenset(np.dtype(t) for t in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
 
 
 def _why_not_gather(
@@ -256,7 +252,7 @@ def _why_not_one_hot(
 
 
 def _lower_one_hot(
-    _context: LoweringContext, o: OneHotOptions, inputs: Specs, outputs: Specs
+    _context: LoweringContext, o: OneHotOptions, _inputs: Specs, outputs: Specs
 ) -> Function:
     shape = outputs[0].shape
     axis = o.axis % len(shape)
@@ -392,7 +388,7 @@ def _why_not_where(
 def _lower_where(
     _context: LoweringContext, _o: WhereOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    coordinates = np.argwhere(np.not_equal(inputs[0].const, 0)).astype(outputs[0].dtype)
+    coordinates = np.argwhere(np.not_equal(np.asarray(inputs[0].const), 0)).astype(outputs[0].dtype)
     return lambda _condition: (jnp.asarray(coordinates),)
 
 
@@ -414,7 +410,9 @@ def _lower_unique(
     _context: LoweringContext, _o: UniqueOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     ranks: dict[object, int] = {}  # value -> its position among the values in order of appearance
-    of_each = [ranks.setdefault(value, len(ranks)) for value in np.asarray(inputs[0].const).tolist()]
+    of_each = [
+        ranks.setdefault(value, len(ranks)) for value in np.asarray(inputs[0].const).tolist()
+    ]
     values = np.asarray(list(ranks)).astype(outputs[0].dtype)
     positions = np.asarray(of_each, outputs[1].dtype)
     return lambda _x: (jnp.asarray(values), jnp.asarray(positions))

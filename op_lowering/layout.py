@@ -1,4 +1,4 @@
-"""Order in memory: TRANSPOSE, CONCATENATION, PACK, TILE, REVERSE_V2, Roll, space <-> batch, space <-> depth."""
+"""Order in memory: TRANSPOSE, CONCATENATION, PACK, TILE, REVERSE_V2, space to batch or depth."""
 
 import math
 
@@ -77,9 +77,12 @@ def _why_not_concatenation(
     activated = o.fused_activation_function is not ActivationFunctionType.NONE
     if activated and outputs[0].dtype not in FLOATS:
         return f"no activation fuses into a concatenation of {outputs[0].dtype}"
-    axis = o.axis % len(outputs[0].shape)
-    rests = {(*s[:axis], *s[axis + 1 :]) for s in (spec.shape or (1,) for spec in inputs)}
-    return None if len(rests) == 1 else f"shapes differ beside axis {axis}"
+    shapes = [spec.shape or (1,) for spec in inputs]
+    rank, axis = len(outputs[0].shape), o.axis % len(outputs[0].shape)
+    one = all(len(s) == rank for s in shapes) and all(
+        len({s[i] for s in shapes}) == 1 for i in range(rank) if i != axis
+    )
+    return None if one else f"shapes differ beside axis {axis}"
 
 
 def _lower_concatenation(
@@ -181,7 +184,7 @@ def _why_not_roll(
 def _lower_roll(
     _context: LoweringContext, _o: CustomOptions, inputs: Specs, _outputs: Specs
 ) -> Function:
-    """TensorFlow's Roll, which the converter leaves as a custom operator; several shifts of one axis add up."""
+    """TensorFlow's Roll, to the converter a custom operator. Several shifts of one axis add up."""
     rank = len(inputs[0].shape)
 
     def roll(x: jax.Array, shift: jax.Array, axis: jax.Array) -> tuple[jax.Array]:
@@ -200,7 +203,7 @@ ROLL = OpRule("Roll", CustomOptions, 1, _why_not_roll, _lower_roll, arity=3)
 
 
 def _why_not_blocks(x: TensorSpec, block: TensorSpec, margins: TensorSpec) -> str | None:
-    """Why `block` [M] and `margins` [M, 2] do not describe M spatial dimensions of [N, spatial..., rest...]."""
+    """Why `block` [M] and `margins` [M, 2] do not fit M spatial dimensions of [N, ..., rest]."""
     reason = first_reason(why_not_const(block, margins), why_not_indices(block, margins))
     if reason is not None:
         return reason

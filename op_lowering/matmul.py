@@ -69,7 +69,7 @@ def _lower_fully_connected(
         return nothing(outputs)
     arithmetic = Arithmetic.of(context, x, w)
     rows = math.prod(x.shape) // depth
-    # XLA:CPU reads [units, K] faster for one row, [K, units] for more; worth a copy of constants only.
+    # XLA:CPU reads [units, K] faster for one row, [K, units] for more; worth laying out constants.
     flip = context.platform == "cpu" and rows > 1 and w.const is not None
     contract = ((1,), (0 if flip else 1,))
 

@@ -1,4 +1,4 @@
-"""What the rules that only move data share: which tensors XLA moves as they are, axes, constant integers."""
+"""What the rules that only move data share: which tensors XLA moves, axes, constant integers."""
 
 import ml_dtypes
 import numpy as np
@@ -17,8 +17,8 @@ MOVABLE = frozenset(DTYPES.values()) - _PACKED - _HANDLES - {_STRING}
 def why_not_moved(context: LoweringContext, *specs: TensorSpec | None) -> str | None:
     """A sentence if the values of these tensors cannot pass from one to another as they are.
 
-    All that are there must have one dtype that XLA holds and one quantization (scale and zero point; `quantized_dimension`
-    may move with the data).
+    All that are there must have one dtype that XLA holds and one quantization (scale and zero
+    point; `quantized_dimension` may move with the data).
     """
     present = [spec for spec in specs if spec is not None]
     return first_reason(
@@ -40,7 +40,7 @@ def why_not_indices(*specs: TensorSpec) -> str | None:
 
 def integers(spec: TensorSpec) -> tuple[int, ...]:
     """The values of a constant tensor of integers, in row-major order."""
-    return tuple(int(value) for value in np.ravel(spec.const))
+    return tuple(int(value) for value in np.ravel(np.asarray(spec.const)))
 
 
 def zero_point(spec: TensorSpec) -> int:
@@ -72,7 +72,9 @@ def _why_not_alike(first: TensorSpec, spec: TensorSpec) -> str | None:
     if spec.dtype != first.dtype:
         return f"{spec.name!r} is {spec.dtype}, but {first.name!r} is {first.dtype}"
     if _quantization(spec) != _quantization(first):
-        return f"{first.name!r} and {spec.name!r} are quantized differently; moving cannot requantize"
+        return (
+            f"{first.name!r} and {spec.name!r} are quantized differently; moving cannot requantize"
+        )
     return None
 
 

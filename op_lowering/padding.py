@@ -57,9 +57,7 @@ def _why_not_pad(
     )
 
 
-def _lower_pad(
-    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_pad(_context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
     widths = [(low, high, 0) for low, high in _widths(inputs[1])]
     zero = np.asarray(zero_point(outputs[0])).astype(outputs[0].dtype)
 
@@ -77,9 +75,7 @@ def _why_not_mirror_pad(
     context: LoweringContext, o: MirrorPadOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, paddings = inputs[:2]
-    reason = first_reason(
-        why_not_moved(context, x, outputs[0]), _why_not_widths(x, paddings)
-    )
+    reason = first_reason(why_not_moved(context, x, outputs[0]), _why_not_widths(x, paddings))
     if reason is not None:
         return reason
     edge = _edge(o)
@@ -88,7 +84,7 @@ def _why_not_mirror_pad(
 
 
 def _edge(o: MirrorPadOptions) -> int:
-    """How many elements stand between a border and its first mirrored value (kernels/mirror_pad.cc)."""
+    """Whether the border itself is left out of what is mirrored (kernels/mirror_pad.cc)."""
     return 1 if o.mode is MirrorPadMode.REFLECT else 0
 
 

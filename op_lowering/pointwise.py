@@ -38,10 +38,14 @@ def unary(
     options_type: type[Options],
     max_version: int,
     function: Elementwise,
+    *,
     dtypes: Dtypes = FLOATS,
+    results: Dtypes | None = None,
 ) -> OpRule:
-    """The record of `y = function(x)`; float16 and bfloat16 are computed in float32."""
-    return pointwise(name, options_type, max_version, lambda _o, _inputs: function, dtypes)
+    """The record of `y = function(x)`; see `pointwise`."""
+    return pointwise(
+        name, options_type, max_version, lambda _o, _inputs: function, dtypes, results=results
+    )
 
 
 def binary(
@@ -51,9 +55,10 @@ def binary(
     function: Elementwise,
     *,
     dtypes: Dtypes = NUMBERS,
+    results: Dtypes | None = None,
     why_not: WhyNot | None = None,
 ) -> OpRule:
-    """The record of `z = function(x, y)` over broadcast inputs of one dtype."""
+    """The record of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
     return pointwise(
         name,
         options_type,
@@ -61,6 +66,7 @@ def binary(
         lambda _o, _inputs: function,
         dtypes,
         arity=2,
+        results=results,
         why_not=why_not,
     )
 
@@ -73,17 +79,34 @@ def pointwise(
     dtypes: Dtypes,
     *,
     arity: int = 1,
+    variadic: bool = False,
+    results: Dtypes | None = None,
     why_not: WhyNot | None = None,
 ) -> OpRule:
     """The record of an operator whose function `build` makes from the options and the input specs.
 
     The function gets every input in the accumulator's dtype and at one rank (leading ones, as
     kernels/internal/reference/broadcast_loop.h extends shapes); its result takes the output's
-    dtype. `why_not` adds reasons to the common ones: dtypes, equal dtypes, shapes that broadcast.
+    dtype.
+
+    Args:
+        name: the operator.
+        options_type: its options table.
+        max_version: the newest version that LiteRT registers.
+        build: makes the function.
+        dtypes: what the inputs may hold; all hold the same.
+        arity: how many inputs there are, or, if `variadic`, are at least.
+        variadic: more inputs than `arity` may follow.
+        results: what the output may hold; None: the inputs' dtype.
+        why_not: reasons besides the common ones, asked when those found nothing.
     """
 
     def refuse(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
-        reason = why_not_elements(inputs, dtypes)
+        reason = (
+            (None if variadic else why_not_count(inputs, arity))
+            or why_not_elements(inputs, dtypes)
+            or _why_not_result(inputs, outputs, results)
+        )
         return reason if reason or why_not is None else why_not(context, o, inputs, outputs)
 
     def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
@@ -107,6 +130,16 @@ def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:
         *(why_not_one_dtype(inputs[0], s) for s in inputs[1:]),
         why_not_broadcast(*(s.shape for s in inputs)),
     )
+
+
+def _why_not_result(inputs: Specs, outputs: Specs, results: Dtypes | None) -> str | None:
+    wanted = frozenset([inputs[0].dtype]) if results is None else results
+    return why_not_dtype(outputs[0], wanted)
+
+
+def why_not_count(inputs: Specs, count: int) -> str | None:
+    """A sentence unless there are exactly so many inputs."""
+    return None if len(inputs) == count else f"has {len(inputs)} inputs, not {count}"
 
 
 def why_not_string(spec: TensorSpec) -> str | None:

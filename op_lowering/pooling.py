@@ -1,4 +1,4 @@
-"""Pools: AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D and TensorFlow's custom AvgPool3D and MaxPool3D."""
+"""Pools: AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D; TensorFlow's custom AvgPool3D and MaxPool3D."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import fused_activation, scalar
+from jaxdelegate.op_lowering.common import fused_activation
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
 from jaxdelegate.op_lowering.products import PRODUCT_FLOATS, nothing, why_not_fused
@@ -79,15 +79,20 @@ def _squares(x: Any, context: LoweringContext) -> Any:
 
 
 def numbers(x: Any) -> Any:
-    """The kernel begins at the lowest number and takes what compares greater: never NaN or -infinity."""
+    """NaN and -infinity become the lowest number: kernels begin there and take what is greater."""
     if np.dtype(x.dtype) in _INTEGERS:
         return x
-    lowest = scalar(ml_dtypes.finfo(x.dtype).min, x)
-    return jnp.where(x > lowest, x, lowest)
+    bottom = jnp.asarray(lowest(x.dtype), x.dtype)
+    return jnp.where(x > bottom, x, bottom)
+
+
+def lowest(dtype: np.dtype) -> Any:
+    """The most negative finite number of a float dtype."""
+    return ml_dtypes.finfo(dtype).min  # type: ignore[no-untyped-call]
 
 
 def _mean(total: Any, count: Any) -> Any:
-    """Total / count; integers round half away from zero (kernels/internal/reference/integer_ops/pooling.h)."""
+    """A quotient; integers round half away from zero, as reference/integer_ops/pooling.h has it."""
     if not jnp.issubdtype(total.dtype, jnp.integer):
         return total / count
     return jnp.sign(total) * ((jnp.abs(total) + count // 2) // count)
@@ -114,7 +119,7 @@ def windows_2d(o: Any, x: Shape) -> Windows:
 
 
 def tensorflow_windows(o: Any, x: Shape) -> Windows:
-    """The windows of a TensorFlow pool, whose `ksize` and `strides` name every dimension of the input."""
+    """The windows of a TensorFlow pool, whose `ksize` and `strides` name every dimension."""
     sizes = zip(x[1:-1], o.ksize[1:-1], o.strides[1:-1], strict=True)
     return tuple(Window(n, size, stride, Padding[o.padding]) for n, size, stride in sizes)
 
@@ -196,11 +201,12 @@ def _way(platform: str, windows: Windows) -> _Slide:
 
 def _whole(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
     """Windows that cover the image (global pools)."""
-    return fold.over(x, axis=tuple(range(1, 1 + len(windows))), keepdims=True).astype(x.dtype)  # type: ignore[no-any-return]
+    folded: jax.Array = fold.over(x, axis=tuple(range(1, 1 + len(windows))), keepdims=True)
+    return folded.astype(x.dtype)
 
 
 def _reduce_window(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
-    return lax.reduce_window(
+    folded: jax.Array = lax.reduce_window(
         x,
         np.asarray(fold.identity(np.dtype(x.dtype)), x.dtype),
         fold.lax_pair,
@@ -208,22 +214,25 @@ def _reduce_window(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
         (1, *(w.stride for w in windows), 1),
         [(0, 0), *(w.pads for w in windows), (0, 0)],
     )
+    return folded
 
 
 def _tap_by_tap(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
     """One fused loop over strided slices."""
     padded = pad_windows(x, windows, fold.identity(np.dtype(x.dtype)))
-    slices = [read_tap(padded, windows, tap) for tap in taps(windows)]
-    return functools.reduce(fold.pair, slices)
+    slices = (read_tap(padded, windows, tap) for tap in taps(windows))
+    folded: jax.Array = functools.reduce(fold.pair, slices)
+    return folded
 
 
 def _axis_by_axis(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
-    """H + W slices instead of H * W. The barrier keeps XLA from fusing the passes back into H * W."""
+    """H + W slices instead of H * W; the barrier keeps XLA from fusing the passes back together."""
     for axis, window in enumerate(windows):
         others = [Window(n, 1, 1, Padding.VALID) for n in x.shape[1:-1]]
         passed = _tap_by_tap(fold, x, (*others[:axis], window, *others[axis + 1 :]))
-        x = lax.optimization_barrier(passed)
-    return x
+        x = lax.optimization_barrier(passed)  # type: ignore[no-untyped-call]
+    folded: jax.Array = x
+    return folded
 
 
 AVERAGE_POOL_2D = OpRule(

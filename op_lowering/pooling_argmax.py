@@ -1,7 +1,7 @@
 """Custom pools that name the maximum's place, and their inverse.
 
-MaxPoolWithArgmax (TensorFlow) and MaxPoolingWithArgmax2D, MaxUnpooling2D (MediaPipe). Two conventions:
-a place is a flat index into the image [H, W, C], or an index into the window [h, w], a float32 tensor.
+MaxPoolWithArgmax (TensorFlow), MaxPoolingWithArgmax2D and MaxUnpooling2D (MediaPipe). A place is a
+flat index into the image [H, W, C], or an index into the window [h, w], mostly in a float32 tensor.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.common import fused_activation
@@ -19,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     PoolParamsOptions,
 )
 from jaxdelegate.op_lowering.pooling import (
+    lowest,
     numbers,
     tensorflow_windows,
     why_not_tensorflow,
@@ -115,14 +115,17 @@ def _with_argmax(
     activation: ActivationFunctionType,
     outputs: Specs,
 ) -> Function:
-    """Values and places of the first maxima in row-major order (kernels/perception/max_pool_with_argmax.cc)."""
+    """Values and places of the first maxima in row-major order.
+
+    kernels/perception/max_pool_with_argmax.cc.
+    """
     values, places = outputs
     if 0 in values.shape:
         return nothing(outputs)
 
     def argmax_pool(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         padded = pad_windows(numbers(x), windows, -np.inf)
-        best = jnp.full(values.shape, ml_dtypes.finfo(x.dtype).min, x.dtype)
+        best = jnp.full(values.shape, lowest(x.dtype), x.dtype)
         where = jnp.broadcast_to(jnp.asarray(nowhere, places.dtype), places.shape)
         for tap in taps(windows):
             value = read_tap(padded, windows, tap)

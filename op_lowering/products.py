@@ -1,4 +1,4 @@
-"""Sums of products: what convolutions and matrix products share. Dtypes, precision, bias and fused activation."""
+"""Sums of products, what convolutions and matrix products share: dtypes, precision, bias, clamp."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
-# LiteRT's kernels take float32; the half types are how a GPU's precision policy stores the same tensors.
+# LiteRT's kernels take float32; half types are how a GPU's precision policy stores such tensors.
 PRODUCT_FLOATS = FLOATS - {np.dtype(np.float64)}
 _CLAMPS = frozenset([Act.NONE, Act.RELU, Act.RELU_N1_TO_1, Act.RELU6])
 
@@ -78,7 +78,7 @@ class Arithmetic:
         filter_dilation: Sequence[int] | None = None,
         groups: int = 1,
     ) -> jax.Array:
-        """lax.conv_general_dilated on [N, *spatial, C] and [*spatial, I, O]; see `dot` for the result."""
+        """lax.conv_general_dilated on [N, *spatial, C] and [*spatial, I, O]; result as in `dot`."""
         spatial = "DHW"[-len(strides) :]
         layouts = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
         return lax.conv_general_dilated(
@@ -96,10 +96,11 @@ class Arithmetic:
 
 
 def finish(y: jax.Array, bias: Any, activation: Act, dtype: np.dtype) -> jax.Array:
-    """Add the bias, apply the fused activation, store: the end of every kernel here. `y` is [..., O]."""
+    """Add the bias to `y` [..., O], apply the fused activation, store: the end of every kernel."""
     if bias is not None:
         y = y + bias.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
-    return fused_activation(activation)(y).astype(dtype)
+    result: jax.Array = fused_activation(activation)(y).astype(dtype)
+    return result
 
 
 def nothing(outputs: Specs) -> Function:

@@ -43,7 +43,7 @@ INTEGERS: _Dtypes = frozenset(
 
 
 def why_not_ordered(context: LoweringContext, x: TensorSpec, y: TensorSpec | None) -> str | None:
-    """A sentence if `x` cannot be compared as it is stored, or its values handed on as they are to `y`.
+    """A sentence if `x` cannot be compared as it is stored, or its values not handed on to `y`.
 
     A quantized tensor is ordered as its stored integers are.
     """
@@ -119,7 +119,8 @@ def _min(x: jax.Array, axes: _Axes) -> jax.Array:
 def limits(dtype: np.dtype) -> tuple[float, float]:
     """The lowest and the highest finite value of a dtype."""
     if dtype in FLOATS:
-        return float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
+        floats = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
+        return float(floats.min), float(floats.max)
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 

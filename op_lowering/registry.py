@@ -27,6 +27,15 @@ from jaxdelegate.op_lowering.comparison import (
     SELECT,
     SELECT_V2,
 )
+from jaxdelegate.op_lowering.control_flow import (
+    CALL,
+    CALL_ONCE,
+    IF,
+    STABLEHLO_CASE,
+    STABLEHLO_COMPOSITE,
+    STABLEHLO_WHILE,
+    WHILE,
+)
 from jaxdelegate.op_lowering.convolution import CONV_2D, CONV_3D, DEPTHWISE_CONV_2D
 from jaxdelegate.op_lowering.detection import (
     DETECTION_POSTPROCESS,
@@ -121,6 +130,12 @@ from jaxdelegate.op_lowering.pooling_argmax import (
     MAX_POOLING_WITH_ARGMAX_2D,
     MAX_UNPOOLING_2D,
 )
+from jaxdelegate.op_lowering.random import (
+    MULTINOMIAL,
+    RANDOM_STANDARD_NORMAL,
+    RANDOM_UNIFORM,
+    STABLEHLO_RNG_BIT_GENERATOR,
+)
 from jaxdelegate.op_lowering.recurrent import (
     BIDIRECTIONAL_SEQUENCE_RNN,
     RNN,
@@ -140,6 +155,15 @@ from jaxdelegate.op_lowering.reduction import (
     SUM,
 )
 from jaxdelegate.op_lowering.resize import RESIZE_BILINEAR, RESIZE_NEAREST_NEIGHBOR
+from jaxdelegate.op_lowering.resources import (
+    ASSIGN_VARIABLE,
+    HASHTABLE,
+    HASHTABLE_FIND,
+    HASHTABLE_IMPORT,
+    HASHTABLE_SIZE,
+    READ_VARIABLE,
+    VAR_HANDLE,
+)
 from jaxdelegate.op_lowering.rule import OpRule
 from jaxdelegate.op_lowering.segment import (
     SEGMENT_SUM,
@@ -352,6 +376,11 @@ RULES = table(
     IRFFT2D,
     AUDIO_SPECTROGRAM,
     MFCC,
+    # random
+    RANDOM_UNIFORM,
+    RANDOM_STANDARD_NORMAL,
+    MULTINOMIAL,
+    STABLEHLO_RNG_BIT_GENERATOR,
     # recurrent
     LSTM,
     UNIDIRECTIONAL_SEQUENCE_LSTM,
@@ -360,4 +389,20 @@ RULES = table(
     UNIDIRECTIONAL_SEQUENCE_RNN,
     BIDIRECTIONAL_SEQUENCE_RNN,
     SVDF,
+    # control flow
+    CALL,
+    CALL_ONCE,
+    IF,
+    STABLEHLO_CASE,
+    STABLEHLO_COMPOSITE,
+    STABLEHLO_WHILE,
+    WHILE,
+    # resources
+    ASSIGN_VARIABLE,
+    HASHTABLE,
+    HASHTABLE_FIND,
+    HASHTABLE_IMPORT,
+    HASHTABLE_SIZE,
+    READ_VARIABLE,
+    VAR_HANDLE,
 )

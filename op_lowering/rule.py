@@ -44,8 +44,9 @@ class LoweringContext:
     enable_quant: bool = True
     op_version: int = 1
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
-    lower_subgraph: Callable[[int], Function] | None = None
-    why_not_subgraph: Callable[[int], str | None] | None = None
+    # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
+    lower_subgraph: Callable[..., Function] | None = None
+    why_not_subgraph: Callable[..., str | None] | None = None
 
 
 WhyNot = Callable[[LoweringContext, Any, Specs, Specs], str | None]
@@ -84,7 +85,10 @@ class OpRule:
             return f"options are {type(options).__name__}, not {self.options_type.__name__}"
         if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
             return f"needs {self.arity} inputs"
-        dynamic = next((s for s in (*inputs, *outputs) if s is not None and s.is_dynamic), None)
+        present = [spec for spec in (*inputs, *outputs) if spec is not None]
+        if any(spec.dtype.hasobject for spec in present):
+            return "strings stay on the host"
+        dynamic = next((spec for spec in present if spec.is_dynamic), None)
         if dynamic is not None:
             return f"the shape of {dynamic.name!r} depends on data; XLA needs it before the run"
         return self.why_not(context, options, inputs, outputs)

@@ -101,8 +101,9 @@ def _unsorted_rule(
 ) -> OpRule:
     """UNSORTED_SEGMENT_*: `scatter` names the method of `array.at[...]`.
 
-    A negative id drops its values; a segment without any keeps the initial value. A comparison
-    never prefers NaN, so the extremes pass it over.
+    A negative id drops its values (so does, here, one beyond the segments, at which the kernel
+    stops); a segment without any keeps the initial value. A comparison never prefers NaN, so the
+    extremes pass it over.
     """
 
     def lower(context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:

@@ -1,7 +1,7 @@
-"""Shapes: RESHAPE, SQUEEZE, EXPAND_DIMS, SHAPE, RANK, BROADCAST_TO, BROADCAST_ARGS, FILL, RANGE, BroadcastGradientArgs.
+"""Shapes: RESHAPE, SQUEEZE, EXPAND_DIMS, SHAPE, RANK, BROADCAST_TO, FILL, RANGE and their kin.
 
-The shape of a result is its output's: shape propagation has read the constant that decides it. Where that
-constant is missing the output is dynamic, and no rule here is asked.
+The shape of a result is its output's: shape propagation has read the constant that decides it.
+Where that constant is missing the output is dynamic, and no rule here is asked.
 """
 
 import math
@@ -181,9 +181,11 @@ FILL = OpRule("FILL", FillOptions, 5, _why_not_fill, _lower_fill, arity=2)
 def _why_not_range(
     _context: LoweringContext, _o: RangeOptions, inputs: Specs, _outputs: Specs
 ) -> str | None:
+    scalars = all(spec.shape == () for spec in inputs[:3])
     return first_reason(
         why_not_const(*inputs[:3]),
         *(why_not_dtype(spec, np.int32, np.int64, np.float32) for spec in inputs[:3]),
+        None if scalars else "start, limit and delta must be scalars",
     )
 
 

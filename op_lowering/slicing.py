@@ -1,11 +1,12 @@
 """Slices: SLICE, STRIDED_SLICE, SPLIT, SPLIT_V, UNPACK, DYNAMIC_UPDATE_SLICE.
 
-A start that is computed at run time is clamped, as XLA's dynamic slices do, so that the slice lies inside the
-tensor. LiteRT's kernels fail there instead (SLICE) or write nothing (STRIDED_SLICE).
+A start that is computed at run time is clamped, as XLA's dynamic slices do, so that the slice lies
+inside the tensor. LiteRT's kernels fail there instead (SLICE) or write nothing (STRIDED_SLICE).
 """
 
 import dataclasses
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -77,135 +78,143 @@ SLICE = OpRule("SLICE", SliceOptions, 8, _why_not_slice, _lower_slice, arity=3)
 
 @dataclasses.dataclass(frozen=True)
 class _Moving:
-    """A slice of one dimension whose start is entry `position` of a begin tensor computed at run time."""
+    """A slice of one dimension that starts at an entry of a begin tensor computed at run time."""
 
-    position: int
+    entry: int
     count: int
     stride: int = 1
 
     @property
     def span(self) -> int:
         """How many elements it reaches over."""
-        return max((self.count - 1) * self.stride + 1, 0) if self.count else 0
-
-
-_Window = range | _Moving | str  # str: why the dimension cannot be sliced
+        return (self.count - 1) * self.stride + 1 if self.count else 0
 
 
 @dataclasses.dataclass(frozen=True)
-class _Spec:
-    """begin, end and strides with their masks; kernels/strided_slice.cc gives the masks their meaning."""
+class _Slicing:
+    """The entries of begin, end and strides, as kernels/strided_slice.cc reads them.
+
+    None stands for a tensor computed at run time.
+    """
 
     options: StridedSliceOptions
     begin: tuple[int, ...] | None
     end: tuple[int, ...] | None
     strides: tuple[int, ...]
 
-    def windows(self, shape: Shape) -> tuple[Shape, list[_Window]]:
-        """The input's shape with the new axes in it, and what is taken of each of its dimensions."""
-        entries = self._entries(len(shape))
-        old = iter(shape)
-        sizes = tuple(1 if is_new else next(old, 0) for _, is_new in entries)
-        windows: list[_Window] = [
-            range(n) if position is None else self._window(position, n)
-            for n, (position, _) in zip(sizes, entries, strict=True)
-        ]
-        return sizes, windows
-
-    def _entries(self, rank: int) -> list[tuple[int | None, bool]]:
-        """For each dimension of the widened input: the entry that slices it (None: none does), and is it new."""
+    def dimensions(self, shape: Shape) -> list[tuple[int, int | None]]:
+        """The input's dimensions and the new ones: size, entry that slices it (None: whole)."""
         o, n = self.options, len(self.strides)
-        new = [_bit(o.new_axis_mask, j) and not _bit(o.ellipsis_mask, j) for j in range(n)]
-        rank += sum(new)
-        ellipsis = max(rank + 1 - n, 1)  # the kernel lets an ellipsis stand for one dimension at least
-        entries: list[tuple[int | None, bool]] = []
-        for j, is_new in enumerate(new):
-            one = (None if is_new else j, is_new)
-            entries += [(None, False)] * ellipsis if _bit(o.ellipsis_mask, j) else [one]
-        return (entries + [(None, False)] * rank)[:rank]
+        is_new = [_bit(o.new_axis_mask & ~o.ellipsis_mask, j) for j in range(n)]
+        rank = len(shape) + sum(is_new)
+        ellipsis = max(rank + 1 - n, 1)  # for one dimension at least; numpy's may stand for none
+        entries: list[int | None] = []
+        for j in range(n):
+            entries += [None] * ellipsis if _bit(o.ellipsis_mask, j) else [j]
+        entries = (entries + [None] * rank)[:rank]
+        sizes = iter(shape)
+        return [(1, None) if j is not None and is_new[j] else (next(sizes, 0), j) for j in entries]
 
-    def _window(self, j: int, n: int) -> _Window:
-        o, stride = self.options, self.strides[j]
-        is_index = _bit(o.shrink_axis_mask, j)
-        if stride == 0:
+    def why_not(self, j: int | None, n: int) -> str | None:
+        """A sentence if entry j does not say, before the run, what it takes of a dimension of n."""
+        if j is None:
+            return None
+        if self.strides[j] == 0:
             return "a stride is zero"
-        if self.begin is None and not _bit(o.begin_mask, j):
-            return _Moving(j, 1) if is_index else self._moving(j)
-        start = self._start(j, n)
-        if is_index:
-            return range(start, start + 1) if 0 <= start < n else f"an index is outside {n}"
-        if self.end is None and not _bit(o.end_mask, j):
-            return "end is computed at run time; XLA needs it constant"
-        return range(start, self._stop(j, n, start), stride)
+        if self._is_moving(j):
+            return self._why_not_moving(j, n)
+        if _bit(self.options.shrink_axis_mask, j):
+            return None if 0 <= self._start(j, n) < n else f"an index is outside {n}"
+        late = self.end is None and not _bit(self.options.end_mask, j)
+        return "end is computed at run time; XLA needs it constant" if late else None
 
-    def _moving(self, j: int) -> _Window:
-        o, stride = self.options, self.strides[j]
-        if not o.offset or self.end is None or _bit(o.end_mask, j) or stride < 0:
+    def window(self, j: int | None, n: int) -> range | _Moving:
+        """What entry j takes of a dimension of n."""
+        if j is None:
+            return range(n)
+        is_index = _bit(self.options.shrink_axis_mask, j)
+        if self._is_moving(j):
+            return _Moving(j, 1) if is_index else _Moving(j, self._size(j), self.strides[j])
+        start = self._start(j, n)
+        return range(start, start + 1) if is_index else self._from(start, j, n)
+
+    def _is_moving(self, j: int) -> bool:
+        return self.begin is None and not _bit(self.options.begin_mask, j)
+
+    def _why_not_moving(self, j: int, n: int) -> str | None:
+        o = self.options
+        if _bit(o.shrink_axis_mask, j):
+            return None if n else "an index is outside 0"
+        if not o.offset or self.end is None or self.strides[j] < 0 or _bit(o.end_mask, j):
             return "begin is computed at run time; XLA needs it constant"
-        return _Moving(j, max(-(-self.end[j] // stride), 0), stride)
+        longer = _Moving(j, self._size(j), self.strides[j]).span > n
+        return f"the slice is longer than a dimension of {n}" if longer else None
+
+    def _size(self, j: int) -> int:
+        """With `offset` end is a size, from which the stride takes its share."""
+        return 0 if self.end is None else max(-(-self.end[j] // self.strides[j]), 0)
 
     def _start(self, j: int, n: int) -> int:
         backward = self.strides[j] < 0
         if self.begin is None or _bit(self.options.begin_mask, j):
             return n - 1 if backward else 0
-        return _clamped(self.begin[j], n, backward)
+        return _clamped(self.begin[j], n, backward=backward)
 
-    def _stop(self, j: int, n: int, start: int) -> int:
-        backward = self.strides[j] < 0
-        if self.end is None or _bit(self.options.end_mask, j):
-            return -1 if backward else n
-        return _clamped(self.end[j] + (start if self.options.offset else 0), n, backward)
+    def _from(self, start: int, j: int, n: int) -> range:
+        o, backward = self.options, self.strides[j] < 0
+        stop = -1 if backward else n
+        if self.end is not None and not _bit(o.end_mask, j):
+            stop = _clamped(self.end[j] + (start if o.offset else 0), n, backward=backward)
+        return range(start, stop, self.strides[j])
 
 
 def _bit(mask: int, j: int) -> bool:
     return bool(mask >> j & 1)
 
 
-def _clamped(at: int, n: int, backward: bool) -> int:
-    """A begin or end, counted from the end where negative, within the positions its direction may name."""
+def _clamped(at: int, n: int, *, backward: bool) -> int:
+    """A begin or an end, from behind where negative, within what its direction may name."""
     at += n if at < 0 else 0
     return min(max(at, -1), n - 1) if backward else min(max(at, 0), n)
 
 
-def _strided_spec(o: StridedSliceOptions, inputs: Specs) -> _Spec:
+def _slicing(o: StridedSliceOptions, inputs: Specs) -> _Slicing:
     begin, end = (None if spec.const is None else integers(spec) for spec in inputs[1:3])
-    return _Spec(o, begin, end, integers(inputs[3]))
+    return _Slicing(o, begin, end, integers(inputs[3]))
 
 
 def _why_not_strided_slice(
     context: LoweringContext, o: StridedSliceOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, *places = inputs[:4]
-    vectors = len({p.shape for p in places}) == 1 and len(places[0].shape) == 1
+    vectors = len({place.shape for place in places}) == len(places[0].shape) == 1
     reason = first_reason(
         why_not_moved(context, x, outputs[0]),
         why_not_indices(*places),
         why_not_const(places[2]),
         None if vectors else "begin, end and strides must be vectors of one length",
     )
-    return reason or _why_not_windows(_strided_spec(o, inputs), x.shape, outputs[0].shape)
+    return reason or _why_not_taken(_slicing(o, inputs), x.shape, outputs[0].shape)
 
 
-def _why_not_windows(spec: _Spec, shape: Shape, out: Shape) -> str | None:
-    sizes, windows = spec.windows(shape)
-    reason = next((w for w in windows if isinstance(w, str)), None)
+def _why_not_taken(slicing: _Slicing, shape: Shape, out: Shape) -> str | None:
+    dimensions = slicing.dimensions(shape)
+    reason = first_reason(*(slicing.why_not(j, n) for n, j in dimensions))
     if reason is not None:
         return reason
-    if any(isinstance(w, _Moving) and w.span > n for w, n in zip(windows, sizes, strict=True)):
-        return f"the slice is longer than a dimension of {list(shape)}"
-    taken = int(np.prod([_length(w) for w in windows], dtype=np.int64))
-    want = int(np.prod(out, dtype=np.int64))
-    return None if taken == want else f"masks and shapes disagree: {taken} values for {list(out)}"
-
-
-def _length(window: _Window) -> int:
-    return window.count if isinstance(window, _Moving) else len(window)
+    windows = [slicing.window(j, n) for n, j in dimensions]
+    taken = math.prod(w.count if isinstance(w, _Moving) else len(w) for w in windows)
+    alike = taken == math.prod(out) and math.prod(n for n, _ in dimensions) == math.prod(shape)
+    return None if alike else f"the masks do not lead from {list(shape)} to {list(out)}"
 
 
 def _lower_strided_slice(
     _context: LoweringContext, o: StridedSliceOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    widened, windows = _strided_spec(o, inputs).windows(inputs[0].shape)
+    slicing = _slicing(o, inputs)
+    dimensions = slicing.dimensions(inputs[0].shape)
+    widened = [n for n, _ in dimensions]
+    windows = [slicing.window(j, n) for n, j in dimensions]
     moving = {i: w for i, w in enumerate(windows) if isinstance(w, _Moving)}
     spans = [moving[i].span if i in moving else n for i, n in enumerate(widened)]
     fixed = [range(0, w.span, w.stride) if isinstance(w, _Moving) else w for w in windows]
@@ -216,7 +225,7 @@ def _lower_strided_slice(
         x = x.reshape(widened)
         if moving:
             zero = jnp.zeros((), begin.dtype)
-            starts = [begin[moving[i].position] if i in moving else zero for i in range(x.ndim)]
+            starts = [begin[moving[i].entry] if i in moving else zero for i in range(x.ndim)]
             x = lax.dynamic_slice(x, starts, spans)
         return (_take_ranges(x, fixed).reshape(outputs[0].shape),)
 
@@ -237,13 +246,13 @@ STRIDED_SLICE = OpRule(
 
 
 def _why_not_split(
-    context: LoweringContext, o: SplitOptions, inputs: Specs, outputs: Specs
+    context: LoweringContext, _o: SplitOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     return _why_not_pieces(context, inputs[1], inputs[0], outputs)
 
 
 def _why_not_split_v(
-    context: LoweringContext, o: SplitVOptions, inputs: Specs, outputs: Specs
+    context: LoweringContext, _o: SplitVOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     return _why_not_pieces(context, inputs[0], inputs[2], outputs)
 
@@ -255,7 +264,7 @@ def _why_not_pieces(
         why_not_moved(context, x, *outputs),
         why_not_const(axis),
         why_not_indices(axis),
-        None if np.prod(axis.shape, dtype=int) == 1 else f"{axis.name!r} must hold one axis",
+        None if math.prod(axis.shape) == 1 else f"{axis.name!r} must hold one axis",
     )
     if reason is not None:
         return reason
@@ -305,9 +314,7 @@ def _why_not_unpack(
     context: LoweringContext, o: UnpackOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     x = inputs[0]
-    reason = first_reason(
-        why_not_moved(context, x, *outputs), why_not_axis(o.axis, len(x.shape))
-    )
+    reason = first_reason(why_not_moved(context, x, *outputs), why_not_axis(o.axis, len(x.shape)))
     if reason is not None:
         return reason
     n = x.shape[o.axis]
@@ -349,9 +356,7 @@ def _lower_dynamic_update_slice(
     x, update = inputs[:2]
     last = np.subtract(x.shape, update.shape).astype(inputs[2].dtype)
 
-    def dynamic_update_slice(
-        x: jax.Array, update: jax.Array, start: jax.Array
-    ) -> tuple[jax.Array]:
+    def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
         start = jnp.clip(start, np.zeros_like(last), last)
         return (lax.dynamic_update_slice(x, update, start, allow_negative_indices=False),)
 

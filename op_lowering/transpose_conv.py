@@ -1,7 +1,7 @@
-"""Transposed convolutions: TRANSPOSE_CONV, CONV_3D_TRANSPOSE and MediaPipe's Convolution2DTransposeBias.
+"""Transposed convolutions: TRANSPOSE_CONV, CONV_3D_TRANSPOSE and Convolution2DTransposeBias.
 
-Each is the gradient of a convolution with respect to its input: a convolution whose input is dilated by the
-strides and whose filter is mirrored. The filter is laid out once as [*spatial, I, O].
+Each is the gradient of a convolution with respect to its input: a convolution whose input is
+dilated by the strides and whose filter is mirrored. It is laid out once as [*spatial, I, O].
 """
 
 import dataclasses
@@ -88,7 +88,7 @@ def _why_not_shapes(
 
 
 def _why_not_output(windows: tuple[Window, ...], x: Shape, out: Shape, units: int) -> str | None:
-    """The windows of the convolution that this one transposes slide over the output shape asked for."""
+    """The windows of the convolution that this one transposes slide over the output asked for."""
     reason = why_not_windows(windows)
     if reason is not None:
         return reason
@@ -140,7 +140,7 @@ def _by_pixel(w: Any) -> Any:
 
 
 def _side_by_side(a: Arithmetic, spreads: _Spreads, x: Any, w: Any) -> jax.Array:
-    """Windows that do not overlap: one matrix product yields each input pixel's patch of the output."""
+    """Windows that do not overlap: one matrix product yields every pixel's patch of the output."""
     rank, units = len(spreads), w.shape[-1]
     y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
     y = y.reshape(*x.shape[:-1], *(s.size for s in spreads), units)  # [N, *in, *size, O]

@@ -62,7 +62,7 @@ def why_not_windows(windows: Windows) -> str | None:
 
 
 def why_not_fit(windows: Windows) -> str | None:
-    """A sentence for VALID windows so much larger than the input that LiteRT refuses the output size."""
+    """A sentence for VALID windows so much larger than the input that LiteRT refuses them."""
     for w in windows:
         if w.padding is Padding.VALID and w.n_in + w.stride - w.span <= -w.stride:
             return f"a VALID window over {w.span} values does not fit into {w.n_in}"

@@ -35,11 +35,14 @@ def quantize(x: jax.Array, quantization: Quantization, dtype: np.dtype) -> jax.A
 def fake_quantize(
     x: jax.Array, low: float, high: float, num_bits: int, *, narrow_range: bool
 ) -> jax.Array:
-    """float32 `x` on 2**num_bits levels; see affine.fake_quantize."""
+    """float32 `x` on 2**num_bits levels; see affine.fake_quantize. Needs 64-bit types."""
     first, last, step = nudged_range(low, high, num_bits, narrow_range=narrow_range)
     with np.errstate(divide="ignore"):
         inverse = np.float32(1) / step
     inside = jnp.where(x > first, x, first)
     inside = jnp.where(inside < last, inside, last)
     level = lax.round((inside - first) * inverse, lax.RoundingMethod.AWAY_FROM_ZERO)
-    return level * step + first
+    # In float32, product and sum become one fused operation, without the rounding between them.
+    offset = level.astype(np.float64) * np.float64(step)
+    offset = lax.reduce_precision(offset, exponent_bits=11, mantissa_bits=23)
+    return (offset + np.float64(first)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Convolutions, as kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h compute them."""
+"""Convolutions: kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h."""
 
 from collections.abc import Sequence
 from typing import Any

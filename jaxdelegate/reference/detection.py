@@ -1,7 +1,9 @@
-"""Object detection, as kernels/detection_postprocess.cc and kernels/internal/reference/non_max_suppression.h compute it.
+"""Object detection, in numpy.
 
-What those leave to the sorting algorithm at hand - the order of equal scores in V4, V5, and of equal classes of one
-box - is by index here: the lower first. What they leave uninitialized, the slots behind the last detection, is zero.
+Source: kernels/detection_postprocess.cc, kernels/internal/reference/non_max_suppression.h. What
+those leave to the sorting algorithm at hand - the order of equal scores in V4 and V5, and of equal
+classes of one box - is by index here, the lower first. What they leave uninitialized, the slots
+behind the last detection, is zero.
 """
 
 import heapq
@@ -15,7 +17,7 @@ from jaxdelegate.reference.reduction import refuse_quantized
 
 
 def postprocess_shapes(o: DetectionPostProcessOptions, _inputs: Specs) -> tuple[Shape | None, ...]:
-    """Boxes, classes, scores: one slot for each detection and each of its classes; and the count."""
+    """Boxes, classes, scores: a slot for each detection and each of its classes; and the count."""
     slots = o.max_detections * o.max_classes_per_detection
     return (1, slots, 4), (1, slots), (1, slots), (1,)
 
@@ -25,16 +27,18 @@ def detection_postprocess(
     o: DetectionPostProcessOptions,
     inputs: Specs,
     outputs: Specs,
-    encodings: Array,
-    scores: Array,
-    anchors: Array,
+    *arrays: Array,
 ) -> tuple[Array, ...]:
     """Decode boxes, drop those that overlap a better one, and list the rest by score.
+
+    The arrays are box encodings [1, n, 4 or more] as (y, x, h, w), scores [1, n, classes] and
+    anchors [n, 4].
 
     Raises:
         ValueError: settings, shapes or boxes that the kernel stops at.
     """
     refuse_quantized("TFLite_Detection_PostProcess", *inputs)
+    encodings, scores, anchors = arrays
     _check_settings(o, encodings, scores, anchors)
     boxes = _decode(o, encodings[0], anchors)
     of_classes = scores[0, :, scores.shape[2] - o.num_classes :]  # the background comes first
@@ -92,7 +96,7 @@ def _overlap(box: Array, others: Array) -> Array:
 def _keep_best(
     o: DetectionPostProcessOptions, boxes: Array, scores: Array, at_most: int
 ) -> list[int]:
-    """The boxes of one class that overlap no better one, best first; the lower index among equals."""
+    """The boxes of one class that overlap no better one, best first; lower indices first."""
     above = np.flatnonzero(scores >= np.float32(o.nms_score_threshold))
     waiting = above[np.argsort(-scores[above], kind="stable")]
     kept: list[int] = []
@@ -150,14 +154,17 @@ def non_max_suppression_v4(
 ) -> tuple[Array, Array]:
     """Indices of the selected boxes, zeros behind, and their count."""
     limit, iou, threshold = settings
-    indices, _, count = _suppress(boxes, scores, int(limit.ravel()[0]), iou, threshold, 0.0)
+    most = int(limit.ravel()[0])
+    indices, _, count = _suppress(boxes, scores, iou, threshold, limit=most, sigma=0.0)
     return indices, count
 
 
 def non_max_suppression_v5(
     _o: Options, _inputs: Specs, _outputs: Specs, boxes: Array, scores: Array, *settings: Array
 ) -> tuple[Array, Array, Array]:
-    """Indices and (where sigma is positive: lowered) scores of the selected boxes, zeros behind, and their count.
+    """Indices and scores of the selected boxes, zeros behind, and their count.
+
+    A positive sigma lowers the scores of boxes by their overlap with those selected before.
 
     Raises:
         ValueError: sigma is negative.
@@ -165,14 +172,18 @@ def non_max_suppression_v5(
     limit, iou, threshold, sigma = settings
     if sigma.ravel()[0] < 0:
         raise ValueError(f"sigma is {sigma}")
-    return _suppress(boxes, scores, int(limit.ravel()[0]), iou, threshold, float(sigma.ravel()[0]))
+    most, deviation = int(limit.ravel()[0]), float(sigma.ravel()[0])
+    return _suppress(boxes, scores, iou, threshold, limit=most, sigma=deviation)
 
 
 @np.errstate(all="ignore")
 def _suppress(
-    boxes: Array, scores: Array, limit: int, iou: Array, threshold: Array, sigma: float
+    boxes: Array, scores: Array, iou: Array, threshold: Array, *, limit: int, sigma: float
 ) -> tuple[Array, Array, Array]:
-    """The kernel's queue: a candidate meets the boxes selected since it was last at the front, latest first."""
+    """The kernel's queue of candidates.
+
+    The one in front meets the boxes selected since it last was there, the latest first.
+    """
     boxes = np.concatenate(
         [np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1
     )
@@ -196,7 +207,7 @@ def _suppress(
             if score == -front:
                 selected.append((i, score))
             if score > low:
-                # Also a selected box goes back; it meets itself next, and that ends it if it has an area.
+                # Also a selected box goes back: it meets itself next, and stays if it has no area.
                 heapq.heappush(queue, (-score, i, seen))
     indices, values = np.zeros(limit, np.int32), np.zeros(limit, np.float32)
     for k, (i, score) in enumerate(selected):

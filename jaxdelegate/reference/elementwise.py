@@ -178,10 +178,11 @@ def bitcast(_o: BitcastOptions, _inputs: Specs, outputs: Specs, x: Array) -> tup
     return (flat.reshape(shape),)
 
 
-def bitcast_shape(_options: object, inputs: Specs, outputs: Specs = ()) -> tuple[Shape]:
-    """The output's shape, which depends on its dtype; without `outputs` that of an equal width."""
-    dtype = outputs[0].dtype if outputs else inputs[0].dtype
-    return (_bitcast_shape(inputs[0].shape, inputs[0].dtype, dtype),)
+def bitcast_shape(
+    _infer: object, _options: object, inputs: Specs, outputs: Specs
+) -> tuple[Shape | None, ...]:
+    """The output's shape, which depends on its dtype: an axis more or less where the width differs."""
+    return (_bitcast_shape(inputs[0].shape, inputs[0].dtype, outputs[0].dtype),)
 
 
 def _bitcast_shape(shape: Shape, source: np.dtype, target: np.dtype) -> Shape:

@@ -1,5 +1,4 @@
-"""Indices as data, as kernels/gather.cc, gather_nd.cc, scatter_nd.cc, sparse_to_dense.cc, embedding_lookup.cc,
-one_hot.cc, reverse_sequence.cc, matrix_diag.cc, matrix_set_diag.cc, where.cc, unique.cc have them.
+"""Indices as data, each operator as LiteRT's kernels/<operator>.cc has it.
 
 Where those kernels fail on an index that names no element, these raise IndexError.
 """
@@ -50,18 +49,21 @@ def gather(
     outer, inner = math.prod(x.shape[batch:axis]), math.prod(x.shape[axis + 1 :])
     flat = x.reshape(n_batch, outer, x.shape[axis], inner)
     every_batch = np.arange(n_batch)[:, np.newaxis]
-    picked = flat[every_batch, :, positions.reshape(n_batch, n_picked)]  # [batch, picked, outer, inner]
+    # [batch, picked, outer, inner]
+    picked = flat[every_batch, :, positions.reshape(n_batch, n_picked)]
     shape = (*x.shape[:axis], *positions.shape[batch:], *x.shape[axis + 1 :])
     return (np.moveaxis(picked, 1, 2).reshape(shape),)
 
 
 def gathered_nd_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The indices' shape, with what their coordinates leave of the tensor in place of the last dimension."""
+    """The indices' shape, its last dimension replaced by those that the coordinates leave."""
     x, indices = inputs[:2]
     return ((*indices.shape[:-1], *x.shape[indices.shape[-1] :]),)
 
 
-def gather_nd(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, indices: Array) -> tuple[Array]:
+def gather_nd(
+    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, indices: Array
+) -> tuple[Array]:
     """The slice at every vector of coordinates."""
     depth = indices.shape[-1]
     for i in range(depth):
@@ -74,7 +76,13 @@ def gather_nd(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, indices: A
 def scattered_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     """The shape that the third input holds."""
     shape = inputs[2].const
-    return (None if shape is None else tuple(ints(shape)),)
+    return (None if shape is None else _sizes("SCATTER_ND", shape),)
+
+
+def _sizes(operator: str, shape: Array) -> Shape:
+    if min(ints(shape), default=0) < 0:
+        raise ValueError(f"{operator}: sizes must not be negative, got {ints(shape)}")
+    return tuple(ints(shape))
 
 
 def scatter_nd(
@@ -83,7 +91,7 @@ def scatter_nd(
     """Zeros, to which the update at every vector of coordinates is added; true + true is true."""
     dtype = outputs[0].dtype
     is_half = dtype in (np.float16, ml_dtypes.bfloat16)
-    y = np.zeros(ints(shape), np.float32 if is_half else dtype)
+    y = np.zeros(_sizes("SCATTER_ND", shape), np.float32 if is_half else dtype)
     for i in range(indices.shape[-1]):
         _check("SCATTER_ND", indices[..., i], y.shape[i])
     add = np.logical_or if dtype == np.bool_ else np.add
@@ -98,7 +106,7 @@ def scatter_nd(
 def dense_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     """The shape that the second input holds."""
     shape = inputs[1].const
-    return (None if shape is None else tuple(ints(shape)),)
+    return (None if shape is None else _sizes("SPARSE_TO_DENSE", shape),)
 
 
 def sparse_to_dense(
@@ -110,8 +118,8 @@ def sparse_to_dense(
     values: Array,
     default: Array,
 ) -> tuple[Array]:
-    """Values, or one value, at their coordinates, a default elsewhere; the last value for an element stays."""
-    y = np.full(ints(shape), default.reshape(()), values.dtype)
+    """Values at coordinates and a default elsewhere; of several values for one place the last."""
+    y = np.full(_sizes("SPARSE_TO_DENSE", shape), default.reshape(()), values.dtype)
     coordinates = indices.reshape(-1, y.ndim)
     for i in range(y.ndim):
         _check("SPARSE_TO_DENSE", coordinates[:, i], y.shape[i])
@@ -161,9 +169,15 @@ def _depth(depth: Array) -> int:
 
 
 def one_hot(
-    o: OneHotOptions, _i: Specs, _outputs: Specs, indices: Array, depth: Array, on: Array, off: Array
+    o: OneHotOptions,
+    _i: Specs,
+    _outputs: Specs,
+    indices: Array,
+    depth: Array,
+    on: Array,
+    off: Array,
 ) -> tuple[Array]:
-    """`on` where a new dimension's position is the index, narrowed to 32 bits, and `off` elsewhere."""
+    """`on` where a new dimension's position is the index, in 32 bits, and `off` elsewhere."""
     axis = _class_axis(o, indices.ndim)
     hot = indices.astype(np.int32)[..., np.newaxis] == np.arange(_depth(depth))
     return (np.where(np.moveaxis(hot, -1, axis), on.reshape(()), off.reshape(())),)
@@ -240,7 +254,7 @@ def unique_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def unique(_o: Options, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array, Array]:
-    """The values in the order they first appear in, and for each element its value's position among them."""
+    """The values in order of appearance, and for each element its value's position among them."""
     values, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     order = np.argsort(first)  # of the sorted values, by first appearance
     position = np.argsort(order)

@@ -1,9 +1,9 @@
-"""The reference record: one numpy kernel, the shapes it yields, and when it may be run ahead of time."""
+"""The reference record: a numpy kernel, the shapes it yields, and when it may be run beforehand."""
 
 import dataclasses
 import enum
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, MutableMapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 Array = np.ndarray
 Run = Callable[..., tuple[Array, ...]]  # (options, inputs, outputs, *arrays) -> outputs, new states
 InitialState = Callable[[Any], tuple[Array, ...]]
-Shapes = Callable[[Any, Specs], tuple[Shape | None, ...]]
+Shapes = Callable[..., tuple[Shape | None, ...]]  # (options, inputs[, declared outputs])
 
 
 class Folds(enum.Enum):
@@ -23,27 +23,61 @@ class Folds(enum.Enum):
     NEVER = "random, stateful or with a side effect"
 
 
+class Services(Protocol):
+    """What the host offers to kernels that need more than their arrays."""
+
+    resources: MutableMapping[Any, Any]  # variables and tables of the model, by whatever names them
+
+    def __call__(self, subgraph: int, *arrays: Array) -> tuple[Array, ...]:
+        """Run a subgraph on its inputs; answers its outputs."""
+        ...
+
+
+Infer = Callable[[int, Specs], Specs]  # (subgraph, specs of its inputs) -> specs of its outputs
+InferredShapes = Callable[[Infer, Any, Specs, Specs], tuple[Shape | None, ...]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """One operator in numpy.
 
-    `run(options, inputs, outputs, *arrays)` takes the arrays of the inputs (None where absent) and returns the
-    outputs in the operator's order, then the new values of its variable inputs. dtypes follow `outputs`.
-    `shapes(options, inputs)` gives each output's shape, None for one that depends on data.
-    `initial_state(options)` gives the first values of a state that no tensor of the file holds (a random
-    counter). Hosts append such states to the inputs, as variables; the kernel returns their new values last.
+    `run(options, inputs, outputs, *arrays)` takes the arrays of the inputs (None where absent) and
+    returns the outputs in the operator's order, then the new values of its variable inputs. dtypes
+    follow `outputs`. With `calls`, `run` has the host's Services as its first parameter.
+    `shapes(options, inputs)` gives each output's shape, None for one that depends on data;
+    `inferred_shapes(infer, options, inputs, outputs)` takes its place where shapes come out of
+    subgraphs or follow from the outputs' dtypes.
+    `initial_state(options)` gives the first values of a state that no tensor of the file holds (a
+    random counter). Hosts append such states to the inputs, as variables; the kernel returns their
+    new values last.
+    `takes_handle`: the first input is a variable's handle. Where its variable is known beforehand,
+    hosts append that variable to the inputs, so that delegates can keep it on the device.
+    `declared`: the shapes of the outputs are part of the operator, as the file declares them
+    (StableHLO keeps them in the result's type); `shapes` then takes the declared outputs too.
     """
 
     run: Run
     shapes: Shapes
     folds: Folds = Folds.CONSTANTS
     initial_state: InitialState | None = None
+    calls: bool = False
+    takes_handle: bool = False
+    inferred_shapes: InferredShapes | None = None
+    declared: bool = False
 
     def __call__(
         self, options: Any, inputs: Specs, outputs: Specs, *arrays: Array
     ) -> tuple[Array, ...]:
         """Run the kernel."""
         return self.run(options, inputs, outputs, *arrays)
+
+    def output_shapes(
+        self, options: Any, inputs: Specs, declared: Specs
+    ) -> tuple[Shape | None, ...]:
+        """Each output's shape; None: it depends on data. `declared`: the outputs as in the file."""
+        if self.declared:
+            return self.shapes(options, inputs, declared)
+        return self.shapes(options, inputs)
 
 
 def same_shape(_options: Any, inputs: Specs) -> tuple[Shape | None, ...]:

@@ -1,6 +1,7 @@
-"""Order in memory, as kernels/transpose.cc, concatenation.cc, pack.cc, tile.cc, reverse.cc, space_to_*.cc, *_to_space.cc."""
+"""Order in memory, each operator as LiteRT's kernels/<operator>.cc has it."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -41,8 +42,8 @@ def concatenated_shape(o: ConcatenationOptions, inputs: Specs) -> tuple[Shape | 
     """The sum of the sizes along the axis."""
     shapes = [spec.shape or (1,) for spec in inputs]  # scalars join to a vector
     axis = resolved_axis(o.axis, len(shapes[0]), "CONCATENATION")
-    rests = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
-    if len(rests) != 1:
+    beside = {(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}
+    if len(beside) != 1 or len({len(shape) for shape in shapes}) != 1:
         raise ValueError(f"CONCATENATION: {shapes} differ beside axis {axis}")
     n = sum(shape[axis] for shape in shapes)
     return ((*shapes[0][:axis], n, *shapes[0][axis + 1 :]),)
@@ -51,7 +52,9 @@ def concatenated_shape(o: ConcatenationOptions, inputs: Specs) -> tuple[Shape | 
 def concatenation(
     o: ConcatenationOptions, inputs: Specs, outputs: Specs, *xs: Array
 ) -> tuple[Array]:
-    """Join along one dimension. LiteRT's kernel knows no activation, TFLite's GPU delegate fuses one.
+    """Join along one dimension.
+
+    LiteRT's kernel applies no activation, TFLite's GPU delegate does.
 
     Raises:
         TypeError: an input would have to be requantized.
@@ -59,16 +62,15 @@ def concatenation(
     if any(_scaling(spec) != _scaling(outputs[0]) for spec in inputs):
         raise TypeError(f"CONCATENATION: {outputs[0].name!r} is quantized unlike its inputs")
     y = np.concatenate([np.atleast_1d(x) for x in xs], o.axis)
-    low, high = _BOUNDS[o.fused_activation_function]
-    bounded = y if low is None and high is None else np.clip(y, low, high)
-    return (bounded.astype(outputs[0].dtype, copy=False),)
+    return (_ACTIVATIONS[o.fused_activation_function](y).astype(outputs[0].dtype, copy=False),)
 
 
-_BOUNDS: dict[ActivationFunctionType, tuple[float | None, float | None]] = {
-    ActivationFunctionType.NONE: (None, None),
-    ActivationFunctionType.RELU: (0, None),
-    ActivationFunctionType.RELU_N1_TO_1: (-1, 1),
-    ActivationFunctionType.RELU6: (0, 6),
+_ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
+    ActivationFunctionType.NONE: lambda y: y,
+    ActivationFunctionType.RELU: lambda y: np.clip(y, 0, None),
+    ActivationFunctionType.RELU_N1_TO_1: lambda y: np.clip(y, -1, 1),
+    ActivationFunctionType.RELU6: lambda y: np.clip(y, 0, 6),
+    ActivationFunctionType.TANH: np.tanh,
 }
 
 
@@ -228,7 +230,7 @@ def depth_to_space_shape(o: DepthToSpaceOptions, inputs: Specs) -> tuple[Shape |
 
 
 def depth_to_space(
-    o: DepthToSpaceOptions, inputs: Specs, _outputs: Specs, x: Array
+    o: DepthToSpaceOptions, _inputs: Specs, _outputs: Specs, x: Array
 ) -> tuple[Array]:
     """Groups of channels become the positions of a block."""
     b = o.block_size

@@ -1,4 +1,4 @@
-"""Matrix products, as kernels/internal/reference/fully_connected.h and batch_matmul.h compute them."""
+"""Matrix products: kernels/internal/reference/fully_connected.h and batch_matmul.h."""
 
 import numpy as np
 

@@ -16,12 +16,13 @@ from jaxdelegate.reference.reduction import accumulator, refuse_quantized
 
 def _less_max(x: Array) -> Array:
     wide = x.astype(accumulator(x.dtype))
-    return wide - wide.max(axis=-1, keepdims=True, initial=-np.inf)
+    largest = wide.max(axis=-1, keepdims=True, initial=-np.inf)
+    return np.asarray(wide - largest)
 
 
 @np.errstate(all="ignore")
 def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """exp(beta (x - max)) over its sum, kernels/internal/reference/softmax.h."""
+    """Compute exp(beta (x - max)) over its sum, kernels/internal/reference/softmax.h."""
     refuse_quantized("SOFTMAX", inputs[0])
     shifted = _less_max(x)
     powers = np.exp(shifted * np.asarray(o.beta, shifted.dtype))
@@ -30,7 +31,7 @@ def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple
 
 @np.errstate(all="ignore")
 def log_softmax(_o: LogSoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """x - max - log(sum(exp(x - max))), kernels/internal/reference/log_softmax.h."""
+    """Compute x - max - log(sum(exp(x - max))), kernels/internal/reference/log_softmax.h."""
     refuse_quantized("LOG_SOFTMAX", inputs[0])
     shifted = _less_max(x)
     log_sum = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -39,7 +40,9 @@ def log_softmax(_o: LogSoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) 
 
 @np.errstate(all="ignore")
 def l2_normalization(o: L2NormOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """x over its norm, or over 1e-6 if that is larger, kernels/internal/reference/l2normalization.h.
+    """Divide by the norm, or by 1e-6 if that is larger.
+
+    As kernels/internal/reference/l2normalization.h.
 
     Raises:
         ValueError: a fused activation, which the kernel refuses.
@@ -56,9 +59,10 @@ def l2_normalization(o: L2NormOptions, inputs: Specs, outputs: Specs, x: Array) 
 def local_response_normalization(
     o: LocalResponseNormalizationOptions, inputs: Specs, outputs: Specs, x: Array
 ) -> tuple[Array]:
-    """x (bias + alpha sum of squares up to `radius` channels away)^-beta.
+    """Compute x (bias + alpha sum of squares up to `radius` channels away)^-beta.
 
-    As kernels/internal/optimized/optimized_ops.h; the reference kernel leaves out the last neighbor.
+    As kernels/internal/optimized/optimized_ops.h; the reference kernel leaves the last neighbor
+    out.
     """
     refuse_quantized("LOCAL_RESPONSE_NORMALIZATION", inputs[0])
     wide = x.astype(accumulator(x.dtype))

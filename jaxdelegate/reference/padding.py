@@ -24,9 +24,14 @@ def _pairs(paddings: Array) -> list[tuple[int, int]]:
 
 
 def pad(
-    _o: Options, _inputs: Specs, outputs: Specs, x: Array, paddings: Array, fill: Array | None = None
+    _o: Options,
+    _inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    paddings: Array,
+    fill: Array | None = None,
 ) -> tuple[Array]:
-    """Surround with one value: the third input, else real zero, which is the output's zero point."""
+    """Surround with the third input, else with real zero, which is the output's zero point."""
     pairs = _pairs(paddings)
     value = _zero(outputs[0]) if fill is None else fill.reshape(())
     y = np.full([n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True)], value, x.dtype)
@@ -35,8 +40,8 @@ def pad(
 
 
 def _zero(y: TensorSpec) -> Array:
-    at = y.quantization.zero_point if y.quantization is not None and y.is_quantized else ()
-    return np.array(at[0] if len(at) else 0).astype(y.dtype)
+    points = ints(y.quantization.zero_point) if y.quantization and y.is_quantized else []
+    return np.array(points[0] if points else 0).astype(y.dtype)
 
 
 def mirror_padded_shape(o: MirrorPadOptions, inputs: Specs) -> tuple[Shape | None, ...]:

@@ -26,7 +26,6 @@ from jaxdelegate.reference.window import (
     image_shape,
     pad_before,
     require_floats,
-    sums_of,
     windows,
 )
 
@@ -89,7 +88,7 @@ def l2_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tup
     """The root of the mean square of what the window reads of the image."""
     require_floats("L2_POOL_2D", *inputs, *outputs)
     dimensions = _dimensions_2d(o, x.shape)
-    y = np.sqrt(_total(np.square(sums_of(x)), dimensions) / _count(x, dimensions))
+    y = np.sqrt(_total(np.square(x.astype(np.float64)), dimensions) / _count(x, dimensions))
     return (_clamp(o, y).astype(outputs[0].dtype),)
 
 
@@ -115,8 +114,8 @@ def _dimensions_2d(o: Pool2DOptions | PoolParamsOptions, x: Shape) -> list[_Dime
 def _dimensions_tensorflow(
     o: Pool3DOptions | MaxPoolWithArgmaxOptions, x: Shape
 ) -> list[_Dimension]:
-    for sizes in (o.ksize, o.strides):
-        if len(sizes) != len(x) or sizes[0] != 1 or sizes[-1] != 1:
+    for named in (o.ksize, o.strides):
+        if len(named) != len(x) or named[0] != 1 or named[-1] != 1:
             raise ValueError(f"pool: window {o.ksize}, strides {o.strides} on {list(x)}")
     if o.padding not in ("SAME", "VALID"):
         raise ValueError(f"pool: padding {o.padding!r} is neither SAME nor VALID")
@@ -141,7 +140,7 @@ def _shape(dimensions: list[_Dimension], x: Shape) -> Shape:
 def _windows(
     x: Array, dimensions: list[_Dimension], fill: Any
 ) -> Iterator[tuple[tuple[int, ...], Array]]:
-    sizes, strides, before, out = zip(*dimensions, strict=True)
+    sizes, strides, before, out = (list(column) for column in zip(*dimensions, strict=True))
     return windows(x, out, before, sizes, strides, [1] * len(sizes), fill)
 
 
@@ -163,11 +162,13 @@ def _average(
     count = _count(x, dimensions)
     if inputs[0].is_quantized or x.dtype not in _INTEGERS:
         require_floats(name, *inputs, *outputs)
-        total = _total(sums_of(x), dimensions)
-        return total / count.astype(total.dtype)
+        total = _total(x.astype(np.float64), dimensions)  # global pools sum thousands
+        mean: Array = total / count
+        return mean
     total = _total(x.astype(np.int32), dimensions)
     away = np.where(total > 0, count // 2, -(count // 2))  # half away from zero
-    return np.trunc((total + away) / count).astype(np.int32)
+    rounded: Array = np.trunc((total + away) / count).astype(np.int32)
+    return rounded
 
 
 def _maximum(
@@ -183,7 +184,8 @@ def _maximum(
 
 
 def _lowest(dtype: np.dtype) -> Any:
-    return ml_dtypes.finfo(dtype).min if dtype in FLOATS else np.iinfo(dtype).min
+    limits: Any = ml_dtypes.finfo(dtype) if dtype in FLOATS else np.iinfo(dtype)  # type: ignore[no-untyped-call]
+    return limits.min
 
 
 def _clamp(o: Pool2DOptions, y: Array) -> Array:
@@ -229,7 +231,7 @@ def max_pooling_with_argmax_2d(
 
 
 def _first_maximum(x: Array, dimensions: list[_Dimension]) -> tuple[Array, Array, Array]:
-    """The maximum, and its row and column within the window; -1 where no value beats the lowest number."""
+    """The maximum, its row and its column within the window; -1 where all values are the lowest."""
     lowest = _lowest(x.dtype)
     best = np.full(_shape(dimensions, x.shape), lowest, x.dtype)
     row, column = np.full(best.shape, -1), np.full(best.shape, -1)
@@ -242,7 +244,7 @@ def _first_maximum(x: Array, dimensions: list[_Dimension]) -> tuple[Array, Array
 
 
 def max_unpooling_2d_shape(o: PoolParamsOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] -> [N, H', W', C]: windows side by side, or for flat places as the strides have it.
+    """[N, H, W, C] -> [N, H', W', C]: windows side by side; flat places go by the strides.
 
     Raises:
         ValueError: values and places differ in shape, or window or stride is not positive.
@@ -266,8 +268,8 @@ def max_unpooling_2d(
 ) -> tuple[Array]:
     """Put every value where its pool found it; zeros elsewhere. Places outside are left out.
 
-    int32 places index the output image [H', W', C] (kernels/perception/max_unpooling_2d.cc), float32 ones
-    the window (mediapipe/util/tflite/operations/max_unpooling.cc).
+    int32 places index the output image [H', W', C] (kernels/perception/max_unpooling_2d.cc),
+    float32 ones the window (mediapipe/util/tflite/operations/max_unpooling.cc).
     """
     require_floats("MaxUnpooling2D", inputs[0], *outputs)
     y = np.zeros(outputs[0].shape, outputs[0].dtype)

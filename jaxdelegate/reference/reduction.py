@@ -1,4 +1,7 @@
-"""Reductions over axes, as kernels/reduce.cc and kernels/internal/reference/{reduce,arg_min_max,cumsum}.h compute them."""
+"""Reductions over axes, in numpy.
+
+Source: kernels/reduce.cc, kernels/internal/reference/{reduce,arg_min_max,cumsum}.h.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -94,7 +97,7 @@ def reduce_prod(
     """Multiply; integers wrap."""
     refuse_quantized("REDUCE_PROD", inputs[0])
     over = _resolve(axes, x.ndim)
-    y = np.multiply.reduce(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
+    y = np.prod(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
     return (np.asarray(y, outputs[0].dtype),)
 
 
@@ -105,10 +108,14 @@ def _extreme(o: ReducerOptions, x: Array, axes: Array, reduce: np.ufunc, worst: 
     """
     over = _resolve(axes, x.ndim)
     first = x.ravel()[:1] if len(over) == x.ndim and x.size else None
-    if first is not None and first[0] != first[0]:  # NaN stays
+    if first is not None and _is_nan(first).all():
         return first.reshape((1,) * x.ndim if o.keep_dims else ())
     start = np.asarray(worst, x.dtype) if first is None else first[0]
     return np.asarray(reduce.reduce(x, axis=over, keepdims=o.keep_dims, initial=start))
+
+
+def _is_nan(x: Array) -> Array:
+    return np.isnan(x) if x.dtype in FLOATS else np.zeros(x.shape, bool)
 
 
 def reduce_max(
@@ -128,7 +135,7 @@ def reduce_min(
 def limits(dtype: np.dtype) -> tuple[float, float]:
     """The lowest and the highest finite value."""
     if dtype in FLOATS:
-        info = ml_dtypes.finfo(dtype)
+        info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
         return float(info.min), float(info.max)
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
@@ -164,7 +171,7 @@ def _arg(better: np.ufunc) -> Run:
         best, index = rows[0], np.zeros(rows.shape[1:], outputs[0].dtype)
         for i, row in enumerate(rows[1:], 1):
             # NaN never replaces anything, and anything but NaN replaces it.
-            replaces = (row == row) & (better(row, best) | (best != best))
+            replaces = ~_is_nan(row) & (better(row, best) | _is_nan(best))
             best, index = np.where(replaces, row, best), np.where(replaces, i, index)
         return (np.asarray(index, outputs[0].dtype),)
 
@@ -176,7 +183,7 @@ arg_max, arg_min = _arg(np.greater), _arg(np.less)
 
 @np.errstate(all="ignore")
 def cumsum(o: CumsumOptions, inputs: Specs, outputs: Specs, x: Array, axis: Array) -> tuple[Array]:
-    """Running sums along the axis: up to a value, or up to the one before it; from the end in reverse."""
+    """Running sums along the axis: up to a value, or up to the one before it; or from the end."""
     refuse_quantized("CUMSUM", inputs[0])
     rows = np.moveaxis(x, int(axis.ravel()[0]), 0).astype(accumulator(x.dtype))
     rows = rows[::-1] if o.reverse else rows

@@ -4,6 +4,7 @@ from jaxdelegate.reference import (
     activation,
     cast,
     comparison,
+    control_flow,
     convolution,
     detection,
     elementwise,
@@ -14,9 +15,11 @@ from jaxdelegate.reference import (
     normalization,
     padding,
     pooling,
+    random,
     recurrent,
     reduction,
     resize,
+    resources,
     segment,
     shape,
     signal,
@@ -93,7 +96,7 @@ KERNELS: dict[str, Kernel] = {
     "IMAG": Kernel(elementwise.imag, same_shape),
     "COMPLEX_ABS": Kernel(elementwise.complex_abs, same_shape),
     "ZEROS_LIKE": Kernel(elementwise.zeros_like, same_shape, Folds.SHAPES),
-    "BITCAST": Kernel(elementwise.bitcast, elementwise.bitcast_shape),
+    "BITCAST": Kernel(elementwise.bitcast, same_shape, inferred_shapes=elementwise.bitcast_shape),
     # comparison
     "EQUAL": Kernel(comparison.equal, broadcast_shape),
     "NOT_EQUAL": Kernel(comparison.not_equal, broadcast_shape),
@@ -197,6 +200,19 @@ KERNELS: dict[str, Kernel] = {
     "IRFFT2D": Kernel(signal.irfft2d, signal.irfft2d_shape),
     "AudioSpectrogram": Kernel(signal.audio_spectrogram, signal.audio_spectrogram_shape),
     "Mfcc": Kernel(signal.mfcc, signal.mfcc_shape),
+    # random
+    "RANDOM_UNIFORM": Kernel(
+        random.random_uniform, random.random_shape, Folds.NEVER, random.philox_state
+    ),
+    "RANDOM_STANDARD_NORMAL": Kernel(
+        random.random_standard_normal, random.random_shape, Folds.NEVER, random.philox_state
+    ),
+    "MULTINOMIAL": Kernel(
+        random.multinomial, random.multinomial_shape, Folds.NEVER, random.philox_state
+    ),
+    "STABLEHLO_RNG_BIT_GENERATOR": Kernel(
+        random.stablehlo_rng_bit_generator, random.bit_generator_shapes
+    ),
     # recurrent
     "LSTM": Kernel(lstm.lstm, lstm.lstm_shapes, Folds.NEVER),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": Kernel(
@@ -213,4 +229,54 @@ KERNELS: dict[str, Kernel] = {
         recurrent.bidirectional_sequence_rnn, recurrent.bidirectional_shapes, Folds.NEVER
     ),
     "SVDF": Kernel(recurrent.svdf, recurrent.svdf_shapes, Folds.NEVER),
+    # control flow
+    "CALL": Kernel(
+        control_flow.call,
+        control_flow.unknown_shapes,
+        calls=True,
+        inferred_shapes=control_flow.call_shapes,
+    ),
+    "CALL_ONCE": Kernel(control_flow.call_once, resources.nothing, calls=True),
+    "IF": Kernel(
+        control_flow.if_,
+        control_flow.unknown_shapes,
+        calls=True,
+        inferred_shapes=control_flow.if_shapes,
+    ),
+    "STABLEHLO_CASE": Kernel(
+        control_flow.case,
+        control_flow.unknown_shapes,
+        calls=True,
+        inferred_shapes=control_flow.case_shapes,
+    ),
+    "STABLEHLO_COMPOSITE": Kernel(
+        control_flow.composite,
+        control_flow.unknown_shapes,
+        calls=True,
+        inferred_shapes=control_flow.composite_shapes,
+    ),
+    "STABLEHLO_WHILE": Kernel(
+        control_flow.while_,
+        control_flow.unknown_shapes,
+        calls=True,
+        inferred_shapes=control_flow.while_shapes,
+    ),
+    "WHILE": Kernel(
+        control_flow.while_,
+        control_flow.unknown_shapes,
+        calls=True,
+        inferred_shapes=control_flow.while_shapes,
+    ),
+    # resources
+    "ASSIGN_VARIABLE": Kernel(
+        resources.assign_variable, resources.nothing, calls=True, takes_handle=True
+    ),
+    "HASHTABLE": Kernel(resources.hashtable, resources.one_handle),
+    "HASHTABLE_FIND": Kernel(resources.hashtable_find, resources.hashtable_find_shape, calls=True),
+    "HASHTABLE_IMPORT": Kernel(resources.hashtable_import, resources.nothing, calls=True),
+    "HASHTABLE_SIZE": Kernel(resources.hashtable_size, resources.one_handle, calls=True),
+    "READ_VARIABLE": Kernel(
+        resources.read_variable, resources.read_variable_shape, calls=True, takes_handle=True
+    ),
+    "VAR_HANDLE": Kernel(resources.var_handle, resources.one_handle),
 }

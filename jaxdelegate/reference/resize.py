@@ -59,14 +59,14 @@ def _neighbors(n_in: int, n_out: int, o: ResizeBilinearOptions) -> tuple[Array, 
 
 
 def _bilinear_fixed_point(o: ResizeBilinearOptions, x: Array, n_h: int, n_w: int) -> Array:
-    """Positions and weights in units of 1/1024 of a pixel; the result rounds half away from zero."""
+    """Positions and weights in units of 1/1024; the result rounds half away from zero."""
     top, bottom, v = _fixed_point_neighbors(x.shape[1], n_h, o)
     left, right, u = _fixed_point_neighbors(x.shape[2], n_w, o)
     v, u = v[:, None, None], u[:, None]
     upper, lower = x[:, top].astype(np.int64), x[:, bottom].astype(np.int64)
     y = upper[:, :, left] * (1024 - v) * (1024 - u) + lower[:, :, left] * v * (1024 - u)
     y = y + upper[:, :, right] * (1024 - v) * u + lower[:, :, right] * v * u
-    return np.sign(y) * ((np.abs(y) + (1 << 19)) >> 20)
+    return np.asarray(np.sign(y) * ((np.abs(y) + (1 << 19)) >> 20))
 
 
 def _fixed_point_neighbors(

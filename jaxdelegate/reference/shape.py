@@ -1,4 +1,4 @@
-"""Shapes, as kernels/reshape.cc, squeeze.cc, expand_dims.cc, shape.cc, rank.cc, broadcast_to.cc, fill.cc, range.cc have them."""
+"""Shapes, each operator as LiteRT's kernels/<operator>.cc has it."""
 
 import math
 from collections.abc import Sequence
@@ -23,8 +23,9 @@ def reshape(
     o: ReshapeOptions, _inputs: Specs, _outputs: Specs, x: Array, asked: Array | None = None
 ) -> tuple[Array]:
     """The same values in another shape; kernels/internal/reshape_utils.h resolves its -1."""
-    usable = asked is not None and asked.dtype == np.int32 and asked.ndim == 1
-    return (x.reshape(_resolve(ints(asked) if usable else _legacy(o), x.shape)),)
+    if asked is None or asked.dtype != np.int32 or asked.ndim != 1:
+        return (x.reshape(_resolve(_legacy(o), x.shape)),)
+    return (x.reshape(_resolve(ints(asked), x.shape)),)
 
 
 def _legacy(o: ReshapeOptions) -> list[int]:
@@ -32,7 +33,7 @@ def _legacy(o: ReshapeOptions) -> list[int]:
 
 
 def _resolve(asked: list[int], shape: Shape) -> Shape:
-    """`asked` with its -1 replaced; an empty tensor's -1 is what remains of the sizes that are not zero."""
+    """`asked` with its -1 replaced; for an empty tensor the sizes that are not zero decide it."""
     if min(asked, default=0) < -1 or asked.count(-1) > 1:
         raise ValueError(f"RESHAPE: one size may be -1 and none less, got {asked}")
     if -1 in asked:
@@ -73,7 +74,9 @@ def expand_dims_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return (None if axis is None else _expanded(inputs[0].shape, axis),)
 
 
-def expand_dims(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, axis: Array) -> tuple[Array]:
+def expand_dims(
+    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, axis: Array
+) -> tuple[Array]:
     """Insert a dimension of size one; a negative axis counts from behind the last dimension."""
     return (x.reshape(_expanded(x.shape, axis)),)
 
@@ -109,7 +112,9 @@ def broadcast_to_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return (None if asked is None else _broadcast(inputs[0].shape, ints(asked)),)
 
 
-def broadcast_to(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, asked: Array) -> tuple[Array]:
+def broadcast_to(
+    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, asked: Array
+) -> tuple[Array]:
     """Repeat dimensions of size one, and lead with new ones."""
     return (np.broadcast_to(x, _broadcast(x.shape, ints(asked))).copy(),)
 
@@ -153,7 +158,7 @@ def broadcast_gradient_args_shape(_o: Options, inputs: Specs) -> tuple[Shape | N
 def broadcast_gradient_args(
     _o: Options, _inputs: Specs, outputs: Specs, first: Array, second: Array
 ) -> tuple[Array, ...]:
-    """The axes of a broadcast result to sum over for the gradient of each operand; TensorFlow's operator.
+    """The axes of a broadcast result to sum over for each operand's gradient (TensorFlow).
 
     A dimension that is one in both is listed for both, but equal shapes list none.
     """
@@ -193,7 +198,7 @@ def range_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def range_(
     _o: Options, _inputs: Specs, outputs: Specs, start: Array, limit: Array, delta: Array
 ) -> tuple[Array]:
-    """start, start + delta, ... before limit, each the sum of the one before and delta in the tensor's dtype."""
+    """Start, start + delta, ... before limit, added up and rounded step by step."""
     steps = np.full(_count(start, limit, delta), delta, outputs[0].dtype)
     steps[:1] = start
     return (np.add.accumulate(steps, dtype=steps.dtype),)

@@ -1,4 +1,4 @@
-"""Slices, as kernels/slice.cc, strided_slice.cc, split.cc, split_v.cc, unpack.cc, dynamic_update_slice.cc have them."""
+"""Slices, each operator as LiteRT's kernels/<operator>.cc has it."""
 
 import itertools
 from collections.abc import Sequence
@@ -45,17 +45,17 @@ def _sizes(shape: Shape, begin: list[int], size: list[int]) -> Shape:
     return tuple(sizes)
 
 
-def strided_slice_shape(
-    o: StridedSliceOptions, inputs: Specs
-) -> tuple[Shape | None, ...]:
+def strided_slice_shape(o: StridedSliceOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """What the constants among begin, end and strides decide.
 
-    A dimension that is dropped, new or taken whole needs no begin and no end; with `offset` end is a size.
+    A dimension that is dropped, new or taken whole needs neither; with `offset` end is a size.
     """
     x, *entries = inputs[:4]
     begin, end, strides = (None if e.const is None else ints(e.const) for e in entries)
     if strides is None:
         return (None,)
+    if 0 in strides:
+        raise ValueError("STRIDED_SLICE: strides must not be zero")
     sizes = [
         _taken(o, n, j, begin, end, strides)
         for n, j in _dimensions(o, x.shape, len(strides))
@@ -93,7 +93,7 @@ def strided_slice(
     end: Array,
     strides: Array,
 ) -> tuple[Array]:
-    """Each dimension from begin to end in strides, the masks as kernels/strided_slice.cc reads them.
+    """Each dimension from begin to end in strides, under kernels/strided_slice.cc's masks.
 
     Raises:
         ValueError: a stride is zero, or an index names no element.
@@ -111,10 +111,10 @@ def strided_slice(
 
 
 def _dimensions(o: StridedSliceOptions, shape: Shape, n: int) -> list[tuple[int, int | None]]:
-    """The dimensions with the new ones among them: size, and the entry that slices it (None: taken whole).
+    """The dimensions, the new ones among them: size, and the entry that slices it (None: whole).
 
-    The ellipsis stands for the dimensions that no entry names, but for one at least, as in the kernel (numpy's
-    may stand for none); entries too many are ignored.
+    The ellipsis stands for the dimensions that no entry names, but for one at least, as in the
+    kernel (numpy's may stand for none); entries too many are ignored.
     """
     is_ellipsis = [bool(o.ellipsis_mask >> j & 1) for j in range(n)]
     is_new = [bool(o.new_axis_mask >> j & 1) and not is_ellipsis[j] for j in range(n)]
@@ -137,7 +137,7 @@ def _positions(
     end: Sequence[int],
     strides: Sequence[int],
 ) -> list[int]:
-    """The elements that entry j takes of a dimension of n (StartForAxis, EndForAxis of reference/strided_slice.h)."""
+    """What entry j takes of a dimension of n (kernels/internal/reference/strided_slice.h)."""
     stride = strides[j]
     if stride == 0:
         raise ValueError("STRIDED_SLICE: strides must not be zero")
@@ -235,7 +235,7 @@ def _unpacked_axis(o: UnpackOptions, shape: Shape) -> int:
 def dynamic_update_slice(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, update: Array, start: Array
 ) -> tuple[Array]:
-    """`x` with `update` written over it; a start from which it would not fit is moved until it does.
+    """`x` with `update` written over it; a start from which it would leave `x` is moved.
 
     Raises:
         ValueError: the update is larger than the tensor.

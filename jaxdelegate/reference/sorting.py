@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import BucketizeOptions, TopKV2Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array
@@ -9,7 +10,7 @@ from jaxdelegate.reference.reduction import accumulator, refuse_quantized
 
 
 def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """k in place of the last dimension, for values and indices; 0 where k is negative."""
+    """Put k in place of the last dimension, for values and indices; 0 where k is negative."""
     x, k = inputs[:2]
     if k.const is None:
         return None, None
@@ -20,7 +21,7 @@ def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def topk(
     _o: TopKV2Options, _inputs: Specs, outputs: Specs, x: Array, k: Array
 ) -> tuple[Array, Array]:
-    """The k largest values of each row, descending; among equals the lowest index first, NaN behind all.
+    """The k largest values of each row, descending; the lowest index among equals, NaN behind all.
 
     Raises:
         ValueError: a row has fewer values.
@@ -30,7 +31,8 @@ def topk(
         raise ValueError(f"k is {wanted}, of {n} values")
     # Ascending and stable over the reversed row: read backwards, equals stand by rising index.
     backwards = x[..., ::-1].astype(accumulator(x.dtype))
-    ascending = np.lexsort((backwards, backwards == backwards), axis=-1)
+    is_number = ~np.isnan(backwards) if x.dtype in FLOATS else np.ones(x.shape, bool)
+    ascending = np.lexsort((backwards, is_number), axis=-1)
     indices = (n - 1 - ascending[..., ::-1])[..., :wanted]
     values = np.take_along_axis(x, indices, axis=-1)
     return values.astype(outputs[0].dtype), indices.astype(outputs[1].dtype)

@@ -1,6 +1,7 @@
 """Transposed convolutions: each input pixel adds its filter to the output.
 
-kernels/internal/reference/transpose_conv.h and conv3d_transpose.h; mediapipe/util/tflite/operations/transpose_conv_bias.cc.
+kernels/internal/reference/transpose_conv.h and conv3d_transpose.h, and MediaPipe's
+mediapipe/util/tflite/operations/transpose_conv_bias.cc.
 """
 
 import itertools
@@ -70,7 +71,7 @@ def conv_3d_transpose(
     x: Array,
     b: Array | None = None,
 ) -> tuple[Array]:
-    """[N, D, H, W, C] with a filter [d, h, w, O, C] and the shape of the output, [N, D', H', W', O]."""
+    """[N, D, H, W, C] with a filter [d, h, w, O, C] and the output's shape, [N, D', H', W', O]."""
     return _asked(
         "CONV_3D_TRANSPOSE",
         o,
@@ -108,7 +109,7 @@ def _asked(
 
 
 def grown_shape(o: Convolution2DTransposeBiasOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """[N, H, W, C] with a filter [O, h, w, C] -> [N, H', W', O], as large as padding and strides make it.
+    """[N, H, W, C] with a filter [O, h, w, C] -> [N, H', W', O], grown by the strides.
 
     Raises:
         ValueError: the shapes do not go together, or a stride is not positive.
@@ -157,7 +158,7 @@ def _scatter(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> Array:
-    """Add each input pixel times the filter [*size, O, C] to a frame around the output, then cut it out."""
+    """Add each pixel times the filter [*size, O, C] to a frame around the output; cut that out."""
     x, w = sums_of(x), sums_of(w)
     dims = list(
         zip(out[1:-1], before, w.shape[:-2], x.shape[1:-1], strides, dilations, strict=True)

@@ -1,4 +1,4 @@
-"""Windows over [N, *spatial, C], clamps and checks that several kernels share; as kernels/padding.h has them."""
+"""Windows over [N, *spatial, C] (kernels/padding.h); clamps and checks that kernels share."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -37,11 +37,12 @@ def sums_of(x: Array) -> Array:
 
 
 def clamp(activation: ActivationFunctionType, y: Array) -> Array:
-    """The fused activation. These kernels know ranges only: TANH and SIGN_BIT do nothing (kernel_util.h)."""
+    """The fused activation. These kernels know ranges only: TANH and SIGN_BIT do nothing."""
     if activation not in _RANGES:
         return y
     low, high = _RANGES[activation]
-    return np.minimum(np.maximum(y, y.dtype.type(low)), y.dtype.type(high))
+    clamped: Array = np.minimum(np.maximum(y, y.dtype.type(low)), y.dtype.type(high))
+    return clamped
 
 
 def size_out(padding: Padding, n: int, window: int, stride: int, dilation: int = 1) -> int:
@@ -65,7 +66,7 @@ def size_out(padding: Padding, n: int, window: int, stride: int, dilation: int =
 def pad_before(
     padding: Padding, n: int, window: int, stride: int, n_out: int, dilation: int = 1
 ) -> int:
-    """How far the first window begins ahead of the values; the larger half of the padding is behind."""
+    """How far the first window begins ahead of the values; the larger half of padding is behind."""
     if padding is Padding.VALID:
         return 0
     return max((n_out - 1) * stride + (window - 1) * dilation + 1 - n, 0) // 2
@@ -83,7 +84,7 @@ def windows(
     """Walk over the places within a window.
 
     Yields:
-        The place, and what all windows read there: [N, *out, C], `fill` outside of x [N, *spatial, C].
+        The place, and what all windows read there: [N, *out, C], `fill` where that is outside.
     """
     dims = list(zip(out, before, sizes, strides, dilations, strict=True))
     behind = [

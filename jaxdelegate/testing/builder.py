@@ -269,7 +269,8 @@ def _stored(array: np.ndarray) -> bytes:
     values = np.zeros(-(-array.size * bits // 8) * 8 // bits, np.uint8)
     values[: array.size] = array.ravel().astype(np.int8).view(np.uint8) & ((1 << bits) - 1)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return np.bitwise_or.reduce(values.reshape(-1, 8 // bits) << shifts, axis=1).tobytes()
+    packed: np.ndarray = np.bitwise_or.reduce(values.reshape(-1, 8 // bits) << shifts, axis=1)
+    return packed.tobytes()
 
 
 def _custom_operators(model: schema.ModelT) -> list[schema.OperatorT]:
@@ -279,6 +280,7 @@ def _custom_operators(model: schema.ModelT) -> list[schema.OperatorT]:
 
 def _move_outside(part: schema.BufferT | schema.OperatorT) -> bytes:
     """Take the bytes out of a Buffer or Operator table and leave their size."""
+    blob: bytes
     if isinstance(part, schema.BufferT):
         blob, part.data, part.size = bytes(part.data), None, part.data.size
     else:

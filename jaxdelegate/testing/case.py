@@ -10,6 +10,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import NoOptions, Options, default_options
 from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.passes import known_shapes
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
@@ -101,7 +102,9 @@ class Case:
         inputs = tuple(None if a is None else _spec(f"in{i}", a) for i, a in enumerate(self.inputs))
         first = next(a.value.dtype for a in self.inputs if a is not None)
         dtypes = [np.dtype(d) for d in (self.outputs if self.outputs is not None else [first])]
-        shapes = KERNELS[self.name].shapes(self.op_options, inputs)  # type: ignore[arg-type]
+        declared = tuple(TensorSpec(f"out{i}", (), d) for i, d in enumerate(dtypes))
+        kernel = KERNELS[self.name]
+        shapes = known_shapes(kernel, self.op_options, inputs, declared)  # type: ignore[arg-type]
         outputs = tuple(
             TensorSpec(
                 f"out{i}", () if s is None else tuple(int(n) for n in s), d, is_dynamic=s is None

@@ -87,7 +87,7 @@ class PoolParamsOptions(CustomOptions):
 
 @dataclasses.dataclass(frozen=True)
 class TensorFlowPoolOptions(CustomOptions):
-    """Attributes of a TensorFlow pool in a flexbuffer map; `ksize` and `strides` name every dimension."""
+    """A TensorFlow pool's attributes in a flexbuffer map; window and strides of every dimension."""
 
     ksize: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()

@@ -104,7 +104,7 @@ SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))
             "'in0' is float32 and 'in1' float16",
         ),
     ],
-    ids=lambda v: "",
+    ids=lambda v: getattr(v, "name", ""),
 )
 def test_refusals(case: Case, sentence: str) -> None:
     context = LoweringContext(op_version=case.version)

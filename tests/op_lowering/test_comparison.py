@@ -42,9 +42,7 @@ def _litert(name: str, dtype: str) -> str | None:
 
 def _compare(name: str, label: str, x: Arg, y: Arg) -> Case:
     dtype = x.value.dtype.name
-    return Case(
-        name, f"{label}-{dtype}", [x, y], outputs=["bool"], litert=_litert(name, dtype)
-    )
+    return Case(name, f"{label}-{dtype}", [x, y], outputs=["bool"], litert=_litert(name, dtype))
 
 
 def _few(dtype: np.dtype | str, *shape: int, seed: int = 0) -> Arg:
@@ -59,7 +57,7 @@ def _select(
     return Case(name, label, [chosen, x, y], outputs=[x.value.dtype], litert=litert)
 
 
-SELECTABLE = [d for d in [*NUMBERS, "complex64", "bool"]]
+SELECTABLE = [*NUMBERS, "complex64", "bool"]
 CASES = [
     *(
         _compare(name, "same", _few(d, 4, 5), _few(d, 4, 5, seed=1))
@@ -184,12 +182,12 @@ def test_select_does_not_broadcast(
     condition: tuple[int, ...], x: tuple[int, ...], y: tuple[int, ...], sentence: str
 ) -> None:
     args = [of(np.bool_, *condition), f32(*x), f32(*y)]
-    specs, outputs = Case("SELECT_V2", "", [args[0], f32(1), f32(1)]).specs()
+    specs, outputs = _select("SELECT_V2", "", condition, f32(1), f32(1)).specs()
     inputs = tuple(
         type(spec)(spec.name, a.value.shape, a.value.dtype)
         for spec, a in zip(specs, args, strict=True)
     )
-    case = Case("SELECT", "", args)
+    case = Case("SELECT", "", args, outputs=["float32"])
     assert RULES["SELECT"].reason(LoweringContext(), case.op_options, inputs, outputs) == sentence
     with pytest.raises(ValueError, match="SELECT"):
         case.specs()

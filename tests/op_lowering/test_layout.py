@@ -172,7 +172,6 @@ TO_BATCH = [
             "SPACE_TO_BATCH_ND",
             name(d),
             [of(d, 1, 2, 4, 1), const([2, 2], "int32"), const([[0, 0], [1, 1]], "int32")],
-            litert=None if np.dtype(d).itemsize <= 8 else NO_KERNEL,
         )
         for d in DTYPES
     ),

@@ -40,8 +40,8 @@ def softmax(beta: float) -> Case:
     return Case("SOFTMAX", f"beta{beta}", [f32(3, 5)], SoftmaxOptions(beta))
 
 
-def local_response(label: str, x: Arg, radius: int, bias: float, alpha: float, beta: float) -> Case:
-    options = LocalResponseNormalizationOptions(radius, bias, alpha, beta)
+def local_response(label: str, x: Arg, radius: int, *parameters: float) -> Case:
+    options = LocalResponseNormalizationOptions(radius, *parameters)
     name = "LOCAL_RESPONSE_NORMALIZATION"
     return Case(name, label, [x], options, tolerance=Tolerance(1e-4, 1e-5), because=SLIDES)
 

@@ -15,6 +15,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, of, value
 
@@ -168,11 +169,25 @@ def cumsum_cases() -> list[Case]:
     ]
 
 
+class Quantized(Case):
+    """A case whose output of the input's dtype is quantized as the input is."""
+
+    def specs(self) -> tuple[Specs, Specs]:
+        inputs, outputs = super().specs()
+        scale = inputs[0].quantization
+        return inputs, tuple(
+            dataclasses.replace(y, quantization=scale) if y.dtype == inputs[0].dtype else y
+            for y in outputs
+        )
+
+
 def quantized_order_cases() -> list[Case]:
     x = Arg(of(np.int8, 3, 4, low=-100, high=100).value, quantization=SCALE)
     return [
-        Case("ARG_MAX", "quantized", [x, const(1, "int32")], ArgMaxOptions(), outputs=[np.int32]),
-        Case("REDUCE_MIN", "quantized", [x, const([1], "int32")], ReducerOptions()),
+        Quantized(
+            "ARG_MAX", "quantized", [x, const(1, "int32")], ArgMaxOptions(), outputs=[np.int32]
+        ),
+        Quantized("REDUCE_MIN", "quantized", [x, const([1], "int32")], ReducerOptions()),
     ]
 
 
@@ -242,7 +257,14 @@ def test_refuses_to_hand_values_to_another_scale() -> None:
     other = Quantization(np.float32([0.25]), np.int64([3]))
     y = dataclasses.replace(outputs[0], quantization=other)
     why = RULES["REDUCE_MIN"].reason(LoweringContext(), ReducerOptions(), inputs, (y,))
-    assert why == "'in0' and 'out0' are quantized differently"
+    assert "'in0' and 'out0' are quantized differently" in (why or "")
+
+
+def test_refuses_quantized_tensors_where_they_are_switched_off() -> None:
+    inputs, outputs = quantized_order_cases()[0].specs()
+    context = LoweringContext(enable_quant=False)
+    why = RULES["ARG_MAX"].reason(context, ArgMaxOptions(), inputs, outputs)
+    assert "enable_quant" in (why or "")
 
 
 @pytest.mark.parametrize("name", ["SUM", "MEAN", "REDUCE_PROD"])

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import ml_dtypes
@@ -7,6 +8,7 @@ import pytest
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions, ResizeNearestNeighborOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
 
@@ -111,10 +113,27 @@ def nearest_cases() -> list[Case]:
 
 
 CASES = [*bilinear_cases(), *nearest_cases()]
-QUANTIZED = Arg(image(np.int8, 1, 3, 4, 2).value, quantization=SCALE)
+
+
+class Quantized(Case):
+    """A case whose output of the input's dtype is quantized as the input is."""
+
+    def specs(self) -> tuple[Specs, Specs]:
+        inputs, outputs = super().specs()
+        scale = inputs[0].quantization
+        return inputs, tuple(
+            dataclasses.replace(y, quantization=scale) if y.dtype == inputs[0].dtype else y
+            for y in outputs
+        )
+
+
+INT8 = Arg(image(np.int8, 1, 3, 4, 2).value, quantization=SCALE)
 QUANTIZED_CASES = [
-    bilinear("quantized", QUANTIZED, (5, 6), MODES["half"]),
-    nearest("quantized", QUANTIZED, (5, 6), MODES["half"]),
+    Quantized(case.name, "quantized", case.inputs, case.options)
+    for case in (
+        bilinear("", INT8, (5, 6), MODES["half"]),
+        nearest("", INT8, (5, 6), MODES["half"]),
+    )
 ]
 
 

@@ -1,0 +1,96 @@
+"""State that no tensor of the file holds, made explicit: random counters and resource variables.
+
+Each becomes a variable tensor behind the file's own, appended to its operators' inputs. From there on it is
+state like a recurrent operator's: the partitioner orders its users, programs take and return it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping
+
+import numpy as np
+
+from jaxdelegate.model import Operator, Subgraph, Tensor
+from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.reference.resources import handle_key
+
+Initial = Callable[[], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExplicitStates:
+    """A subgraph with its hidden states as variable tensors."""
+
+    subgraph: Subgraph
+    initial: Mapping[int, Initial]  # tensor -> its first value, where that is not zeros
+    resources: Mapping[int, Hashable]  # tensor -> its key in the model's store, shared by subgraphs
+
+
+def with_explicit_states(subgraph: Subgraph) -> ExplicitStates:
+    """Append every hidden state to the tensors, and to the inputs of its operators."""
+    builder = _Builder(subgraph)
+    operators = tuple(builder.extended(operator) for operator in subgraph.operators)
+    if len(builder.tensors) == len(subgraph.tensors):
+        return ExplicitStates(subgraph, {}, {})
+    extended = dataclasses.replace(subgraph, tensors=tuple(builder.tensors), operators=operators)
+    return ExplicitStates(extended, builder.initial, builder.resources)
+
+
+class _Builder:
+    def __init__(self, subgraph: Subgraph) -> None:
+        self.tensors: list[Tensor] = list(subgraph.tensors)
+        self.initial: dict[int, Initial] = {}
+        self.resources: dict[int, Hashable] = {}
+        self._variables: dict[Hashable, int] = {}
+        self._handles = _known_handles(subgraph)
+
+    def extended(self, operator: Operator) -> Operator:
+        kernel = KERNELS.get(operator.name)
+        if kernel is None:
+            return operator
+        added: tuple[int, ...] = ()
+        if kernel.initial_state is not None:
+            added = self._hidden(operator, kernel.initial_state)
+        elif kernel.takes_handle and operator.inputs and operator.inputs[0] in self._handles:
+            added = (self._variable(operator, self._handles[operator.inputs[0]]),)
+        return dataclasses.replace(operator, inputs=(*operator.inputs, *added))
+
+    def _hidden(
+        self, operator: Operator, first: Callable[..., tuple[np.ndarray, ...]]
+    ) -> tuple[int, ...]:
+        added = []
+        for position, array in enumerate(first(operator.options)):
+            name = f"{operator.name}.{operator.index}/state"
+            index = self._add(name, array.shape, array.dtype)
+            self.initial[index] = lambda p=position: first(operator.options)[p]  # type: ignore[misc]
+            added.append(index)
+        return tuple(added)
+
+    def _variable(self, operator: Operator, key: Hashable) -> int:
+        if key not in self._variables:
+            value = self.tensors[operator.outputs[0] if operator.outputs else operator.inputs[1]]
+            self._variables[key] = self._add(f"{value.name}/variable", value.shape, value.dtype)
+            self.resources[self._variables[key]] = key
+        return self._variables[key]
+
+    def _add(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
+        index = len(self.tensors)
+        tensor_type = TENSOR_TYPES[np.dtype(dtype)]
+        self.tensors.append(
+            Tensor(
+                index, name, shape, None, tensor_type, 0, None, None, None, True, True, (), shape
+            )
+        )
+        return index
+
+
+def _known_handles(subgraph: Subgraph) -> dict[int, Hashable]:
+    """Handle tensors that an operator without inputs makes: the variable is known beforehand."""
+    known: dict[int, Hashable] = {}
+    for operator in subgraph.operators:
+        kernel = KERNELS.get(operator.name)
+        if kernel is not None and not operator.inputs and len(operator.outputs) == 1:
+            if not kernel.calls and kernel.initial_state is None:
+                (handle,) = kernel(operator.options, (), ())
+                known[operator.outputs[0]] = handle_key(handle)
+    return known

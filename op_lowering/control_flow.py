@@ -1,0 +1,140 @@
+"""Control flow: IF, WHILE, CALL, STABLEHLO_CASE, STABLEHLO_WHILE, STABLEHLO_COMPOSITE.
+
+Subgraphs are reached through the context. They are lowered where they can be; an operator with a branch that
+cannot be stays on the host, where its subgraphs are partitioned by themselves.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdelegate.op_lowering.options import (
+    CallOnceOptions,
+    CallOptions,
+    IfOptions,
+    Options,
+    StablehloCaseOptions,
+    StableHLOCompositeOptions,
+    StablehloWhileOptions,
+    WhileOptions,
+)
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule, first_reason
+from jaxdelegate.op_lowering.spec import Specs
+
+_Callees = Callable[[Any], Sequence[int]]
+
+
+def _why_not_called(context: LoweringContext, callees: Sequence[int], inputs: Specs) -> str | None:
+    if context.why_not_subgraph is None:
+        return "its subgraphs are out of reach"
+    return first_reason(*(context.why_not_subgraph(index, inputs) for index in callees))
+
+
+def _unknown(specs: Specs) -> Specs:
+    """The specs without values: lax's branches and loops see every operand as a variable."""
+    return tuple(dataclasses.replace(spec, const=None) for spec in specs)
+
+
+def _lowered(context: LoweringContext, index: int, inputs: Specs | None = None) -> Function:
+    if context.lower_subgraph is None:
+        raise ValueError(f"subgraph {index} is out of reach")
+    return context.lower_subgraph(index, inputs)
+
+
+def _branching(
+    name: str, options_type: type[Options], branches: _Callees, select: Callable[[Any], Any]
+) -> OpRule:
+    """A choice among branches by the first input; `select` makes it a branch number, clamped by lax."""
+
+    def why_not(context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
+        chosen = inputs[0]
+        return first_reason(
+            None if branches(o) else "there are no branches",
+            None if chosen.shape in ((), (1,)) else f"{chosen.name!r} must hold one value",
+            _why_not_called(context, branches(o), _unknown(inputs[1:])),
+        )
+
+    def lower(context: LoweringContext, o: Any, _inputs: Specs, _outputs: Specs) -> Function:
+        functions = [_lowered(context, index) for index in branches(o)]
+
+        def branch(chosen: jax.Array, *arrays: Any) -> tuple[Any, ...]:
+            number = select(chosen.reshape(()))
+            # An index out of range names the last branch (StableHLO), where lax would take the nearest.
+            inside = (number >= 0) & (number < len(functions))
+            number = jnp.where(inside, number, len(functions) - 1)
+            return tuple(lax.switch(number, functions, *arrays))
+
+        return branch
+
+    return OpRule(name, options_type, 1, why_not, lower)
+
+
+IF = _branching(
+    "IF",
+    IfOptions,
+    lambda o: (o.then_subgraph_index, o.else_subgraph_index),
+    lambda condition: jnp.where(condition, jnp.int32(0), jnp.int32(1)),
+)
+STABLEHLO_CASE = _branching(
+    "STABLEHLO_CASE", StablehloCaseOptions, lambda o: o.branch_subgraph_indices, lambda index: index
+)
+
+
+def _loop(name: str, options_type: type[Options]) -> OpRule:
+    def why_not(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+        kept = all(a.dtype == b.dtype for a, b in zip(inputs, outputs, strict=False))
+        return first_reason(
+            _why_not_called(
+                context, (o.cond_subgraph_index, o.body_subgraph_index), _unknown(inputs)
+            ),
+            None if len(inputs) == len(outputs) and kept else "the body changes a dtype",
+        )
+
+    def lower(context: LoweringContext, o: Any, _inputs: Specs, _outputs: Specs) -> Function:
+        condition = _lowered(context, o.cond_subgraph_index)
+        body = _lowered(context, o.body_subgraph_index)
+
+        def loop(*arrays: Any) -> tuple[Any, ...]:
+            start = tuple(map(jnp.asarray, arrays))
+            return tuple(
+                lax.while_loop(lambda s: condition(*s)[0].reshape(()), lambda s: body(*s), start)
+            )
+
+        return loop
+
+    return OpRule(name, options_type, 1, why_not, lower)
+
+
+WHILE = _loop("WHILE", WhileOptions)
+STABLEHLO_WHILE = _loop("STABLEHLO_WHILE", StablehloWhileOptions)
+
+
+def _calling(name: str, options_type: type[Options], callee: Callable[[Any], int]) -> OpRule:
+    def why_not(context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
+        return _why_not_called(context, (callee(o),), inputs)
+
+    def lower(context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> Function:
+        return _lowered(context, callee(o), inputs)
+
+    return OpRule(name, options_type, 1, why_not, lower, arity=0)
+
+
+CALL = _calling("CALL", CallOptions, lambda o: o.subgraph)
+STABLEHLO_COMPOSITE = _calling(
+    "STABLEHLO_COMPOSITE", StableHLOCompositeOptions, lambda o: o.decomposition_subgraph_index
+)
+
+
+def _why_not_call_once(*_: object) -> str:
+    return "initialization runs once, on the host"
+
+
+def _lower_call_once(*_: object) -> Function:
+    raise ValueError("CALL_ONCE stays on the host")
+
+
+CALL_ONCE = OpRule("CALL_ONCE", CallOnceOptions, 1, _why_not_call_once, _lower_call_once, arity=0)

@@ -1,0 +1,86 @@
+"""Resource variables as explicit state: VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE. Hash tables stay outside.
+
+A host that knows which variable a handle stands for appends it to the operator's inputs, as a variable
+tensor. VAR_HANDLE has no inputs and folds away; a handle that comes from elsewhere keeps its users on the
+host.
+"""
+
+from typing import Any
+
+import jax
+
+from jaxdelegate.op_lowering.options import (
+    AssignVariableOptions,
+    HashtableFindOptions,
+    HashtableImportOptions,
+    HashtableOptions,
+    HashtableSizeOptions,
+    Options,
+    ReadVariableOptions,
+    VarHandleOptions,
+)
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    optional,
+    variable_inputs,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+
+def _why_not_state(state: TensorSpec | None, value: TensorSpec) -> str | None:
+    if state is None or not state.is_variable:
+        return "the variable behind the handle is known at run time only"
+    if (state.shape, state.dtype) != (value.shape, value.dtype):
+        return f"the variable is {state.dtype} {list(state.shape)}, {value.name!r} is not"
+    return None
+
+
+def _why_not_read(_c: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> str | None:
+    return _why_not_state(optional(inputs, 1), outputs[0])
+
+
+def _lower_read(_c: LoweringContext, _o: Options, _i: Specs, _s: Specs) -> Function:
+    return lambda _handle, state: (state,)
+
+
+def _why_not_assign(_c: LoweringContext, _o: Options, inputs: Specs, _s: Specs) -> str | None:
+    return _why_not_state(optional(inputs, 2), inputs[1])
+
+
+def _lower_assign(_c: LoweringContext, _o: Options, _i: Specs, _s: Specs) -> Function:
+    def assign(_handle: Any, value: jax.Array, _old: jax.Array) -> tuple[jax.Array]:
+        return (value,)
+
+    return assign
+
+
+READ_VARIABLE = OpRule("READ_VARIABLE", ReadVariableOptions, 1, _why_not_read, _lower_read)
+ASSIGN_VARIABLE = OpRule(
+    "ASSIGN_VARIABLE",
+    AssignVariableOptions,
+    1,
+    _why_not_assign,
+    _lower_assign,
+    variable_inputs,
+    arity=2,
+)
+
+
+def _on_the_host(name: str, options_type: type[Options], reason: str) -> OpRule:
+    def why_not(*_: object) -> str:
+        return reason
+
+    def lower(*_: object) -> Function:
+        raise ValueError(f"{name}: {reason}")
+
+    return OpRule(name, options_type, 1, why_not, lower, arity=0)
+
+
+VAR_HANDLE = _on_the_host("VAR_HANDLE", VarHandleOptions, "a handle is no value that XLA knows")
+_TABLES = "hash tables stay on the host"
+HASHTABLE = _on_the_host("HASHTABLE", HashtableOptions, _TABLES)
+HASHTABLE_FIND = _on_the_host("HASHTABLE_FIND", HashtableFindOptions, _TABLES)
+HASHTABLE_IMPORT = _on_the_host("HASHTABLE_IMPORT", HashtableImportOptions, _TABLES)
+HASHTABLE_SIZE = _on_the_host("HASHTABLE_SIZE", HashtableSizeOptions, _TABLES)

@@ -1,0 +1,337 @@
+"""StableHLO operators that act element by element, and STABLEHLO_CUSTOM_CALL.
+
+Their semantics are the StableHLO specification's: inputs have one shape, nothing broadcasts but the
+scalars of SELECT and CLAMP, maximum and minimum pass NaN on, integer division truncates.
+Source of what LiteRT runs of them: kernels/stablehlo_elementwise.h.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common import scalar
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.movement import why_not_moved
+from jaxdelegate.op_lowering.options import (
+    NoOptions,
+    Options,
+    StablehloCompareOptions,
+    StablehloComparisonDirection,
+    StablehloComparisonType,
+    StablehloCustomCallOptions,
+    StablehloShiftLeftOptions,
+)
+from jaxdelegate.op_lowering.pointwise import (
+    BOOL,
+    BOOLS,
+    COMPLEX,
+    INTEGERS,
+    NUMBERS,
+    Dtypes,
+    Elementwise,
+    pointwise,
+    why_not_count,
+    why_not_one_dtype,
+    why_not_one_shape,
+    why_not_string,
+)
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs
+
+ELEMENTS: Dtypes = NUMBERS | COMPLEX | BOOLS
+_INEXACT: Dtypes = FLOATS | COMPLEX
+
+
+def _why_not_shapes(
+    _context: LoweringContext, _o: Any, inputs: Specs, _outputs: Specs
+) -> str | None:
+    return first_reason(*(why_not_one_shape(inputs[0], s) for s in inputs[1:]))
+
+
+def _binary(
+    name: str,
+    function: Elementwise,
+    dtypes: Dtypes,
+    *,
+    options_type: type[Options] = NoOptions,
+) -> OpRule:
+    return pointwise(
+        name,
+        options_type,
+        1,
+        lambda _o, _inputs: function,
+        dtypes,
+        arity=2,
+        why_not=_why_not_shapes,
+    )
+
+
+def _unary(name: str, function: Elementwise, dtypes: Dtypes = _INEXACT) -> OpRule:
+    return pointwise(name, NoOptions, 1, lambda _o, _inputs: function, dtypes)
+
+
+# ---- two inputs
+
+
+def _add(x: jax.Array, y: jax.Array) -> jax.Array:
+    return lax.bitwise_or(x, y) if x.dtype == BOOL else lax.add(x, y)
+
+
+def _multiply(x: jax.Array, y: jax.Array) -> jax.Array:
+    return lax.bitwise_and(x, y) if x.dtype == BOOL else lax.mul(x, y)
+
+
+def _power(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Integers by squaring, modulo their width; a negative exponent leaves 0 unless |x| is 1."""
+    if x.dtype not in INTEGERS:
+        return lax.pow(x, y)
+    one, zero = scalar(1, x), scalar(0, x)
+
+    def square(_step: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        result, base, exponent = state
+        odd = (exponent & one) == one
+        return jnp.where(odd, result * base, result), base * base, exponent >> one
+
+    start = (jnp.ones_like(x), x, y)
+    result: jax.Array = lax.fori_loop(0, 8 * x.dtype.itemsize, square, start)[0]
+    is_unit = (x == one) | (x == zero - one)
+    # The exponent's sign bit shifts in forever: a negative power of 1 and -1 comes out right.
+    return jnp.where((y < zero) & ~is_unit, zero, result)
+
+
+STABLEHLO_ADD = _binary("STABLEHLO_ADD", _add, ELEMENTS)
+STABLEHLO_SUBTRACT = _binary("STABLEHLO_SUBTRACT", lax.sub, NUMBERS | COMPLEX)
+STABLEHLO_MULTIPLY = _binary("STABLEHLO_MULTIPLY", _multiply, ELEMENTS)
+STABLEHLO_DIVIDE = _binary("STABLEHLO_DIVIDE", lax.div, NUMBERS | COMPLEX)
+STABLEHLO_REMAINDER = _binary("STABLEHLO_REMAINDER", lax.rem, NUMBERS)
+STABLEHLO_POWER = _binary("STABLEHLO_POWER", _power, NUMBERS | COMPLEX)
+STABLEHLO_MAXIMUM = _binary("STABLEHLO_MAXIMUM", lax.max, ELEMENTS)
+STABLEHLO_MINIMUM = _binary("STABLEHLO_MINIMUM", lax.min, ELEMENTS)
+STABLEHLO_AND = _binary("STABLEHLO_AND", lax.bitwise_and, INTEGERS | BOOLS)
+STABLEHLO_OR = _binary("STABLEHLO_OR", lax.bitwise_or, INTEGERS | BOOLS)
+STABLEHLO_SHIFT_LEFT = _binary(
+    "STABLEHLO_SHIFT_LEFT", lax.shift_left, INTEGERS, options_type=StablehloShiftLeftOptions
+)
+
+
+# ---- one input
+
+_REAL_PARTS = {np.dtype(np.complex64): np.float32, np.dtype(np.complex128): np.float64}
+_SIGNED: Dtypes = frozenset(d for d in INTEGERS if d.kind == "i")
+
+
+def _why_not_abs(_context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
+    x = inputs[0].dtype
+    return why_not_dtype(outputs[0], frozenset([np.dtype(_REAL_PARTS.get(x, x))]))
+
+
+STABLEHLO_ABS = pointwise(
+    "STABLEHLO_ABS",
+    NoOptions,
+    1,
+    lambda _o, _inputs: lax.abs,
+    _SIGNED | _INEXACT,
+    results=_SIGNED | FLOATS,
+    why_not=_why_not_abs,
+)
+STABLEHLO_NEGATE = _unary("STABLEHLO_NEGATE", lax.neg, NUMBERS | COMPLEX)
+STABLEHLO_COSINE = _unary("STABLEHLO_COSINE", lax.cos)
+STABLEHLO_EXPONENTIAL = _unary("STABLEHLO_EXPONENTIAL", lax.exp)
+STABLEHLO_LOG = _unary("STABLEHLO_LOG", lax.log)
+STABLEHLO_LOGISTIC = _unary("STABLEHLO_LOGISTIC", lax.logistic)
+STABLEHLO_TANH = _unary("STABLEHLO_TANH", lax.tanh)
+STABLEHLO_RSQRT = _unary("STABLEHLO_RSQRT", lax.rsqrt)
+STABLEHLO_CBRT = _unary("STABLEHLO_CBRT", lax.cbrt, FLOATS)
+STABLEHLO_FLOOR = _unary("STABLEHLO_FLOOR", lax.floor, FLOATS)
+
+
+# ---- COMPARE
+
+_TOTAL_ORDER = StablehloComparisonType.STABLEHLO_COMPARISON_TYPE_FLOAT_TOTAL_ORDER
+_Compare = Callable[[Any, Any], jax.Array]
+
+
+def _lexicographic(compare: _Compare) -> _Compare:
+    """The order of complex numbers: by their real parts, then by their imaginary parts."""
+
+    def run(x: jax.Array, y: jax.Array) -> jax.Array:
+        by_imaginary = compare(lax.imag(x), lax.imag(y))
+        by_real = compare(lax.real(x), lax.real(y))
+        return jnp.where(lax.real(x) == lax.real(y), by_imaginary, by_real)
+
+    return run
+
+
+_LAX = {
+    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_EQ: lax.eq,
+    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_NE: lax.ne,
+    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_GE: lax.ge,
+    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_GT: lax.gt,
+    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_LE: lax.le,
+    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_LT: lax.lt,
+}
+
+
+def total_order(x: jax.Array) -> jax.Array:
+    """Integers in IEEE 754's total order of floats: -NaN < -inf < ... < -0 < +0 < ... < NaN."""
+    width = np.dtype(f"int{8 * x.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(x, width)
+    return jnp.where(bits < scalar(0, bits), bits ^ scalar(np.iinfo(width).max, bits), bits)
+
+
+def _why_not_compare(
+    _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
+) -> str | None:
+    return first_reason(
+        why_not_count(inputs, 2),
+        why_not_dtype(inputs[0], ELEMENTS),
+        why_not_dtype(inputs[1], ELEMENTS),
+        why_not_one_dtype(*inputs),
+        why_not_one_shape(*inputs),
+        why_not_dtype(outputs[0], BOOLS),
+    )
+
+
+def _lower_compare(
+    _context: LoweringContext, o: StablehloCompareOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    """Of the comparison type only the total order of floats says what the dtype does not."""
+    compare, dtype = _LAX[o.comparison_direction], inputs[0].dtype
+    if dtype in FLOATS and o.compare_type is _TOTAL_ORDER:
+        return lambda x, y: (compare(total_order(jnp.asarray(x)), total_order(jnp.asarray(y))),)
+    if dtype in COMPLEX and compare not in (lax.eq, lax.ne):
+        compare = _lexicographic(compare)
+    return lambda x, y: (compare(jnp.asarray(x), jnp.asarray(y)),)
+
+
+STABLEHLO_COMPARE = OpRule(
+    "STABLEHLO_COMPARE",
+    StablehloCompareOptions,
+    1,
+    _why_not_compare,
+    _lower_compare,
+    arity=2,
+)
+
+
+# ---- CONVERT
+
+
+def _why_not_convert(
+    _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
+) -> str | None:
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_string(inputs[0]),
+        why_not_dtype(inputs[0], ELEMENTS),
+        why_not_dtype(outputs[0], ELEMENTS),
+    )
+
+
+def _lower_convert(
+    _context: LoweringContext, _o: Any, _inputs: Specs, outputs: Specs
+) -> Function:
+    dtype = outputs[0].dtype
+    return lambda x: (convert(jnp.asarray(x), dtype),)
+
+
+def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Another dtype: floats truncate toward zero and saturate, NaN is 0; complex: the real part."""
+    if x.dtype in COMPLEX and dtype not in COMPLEX:
+        x = lax.real(x)
+    if dtype == BOOL:
+        return lax.ne(x, scalar(0, x))
+    return lax.convert_element_type(x, dtype)
+
+
+STABLEHLO_CONVERT = OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, _lower_convert)
+
+
+# ---- SELECT, CLAMP: a scalar may stand for a whole tensor
+
+
+def _why_not_select(
+    context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
+) -> str | None:
+    reason = why_not_count(inputs, 3)
+    if reason is not None:
+        return reason
+    predicate, x, y = inputs
+    return first_reason(
+        why_not_dtype(predicate, BOOLS),
+        why_not_moved(context, x, y, outputs[0]),
+        why_not_one_shape(x, y),
+        None if predicate.shape == () else why_not_one_shape(predicate, x),
+    )
+
+
+def _lower_select(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs) -> Function:
+    def select(predicate: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array]:
+        return (lax.select(jnp.asarray(predicate), jnp.asarray(x), jnp.asarray(y)),)
+
+    return select
+
+
+STABLEHLO_SELECT = OpRule(
+    "STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3
+)
+
+
+def _why_not_clamp(
+    _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
+) -> str | None:
+    reason = why_not_count(inputs, 3)
+    if reason is not None:
+        return reason
+    low, x, high = inputs
+    return first_reason(
+        *(why_not_dtype(spec, ELEMENTS) for spec in inputs),
+        *(why_not_one_dtype(x, spec) for spec in (low, high, outputs[0])),
+        *(None if spec.shape == () else why_not_one_shape(spec, x) for spec in (low, high)),
+    )
+
+
+def _lower_clamp(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs) -> Function:
+    def clamp(low: jax.Array, x: jax.Array, high: jax.Array) -> tuple[jax.Array]:
+        low, high = (jnp.broadcast_to(jnp.asarray(a), x.shape) for a in (low, high))
+        return (lax.min(lax.max(jnp.asarray(x), low), high),)
+
+    return clamp
+
+
+STABLEHLO_CLAMP = OpRule("STABLEHLO_CLAMP", NoOptions, 1, _why_not_clamp, _lower_clamp, arity=3)
+
+
+# ---- CUSTOM_CALL
+
+
+def _why_not_custom_call(
+    _context: LoweringContext, o: StablehloCustomCallOptions, _i: Specs, _outputs: Specs
+) -> str:
+    return f"custom call {o.call_target_name!r}: what it computes is not in the file"
+
+
+def _lower_custom_call(
+    _context: LoweringContext, o: StablehloCustomCallOptions, _i: Specs, _outputs: Specs
+) -> Function:
+    raise ValueError(f"custom call {o.call_target_name!r} cannot be lowered")
+
+
+STABLEHLO_CUSTOM_CALL = OpRule(
+    "STABLEHLO_CUSTOM_CALL",
+    StablehloCustomCallOptions,
+    1,
+    _why_not_custom_call,
+    _lower_custom_call,
+    arity=0,
+)

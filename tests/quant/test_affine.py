@@ -1,0 +1,113 @@
+from fractions import Fraction
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxdelegate.quant import affine, jax_affine
+from jaxdelegate.quant.params import Blockwise, Quantization
+
+SCALES = [0.3, 0.0123, 7.7, 1.0, 1 / 3, 2.0**-7, 0.0078431377]
+DTYPES = [
+    np.dtype(t)
+    for t in (np.int8, np.uint8, np.int16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)
+]
+
+
+def _quantization(scale: list[float], zero_point: list[int], axis: int = 0) -> Quantization:
+    return Quantization(np.array(scale, np.float32), np.array(zero_point, np.int64), axis)
+
+
+def _ties(scale: float, rng: np.random.Generator) -> np.ndarray:
+    """Values at, just below and just above the middle between two steps, and random ones."""
+    middle = ((np.arange(-200, 200) + 0.5) * np.float32(scale)).astype(np.float32)
+    around = [middle, np.nextafter(middle, np.float32(9e9)), np.nextafter(middle, np.float32(-9e9))]
+    spread = rng.uniform(-200, 200, 5000).astype(np.float32) * np.float32(scale)
+    return np.concatenate([*around, spread, np.array([np.nan, np.inf, -np.inf, -0.0], np.float32)])
+
+
+def _jitted(function, *arguments):  # type: ignore[no-untyped-def]
+    with jax.enable_x64(True):
+        return np.asarray(jax.jit(function)(*arguments))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_twins_quantize_alike(dtype: np.dtype, rng: np.random.Generator) -> None:
+    for scale in SCALES:
+        x, q = _ties(scale, rng), _quantization([scale], [1])
+        got = _jitted(lambda x, q=q: jax_affine.quantize(x, q, dtype), x)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got.astype(int), affine.quantize(x, q, dtype).astype(int))
+
+
+def test_the_twins_quantize_channels_alike(rng: np.random.Generator) -> None:
+    q = _quantization(SCALES, list(range(-3, 4)), 1)
+    x = rng.uniform(-50, 50, (300, len(SCALES), 3)).astype(np.float32)
+    got = _jitted(lambda x: jax_affine.quantize(x, q, np.dtype(np.int8)), x)
+    np.testing.assert_array_equal(got, affine.quantize(x, q, np.dtype(np.int8)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_twins_dequantize_alike(dtype: np.dtype) -> None:
+    low, high = affine.integer_range(dtype)
+    values = np.arange(low, high + 1, max((high - low) // 500, 1)).astype(dtype)
+    for scale in SCALES:
+        q = _quantization([scale], [low // 3])
+        got = _jitted(lambda x, q=q: jax_affine.dequantize(x, q), values)
+        want = affine.dequantize(values, q)
+        assert got.dtype == want.dtype == np.float32
+        np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bits", "narrow"), [(-1, 1, 8, False), (0, 6, 4, True), (-1.3, 2.9, 16, False)]
+)
+def test_the_twins_fake_quantize_alike(
+    low: float, high: float, bits: int, narrow: bool, rng: np.random.Generator
+) -> None:
+    x = rng.uniform(low - 1, high + 1, 5000).astype(np.float32)
+    got = _jitted(lambda x: jax_affine.fake_quantize(x, low, high, bits, narrow_range=narrow), x)
+    want = affine.fake_quantize(x, low, high, bits, narrow_range=narrow)
+    np.testing.assert_array_equal(got, want)
+
+
+def _nearest_float32(x: Fraction) -> Fraction:
+    """The float32 next to a rational number, by exact comparison."""
+    near = np.float32(float(x))
+    candidates = [
+        Fraction(float(c)) for c in (near, *np.nextafter(near, [np.float32(9e9), np.float32(-9e9)]))
+    ]
+    return min(candidates, key=lambda c: abs(c - x))
+
+
+def test_quantize_by_exact_arithmetic(rng: np.random.Generator) -> None:
+    scale = np.float32(0.0123)
+    x = rng.uniform(-1, 1, 400).astype(np.float32)
+    got = affine.quantize(x, _quantization([float(scale)], [5]), np.dtype(np.int8))
+    for value, q in zip(x, got, strict=True):
+        ratio = _nearest_float32(Fraction(float(value)) / Fraction(float(scale)))
+        steps = int(abs(ratio) + Fraction(1, 2)) * (1 if ratio >= 0 else -1)
+        assert q == min(max(steps + 5, -128), 127)
+
+
+def test_dequantize_by_exact_arithmetic() -> None:
+    scale, q = np.float32(0.0123), np.arange(-128, 128).astype(np.int8)
+    got = affine.dequantize(q, _quantization([float(scale)], [5]))
+    for value, x in zip(q, got, strict=True):
+        assert Fraction(float(x)) == _nearest_float32(Fraction(float(scale)) * (int(value) - 5))
+
+
+def test_zero_is_a_level() -> None:
+    for low, high in ((-1.0, 1.0), (-0.3, 2.0), (0.0, 6.0), (-6.0, 0.0)):
+        for bits in (2, 8, 16):
+            levels = affine.fake_quantize(
+                np.zeros(1, np.float32), low, high, bits, narrow_range=False
+            )
+            assert levels[0] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_blockwise_scales_are_refused() -> None:
+    q = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64), blockwise=Blockwise(1, -1, 32))
+    with pytest.raises(ValueError, match="blockwise"):
+        affine.dequantize(np.zeros(2, np.int8), q)
