@@ -52,12 +52,14 @@ from jaxdelegate.op_lowering.window import (
     why_not_windows,
 )
 
-# Limits of the CPU's ways. Products that one output value sums:
-_FEW_PRODUCTS = 32  # up to here a fused sum over taps beats XLA:CPU's convolution (first layers)
-_FEW_CHANNELS = 16  # ... and its dot, where the window is one pixel
-_MANY_TAPS = 256  # depthwise: beyond, the unrolled sum takes seconds to compile
-# Groups of which each deserves a convolution of its own:
-_DEEP_GROUP = 32
+# Limits of the CPU's ways, in products that one output value sums, channels of a group, and groups.
+_DEPTHWISE_TAPS = 256  # beyond, the unrolled sum takes seconds to compile
+_GROUPED_TAPS = 40
+_SHALLOW = 160  # up to here XLA:CPU's convolution is slow if it yields few channels ...
+_NARROW = 16
+_NARROW_FROM_RGB = 32
+_FUSED, _FUSED_FROM_RGB = 32, 80  # ... and up to here a sum of taps beats a product of patches
+_DEEP_GROUP = 32  # such groups, if few, deserve a convolution each
 _FEW_GROUPS = 16
 
 
@@ -77,6 +79,13 @@ class _Convolution:
     @property
     def is_pointwise(self) -> bool:
         return all(w.size == 1 for w in self.windows)
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the input is copied anyway. XLA:CPU fuses what computes an unpadded one into a sum
+        of taps, and computes it again for every tap and unit.
+        """
+        return any(any(w.pads) for w in self.windows)
 
     @property
     def products(self) -> int:
@@ -216,13 +225,26 @@ def _way(platform: str, c: _Convolution) -> tuple[_Layout, _Run]:
     """How to run a convolution on this platform: a filter layout, and what reads it."""
     if platform != "cpu":
         return _as_stored, _xla
-    few = c.products <= (_FEW_CHANNELS if c.is_pointwise else _FEW_PRODUCTS)
-    if few or (c.groups > 1 and c.depth == 1 and c.products <= _MANY_TAPS):
-        return _by_tap, _tap_sum
     if c.groups > 1:
-        apart = c.depth >= _DEEP_GROUP and c.groups <= _FEW_GROUPS
-        return (_as_stored, _group_by_group) if apart else (_by_group, _grouped_dot)
-    return (_as_matrix, _dot) if c.is_pointwise else (_as_stored, _xla)
+        return _grouped_way(c)
+    if c.is_pointwise:
+        return _as_matrix, _dot
+    from_rgb = c.depth <= 3
+    if c.products > _SHALLOW or c.units > (_NARROW_FROM_RGB if c.depth == 3 else _NARROW):
+        return _as_stored, _xla
+    if c.is_padded and c.products <= (_FUSED_FROM_RGB if from_rgb else _FUSED):
+        return _by_tap, _tap_sum
+    return _by_group, _grouped_dot
+
+
+def _grouped_way(c: _Convolution) -> tuple[_Layout, _Run]:
+    if c.depth == 1 and c.products <= _DEPTHWISE_TAPS:
+        return _by_tap, _tap_sum
+    if c.is_padded and c.products <= _GROUPED_TAPS:
+        return _by_tap, _tap_sum
+    if c.depth >= _DEEP_GROUP and c.groups <= _FEW_GROUPS:
+        return _as_stored, _group_by_group
+    return _by_group, _grouped_dot
 
 
 def _as_stored(_c: _Convolution, w: Any) -> Any:

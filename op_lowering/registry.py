@@ -101,6 +101,7 @@ from jaxdelegate.op_lowering.layout import (
     TILE,
     TRANSPOSE,
 )
+from jaxdelegate.op_lowering.lookup import EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP
 from jaxdelegate.op_lowering.lstm import (
     BIDIRECTIONAL_SEQUENCE_LSTM,
     LSTM,
@@ -194,6 +195,7 @@ from jaxdelegate.op_lowering.slicing import (
     UNPACK,
 )
 from jaxdelegate.op_lowering.sorting import BUCKETIZE, TOPK_V2
+from jaxdelegate.op_lowering.sparse import DENSIFY
 from jaxdelegate.op_lowering.transpose_conv import (
     CONV_3D_TRANSPOSE,
     CONVOLUTION_2D_TRANSPOSE_BIAS,
@@ -381,6 +383,11 @@ RULES = table(
     RANDOM_STANDARD_NORMAL,
     MULTINOMIAL,
     STABLEHLO_RNG_BIT_GENERATOR,
+    # lookup
+    EMBEDDING_LOOKUP_SPARSE,
+    HASHTABLE_LOOKUP,
+    # sparse
+    DENSIFY,
     # recurrent
     LSTM,
     UNIDIRECTIONAL_SEQUENCE_LSTM,

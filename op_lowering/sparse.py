@@ -1,4 +1,4 @@
-"""Sparse constants: DENSIFY. The graph passes fold it, where the result is not too large for them."""
+"""Sparse constants: DENSIFY. The graph passes fold it where the result is not too large."""
 
 import math
 
@@ -27,15 +27,13 @@ def _why_not_densify(
 def _strides(sparsity: Sparsity, shape: Shape) -> list[int]:
     """How far apart, in the dense tensor, neighbors on each level lie."""
     of_dimension = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    of_level = (*range(len(shape)), *sparsity.block_map)  # the dimension that each belongs to
     strides = []
     levels = zip(sparsity.traversal_order, sparsity.dimensions, strict=True)
-    for dimension, level in reversed(list(levels)):  # a block's inside comes before the block
-        if dimension >= len(shape):
-            dimension = sparsity.block_map[dimension - len(shape)]
-            strides.append(of_dimension[dimension])
-            of_dimension[dimension] *= level.dense_size
-        else:
-            strides.append(of_dimension[dimension])
+    for axis, level in reversed(list(levels)):  # the inside of a block before the blocks
+        strides.append(of_dimension[of_level[axis]])
+        if axis >= len(shape):
+            of_dimension[of_level[axis]] *= level.dense_size
     return strides[::-1]
 
 

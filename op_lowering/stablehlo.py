@@ -105,7 +105,7 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
     start = (jnp.ones_like(x), x, y)
     result: jax.Array = lax.fori_loop(0, 8 * x.dtype.itemsize, square, start)[0]
     is_unit = (x == one) | (x == zero - one)
-    # The exponent's sign bit shifts in forever: a negative power of 1 and -1 comes out right.
+    # Powers of 1 and -1 depend on the lowest bit alone, which two's complement keeps.
     return jnp.where((y < zero) & ~is_unit, zero, result)
 
 
@@ -192,12 +192,13 @@ def total_order(x: jax.Array) -> jax.Array:
 def _why_not_compare(
     _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
 ) -> str | None:
+    x, y = inputs[:2]
     return first_reason(
         why_not_count(inputs, 2),
-        why_not_dtype(inputs[0], ELEMENTS),
-        why_not_dtype(inputs[1], ELEMENTS),
-        why_not_one_dtype(*inputs),
-        why_not_one_shape(*inputs),
+        why_not_dtype(x, ELEMENTS),
+        why_not_dtype(y, ELEMENTS),
+        why_not_one_dtype(x, y),
+        why_not_one_shape(x, y),
         why_not_dtype(outputs[0], BOOLS),
     )
 
@@ -263,11 +264,9 @@ STABLEHLO_CONVERT = OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, 
 def _why_not_select(
     context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
 ) -> str | None:
-    reason = why_not_count(inputs, 3)
-    if reason is not None:
-        return reason
-    predicate, x, y = inputs
+    predicate, x, y = inputs[:3]
     return first_reason(
+        why_not_count(inputs, 3),
         why_not_dtype(predicate, BOOLS),
         why_not_moved(context, x, y, outputs[0]),
         why_not_one_shape(x, y),
@@ -290,12 +289,10 @@ STABLEHLO_SELECT = OpRule(
 def _why_not_clamp(
     _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
 ) -> str | None:
-    reason = why_not_count(inputs, 3)
-    if reason is not None:
-        return reason
-    low, x, high = inputs
+    low, x, high = inputs[:3]
     return first_reason(
-        *(why_not_dtype(spec, ELEMENTS) for spec in inputs),
+        why_not_count(inputs, 3),
+        *(why_not_dtype(spec, ELEMENTS) for spec in (low, x, high)),
         *(why_not_one_dtype(x, spec) for spec in (low, high, outputs[0])),
         *(None if spec.shape == () else why_not_one_shape(spec, x) for spec in (low, high)),
     )

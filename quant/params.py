@@ -1,7 +1,9 @@
 """How a tensor's integers stand for real numbers."""
 
 import dataclasses
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 
@@ -34,3 +36,111 @@ class Quantization:
     def is_per_channel(self) -> bool:
         """Whether each slice along `quantized_dimension` has a scale of its own."""
         return self.scale.size > 1
+
+
+def integer_range(dtype: np.dtype, *, narrow: bool = False) -> tuple[int, int]:
+    """The smallest and the largest integer of a dtype, packed ones included.
+
+    Args:
+        dtype: any integer dtype, ml_dtypes' int4, uint4 and int2 among them.
+        narrow: leave out the smallest one, so that a signed range is symmetric.
+    """
+    info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    return int(info.min) + narrow, int(info.max)
+
+
+def tensor_scale(quantization: Quantization) -> float:
+    """The tensor's only scale; a float32 value that is exact in this float64.
+
+    Raises:
+        ValueError: there is none, or one for each channel.
+    """
+    return float(_only(quantization.scale, "scale"))
+
+
+def tensor_zero_point(quantization: Quantization) -> int:
+    """The tensor's only zero point, 0 where it has none.
+
+    Raises:
+        ValueError: there is one for each channel.
+    """
+    points = quantization.zero_point
+    return int(_only(points, "zero point")) if points.size else 0
+
+
+def _only(values: np.ndarray, what: str) -> Any:
+    if values.size != 1:
+        raise ValueError(f"a tensor with one {what} is needed, this one has {values.size}")
+    return values.reshape(())[()]
+
+
+def channel_scales(quantization: Quantization, channels: int) -> np.ndarray:
+    """float32 [channels]; a single scale counts for every channel.
+
+    Raises:
+        ValueError: there are neither 1 nor `channels` scales.
+    """
+    return _for_channels(quantization.scale.astype(np.float32), channels, "scales")
+
+
+def channel_zero_points(quantization: Quantization, channels: int) -> np.ndarray:
+    """int64 [channels]; none are zeros, a single one counts for every channel.
+
+    Raises:
+        ValueError: there are neither 0, 1 nor `channels` zero points.
+    """
+    points = quantization.zero_point.astype(np.int64)
+    return _for_channels(
+        points if points.size else np.zeros(1, np.int64), channels, "zero points"
+    )
+
+
+def _for_channels(values: np.ndarray, channels: int, what: str) -> np.ndarray:
+    if values.size not in (1, channels):
+        raise ValueError(f"{values.size} {what} do not fit {channels} channels")
+    return np.broadcast_to(values.reshape(-1), (channels,))
+
+
+def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
+    """`values` [n] as [1, ..., n, ..., 1] of this rank, n at `axis` (negative: from the end)."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+# ActivationFunctionType of schema.fbs -> the reals it clamps to; None: the dtype's own bound.
+_BOUNDS: dict[int, tuple[float | None, float | None]] = {
+    1: (0.0, None),  # RELU
+    2: (-1.0, 1.0),  # RELU_N1_TO_1
+    3: (0.0, 6.0),  # RELU6
+}
+
+
+def activation_range(
+    activation: int, quantization: Quantization, dtype: np.dtype
+) -> tuple[int, int]:
+    """What a fused activation leaves of the output's integers, as (low, high).
+
+    Other activations than the RELUs, NONE among them, leave the whole range.
+    Source: CalculateActivationRangeQuantized in kernels/kernel_util.cc: the bound is divided by
+    the scale in float32, then rounded half away from zero.
+
+    Raises:
+        ValueError: the output has not one scale, or a bound leaves int32 (the kernel refuses).
+    """
+    low, high = integer_range(dtype)
+    least, most = _BOUNDS.get(int(activation), (None, None))
+    if least is not None:
+        low = max(low, _nearest(least, quantization))
+    if most is not None:
+        high = min(high, _nearest(most, quantization))
+    return low, high
+
+
+def _nearest(real: float, quantization: Quantization) -> int:
+    with np.errstate(all="ignore"):
+        steps = float(np.float32(real) / np.float32(tensor_scale(quantization)))
+    if not -(2.0**31) <= steps <= 2.0**31:
+        raise ValueError(f"{real} is {steps} steps of the output's scale, more than int32 holds")
+    whole = int(abs(steps) + 0.5)  # exact: a float32 and 0.5, added in float64
+    return tensor_zero_point(quantization) + (whole if steps >= 0 else -whole)

@@ -35,7 +35,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "jaxdelegate.options": ("jaxdelegate.errors",),
     "jaxdelegate.passes": (*RECORD, "jaxdelegate.reference"),
     "jaxdelegate.simple_delegate": (*RECORD, "jaxdelegate.report"),
-    "jaxdelegate.compiler": (*RECORD, "jaxdelegate.op_lowering", "jaxdelegate.passes"),
+    "jaxdelegate.compiler": (
+        *RECORD,
+        "jaxdelegate.op_lowering",
+        "jaxdelegate.passes",
+        "jaxdelegate.states",
+    ),
     "jaxdelegate.delegate": (
         *RECORD,
         "jaxdelegate.compiler",
@@ -44,6 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "jaxdelegate.report",
         "jaxdelegate.simple_delegate",
     ),
+    "jaxdelegate.states": (*RECORD, "jaxdelegate.reference"),
     "jaxdelegate.plan": (
         *RECORD,
         "jaxdelegate.passes",
@@ -58,6 +64,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "jaxdelegate.plan",
         "jaxdelegate.report",
         "jaxdelegate.simple_delegate",
+        "jaxdelegate.states",
     ),
     "jaxdelegate.details": RECORD,
     "jaxdelegate.interpreter": (
@@ -71,11 +78,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "jaxdelegate.compiler",
         "jaxdelegate.delegate",
         "jaxdelegate.host",
+        "jaxdelegate.states",
     ),
     "jaxdelegate.testing": (
         *RECORD,
+        "jaxdelegate.interpreter",
         "jaxdelegate.op_lowering.rule",
+        "jaxdelegate.passes",
         "jaxdelegate.reference",
+        "jaxdelegate.simple_delegate",
         "jaxdelegate.testing",
     ),
 }

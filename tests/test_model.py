@@ -67,8 +67,11 @@ def test_a_model_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("form", [bytes, bytearray, memoryview], ids=lambda f: f.__name__)
 def test_bytes_of_any_kind_are_read(form: Callable[[bytes], Any]) -> None:
-    content = sum_model().build()
-    assert read_model(form(content)).subgraphs[0].tensors[1].data.tolist() == [1, 2, 3, 4]
+    model = read_model(form(sum_model().build()))
+    data = model.subgraphs[0].tensors[1].data
+    assert data.tolist() == [1, 2, 3, 4]
+    assert not data.flags.writeable
+    assert model.content.readonly
 
 
 @pytest.mark.parametrize("form", [str, pathlib.Path, os.fsencode], ids=["str", "Path", "bytes"])
@@ -385,6 +388,14 @@ def test_empty_tensors_have_a_value_though_nothing_is_stored() -> None:
     tensors = read_model(builder.build()).subgraphs[0].tensors
     assert [t.data is None for t in tensors] == [True, False, True]
     assert tensors[1].data.shape == (0, 2)
+
+
+def test_the_first_buffer_stands_for_no_data() -> None:
+    def filled(t: schema.ModelT) -> None:
+        t.buffers[0].data = np.ones(16, np.uint8)
+
+    tensors = read_model(sum_model().build(edit=filled)).subgraphs[0].tensors
+    assert [t.data is None for t in tensors] == [True, False, True, True]
 
 
 def test_an_empty_buffer_is_no_value_of_what_is_computed() -> None:

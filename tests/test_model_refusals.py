@@ -308,6 +308,14 @@ def test_what_is_no_model_at_all(content: bytes, message: str, tmp_path: pathlib
         assert str(caught.value).startswith(name)
 
 
+def test_a_string_without_its_end_is_refused() -> None:
+    content = sum_model().build().replace(b"main\0", b"main!")
+    with pytest.raises(
+        ModelError, match=r"SubGraph.name at subgraphs\[0\]: .* a zero byte, got 33"
+    ):
+        read_model(content)
+
+
 def test_what_cannot_be_opened(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ModelError, match=r"Could not open .no/such.tflite.: No such file"):
         read_model("no/such.tflite")

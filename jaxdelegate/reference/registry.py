@@ -10,6 +10,7 @@ from jaxdelegate.reference import (
     elementwise,
     indexing,
     layout,
+    lookup,
     lstm,
     matmul,
     normalization,
@@ -25,6 +26,7 @@ from jaxdelegate.reference import (
     signal,
     slicing,
     sorting,
+    sparse,
     transpose_conv,
 )
 from jaxdelegate.reference.kernel import Folds, Kernel, broadcast_shape, same_shape
@@ -213,6 +215,14 @@ KERNELS: dict[str, Kernel] = {
     "STABLEHLO_RNG_BIT_GENERATOR": Kernel(
         random.stablehlo_rng_bit_generator, random.bit_generator_shapes
     ),
+    # lookup
+    "EMBEDDING_LOOKUP_SPARSE": Kernel(
+        lookup.embedding_lookup_sparse, lookup.embedding_lookup_sparse_shape
+    ),
+    "HASHTABLE_LOOKUP": Kernel(lookup.hashtable_lookup, lookup.hashtable_lookup_shapes),
+    "LSH_PROJECTION": Kernel(lookup.lsh_projection, lookup.lsh_projection_shape),
+    # sparse
+    "DENSIFY": Kernel(sparse.densify, same_shape),
     # recurrent
     "LSTM": Kernel(lstm.lstm, lstm.lstm_shapes, Folds.NEVER),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": Kernel(

@@ -36,10 +36,12 @@ def densified(spec: TensorSpec) -> Array:
         return spec.const.reshape(spec.shape)
     rank, blocks = len(spec.shape), spec.sparsity.block_map
     coordinates = [np.zeros(1, int)] * rank  # of a level's entries, by dimension
+    count = 1
     for dimension, level in zip(
         spec.sparsity.traversal_order, spec.sparsity.dimensions, strict=True
     ):
-        parents, indices = _entries(level, coordinates)
+        parents, indices = _entries(level, count)
+        count = indices.size
         coordinates = [c[parents] for c in coordinates]
         if dimension < rank:
             coordinates[dimension] = indices
@@ -51,8 +53,9 @@ def densified(spec: TensorSpec) -> Array:
     return y
 
 
-def _entries(level: DimensionSparsity, above: list[Array]) -> tuple[Array, Array]:
-    """A level's entries in order: which one of the level above holds them, and their indices."""
+def _entries(level: DimensionSparsity, count: int) -> tuple[Array, Array]:
+    """A level's entries in order: which of `count` entries above holds each, and its index."""
     if level.segments is None or level.indices is None:
-        return tuple(np.divmod(np.arange(above[0].size * level.dense_size), level.dense_size))
-    return np.repeat(np.arange(level.segments.size - 1), np.diff(level.segments)), level.indices
+        n = level.dense_size
+        return np.repeat(np.arange(count), n), np.tile(np.arange(n), count)
+    return np.repeat(np.arange(count), np.diff(level.segments)), level.indices

@@ -1,0 +1,224 @@
+"""The bodies of StableHLO operators: functions of scalars that other subgraphs hold.
+
+A body is traced to see what it is. One that adds, multiplies, compares... its two arguments has a
+lax function of its own (`Fold`); any other is applied element by element as it stands.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+
+from jaxdelegate.op_lowering.pointwise import BOOL
+from jaxdelegate.op_lowering.rule import Function, LoweringContext
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.stablehlo import ELEMENTS
+
+_Dtypes = Sequence[np.dtype]
+_Arrays = tuple[jax.Array, ...]
+
+
+def _scalars(dtypes: _Dtypes) -> Specs:
+    return tuple(TensorSpec(f"argument {i}", (), dtype) for i, dtype in enumerate(dtypes))
+
+
+def why_not_body(
+    context: LoweringContext, index: int, arguments: _Dtypes, results: _Dtypes
+) -> str | None:
+    """A sentence unless the subgraph takes scalars of these dtypes to scalars of those."""
+    if context.why_not_subgraph is None or context.lower_subgraph is None:
+        return "its body is out of reach"
+    if not set(arguments) <= ELEMENTS:
+        return f"a body over {', '.join(map(str, arguments))} is not lowered"
+    try:
+        reason = context.why_not_subgraph(index, _scalars(arguments))
+        if reason is not None:
+            return f"its body: {reason}"
+        found = Body.of(context, index, arguments).closed.out_avals
+    except (TypeError, ValueError, LookupError, RuntimeError) as error:
+        return f"its body, subgraph {index}, does not take {', '.join(map(str, arguments))}: {error}"
+    if [(aval.shape, aval.dtype) for aval in found] != [((), dtype) for dtype in results]:
+        given = ", ".join(f"{aval.dtype} {list(aval.shape)}" for aval in found)
+        return f"its body gives {given}, not scalars of {', '.join(map(str, results))}"
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """A traced body: a function of scalars."""
+
+    closed: Any  # core.ClosedJaxpr
+
+    @classmethod
+    def of(cls, context: LoweringContext, index: int, arguments: _Dtypes) -> Self:
+        """Trace a subgraph for scalars of these dtypes.
+
+        Raises:
+            ValueError: the context knows no subgraphs.
+        """
+        if context.lower_subgraph is None:
+            raise ValueError(f"subgraph {index} is out of reach")
+        avals = [jax.ShapeDtypeStruct((), dtype) for dtype in arguments]
+        with jax.enable_x64(True):
+            return cls(jax.make_jaxpr(context.lower_subgraph(index))(*avals))
+
+    def scalars(self, *arguments: Any) -> list[jax.Array]:
+        """Apply it to scalars."""
+        return list(core.jaxpr_as_fun(self.closed)(*map(jnp.asarray, arguments)))
+
+    def elements(self, *arguments: Any) -> _Arrays:
+        """Apply it element by element to arrays of one shape."""
+        shape = arguments[0].shape
+        flat = (jnp.asarray(a).reshape(-1) for a in arguments)
+        return tuple(y.reshape(shape) for y in jax.vmap(self.scalars)(*flat))
+
+    def passes_on(self, position: int, argument: int) -> bool:
+        """Whether a result is an argument as it is."""
+        jaxpr = self.closed.jaxpr
+        return jaxpr.outvars[position] is jaxpr.invars[argument]
+
+    def fold(self, position: int, wide: np.dtype) -> "Fold | None":
+        """The fold that result i is of arguments i and n + i, n being the number of results.
+
+        Conversions to `wide` and back, around it, belong to how half precision is computed.
+        """
+        jaxpr = self.closed.jaxpr
+        n, y = len(jaxpr.outvars), jaxpr.outvars[position]
+        makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+        eqn = makers.get(_unconverted(y, makers, y.aval.dtype, wide))
+        if eqn is None or eqn.primitive.name not in FOLDS:
+            return None
+        sources = [_unconverted(v, makers, y.aval.dtype, wide) for v in eqn.invars]
+        wanted = [jaxpr.invars[position], jaxpr.invars[n + position]]
+        same = all(any(v is s for s in sources) for v in wanted)
+        if not same or y.aval.dtype != wanted[0].aval.dtype:
+            return None
+        name = eqn.primitive.name
+        return FOLDS[_OF_BOOLEANS.get(name, name) if y.aval.dtype == BOOL else name]
+
+    def order(self) -> "Order | None":
+        """A comparator's order, if it compares one key of both sides: key(a) < key(b)."""
+        jaxpr = self.closed.jaxpr
+        eqn = next((e for e in jaxpr.eqns if e.outvars[0] is jaxpr.outvars[0]), None)
+        if eqn is None or eqn.primitive.name not in _ASCENDING:
+            return None
+        numbers: dict[str, int] = {}
+        names, mirrored = (_names(jaxpr, numbers, swapped=flag) for flag in (False, True))
+        left, right = (_name(v, names) for v in eqn.invars)
+        sides = {i % 2 for i in left.arguments}
+        if right != _name(eqn.invars[0], mirrored) or len(sides) != 1:
+            return None
+        key = self.closed.replace(jaxpr=jaxpr.replace(outvars=[eqn.invars[0]]))
+        ascending = _ASCENDING[eqn.primitive.name] == (sides == {0})
+        return Order(Body(key), ascending)
+
+
+_ASCENDING = {"lt": True, "le": True, "gt": False, "ge": False}
+
+
+def _unconverted(var: Any, makers: dict[Any, Any], dtype: np.dtype, wide: np.dtype) -> Any:
+    """What stands before a conversion from `dtype` to `wide` or back; else the variable itself."""
+    eqn = None if isinstance(var, core.Literal) else makers.get(var)
+    if eqn is None or eqn.primitive.name != "convert_element_type":
+        return var
+    source = eqn.invars[0]
+    return source if {source.aval.dtype, var.aval.dtype} <= {dtype, wide} else var
+
+
+# ---- folds
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """A binary function with an identity, and the scatter that applies it."""
+
+    function: Callable[[Any, Any], jax.Array]
+    identity: Callable[[np.dtype], Any]
+    scatter: Callable[..., jax.Array] | None  # None: lax has none for this dtype
+
+    def start(self, dtype: np.dtype) -> np.ndarray:
+        """The identity as a scalar."""
+        return np.asarray(self.identity(dtype)).astype(dtype)
+
+
+def _extreme(*, lowest: bool) -> Callable[[np.dtype], Any]:
+    def identity(dtype: np.dtype) -> Any:
+        if dtype == BOOL:
+            return not lowest
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            return limits.min if lowest else limits.max
+        bound = -np.inf if lowest else np.inf
+        return complex(bound, bound) if dtype.kind == "c" else bound
+
+    return identity
+
+
+FOLDS: dict[str, Fold] = {
+    "add": Fold(lax.add, lambda _dtype: 0, lax.scatter_add),
+    "mul": Fold(lax.mul, lambda _dtype: 1, lax.scatter_mul),
+    "max": Fold(lax.max, _extreme(lowest=True), lax.scatter_max),
+    "min": Fold(lax.min, _extreme(lowest=False), lax.scatter_min),
+    "or": Fold(lax.bitwise_or, lambda _dtype: 0, None),
+    "and": Fold(lax.bitwise_and, lambda _dtype: -1, None),
+}
+_OF_BOOLEANS = {"or": "max", "and": "min"}
+
+
+# ---- orders
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The order of a sort: by a key that one element of each operand gives."""
+
+    key: Body  # of as many arguments as the comparator; both sides are given the same ones
+    ascending: bool
+
+    @property
+    def operand(self) -> int | None:
+        """The operand that is the key itself; None: the key is computed."""
+        n = len(self.key.closed.jaxpr.invars)
+        return next((i // 2 for i in range(n) if self.key.passes_on(0, i)), None)
+
+    def keys(self, operands: Sequence[Any]) -> jax.Array:
+        """The key of each element."""
+        (key,) = self.key.elements(*(x for x in operands for _ in range(2)))
+        return key
+
+
+@dataclasses.dataclass(frozen=True)
+class _Name:
+    """What a variable computes, as text, and the arguments that it depends on."""
+
+    text: str
+    arguments: frozenset[int] = frozenset()
+
+
+def _names(jaxpr: Any, numbers: dict[str, int], *, swapped: bool) -> dict[Any, _Name]:
+    """The name of each variable: equal expressions get equal numbers from the shared `numbers`.
+
+    `swapped` exchanges the arguments of the two sides, which alternate.
+    """
+    names = {v: _Name(f"constant {i}") for i, v in enumerate(jaxpr.constvars)}
+    for i, v in enumerate(jaxpr.invars):
+        argument = i ^ int(swapped)
+        names[v] = _Name(f"argument {argument}", frozenset([argument]))
+    for eqn in jaxpr.eqns:
+        sources = [_name(v, names) for v in eqn.invars]
+        text = f"{eqn.primitive.name} {eqn.params} {[s.text for s in sources]}"
+        number = numbers.setdefault(text, len(numbers))
+        arguments = frozenset[int]().union(*(s.arguments for s in sources))
+        names |= {v: _Name(f"{number}.{i}", arguments) for i, v in enumerate(eqn.outvars)}
+    return names
+
+
+def _name(atom: Any, names: dict[Any, _Name]) -> _Name:
+    if isinstance(atom, core.Literal):
+        return _Name(f"literal {atom.aval} {atom.val!r}")
+    return names[atom]

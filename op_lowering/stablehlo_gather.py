@@ -1,0 +1,288 @@
+"""STABLEHLO_GATHER and STABLEHLO_SCATTER.
+
+Semantics: the StableHLO specification and kernels/stablehlo_{gather,scatter}.cc. A gather moves its
+windows inside; a scatter leaves out the elements that fall outside.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.movement import why_not_indices, why_not_moved, why_not_present
+from jaxdelegate.op_lowering.options import StablehloGatherOptions, StablehloScatterOptions
+from jaxdelegate.op_lowering.pointwise import (
+    why_not_count,
+    why_not_one_dtype,
+    why_not_one_shape,
+)
+from jaxdelegate.op_lowering.products import nothing
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.stablehlo import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo_body import Body, why_not_body
+from jaxdelegate.op_lowering.stablehlo_shape import signed, why_not_dims, why_not_length
+
+_Scatter = Callable[..., jax.Array]  # lax.scatter, or one of its kin that combine
+
+
+def _why_not_index_vectors(indices: TensorSpec, axis: int, depth: int) -> str | None:
+    """A sentence unless the vectors along `axis` (or single indices behind the rank) are so long."""
+    shape = (*indices.shape, 1)
+    if not 0 <= axis < len(shape):
+        return f"index_vector_dim {axis} is outside of {list(indices.shape)}"
+    length = 1 if axis == len(indices.shape) else shape[axis]
+    return first_reason(
+        why_not_indices(indices),
+        None if length == depth else f"index vectors have {length} entries for {depth} dimensions",
+    )
+
+
+def _batch_shape(indices: Shape, axis: int) -> Shape:
+    return tuple(n for i, n in enumerate(indices) if i != axis)
+
+
+def _index_vectors(indices: Any, axis: int) -> jax.Array:
+    """[*batch, depth], signed."""
+    indices = signed(jnp.asarray(indices))
+    if axis == indices.ndim:
+        return indices[..., None]
+    return jnp.moveaxis(indices, axis, -1)
+
+
+# ---- GATHER
+
+
+def _why_not_gather(
+    context: LoweringContext, o: StablehloGatherOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, indices = inputs[:2]
+    rank, n_batch = len(x.shape), len(_batch_shape(indices.shape, o.index_vector_dim))
+    n_window = rank - len(o.collapsed_slice_dims)
+    reason = first_reason(
+        why_not_count(inputs, 2),
+        why_not_moved(context, x, outputs[0]),
+        _why_not_index_vectors(indices, o.index_vector_dim, len(o.start_index_map)),
+        why_not_dims("start_index_map", o.start_index_map, rank),
+        why_not_dims("collapsed_slice_dims", o.collapsed_slice_dims, rank, ordered=True),
+        why_not_dims("offset_dims", o.offset_dims, n_batch + n_window, ordered=True),
+        why_not_length(n_window, offset_dims=o.offset_dims),
+        why_not_length(rank, slice_sizes=o.slice_sizes),
+    )
+    if reason is not None:
+        return reason
+    fits = all(0 <= m <= n for m, n in zip(o.slice_sizes, x.shape, strict=True))
+    flat = all(o.slice_sizes[d] <= 1 for d in o.collapsed_slice_dims)
+    given = f"slices of {list(o.slice_sizes)}"
+    return first_reason(
+        None if fits else f"{given} do not fit into {list(x.shape)}",
+        None if flat else f"{given} are collapsed along {list(o.collapsed_slice_dims)}",
+    )
+
+
+def _lower_gather(
+    _context: LoweringContext, o: StablehloGatherOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    if 0 in (*outputs[0].shape, *inputs[0].shape):
+        return nothing(outputs)
+    dims = lax.GatherDimensionNumbers(o.offset_dims, o.collapsed_slice_dims, o.start_index_map)
+
+    def gather(x: jax.Array, indices: jax.Array) -> tuple[jax.Array]:
+        starts = _index_vectors(indices, o.index_vector_dim)
+        return (lax.gather(x, starts, dims, o.slice_sizes, mode=lax.GatherScatterMode.CLIP),)
+
+    return gather
+
+
+STABLEHLO_GATHER = OpRule(
+    "STABLEHLO_GATHER", StablehloGatherOptions, 1, _why_not_gather, _lower_gather, arity=2
+)
+
+
+# ---- SCATTER
+
+
+def _why_not_scatter(
+    context: LoweringContext, o: StablehloScatterOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    reason = why_not_present(*inputs)
+    if reason is not None:
+        return reason
+    n = len(outputs)
+    if len(inputs) != 2 * n + 1 or n == 0:
+        return f"has {len(inputs)} inputs and {n} outputs: wants n operands, indices, n updates"
+    operands, indices, updates = inputs[:n], inputs[n], inputs[n + 1 :]
+    dtypes = [spec.dtype for spec in outputs]
+    return (
+        first_reason(
+            *(why_not_dtype(spec, ELEMENTS) for spec in (*operands, *updates)),
+            *(why_not_one_dtype(a, b) for a, b in zip(operands, outputs, strict=True)),
+            *(why_not_one_dtype(a, b) for a, b in zip(operands, updates, strict=True)),
+            *(why_not_one_shape(operands[0], spec) for spec in operands[1:]),
+            *(why_not_one_shape(updates[0], spec) for spec in updates[1:]),
+        )
+        or _why_not_placed(o, operands[0], indices, updates[0])
+        or why_not_body(
+            context, o.update_computation_subgraph_index, (*dtypes, *dtypes), dtypes
+        )
+    )
+
+
+def _why_not_placed(
+    o: StablehloScatterOptions, x: TensorSpec, indices: TensorSpec, updates: TensorSpec
+) -> str | None:
+    rank, axis = len(x.shape), o.index_vector_dim
+    window, inserted = o.update_window_dims, o.inserted_window_dims
+    reason = first_reason(
+        _why_not_index_vectors(indices, axis, len(o.scatter_dims_to_operand_dims)),
+        why_not_dims("scatter_dims_to_operand_dims", o.scatter_dims_to_operand_dims, rank),
+        why_not_dims("inserted_window_dims", inserted, rank, ordered=True),
+        why_not_dims("update_window_dims", window, len(updates.shape), ordered=True),
+        why_not_length(rank - len(inserted), update_window_dims=window),
+    )
+    if reason is not None:
+        return reason
+    places = _Places.of(o, updates.shape)
+    batch = tuple(updates.shape[d] for d in places.batch_dims)
+    if batch != _batch_shape(indices.shape, axis):
+        return f"updates {list(updates.shape)} do not match indices {list(indices.shape)}"
+    fits = all(m <= n for m, n in zip(places.window, x.shape, strict=True))
+    return None if fits else f"updates of {list(places.window)} do not fit into {list(x.shape)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Where updates go: their dimensions beside the windows, and a window's size in the operand."""
+
+    batch_dims: tuple[int, ...]
+    window: tuple[int, ...]
+    starts: tuple[int, ...]  # operand dimensions that an index vector moves
+
+    @classmethod
+    def of(cls, o: StablehloScatterOptions, updates: Shape) -> Self:
+        """For updates of this shape."""
+        batch = tuple(d for d in range(len(updates)) if d not in o.update_window_dims)
+        sizes = iter(updates[d] for d in o.update_window_dims)
+        rank = len(o.update_window_dims) + len(o.inserted_window_dims)
+        window = tuple(1 if d in o.inserted_window_dims else next(sizes) for d in range(rank))
+        return cls(batch, window, o.scatter_dims_to_operand_dims)
+
+    @property
+    def margins(self) -> tuple[int, ...]:
+        """How far a window may stand out while still touching the operand.
+
+        lax leaves out a whole window that stands out; with such margins it leaves out elements.
+        """
+        return tuple(m - 1 if d in self.starts else 0 for d, m in enumerate(self.window))
+
+    def shifted(self, vectors: jax.Array) -> jax.Array:
+        """Index vectors [*batch, depth] into an operand with margins."""
+        margins = [self.margins[d] for d in self.starts]
+        return vectors + jnp.broadcast_to(jnp.asarray(margins, vectors.dtype), vectors.shape)
+
+
+def _with_margins(x: jax.Array, margins: Sequence[int], sign: int) -> jax.Array:
+    return lax.pad(x, jnp.zeros((), x.dtype), [(sign * m, sign * m, 0) for m in margins])
+
+
+def _lower_scatter(
+    context: LoweringContext, o: StablehloScatterOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    n, dtypes = len(outputs), [spec.dtype for spec in outputs]
+    places = _Places.of(o, inputs[n + 1].shape)
+    if 0 in (*inputs[0].shape, *inputs[n + 1].shape):
+        return lambda *arrays: tuple(map(jnp.asarray, arrays[:n]))
+    body = Body.of(context, o.update_computation_subgraph_index, (*dtypes, *dtypes))
+    scatters = [_scatter_of(body, i, context.precision.accumulator(d)) for i, d in enumerate(dtypes)]
+
+    def scatter(*arrays: Any) -> tuple[jax.Array, ...]:
+        vectors = places.shifted(_index_vectors(arrays[n], o.index_vector_dim))
+        operands = [_with_margins(jnp.asarray(x), places.margins, 1) for x in arrays[:n]]
+        updates = [jnp.asarray(u) for u in arrays[n + 1 :]]
+        if None in scatters:
+            results = _one_by_one(body, places, operands, vectors, updates)
+        else:
+            triples = zip(scatters, operands, updates, strict=True)
+            results = [_at_once(o, f, x, vectors, u) for f, x, u in triples]
+        return tuple(_with_margins(y, places.margins, -1) for y in results)
+
+    return scatter
+
+
+def _scatter_of(body: Body, i: int, wide: np.dtype) -> _Scatter | None:
+    """lax's scatter for one result of the body; None: there is none.
+
+    Half precision is summed in `wide`, so that many updates of one place do not round one by one.
+    """
+    n = len(body.closed.out_avals)
+    if body.passes_on(i, n + i):
+        return lax.scatter
+    fold = body.fold(i, wide)
+    if fold is None or fold.scatter is None:
+        return None
+    combine = fold.scatter
+
+    def scatter(x: Any, vectors: Any, updates: Any, *dims: Any, **mode: Any) -> jax.Array:
+        return combine(x.astype(wide), vectors, updates.astype(wide), *dims, **mode).astype(x.dtype)
+
+    return scatter
+
+
+def _at_once(
+    o: StablehloScatterOptions, function: _Scatter, x: Any, vectors: Any, updates: Any
+) -> jax.Array:
+    dims = lax.ScatterDimensionNumbers(
+        o.update_window_dims, o.inserted_window_dims, o.scatter_dims_to_operand_dims
+    )
+    y: jax.Array = function(
+        x, vectors, updates, dims, mode=lax.GatherScatterMode.FILL_OR_DROP
+    )
+    return y
+
+
+def _one_by_one(
+    body: Body,
+    places: _Places,
+    operands: list[jax.Array],
+    vectors: jax.Array,
+    updates: list[jax.Array],
+) -> list[jax.Array]:
+    """Apply any body, window after window: two windows may meet, one's elements do not."""
+    depth, window = vectors.shape[-1], places.window
+    rest = [d for d in range(updates[0].ndim) if d not in places.batch_dims]
+    order = (*places.batch_dims, *rest)
+    vectors = vectors.reshape(-1, depth)
+    rows = [lax.transpose(u, order).reshape(-1, *window) for u in updates]
+    room = np.subtract(operands[0].shape, window)
+
+    def step(i: Any, results: list[jax.Array]) -> list[jax.Array]:
+        start = jnp.zeros(len(window), vectors.dtype).at[np.asarray(places.starts, int)].set(
+            vectors[i]
+        )
+        inside = jnp.all((start >= 0) & (start <= jnp.asarray(room, start.dtype)))
+        start = jnp.where(inside, start, jnp.zeros_like(start))
+        at = list(start)
+        before = [lax.dynamic_slice(y, at, window) for y in results]
+        after = body.elements(*before, *(u[i] for u in rows))
+        kept = [jnp.where(inside, a, b) for a, b in zip(after, before, strict=True)]
+        return [
+            lax.dynamic_update_slice(y, a, at) for y, a in zip(results, kept, strict=True)
+        ]
+
+    results: list[jax.Array] = lax.fori_loop(0, vectors.shape[0], step, operands)
+    return results
+
+
+STABLEHLO_SCATTER = OpRule(
+    "STABLEHLO_SCATTER", StablehloScatterOptions, 1, _why_not_scatter, _lower_scatter, arity=3
+)

@@ -1,0 +1,274 @@
+"""StableHLO's sums of products: DOT_GENERAL, CONVOLUTION.
+
+Semantics: the StableHLO specification. Its precision_config is a lower bound, which the precision
+policy keeps.
+"""
+
+import dataclasses
+import math
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import (
+    StablehloConvolutionOptions,
+    StablehloDotGeneralOptions,
+)
+from jaxdelegate.op_lowering.pointwise import (
+    BOOL,
+    BOOLS,
+    COMPLEX,
+    INTEGERS,
+    why_not_count,
+    why_not_one_dtype,
+)
+from jaxdelegate.op_lowering.products import nothing
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.stablehlo import ELEMENTS, convert
+from jaxdelegate.op_lowering.stablehlo_shape import why_not_dims, why_not_length
+
+_HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
+_KINDS = (FLOATS, INTEGERS, COMPLEX, BOOLS)
+
+
+def _why_not_products(inputs: Specs, outputs: Specs) -> str | None:
+    x, w, y = *inputs[:2], outputs[0]
+    one_kind = any(x.dtype in kind and y.dtype in kind for kind in _KINDS)
+    return first_reason(
+        why_not_count(inputs, 2),
+        *(why_not_dtype(spec, ELEMENTS) for spec in (x, w, y)),
+        why_not_one_dtype(x, w),
+        None if one_kind else f"products of {x.dtype} are not {y.dtype}",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Arithmetic:
+    """The dtypes of factors and of their sum, as the precision policy has them."""
+
+    factor: np.dtype
+    total: np.dtype
+    precision: str
+
+    @classmethod
+    def of(cls, context: LoweringContext, x: TensorSpec, y: TensorSpec) -> Self:
+        """Sums run in the wider of input and output; booleans are counted.
+
+        Half-precision factors stay as they are where the device multiplies them; a CPU does not.
+        """
+        widest = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
+        total = np.dtype(np.int32) if x.dtype == BOOL else context.precision.accumulator(widest)
+        stays = x.dtype in _HALF and context.platform != "cpu"
+        return cls(x.dtype if stays else total, total, context.precision.dot_precision)
+
+
+# ---- DOT_GENERAL
+
+
+def _why_not_dot(
+    _context: LoweringContext, o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, w = inputs[:2]
+    lhs = (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions)
+    rhs = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
+    reason = first_reason(
+        _why_not_products(inputs, outputs),
+        why_not_dims("lhs dimensions", lhs, len(x.shape)),
+        why_not_dims("rhs dimensions", rhs, len(w.shape)),
+    )
+    if reason is not None:
+        return reason
+    paired = len(o.lhs_batching_dimensions) == len(o.rhs_batching_dimensions)
+    if not paired or [x.shape[d] for d in lhs] != [w.shape[d] for d in rhs]:
+        return f"dimensions {lhs} of {list(x.shape)} do not match {rhs} of {list(w.shape)}"
+    return None
+
+
+def _lower_dot(
+    context: LoweringContext, o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    arithmetic = _Arithmetic.of(context, inputs[0], outputs[0])
+    contract = (o.lhs_contracting_dimensions, o.rhs_contracting_dimensions)
+    batch = (o.lhs_batching_dimensions, o.rhs_batching_dimensions)
+
+    def dot_general(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
+        y = lax.dot_general(
+            x.astype(arithmetic.factor),
+            w.astype(arithmetic.factor),
+            (contract, batch),
+            precision=arithmetic.precision,
+            preferred_element_type=arithmetic.total,
+        )
+        return (convert(y, outputs[0].dtype),)
+
+    return dot_general
+
+
+STABLEHLO_DOT_GENERAL = OpRule(
+    "STABLEHLO_DOT_GENERAL", StablehloDotGeneralOptions, 1, _why_not_dot, _lower_dot, arity=2
+)
+
+
+# ---- CONVOLUTION
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """The windows' attributes, one entry for each spatial dimension; an absent one is neutral."""
+
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    base_dilation: tuple[int, ...]
+    dilation: tuple[int, ...]
+    reversal: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, o: StablehloConvolutionOptions) -> Self:
+        """As the options have them."""
+        rank = len(o.input_spatial_dimensions)
+        flat = o.padding or (0,) * 2 * rank
+        return cls(
+            o.window_strides or (1,) * rank,
+            tuple(zip(flat[::2], flat[1::2], strict=False)),
+            o.lhs_dilation or (1,) * rank,
+            o.rhs_dilation or (1,) * rank,
+            o.window_reversal or (False,) * rank,
+        )
+
+
+_Dims = tuple[int, ...]
+
+
+def _dimensions(o: StablehloConvolutionOptions) -> tuple[_Dims, _Dims, _Dims]:
+    """(batch, feature, *spatial) of the input, (output feature, input feature, *spatial) of the
+    kernel, (batch, feature, *spatial) of the output.
+    """
+    return (
+        (o.input_batch_dimension, o.input_feature_dimension, *o.input_spatial_dimensions),
+        (
+            o.kernel_output_feature_dimension,
+            o.kernel_input_feature_dimension,
+            *o.kernel_spatial_dimensions,
+        ),
+        (o.output_batch_dimension, o.output_feature_dimension, *o.output_spatial_dimensions),
+    )
+
+
+def _why_not_convolution(
+    context: LoweringContext, o: StablehloConvolutionOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, w = inputs[:2]
+    names = ("input dimensions", "kernel dimensions", "output dimensions")
+    specs = (x, w, outputs[0])
+    reason = first_reason(
+        _why_not_products(inputs, outputs),
+        *(
+            why_not_length(len(spec.shape), **{name.replace(" ", "_"): dims})
+            or why_not_dims(name, dims, len(spec.shape))
+            for name, dims, spec in zip(names, _dimensions(o), specs, strict=True)
+        ),
+        _why_not_window_attributes(o),
+        _why_not_on_device(context, x),
+    )
+    return reason or _why_not_groups(o, x, w)
+
+
+def _why_not_window_attributes(o: StablehloConvolutionOptions) -> str | None:
+    windows, rank = _Windows.of(o), len(o.input_spatial_dimensions)
+    reason = why_not_length(
+        rank,
+        window_strides=windows.strides,
+        lhs_dilation=windows.base_dilation,
+        rhs_dilation=windows.dilation,
+        window_reversal=windows.reversal,
+        pairs_of_padding=[low for low, _ in windows.padding],
+    )
+    steps = (*windows.strides, *windows.base_dilation, *windows.dilation)
+    if reason is None and len(o.padding) % 2:
+        return f"padding {list(o.padding)} does not come in pairs"
+    return reason or (None if min(steps, default=1) > 0 else "a stride or dilation is not positive")
+
+
+def _why_not_on_device(context: LoweringContext, x: TensorSpec) -> str | None:
+    if x.dtype in INTEGERS | BOOLS and context.platform != "cpu":
+        return f"{context.platform} libraries have no convolution of {x.dtype}"
+    return None
+
+
+def _why_not_groups(
+    o: StablehloConvolutionOptions, x: TensorSpec, w: TensorSpec
+) -> str | None:
+    features, batches = _groups(o)
+    (batch, feature, *_), (out_feature, in_feature, *_), _ = _dimensions(o)
+    n_out = w.shape[out_feature]
+    if min(features, batches) < 1 or (features > 1 and batches > 1):
+        return f"feature groups {features} and batch groups {batches} do not go together"
+    fits = (
+        x.shape[feature] == w.shape[in_feature] * features
+        and n_out % features == 0
+        and n_out % batches == 0
+        and x.shape[batch] % batches == 0
+    )
+    if fits:
+        return None
+    return (
+        f"{list(x.shape)} by {list(w.shape)} does not split into {features} feature groups "
+        f"and {batches} batch groups"
+    )
+
+
+def _groups(o: StablehloConvolutionOptions) -> tuple[int, int]:
+    """Feature and batch groups; the schema's default of 0 means none."""
+    return o.feature_group_count or 1, o.batch_group_count or 1
+
+
+def _lower_convolution(
+    context: LoweringContext, o: StablehloConvolutionOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    if 0 in (*map(math.prod, (inputs[0].shape, inputs[1].shape, outputs[0].shape)),):
+        return nothing(outputs)
+    arithmetic = _Arithmetic.of(context, inputs[0], outputs[0])
+    windows, (feature_groups, batch_groups) = _Windows.of(o), _groups(o)
+    reversed_dims = [
+        d for d, flag in zip(o.kernel_spatial_dimensions, windows.reversal, strict=True) if flag
+    ]
+
+    def convolution(x: jax.Array, w: Any) -> tuple[jax.Array]:
+        y = lax.conv_general_dilated(
+            x.astype(arithmetic.factor),
+            lax.rev(jnp.asarray(w, arithmetic.factor), reversed_dims),
+            windows.strides,
+            windows.padding,
+            lhs_dilation=windows.base_dilation,
+            rhs_dilation=windows.dilation,
+            dimension_numbers=lax.ConvDimensionNumbers(*_dimensions(o)),
+            feature_group_count=feature_groups,
+            batch_group_count=batch_groups,
+            precision=arithmetic.precision,
+            preferred_element_type=arithmetic.total,
+        )
+        return (convert(y, outputs[0].dtype),)
+
+    return convolution
+
+
+STABLEHLO_CONVOLUTION = OpRule(
+    "STABLEHLO_CONVOLUTION",
+    StablehloConvolutionOptions,
+    1,
+    _why_not_convolution,
+    _lower_convolution,
+    arity=2,
+)

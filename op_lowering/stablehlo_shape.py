@@ -1,0 +1,425 @@
+"""StableHLO operators that move data: RESHAPE, BROADCAST_IN_DIM, CONCATENATE, SLICE, DYNAMIC_SLICE,
+DYNAMIC_UPDATE_SLICE, PAD, IOTA, TRANSPOSE; and the builtin DILATE.
+
+Semantics: the StableHLO specification; kernels/stablehlo_pad.cc and kernels/dilate.cc.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.movement import (
+    integers,
+    why_not_indices,
+    why_not_moved,
+    why_not_present,
+)
+from jaxdelegate.op_lowering.options import (
+    DilateOptions,
+    NoOptions,
+    StablehloBroadcastInDimOptions,
+    StablehloConcatenateOptions,
+    StablehloDynamicSliceOptions,
+    StablehloIotaOptions,
+    StablehloPadOptions,
+    StablehloSliceOptions,
+    StablehloTransposeOptions,
+)
+from jaxdelegate.op_lowering.pointwise import COMPLEX, NUMBERS, why_not_count
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_const,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+
+# ---- what attributes must be
+
+
+def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = False) -> str | None:
+    """A sentence unless `dims` are distinct dimensions of `rank`, ascending if `ordered`."""
+    distinct = len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims)
+    if distinct and not (ordered and list(dims) != sorted(dims)):
+        return None
+    order = "ascending " if ordered else ""
+    return f"{name} {list(dims)} are not {order}dimensions of rank {rank}, each at most once"
+
+
+def why_not_length(rank: int, **attributes: Sequence[int]) -> str | None:
+    """A sentence for the first attribute that has not one entry for each dimension."""
+    for name, values in attributes.items():
+        if len(values) != rank:
+            return f"{name} {list(values)} has not one entry for each of {rank} dimensions"
+    return None
+
+
+def why_not_one_value(spec: TensorSpec) -> str | None:
+    """A sentence unless the tensor holds one element."""
+    one = math.prod(spec.shape) == 1
+    return None if one else f"{spec.name!r} {list(spec.shape)} must hold one value"
+
+
+def signed(indices: jax.Array) -> jax.Array:
+    """Indices as int32 or int64, whichever holds every value; what none holds is at its end."""
+    if indices.dtype == np.uint64:
+        indices = lax.min(indices, jnp.asarray(np.iinfo(np.int64).max, indices.dtype))
+    wide = indices.dtype in (np.int64, np.uint64, np.uint32)
+    return indices.astype(np.int64 if wide else np.int32)
+
+
+# ---- RESHAPE, BROADCAST_IN_DIM, TRANSPOSE
+
+
+def _why_not_reshape(
+    context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, y = inputs[0], outputs[0]
+    fits = math.prod(x.shape) == math.prod(y.shape)
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_moved(context, x, y),
+        None if fits else f"{list(x.shape)} and {list(y.shape)} hold different numbers of elements",
+    )
+
+
+def _lower_reshape(
+    _context: LoweringContext, _o: NoOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    return lambda x: (lax.reshape(jnp.asarray(x), outputs[0].shape),)
+
+
+STABLEHLO_RESHAPE = OpRule("STABLEHLO_RESHAPE", NoOptions, 1, _why_not_reshape, _lower_reshape)
+
+
+def _why_not_broadcast(
+    context: LoweringContext, o: StablehloBroadcastInDimOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, y, dims = inputs[0], outputs[0], o.broadcast_dimensions
+    reason = first_reason(
+        why_not_count(inputs, 1),
+        why_not_moved(context, x, y),
+        why_not_length(len(x.shape), broadcast_dimensions=dims),
+        why_not_dims("broadcast_dimensions", dims, len(y.shape)),
+    )
+    if reason is not None:
+        return reason
+    stretched = all(n in (1, y.shape[d]) for n, d in zip(x.shape, dims, strict=True))
+    given = f"{list(x.shape)} does not broadcast to {list(y.shape)} along {list(dims)}"
+    return None if stretched else given
+
+
+def _lower_broadcast(
+    _context: LoweringContext, o: StablehloBroadcastInDimOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    dims, shape = o.broadcast_dimensions, outputs[0].shape
+    order = sorted(range(len(dims)), key=lambda i: dims[i])  # lax wants them ascending
+
+    def broadcast_in_dim(x: jax.Array) -> tuple[jax.Array]:
+        return (lax.broadcast_in_dim(lax.transpose(x, order), shape, sorted(dims)),)
+
+    return broadcast_in_dim
+
+
+STABLEHLO_BROADCAST_IN_DIM = OpRule(
+    "STABLEHLO_BROADCAST_IN_DIM",
+    StablehloBroadcastInDimOptions,
+    1,
+    _why_not_broadcast,
+    _lower_broadcast,
+)
+
+
+def _why_not_transpose(
+    context: LoweringContext, o: StablehloTransposeOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    rank = len(inputs[0].shape)
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_moved(context, inputs[0], outputs[0]),
+        why_not_length(rank, permutation=o.permutation),
+        why_not_dims("permutation", o.permutation, rank),
+    )
+
+
+def _lower_transpose(
+    _context: LoweringContext, o: StablehloTransposeOptions, _inputs: Specs, _outputs: Specs
+) -> Function:
+    return lambda x: (lax.transpose(x, o.permutation),)
+
+
+STABLEHLO_TRANSPOSE = OpRule(
+    "STABLEHLO_TRANSPOSE", StablehloTransposeOptions, 1, _why_not_transpose, _lower_transpose
+)
+
+
+# ---- CONCATENATE
+
+
+def _why_not_concatenate(
+    context: LoweringContext, o: StablehloConcatenateOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    reason = why_not_present(*inputs)
+    if reason is not None:
+        return reason
+    first, axis = inputs[0].shape, o.dimension
+    return first_reason(
+        why_not_moved(context, *inputs, outputs[0]),
+        why_not_dims("dimension", (axis,), len(first)),
+        *(_why_not_beside(first, spec.shape, axis) for spec in inputs[1:]),
+    )
+
+
+def _why_not_beside(first: Shape, other: Shape, axis: int) -> str | None:
+    alike = len(first) == len(other) and all(
+        n == m for i, (n, m) in enumerate(zip(first, other, strict=True)) if i != axis
+    )
+    return None if alike else f"{list(first)} and {list(other)} differ beside dimension {axis}"
+
+
+def _lower_concatenate(
+    _context: LoweringContext, o: StablehloConcatenateOptions, _inputs: Specs, _outputs: Specs
+) -> Function:
+    return lambda *parts: (lax.concatenate([jnp.asarray(p) for p in parts], o.dimension),)
+
+
+STABLEHLO_CONCATENATE = OpRule(
+    "STABLEHLO_CONCATENATE",
+    StablehloConcatenateOptions,
+    1,
+    _why_not_concatenate,
+    _lower_concatenate,
+)
+
+
+# ---- SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE
+
+
+def _why_not_slice(
+    context: LoweringContext, o: StablehloSliceOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x = inputs[0]
+    reason = first_reason(
+        why_not_count(inputs, 1),
+        why_not_moved(context, x, outputs[0]),
+        why_not_length(
+            len(x.shape),
+            start_indices=o.start_indices,
+            limit_indices=o.limit_indices,
+            strides=o.strides,
+        ),
+    )
+    if reason is not None:
+        return reason
+    bounds = zip(o.start_indices, o.limit_indices, o.strides, x.shape, strict=True)
+    inside = all(0 <= start <= limit <= n and stride > 0 for start, limit, stride, n in bounds)
+    return None if inside else f"{o} does not lie in {list(x.shape)}"
+
+
+def _lower_slice(
+    _context: LoweringContext, o: StablehloSliceOptions, _inputs: Specs, _outputs: Specs
+) -> Function:
+    return lambda x: (
+        lax.slice(jnp.asarray(x), o.start_indices, o.limit_indices, o.strides),
+    )
+
+
+STABLEHLO_SLICE = OpRule(
+    "STABLEHLO_SLICE", StablehloSliceOptions, 1, _why_not_slice, _lower_slice
+)
+
+
+def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str | None:
+    """A sentence unless there is a scalar start and a fitting size for each dimension."""
+    if len(starts) != len(x.shape) or any(s is None or s.shape != () for s in starts):
+        return f"needs a scalar start index for each dimension of {list(x.shape)}"
+    return first_reason(
+        why_not_indices(*starts),
+        why_not_length(len(x.shape), sizes=sizes)
+        or (
+            None
+            if all(0 <= m <= n for m, n in zip(sizes, x.shape, strict=True))
+            else f"a slice of {list(sizes)} does not fit into {list(x.shape)}"
+        ),
+    )
+
+
+def _clamped(starts: Sequence[Any], shape: Shape, sizes: Sequence[int]) -> list[jax.Array]:
+    """Start indices, moved so that the whole slice lies inside; int64 scalars."""
+    return [
+        jnp.clip(signed(jnp.asarray(start)).astype(np.int64), 0, n - m)
+        for start, n, m in zip(starts, shape, sizes, strict=True)
+    ]
+
+
+def _why_not_dynamic_slice(
+    context: LoweringContext, o: StablehloDynamicSliceOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    return first_reason(
+        why_not_moved(context, inputs[0], outputs[0]),
+        _why_not_window(inputs[0], o.slice_sizes, inputs[1:]),
+    )
+
+
+def _lower_dynamic_slice(
+    _context: LoweringContext, o: StablehloDynamicSliceOptions, _inputs: Specs, _outputs: Specs
+) -> Function:
+    def dynamic_slice(x: jax.Array, *starts: jax.Array) -> tuple[jax.Array]:
+        if x.ndim == 0:
+            return (x,)
+        return (lax.dynamic_slice(x, _clamped(starts, x.shape, o.slice_sizes), o.slice_sizes),)
+
+    return dynamic_slice
+
+
+STABLEHLO_DYNAMIC_SLICE = OpRule(
+    "STABLEHLO_DYNAMIC_SLICE",
+    StablehloDynamicSliceOptions,
+    1,
+    _why_not_dynamic_slice,
+    _lower_dynamic_slice,
+)
+
+
+def _why_not_dynamic_update(
+    context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, update = inputs[:2]
+    return first_reason(
+        why_not_moved(context, x, update, outputs[0]),
+        _why_not_window(x, update.shape, inputs[2:]),
+    )
+
+
+def _lower_dynamic_update(
+    _context: LoweringContext, _o: NoOptions, _inputs: Specs, _outputs: Specs
+) -> Function:
+    def dynamic_update_slice(x: jax.Array, update: jax.Array, *starts: Any) -> tuple[jax.Array]:
+        x, update = jnp.asarray(x), jnp.asarray(update)
+        if x.ndim == 0:
+            return (update,)
+        return (lax.dynamic_update_slice(x, update, _clamped(starts, x.shape, update.shape)),)
+
+    return dynamic_update_slice
+
+
+STABLEHLO_DYNAMIC_UPDATE_SLICE = OpRule(
+    "STABLEHLO_DYNAMIC_UPDATE_SLICE",
+    NoOptions,
+    1,
+    _why_not_dynamic_update,
+    _lower_dynamic_update,
+    arity=2,
+)
+
+
+# ---- PAD, DILATE
+
+
+def _why_not_pad(
+    context: LoweringContext, o: StablehloPadOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, fill = inputs[:2]
+    low, high, interior = o.edge_padding_low, o.edge_padding_high, o.interior_padding
+    reason = first_reason(
+        why_not_count(inputs, 2),
+        why_not_moved(context, x, fill, outputs[0]),
+        why_not_one_value(fill),
+        why_not_length(
+            len(x.shape), edge_padding_low=low, edge_padding_high=high, interior_padding=interior
+        ),
+    )
+    if reason is not None:
+        return reason
+    if min(interior, default=0) < 0:
+        return f"interior_padding {list(interior)} must not be negative"
+    lengths = [
+        n + max(n - 1, 0) * i + a + b
+        for n, a, b, i in zip(x.shape, low, high, interior, strict=True)
+    ]
+    return f"padding leaves a length of {min(lengths)}" if min(lengths, default=0) < 0 else None
+
+
+def _pad(widths: Sequence[tuple[int, int, int]]) -> Function:
+    """lax.pad by (low, high, interior) for each dimension; a negative edge cuts off."""
+
+    def pad(x: jax.Array, fill: jax.Array) -> tuple[jax.Array]:
+        return (lax.pad(jnp.asarray(x), jnp.asarray(fill).reshape(()), widths),)
+
+    return pad
+
+
+def _lower_pad(
+    _context: LoweringContext, o: StablehloPadOptions, _inputs: Specs, _outputs: Specs
+) -> Function:
+    edges = zip(o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True)
+    return _pad(list(edges))
+
+
+STABLEHLO_PAD = OpRule(
+    "STABLEHLO_PAD", StablehloPadOptions, 1, _why_not_pad, _lower_pad, arity=2
+)
+
+
+def _why_not_dilate(
+    context: LoweringContext, _o: DilateOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, dilations, fill = inputs[:3]
+    reason = first_reason(
+        why_not_count(inputs, 3),
+        why_not_moved(context, x, fill, outputs[0]),
+        why_not_one_value(fill),
+        why_not_const(dilations),
+        why_not_dtype(dilations, np.int32),
+        None if dilations.shape == (len(x.shape),) else "needs one dilation for each dimension",
+    )
+    if reason is not None:
+        return reason
+    least = min(integers(dilations), default=1)
+    return f"a dilation is {least}, not positive" if least < 1 else None
+
+
+def _lower_dilate(
+    _context: LoweringContext, _o: DilateOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    pad = _pad([(0, 0, d - 1) for d in integers(inputs[1])])
+    return lambda x, _dilations, fill: pad(x, fill)
+
+
+DILATE = OpRule("DILATE", DilateOptions, 1, _why_not_dilate, _lower_dilate, arity=3)
+
+
+# ---- IOTA
+
+
+def _why_not_iota(
+    _context: LoweringContext, o: StablehloIotaOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    if not outputs:
+        return "has no output"
+    return first_reason(
+        why_not_count(inputs, 0),
+        why_not_dtype(outputs[0], NUMBERS, COMPLEX),
+        why_not_dims("iota_dimension", (o.iota_dimension,), len(outputs[0].shape)),
+    )
+
+
+def _lower_iota(
+    _context: LoweringContext, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    y = outputs[0]
+    return lambda: (
+        lax.broadcasted_iota(np.int64, y.shape, o.iota_dimension).astype(y.dtype),
+    )
+
+
+STABLEHLO_IOTA = OpRule(
+    "STABLEHLO_IOTA", StablehloIotaOptions, 1, _why_not_iota, _lower_iota, arity=0
+)

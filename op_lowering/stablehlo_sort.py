@@ -1,0 +1,112 @@
+"""STABLEHLO_SORT: several operands at once, along one dimension, by a comparator of any kind.
+
+Semantics: the StableHLO specification.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.movement import why_not_present
+from jaxdelegate.op_lowering.options import StablehloSortOptions
+from jaxdelegate.op_lowering.pointwise import BOOL, why_not_one_dtype, why_not_one_shape
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.op_lowering.stablehlo import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo_body import Body, Order, why_not_body
+
+_MOST_PAIRS = 1 << 24  # comparators that are no order of keys compare every pair
+
+
+def _arguments(specs: Specs) -> list[np.dtype]:
+    """The comparator's arguments: both sides of the first operand, of the second..."""
+    return [spec.dtype for spec in specs for _ in range(2)]
+
+
+def _why_not_sort(
+    context: LoweringContext, o: StablehloSortOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    reason = why_not_present(*inputs)
+    if reason is not None:
+        return reason
+    shape, axis = inputs[0].shape, o.dimension
+    if len(inputs) != len(outputs):
+        return f"sorts {len(inputs)} operands into {len(outputs)}"
+    if not -len(shape) <= axis < len(shape):
+        return f"dimension {axis} is outside rank {len(shape)}"
+    index, arguments = o.comparator_subgraph_index, _arguments(inputs)
+    reason = first_reason(
+        *(why_not_dtype(spec, ELEMENTS) for spec in inputs),
+        *(why_not_one_dtype(x, y) for x, y in zip(inputs, outputs, strict=True)),
+        *(why_not_one_shape(inputs[0], x) for x in inputs[1:]),
+    ) or why_not_body(context, index, arguments, [BOOL])
+    if reason is not None or Body.of(context, index, arguments).order() is not None:
+        return reason
+    pairs = math.prod(shape) * shape[axis]
+    if pairs <= _MOST_PAIRS:
+        return None
+    return f"its comparator, subgraph {index}, orders by no single key, and there are {pairs} pairs"
+
+
+def _lower_sort(
+    context: LoweringContext, o: StablehloSortOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    body = Body.of(context, o.comparator_subgraph_index, _arguments(inputs))
+    order, axis = body.order(), o.dimension % len(inputs[0].shape)
+
+    def sort(*operands: Any) -> tuple[jax.Array, ...]:
+        arrays = [jnp.asarray(x) for x in operands]
+        if arrays[0].size == 0:
+            return tuple(arrays)
+        if order is not None:
+            return _by_key(order, arrays, axis, is_stable=o.is_stable)
+        return _by_rank(body, arrays, axis)
+
+    return sort
+
+
+def _by_key(
+    order: Order, arrays: list[jax.Array], axis: int, *, is_stable: bool
+) -> tuple[jax.Array, ...]:
+    """Descending is ascending backwards; turning the input around as well keeps equals in order."""
+    turned = arrays if order.ascending else [lax.rev(x, [axis]) for x in arrays]
+    key = order.operand
+    keys = turned[key] if key is not None else order.keys(turned)
+    rest = [x for i, x in enumerate(turned) if i != key]
+    results = list(lax.sort([keys, *rest], dimension=axis, is_stable=is_stable, num_keys=1))
+    if key is None:
+        results = results[1:]
+    else:
+        results.insert(key, results.pop(0))
+    return tuple(y if order.ascending else lax.rev(y, [axis]) for y in results)
+
+
+def _by_rank(body: Body, arrays: list[jax.Array], axis: int) -> tuple[jax.Array, ...]:
+    """An element's rank is the number of those that come before it; equals keep their order."""
+    rows = [jnp.moveaxis(x, axis, -1) for x in arrays]  # [..., n]
+    n = rows[0].shape[-1]
+    square = (*rows[0].shape, n)
+    sides = [
+        jnp.broadcast_to(side, square) for x in rows for side in (x[..., None], x[..., None, :])
+    ]
+    (less,) = body.elements(*sides)  # [..., i, j]: i is less than j
+    more = jnp.swapaxes(less, -1, -2)
+    earlier = jnp.broadcast_to(jnp.asarray(np.triu(np.ones((n, n), bool), 1)), square)
+    before = jnp.where(less == more, earlier, less)
+    ranks = jnp.sum(before.astype(np.int32), axis=-2)
+    places = jnp.argsort(ranks, axis=-1, stable=True)
+    results = (jnp.take_along_axis(x, places, axis=-1) for x in rows)
+    return tuple(jnp.moveaxis(y, -1, axis) for y in results)
+
+
+STABLEHLO_SORT = OpRule("STABLEHLO_SORT", StablehloSortOptions, 1, _why_not_sort, _lower_sort)

@@ -1,0 +1,350 @@
+"""Reductions by a body: STABLEHLO_REDUCE, STABLEHLO_REDUCE_WINDOW; the deprecated REDUCE_WINDOW.
+
+Semantics: the StableHLO specification and kernels/stablehlo_reduce_window.cc: padding and the holes
+of a dilation hold the initial value, which each result also starts with.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.movement import integers
+from jaxdelegate.op_lowering.options import (
+    ReduceWindowFunction,
+    ReduceWindowOptions,
+    StablehloReduceOptions,
+    StablehloReduceWindowOptions,
+)
+from jaxdelegate.op_lowering.pointwise import (
+    BOOL,
+    BOOLS,
+    INTEGERS,
+    why_not_count,
+    why_not_one_dtype,
+    why_not_one_shape,
+    why_not_present,
+)
+from jaxdelegate.op_lowering.products import nothing
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_const,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.stablehlo import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo_body import Body, Fold, why_not_body
+from jaxdelegate.op_lowering.stablehlo_shape import (
+    why_not_dims,
+    why_not_length,
+    why_not_one_value,
+)
+
+# Windows of more elements are left to XLA's reduce-window instead of one slice for each element.
+_MOST_TAPS = 64
+
+Arrays = Sequence[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reducer:
+    """How results and values combine.
+
+    `pairs` applies it to arrays of one shape, element by element: (results, values) -> results.
+    `folds` are its lax functions, one for each operand, where it has them.
+    `wide` are the dtypes that it works in.
+    """
+
+    pairs: Callable[[Arrays, Arrays], Arrays]
+    folds: tuple[Fold, ...] | None
+    wide: tuple[np.dtype, ...]
+
+    @classmethod
+    def of(cls, context: LoweringContext, index: int, dtypes: Sequence[np.dtype]) -> Self:
+        """The reducer that a body is; sums of half precision run in the accumulator's dtype."""
+        body = Body.of(context, index, (*dtypes, *dtypes))
+        wide = tuple(map(context.precision.accumulator, dtypes))
+        found = [body.fold(i, dtype) for i, dtype in enumerate(wide)]
+        folds = tuple(fold for fold in found if fold is not None)
+        if len(folds) < len(dtypes):
+            return cls(lambda x, y: body.elements(*x, *y), None, tuple(dtypes))
+
+        def pairs(x: Arrays, y: Arrays) -> Arrays:
+            return [fold.function(a, b) for fold, a, b in zip(folds, x, y, strict=True)]
+
+        return cls(pairs, folds, wide)
+
+    def widened(self, arrays: Arrays) -> list[jax.Array]:
+        """The arrays in its dtypes."""
+        return [jnp.asarray(a, d) for a, d in zip(arrays, self.wide, strict=True)]
+
+
+def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
+    """A sentence unless n operands of one shape and n scalars make n outputs of their dtypes."""
+    reason = why_not_present(*inputs)
+    if reason is not None:
+        return reason
+    n = len(inputs) // 2
+    if len(inputs) != 2 * n or len(outputs) != n:
+        return f"has {len(inputs)} inputs and {len(outputs)} outputs: wants n operands, n initial values"
+    return first_reason(
+        *(why_not_dtype(spec, ELEMENTS) for spec in (*inputs, *outputs)),
+        *(why_not_one_shape(inputs[0], x) for x in inputs[1:n]),
+        *(why_not_one_value(spec) for spec in inputs[n:]),
+        *(why_not_one_dtype(x, y) for x, y in zip(inputs[:n], outputs, strict=True)),
+        *(why_not_one_dtype(x, y) for x, y in zip(inputs[n:], outputs, strict=True)),
+    )
+
+
+def _why_not_reducer(context: LoweringContext, index: int, outputs: Specs) -> str | None:
+    dtypes = [spec.dtype for spec in outputs]
+    return why_not_body(context, index, (*dtypes, *dtypes), dtypes)
+
+
+# ---- STABLEHLO_REDUCE
+
+
+def _why_not_reduce(
+    context: LoweringContext, o: StablehloReduceOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    return (
+        _why_not_reduced(inputs, outputs)
+        or why_not_dims("dimensions", o.dimensions, len(inputs[0].shape))
+        or _why_not_reducer(context, o.body_subgraph_index, outputs)
+    )
+
+
+def _lower_reduce(
+    context: LoweringContext, o: StablehloReduceOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    n, dtypes = len(outputs), [spec.dtype for spec in outputs]
+    reducer = _Reducer.of(context, o.body_subgraph_index, dtypes)
+
+    def reduce(*arrays: Any) -> tuple[jax.Array, ...]:
+        operands = reducer.widened(arrays[:n])
+        starts = [a.reshape(()) for a in reducer.widened(arrays[n:])]
+        reduced = _reduce(reducer, operands, starts, o.dimensions)
+        return tuple(y.astype(d) for y, d in zip(reduced, dtypes, strict=True))
+
+    return reduce
+
+
+def _reduce(reducer: _Reducer, operands: Arrays, starts: Arrays, dims: Sequence[int]) -> Arrays:
+    """Folds begin with their identity, so that each result takes its start in exactly once."""
+    if reducer.folds is None:
+        reduced: Arrays = lax.reduce(operands, starts, reducer.pairs, dims)
+        return reduced
+    totals = [
+        lax.reduce(x, fold.start(x.dtype), fold.function, dims)
+        for fold, x in zip(reducer.folds, operands, strict=True)
+    ]
+    return reducer.pairs([jnp.full_like(y, a) for y, a in zip(totals, starts, strict=True)], totals)
+
+
+STABLEHLO_REDUCE = OpRule(
+    "STABLEHLO_REDUCE", StablehloReduceOptions, 1, _why_not_reduce, _lower_reduce, arity=2
+)
+
+
+# ---- STABLEHLO_REDUCE_WINDOW
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """Windows over padded operands, one entry for each dimension."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    padding: tuple[tuple[int, int, int], ...]  # low, high, between elements
+
+    @classmethod
+    def of(cls, o: StablehloReduceWindowOptions) -> Self:
+        """As the options have them; an absent attribute is neutral."""
+        rank = len(o.window_dimensions)
+        flat = o.padding or (0,) * 2 * rank
+        holes = [d - 1 for d in o.base_dilations or (1,) * rank]
+        return cls(
+            o.window_dimensions,
+            o.window_strides or (1,) * rank,
+            o.window_dilations or (1,) * rank,
+            tuple(zip(flat[::2], flat[1::2], holes, strict=False)),
+        )
+
+    def why_not(self, shape: Shape) -> str | None:
+        """A sentence unless the windows fit the rank and cut off no more than there is."""
+        reason = why_not_length(
+            len(shape),
+            window_dimensions=self.sizes,
+            window_strides=self.strides,
+            window_dilations=self.dilations,
+            paddings=[low for low, _, _ in self.padding],
+        )
+        if reason is not None:
+            return reason
+        steps = (*self.sizes, *self.strides, *self.dilations, *(h + 1 for _, _, h in self.padding))
+        if min(steps, default=1) < 1:
+            return f"{self}: sizes, strides and dilations must be positive"
+        least = min(self._padded(shape), default=0)
+        return f"the padding leaves a length of {least}" if least < 0 else None
+
+    def _padded(self, shape: Shape) -> list[int]:
+        return [
+            n + max(n - 1, 0) * hole + low + high
+            for n, (low, high, hole) in zip(shape, self.padding, strict=True)
+        ]
+
+    def read(self, padded: Any, tap: Sequence[int], out: Shape) -> jax.Array:
+        """What all windows read at one place inside them: [*padded] -> [*out], a strided slice."""
+        first = [t * d for t, d in zip(tap, self.dilations, strict=True)]
+        ends = zip(first, out, self.strides, strict=True)
+        return lax.slice(padded, first, [a + (n - 1) * s + 1 for a, n, s in ends], self.strides)
+
+
+def _slide(
+    reducer: _Reducer, windows: _Windows, operands: Arrays, starts: Arrays, out: Shape
+) -> Arrays:
+    """Reduce every window, in row-major order; each result begins with its start."""
+    padded = [lax.pad(x, a, windows.padding) for x, a in zip(operands, starts, strict=True)]
+    results: Arrays = [jnp.full(out, a, a.dtype) for a in starts]
+    if math.prod(windows.sizes) <= _MOST_TAPS:
+        for tap in np.ndindex(*windows.sizes):
+            results = reducer.pairs(results, [windows.read(x, tap, out) for x in padded])
+        return results
+    if reducer.folds is None:
+        return _reduce_window(windows, padded, starts, reducer.pairs)
+    folded = [
+        _reduce_window(windows, x, fold.start(x.dtype), fold.function)
+        for fold, x in zip(reducer.folds, padded, strict=True)
+    ]
+    return reducer.pairs(results, folded)
+
+
+def _reduce_window(windows: _Windows, padded: Any, starts: Any, function: Any) -> Any:
+    return lax.reduce_window(
+        padded,
+        starts,
+        function,
+        windows.sizes,
+        windows.strides,
+        padding=[(0, 0)] * len(windows.sizes),
+        window_dilation=windows.dilations,
+    )
+
+
+def _why_not_reduce_window(
+    context: LoweringContext, o: StablehloReduceWindowOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    odd = f"padding {list(o.padding)} does not come in pairs" if len(o.padding) % 2 else None
+    return (
+        _why_not_reduced(inputs, outputs)
+        or odd
+        or _Windows.of(o).why_not(inputs[0].shape)
+        or _why_not_reducer(context, o.body_subgraph_index, outputs)
+    )
+
+
+def _lower_windows(windows: _Windows, reducer: _Reducer, outputs: Specs) -> Function:
+    n, out = len(outputs), outputs[0].shape
+    if math.prod(out) == 0:
+        return nothing(outputs)
+
+    def reduce_window(*arrays: Any) -> tuple[jax.Array, ...]:
+        operands = reducer.widened(arrays[:n])
+        starts = [a.reshape(()) for a in reducer.widened(arrays[n : 2 * n])]
+        reduced = _slide(reducer, windows, operands, starts, out)
+        return tuple(y.astype(spec.dtype) for y, spec in zip(reduced, outputs, strict=True))
+
+    return reduce_window
+
+
+def _lower_reduce_window(
+    context: LoweringContext, o: StablehloReduceWindowOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    dtypes = [spec.dtype for spec in outputs]
+    reducer = _Reducer.of(context, o.body_subgraph_index, dtypes)
+    return _lower_windows(_Windows.of(o), reducer, outputs)
+
+
+STABLEHLO_REDUCE_WINDOW = OpRule(
+    "STABLEHLO_REDUCE_WINDOW",
+    StablehloReduceWindowOptions,
+    1,
+    _why_not_reduce_window,
+    _lower_reduce_window,
+    arity=2,
+)
+
+
+# ---- REDUCE_WINDOW
+
+_Pair = Callable[[Any, Any], jax.Array]
+
+
+def _logical(function: _Pair) -> _Pair:
+    """On the truth of the values; the result is 0 or 1 in their dtype."""
+
+    def run(x: jax.Array, y: jax.Array) -> jax.Array:
+        return function(x != jnp.zeros_like(x), y != jnp.zeros_like(y)).astype(x.dtype)
+
+    return run
+
+
+_Function = ReduceWindowFunction
+# The kernel's order of arguments is (result so far, value): a NaN among the values is replaced.
+_FUNCTIONS: dict[ReduceWindowFunction, _Pair] = {
+    _Function.ADD: jnp.add,
+    _Function.MUL: jnp.multiply,
+    _Function.MINIMUM: lambda x, y: jnp.where(x <= y, x, y),
+    _Function.MAXIMUM: lambda x, y: jnp.where(x >= y, x, y),
+    _Function.ALL: _logical(jnp.logical_and),
+    _Function.ANY: _logical(jnp.logical_or),
+}
+
+
+def _options_of(inputs: Specs) -> StablehloReduceWindowOptions:
+    """The windows that the last three inputs describe."""
+    sizes, strides, dilations = map(integers, inputs[2:5])
+    return StablehloReduceWindowOptions(sizes, strides, (), dilations)
+
+
+def _why_not_builtin(
+    _context: LoweringContext, o: ReduceWindowOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    named = o.reduce_function in _FUNCTIONS
+    return (
+        why_not_count(inputs, 5)
+        or _why_not_reduced(inputs[:2], outputs)
+        or why_not_dtype(inputs[0], FLOATS, INTEGERS, BOOLS)
+        or why_not_const(*inputs[2:])
+        or first_reason(*(why_not_dtype(spec, np.int64) for spec in inputs[2:]))
+        or _Windows.of(_options_of(inputs)).why_not(inputs[0].shape)
+        or (None if named else f"there is no function {o.reduce_function.name}")
+    )
+
+
+def _lower_builtin(
+    context: LoweringContext, o: ReduceWindowOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    function, dtype = _FUNCTIONS[o.reduce_function], outputs[0].dtype
+    wide = context.precision.accumulator(dtype)
+
+    def pairs(x: Arrays, y: Arrays) -> Arrays:
+        return [function(x[0], y[0])]
+
+    return _lower_windows(_Windows.of(_options_of(inputs)), _Reducer(pairs, None, (wide,)), outputs)
+
+
+REDUCE_WINDOW = OpRule(
+    "REDUCE_WINDOW", ReduceWindowOptions, 1, _why_not_builtin, _lower_builtin, arity=5
+)

@@ -1,0 +1,135 @@
+"""Recorded operator cases and real models, where they lie beside the checkout."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter as StockInterpreter
+from ai_edge_litert.interpreter import OpResolverType
+
+import jaxdelegate as jd
+from jaxdelegate.testing.op_cases import OpCase, Run, check, find_cases, through
+from jaxdelegate.testing.tolerance import NETWORK, assert_close
+
+SHARED = Path(__file__).parents[1].parent / "shared"
+OP_CASES = [case for case in find_cases(SHARED / "op_cases") if case.quantization == "none"]
+TESTS = sorted({case.path.parent.name for case in OP_CASES})
+MODELS = SHARED / "models"
+MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []
+FLOAT_KINDS = ("float", "fp16w", "integer", "string", "other")
+
+# What is not done, with its cause. An entry that passes fails the test: take it out.
+KNOWN_GAPS: dict[str, str] = {}
+
+RUNS = {"reference": through(list), "delegated": through(lambda: [jd.JaxDelegate()])}
+
+absent = pytest.mark.skipif(not OP_CASES, reason="the recorded operator cases are not here")
+no_models = pytest.mark.skipif(not MANIFEST, reason="the real models are not here")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "jaxdelegate")
+
+
+def failure(case: OpCase, run: Run) -> str | None:
+    try:
+        check(case, run)
+    except (AssertionError, jd.JaxDelegateError) as error:
+        return f"{case}: {error}"
+    return None
+
+
+@absent
+@pytest.mark.parametrize("way", list(RUNS))
+@pytest.mark.parametrize("test", TESTS)
+def test_recorded_operator_cases(test: str, way: str) -> None:
+    cases = [case for case in OP_CASES if case.path.parent.name == test]
+    failures = [failure(case, RUNS[way]) for case in cases if str(case) not in KNOWN_GAPS]
+    assert [text for text in failures if text] == []
+
+
+@absent
+@pytest.mark.parametrize("name", sorted(KNOWN_GAPS))
+def test_known_gaps_are_still_gaps(name: str) -> None:
+    case = OpCase(SHARED / "op_cases" / name)
+    assert failure(case, RUNS["delegated"]) is not None
+
+
+def runnable(entry: Mapping[str, Any]) -> bool:
+    return bool(entry["litert_runs"]) and entry["kind"] in FLOAT_KINDS
+
+
+def feeds(details: list[dict[str, Any]]) -> list[np.ndarray]:
+    """Inputs of a real model: uniform in [-1, 1], or small integers."""
+    rng = np.random.default_rng(3)
+    arrays = []
+    for detail in details:
+        shape, dtype = np.maximum(detail["shape"], 1), np.dtype(detail["dtype"])
+        if dtype.kind == "f":
+            arrays.append(rng.uniform(-1, 1, shape).astype(dtype))
+        else:
+            arrays.append(rng.integers(0, 2, shape).astype(dtype))
+    return arrays
+
+
+def run(interpreter: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    interpreter.allocate_tensors()
+    for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
+        interpreter.set_tensor(detail["index"], array)
+    interpreter.invoke()
+    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+
+
+def litert_outputs(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Of the reference kernels; of the others where those lack an operator."""
+    kinds = (
+        OpResolverType.BUILTIN_REF,
+        OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        OpResolverType.AUTO,
+    )
+    for kind in kinds:
+        try:
+            return run(StockInterpreter(str(path), experimental_op_resolver_type=kind), arrays)
+        except (RuntimeError, ValueError):
+            if kind is kinds[-1]:
+                raise
+    raise AssertionError
+
+
+@no_models
+@pytest.mark.litert
+@pytest.mark.parametrize("file", [m["file"] for m in MANIFEST if runnable(m)])
+def test_real_models(file: str) -> None:
+    path = MODELS / file
+    reference = jd.Interpreter(path)
+    arrays = feeds(reference.get_input_details())
+    want = litert_outputs(path, arrays)
+    assert_close(run(reference, arrays), want, tolerance=NETWORK)
+    delegated = jd.Interpreter(path, experimental_delegates=[jd.JaxDelegate()])
+    assert_close(run(delegated, arrays), want, tolerance=NETWORK)
+
+
+FULLY_DELEGATED = [
+    "networks/mobilenet_v1_0.25_224_1_default_1.tflite",
+    "networks/image_segmenter__deeplabv3.tflite",
+    "zoo/posenet_mnv1_050_353x257.tflite",
+    "zoo/ssd_mnv2_300_postprocess.tflite",
+    "networks/face_detection_front.tflite",
+    "networks/face_blendshapes.tflite",
+    "networks/selfie_segmenter.tflite",
+    "networks/style_transfer_f16_384.tflite",
+]
+
+
+@no_models
+@pytest.mark.parametrize("file", FULLY_DELEGATED)
+def test_models_that_are_wholly_delegated(file: str) -> None:
+    delegate = jd.JaxDelegate(require_full_delegation=True)
+    jd.Interpreter(MODELS / file, experimental_delegates=[delegate])
+    assert delegate.report().n_partitions == 1
