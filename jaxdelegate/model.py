@@ -3,29 +3,29 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
-from jaxdelegate._buffers import Buffers, ExternalBuffers
-from jaxdelegate._graph_checks import Fail, check_calls, check_order
-from jaxdelegate._operator_tables import (
-    called_subgraphs,
-    read_operator_code,
-    read_options,
-)
-from jaxdelegate._schema import LAYOUT
-from jaxdelegate._source import ModelSource, Source, open_source
-from jaxdelegate._stored import decode, why_not_stored
-from jaxdelegate._tensor_tables import read_quantization, read_sparsity
 from jaxdelegate.errors import ModelError
-from jaxdelegate.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Table
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import Shape, Sparsity, TensorSpec
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.reading.buffers import Buffers, ExternalBuffers
+from jaxdelegate.reading.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Table
+from jaxdelegate.reading.graph_checks import Fail, check_calls, check_order
+from jaxdelegate.reading.layout import LAYOUT
+from jaxdelegate.reading.operator_tables import (
+    called_subgraphs,
+    read_operator_code,
+    read_options,
+)
+from jaxdelegate.reading.source import ModelSource, Source, open_source
+from jaxdelegate.reading.stored import decode, why_not_stored
+from jaxdelegate.reading.tensor_tables import read_quantization, read_sparsity
 
 _IDENTIFIER = b"TFL3"
 _VERSION = 3
@@ -262,6 +262,8 @@ class _Reader:
             return table.fail if position is None else operator_tables[position].fail
 
         check_order(operators, constants.union(inputs), variables, outputs, fail)
+        known = constants.union(computed, variables)
+        operators = tuple(_without_unwritten(operator, known) for operator in operators)
         name = table.string("name") or ""
         return Subgraph(index, name, tuple(tensors), inputs, outputs, operators)
 
@@ -403,3 +405,9 @@ def _tensor_map(table: Table, field: str, tensor_count: int) -> Mapping[str, int
             entry.fail("name", "must be there", None)
         names[name] = entry.index("tensor_index", tensor_count)
     return MappingProxyType(names)
+
+
+def _without_unwritten(operator: Operator, known: Collection[int]) -> Operator:
+    """The operator without inputs that hold nothing and that nothing writes: RESHAPE may have one."""
+    inputs = tuple(i if i in known else -1 for i in operator.inputs)
+    return operator if inputs == operator.inputs else dataclasses.replace(operator, inputs=inputs)

@@ -52,15 +52,14 @@ from jaxdelegate.op_lowering.window import (
     why_not_windows,
 )
 
-# Limits of the CPU's ways, in products that one output value sums, channels of a group, and groups.
+# Limits of the CPU's ways. Products that one output value sums:
 _DEPTHWISE_TAPS = 256  # beyond, the unrolled sum takes seconds to compile
-_GROUPED_TAPS = 40
-_SHALLOW = 160  # up to here XLA:CPU's convolution is slow if it yields few channels ...
-_NARROW = 16
-_NARROW_FROM_RGB = 32
-_FUSED, _FUSED_FROM_RGB = 32, 80  # ... and up to here a sum of taps beats a product of patches
-_DEEP_GROUP = 32  # such groups, if few, deserve a convolution each
-_FEW_GROUPS = 16
+_GROUPED_TAPS = 40  # up to here a sum of taps beats products of patches
+_TAPS = 32  # the same, without groups
+_SHALLOW = 160  # up to here XLA:CPU's convolution is slow, if it yields few channels:
+_NARROW, _NARROW_FROM_RGB = 16, 32
+# Groups that deserve a convolution each: few of many channels.
+_DEEP_GROUP, _FEW_GROUPS = 32, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +81,9 @@ class _Convolution:
 
     @property
     def is_padded(self) -> bool:
-        """Whether the input is copied anyway. XLA:CPU fuses what computes an unpadded one into a sum
-        of taps, and computes it again for every tap and unit.
+        """Whether a sum of taps reads a copy of the input.
+
+        XLA:CPU fuses what computes an input that is not copied, and computes it for every tap and unit.
         """
         return any(any(w.pads) for w in self.windows)
 
@@ -229,18 +229,17 @@ def _way(platform: str, c: _Convolution) -> tuple[_Layout, _Run]:
         return _grouped_way(c)
     if c.is_pointwise:
         return _as_matrix, _dot
-    from_rgb = c.depth <= 3
-    if c.products > _SHALLOW or c.units > (_NARROW_FROM_RGB if c.depth == 3 else _NARROW):
+    narrow = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
+    if c.products > _SHALLOW or c.units > narrow:
         return _as_stored, _xla
-    if c.is_padded and c.products <= (_FUSED_FROM_RGB if from_rgb else _FUSED):
+    if c.products <= _TAPS and c.is_padded:
         return _by_tap, _tap_sum
     return _by_group, _grouped_dot
 
 
 def _grouped_way(c: _Convolution) -> tuple[_Layout, _Run]:
-    if c.depth == 1 and c.products <= _DEPTHWISE_TAPS:
-        return _by_tap, _tap_sum
-    if c.is_padded and c.products <= _GROUPED_TAPS:
+    few = c.products <= _GROUPED_TAPS and c.is_padded
+    if few or (c.depth == 1 and c.products <= _DEPTHWISE_TAPS):
         return _by_tap, _tap_sum
     if c.depth >= _DEEP_GROUP and c.groups <= _FEW_GROUPS:
         return _as_stored, _group_by_group

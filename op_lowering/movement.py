@@ -57,8 +57,6 @@ def why_not_present(*specs: TensorSpec | None) -> str | None:
 
 
 def _why_not_held(context: LoweringContext, spec: TensorSpec) -> str | None:
-    if spec.dtype == _STRING:
-        return f"{spec.name!r} holds strings: strings stay on the host"
     if spec.dtype not in MOVABLE:
         return f"{spec.name!r} is {spec.dtype}, which XLA cannot move"
     if spec.is_quantized and not context.enable_quant:

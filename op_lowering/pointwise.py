@@ -126,7 +126,7 @@ def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:
     if any(s is None for s in inputs):
         return "an input is left out"
     return first_reason(
-        *(why_not_string(s) or why_not_dtype(s, dtypes) for s in inputs),
+        *(why_not_dtype(spec, dtypes) for spec in inputs),
         *(why_not_one_dtype(inputs[0], s) for s in inputs[1:]),
         why_not_broadcast(*(s.shape for s in inputs)),
     )
@@ -142,18 +142,12 @@ def why_not_count(inputs: Specs, count: int) -> str | None:
     return None if len(inputs) == count else f"has {len(inputs)} inputs, not {count}"
 
 
-def why_not_string(spec: TensorSpec) -> str | None:
-    """A sentence for tensors of strings."""
-    strings = spec.dtype == np.dtype(object)
-    return f"{spec.name!r} holds strings, which stay on the host" if strings else None
-
-
 def why_not_stored(spec: TensorSpec, dtypes: Dtypes) -> str | None:
     """As `why_not_dtype`, for operators that take stored values as they are, quantized or not."""
     if spec.dtype in dtypes:
         return None
     names = ", ".join(sorted(map(str, dtypes)))
-    return why_not_string(spec) or f"{spec.name!r} is {spec.dtype}, not one of {names}"
+    return f"{spec.name!r} is {spec.dtype}, not one of {names}"
 
 
 def why_not_one_dtype(x: TensorSpec, y: TensorSpec) -> str | None:

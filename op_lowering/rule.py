@@ -86,8 +86,9 @@ class OpRule:
         if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
             return f"needs {self.arity} inputs"
         present = [spec for spec in (*inputs, *outputs) if spec is not None]
-        if any(spec.dtype.hasobject for spec in present):
-            return "strings stay on the host"
+        strings = next((spec for spec in present if spec.dtype.hasobject), None)
+        if strings is not None:
+            return f"{strings.name!r} holds strings, which stay on the host"
         dynamic = next((spec for spec in present if spec.is_dynamic), None)
         if dynamic is not None:
             return f"the shape of {dynamic.name!r} depends on data; XLA needs it before the run"

@@ -37,7 +37,6 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_count,
     why_not_one_dtype,
     why_not_one_shape,
-    why_not_string,
 )
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -233,15 +232,12 @@ def _why_not_convert(
 ) -> str | None:
     return first_reason(
         why_not_count(inputs, 1),
-        why_not_string(inputs[0]),
         why_not_dtype(inputs[0], ELEMENTS),
         why_not_dtype(outputs[0], ELEMENTS),
     )
 
 
-def _lower_convert(
-    _context: LoweringContext, _o: Any, _inputs: Specs, outputs: Specs
-) -> Function:
+def _lower_convert(_context: LoweringContext, _o: Any, _inputs: Specs, outputs: Specs) -> Function:
     dtype = outputs[0].dtype
     return lambda x: (convert(jnp.asarray(x), dtype),)
 
@@ -261,9 +257,7 @@ STABLEHLO_CONVERT = OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, 
 # ---- SELECT, CLAMP: a scalar may stand for a whole tensor
 
 
-def _why_not_select(
-    context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_select(context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
     predicate, x, y = inputs[:3]
     return first_reason(
         why_not_count(inputs, 3),
@@ -281,14 +275,10 @@ def _lower_select(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs
     return select
 
 
-STABLEHLO_SELECT = OpRule(
-    "STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3
-)
+STABLEHLO_SELECT = OpRule("STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3)
 
 
-def _why_not_clamp(
-    _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
-) -> str | None:
+def _why_not_clamp(_context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
     low, x, high = inputs[:3]
     return first_reason(
         why_not_count(inputs, 3),

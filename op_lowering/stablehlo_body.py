@@ -15,7 +15,7 @@ from jax import lax
 from jax.extend import core
 
 from jaxdelegate.op_lowering.pointwise import BOOL
-from jaxdelegate.op_lowering.rule import Function, LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.op_lowering.stablehlo import ELEMENTS
 
@@ -41,7 +41,9 @@ def why_not_body(
             return f"its body: {reason}"
         found = Body.of(context, index, arguments).closed.out_avals
     except (TypeError, ValueError, LookupError, RuntimeError) as error:
-        return f"its body, subgraph {index}, does not take {', '.join(map(str, arguments))}: {error}"
+        return (
+            f"its body, subgraph {index}, does not take {', '.join(map(str, arguments))}: {error}"
+        )
     if [(aval.shape, aval.dtype) for aval in found] != [((), dtype) for dtype in results]:
         given = ", ".join(f"{aval.dtype} {list(aval.shape)}" for aval in found)
         return f"its body gives {given}, not scalars of {', '.join(map(str, results))}"

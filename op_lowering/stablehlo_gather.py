@@ -132,9 +132,7 @@ def _why_not_scatter(
             *(why_not_one_shape(updates[0], spec) for spec in updates[1:]),
         )
         or _why_not_placed(o, operands[0], indices, updates[0])
-        or why_not_body(
-            context, o.update_computation_subgraph_index, (*dtypes, *dtypes), dtypes
-        )
+        or why_not_body(context, o.update_computation_subgraph_index, (*dtypes, *dtypes), dtypes)
     )
 
 
@@ -203,7 +201,9 @@ def _lower_scatter(
     if 0 in (*inputs[0].shape, *inputs[n + 1].shape):
         return lambda *arrays: tuple(map(jnp.asarray, arrays[:n]))
     body = Body.of(context, o.update_computation_subgraph_index, (*dtypes, *dtypes))
-    scatters = [_scatter_of(body, i, context.precision.accumulator(d)) for i, d in enumerate(dtypes)]
+    scatters = [
+        _scatter_of(body, i, context.precision.accumulator(d)) for i, d in enumerate(dtypes)
+    ]
 
     def scatter(*arrays: Any) -> tuple[jax.Array, ...]:
         vectors = places.shifted(_index_vectors(arrays[n], o.index_vector_dim))
@@ -220,7 +220,7 @@ def _lower_scatter(
 
 
 def _scatter_of(body: Body, i: int, wide: np.dtype) -> _Scatter | None:
-    """lax's scatter for one result of the body; None: there is none.
+    """Lax's scatter for one result of the body; None: there is none.
 
     Half precision is summed in `wide`, so that many updates of one place do not round one by one.
     """
@@ -244,9 +244,7 @@ def _at_once(
     dims = lax.ScatterDimensionNumbers(
         o.update_window_dims, o.inserted_window_dims, o.scatter_dims_to_operand_dims
     )
-    y: jax.Array = function(
-        x, vectors, updates, dims, mode=lax.GatherScatterMode.FILL_OR_DROP
-    )
+    y: jax.Array = function(x, vectors, updates, dims, mode=lax.GatherScatterMode.FILL_OR_DROP)
     return y
 
 
@@ -266,8 +264,8 @@ def _one_by_one(
     room = np.subtract(operands[0].shape, window)
 
     def step(i: Any, results: list[jax.Array]) -> list[jax.Array]:
-        start = jnp.zeros(len(window), vectors.dtype).at[np.asarray(places.starts, int)].set(
-            vectors[i]
+        start = (
+            jnp.zeros(len(window), vectors.dtype).at[np.asarray(places.starts, int)].set(vectors[i])
         )
         inside = jnp.all((start >= 0) & (start <= jnp.asarray(room, start.dtype)))
         start = jnp.where(inside, start, jnp.zeros_like(start))
@@ -275,9 +273,7 @@ def _one_by_one(
         before = [lax.dynamic_slice(y, at, window) for y in results]
         after = body.elements(*before, *(u[i] for u in rows))
         kept = [jnp.where(inside, a, b) for a, b in zip(after, before, strict=True)]
-        return [
-            lax.dynamic_update_slice(y, a, at) for y, a in zip(results, kept, strict=True)
-        ]
+        return [lax.dynamic_update_slice(y, a, at) for y, a in zip(results, kept, strict=True)]
 
     results: list[jax.Array] = lax.fori_loop(0, vectors.shape[0], step, operands)
     return results

@@ -207,9 +207,7 @@ def _why_not_on_device(context: LoweringContext, x: TensorSpec) -> str | None:
     return None
 
 
-def _why_not_groups(
-    o: StablehloConvolutionOptions, x: TensorSpec, w: TensorSpec
-) -> str | None:
+def _why_not_groups(o: StablehloConvolutionOptions, x: TensorSpec, w: TensorSpec) -> str | None:
     features, batches = _groups(o)
     (batch, feature, *_), (out_feature, in_feature, *_), _ = _dimensions(o)
     n_out = w.shape[out_feature]

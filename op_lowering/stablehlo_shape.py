@@ -226,14 +226,10 @@ def _why_not_slice(
 def _lower_slice(
     _context: LoweringContext, o: StablehloSliceOptions, _inputs: Specs, _outputs: Specs
 ) -> Function:
-    return lambda x: (
-        lax.slice(jnp.asarray(x), o.start_indices, o.limit_indices, o.strides),
-    )
+    return lambda x: (lax.slice(jnp.asarray(x), o.start_indices, o.limit_indices, o.strides),)
 
 
-STABLEHLO_SLICE = OpRule(
-    "STABLEHLO_SLICE", StablehloSliceOptions, 1, _why_not_slice, _lower_slice
-)
+STABLEHLO_SLICE = OpRule("STABLEHLO_SLICE", StablehloSliceOptions, 1, _why_not_slice, _lower_slice)
 
 
 def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str | None:
@@ -363,9 +359,7 @@ def _lower_pad(
     return _pad(list(edges))
 
 
-STABLEHLO_PAD = OpRule(
-    "STABLEHLO_PAD", StablehloPadOptions, 1, _why_not_pad, _lower_pad, arity=2
-)
+STABLEHLO_PAD = OpRule("STABLEHLO_PAD", StablehloPadOptions, 1, _why_not_pad, _lower_pad, arity=2)
 
 
 def _why_not_dilate(
@@ -415,9 +409,7 @@ def _lower_iota(
     _context: LoweringContext, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs
 ) -> Function:
     y = outputs[0]
-    return lambda: (
-        lax.broadcasted_iota(np.int64, y.shape, o.iota_dimension).astype(y.dtype),
-    )
+    return lambda: (lax.broadcasted_iota(np.int64, y.shape, o.iota_dimension).astype(y.dtype),)
 
 
 STABLEHLO_IOTA = OpRule(

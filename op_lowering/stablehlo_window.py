@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from jax import lax
 
@@ -24,7 +23,6 @@ from jaxdelegate.op_lowering.options import (
     StablehloReduceWindowOptions,
 )
 from jaxdelegate.op_lowering.pointwise import (
-    BOOL,
     BOOLS,
     INTEGERS,
     why_not_count,

@@ -28,7 +28,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "jaxdelegate.op_lowering.spec": (*WORDS, *NUMBERS),
     "jaxdelegate.op_lowering": ("jaxdelegate.op_lowering", *NUMBERS),
     "jaxdelegate.model": (*RECORD, "jaxdelegate.reading"),
-    "jaxdelegate.reading": (*RECORD, "jaxdelegate.reading"),
+    "jaxdelegate.reading": ("jaxdelegate.errors", *WORDS, *NUMBERS),
     "jaxdelegate.reference": ("jaxdelegate.reference", *WORDS, *NUMBERS),
     "jaxdelegate.report": ("jaxdelegate.report",),
     "jaxdelegate.partition": (),

@@ -15,7 +15,9 @@ from jaxdelegate.errors import ModelError
 from jaxdelegate.model import Model, Tensor, VariantType, read_model
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 from jaxdelegate.op_lowering.options import (
+    AddOptions,
     CustomOptions,
+    Pool2DOptions,
 )
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity
@@ -441,7 +443,15 @@ def test_reshape_may_have_a_shape_without_data() -> None:
     x, shape, y = builder.input((4,)), builder.tensor((2, 1), np.int32), builder.tensor((2, 2))
     builder.operator("RESHAPE", [x, shape], [y])
     builder.outputs(y)
-    assert read_model(builder.build()).subgraphs[0].operators[0].inputs == (0, 1)
+    assert read_model(builder.build()).subgraphs[0].operators[0].inputs == (0, -1)
+
+
+def test_anothers_options_are_passed_over_as_in_litert() -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((1, 2, 2, 1)), builder.tensor((1, 2, 2, 1))
+    builder.operator("ADD", [x, x], [y], Pool2DOptions(stride_w=3))
+    builder.outputs(y)
+    assert read_model(builder.build()).subgraphs[0].operators[0].options == AddOptions()
 
 
 # --- files of the world

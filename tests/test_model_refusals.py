@@ -121,11 +121,6 @@ def swapped(t: schema.ModelT) -> None:
     t.subgraphs[0].operators.reverse()
 
 
-def pooling_options(t: schema.ModelT) -> None:
-    t.subgraphs[0].operators[0].builtinOptionsType = schema.BuiltinOptions.Pool2DOptions
-    t.subgraphs[0].operators[0].builtinOptions = schema.Pool2DOptionsT()
-
-
 MULTI, BLOCK = schema.MultiAxisQuantizationT, schema.BlockwiseQuantizationT
 REFUSED: dict[str, tuple[Edit, str]] = {
     "version": (on("/version", 4), "Model.version: must be 3, got 4"),
@@ -216,10 +211,6 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     "options table": (
         on("operators[0].builtinOptionsType", 200),
         "Operator.builtin_options_type .* an options table of the schema, 126 at most, got 200",
-    ),
-    "others' options": (
-        pooling_options,
-        "Operator.builtin_options_type .* ADD takes AddOptions, got Pool2DOptions",
     ),
     "activation": (
         on("operators[0].builtinOptions.fusedActivationFunction", 77),

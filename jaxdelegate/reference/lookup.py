@@ -43,7 +43,7 @@ def embedding_lookup_sparse(
     ids, indices, lookup_shape, weights, table = arrays
     _check_lookup(inputs, *arrays)
     sizes = [int(n) for n in lookup_shape[:-1]]
-    strides = [int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))]
+    strides = np.array([np.prod(sizes[i + 1 :]) for i in range(len(sizes))], np.int64)
     places = (indices[:, :-1].astype(np.int64) * strides).sum(axis=1)
     y = np.zeros((int(np.prod(sizes)), *table.shape[1:]), np.float32)
     ends = np.flatnonzero(np.diff(places)) + 1

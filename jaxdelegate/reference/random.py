@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.options import (
     StablehloRngBitGeneratorOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Infer
 
 _WORD = 0xFFFFFFFF
 _RESERVED = 2 * 256  # counters that MULTINOMIAL sets aside for each sample, as TensorFlow does
@@ -153,9 +153,11 @@ def _unit_double(high: Array, low: Array) -> Array:
     return reals - 1
 
 
-def bit_generator_shapes(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The new state, and bits in the shape that the file declares."""
-    return inputs[0].shape, None
+def bit_generator_shapes(
+    _infer: Infer, _o: Options, inputs: Specs, outputs: Specs
+) -> tuple[Shape | None, ...]:
+    """The new state's, and that of the bits as the file declares it."""
+    return inputs[0].shape, outputs[1].shape
 
 
 def stablehlo_rng_bit_generator(

@@ -213,7 +213,9 @@ KERNELS: dict[str, Kernel] = {
         random.multinomial, random.multinomial_shape, Folds.NEVER, random.philox_state
     ),
     "STABLEHLO_RNG_BIT_GENERATOR": Kernel(
-        random.stablehlo_rng_bit_generator, random.bit_generator_shapes
+        random.stablehlo_rng_bit_generator,
+        same_shape,
+        inferred_shapes=random.bit_generator_shapes,
     ),
     # lookup
     "EMBEDDING_LOOKUP_SPARSE": Kernel(

@@ -159,7 +159,7 @@ def select_shape(_options: object, inputs: Specs) -> Shapes:
 def select(
     _options: object, _inputs: Specs, _outputs: Specs, predicate: Array, x: Array, y: Array
 ) -> tuple[Array]:
-    """x where the predicate is true, else y."""
+    """X where the predicate is true, else y."""
     return (np.where(predicate, x, y),)
 
 

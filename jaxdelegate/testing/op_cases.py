@@ -107,7 +107,9 @@ def check(case: OpCase, run: Run) -> None:
     assert len(got) == len(expected), f"{len(got)} outputs, expected {len(expected)}"
     for i, (g, want) in enumerate(zip(got, expected, strict=True)):
         if case.meta.get("nondeterministic"):
-            assert np.shape(g) == want.shape, f"output {i}: shape {np.shape(g)}, expected {want.shape}"
+            assert np.shape(g) == want.shape, (
+                f"output {i}: shape {np.shape(g)}, expected {want.shape}"
+            )
             continue
         tolerance, because = case.tolerance(i, want)
         if want.dtype.kind in "SUO":

@@ -101,9 +101,6 @@ HASHTABLE = [
     lookup("bfloat16", QUERIES, KEYS, of(ml_dtypes.bfloat16, 5, 2).value),
 ]
 STRINGS = [lookup("strings", QUERIES, KEYS, WORDS)]
-QUANTIZED = [
-    lookup("quantized", QUERIES, KEYS, Arg(of(np.int8, 5, 2).value, True, quantization=SCALE))
-]
 
 
 def projection(
@@ -111,7 +108,10 @@ def projection(
 ) -> Case:
     label = f"{kind.name}-{items.value.dtype}-{list(items.value.shape)}-{shape}-{len(weights)}"
     inputs = [f32(*shape), items, *weights]
-    return Case("LSH_PROJECTION", label, inputs, LSHProjectionOptions(kind), [np.int32])
+    litert = "wants weights or no third input" if None in weights else None
+    return Case(
+        "LSH_PROJECTION", label, inputs, LSHProjectionOptions(kind), [np.int32], litert=litert
+    )
 
 
 PROJECTIONS = [
@@ -131,9 +131,7 @@ PROJECTIONS = [
 ]
 SPARSE = [case for combiner in CombinerType for case in sparse_cases(combiner)]
 LOWERED = [
-    case
-    for case in [*SPARSE, *HASHTABLE, *QUANTIZED]
-    if "SPARSE" not in case.name or "value" not in case.label
+    case for case in [*SPARSE, *HASHTABLE] if "SPARSE" not in case.name or "value" not in case.label
 ]
 STOCK = [c for c in [*SPARSE, *HASHTABLE, *STRINGS, *PROJECTIONS] if c.litert is None]
 
@@ -198,6 +196,15 @@ REFUSED = {
 @pytest.mark.parametrize("sentence", REFUSED)
 def test_refuses(sentence: str) -> None:
     assert sentence in (reason(REFUSED[sentence]) or "")
+
+
+def test_quantized_rows_keep_their_scale() -> None:
+    case = lookup("", QUERIES, KEYS, Arg(of(np.int8, 5, 2).value, True, quantization=SCALE))
+    inputs, (rows, hits) = case.specs()
+    outputs = dataclasses.replace(rows, quantization=SCALE), hits
+    rule = RULES["HASHTABLE_LOOKUP"]
+    assert rule.reason(LoweringContext(), case.op_options, inputs, outputs) is None
+    assert "quantized differently" in (reason(case) or "")
 
 
 STOPPED = [

@@ -153,7 +153,7 @@ class Bits(Case):
 
     def specs(self) -> tuple[Specs, Specs]:
         inputs, (state, bits) = super().specs()
-        return inputs, (state, dataclasses.replace(bits, shape=self.shape, is_dynamic=False))
+        return inputs, (state, dataclasses.replace(bits, shape=self.shape))
 
 
 def bits(algorithm: RngAlgorithm, state: list[int], shape: Shape, dtype: Any = np.uint32) -> Bits:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from jaxdelegate.flatbuffer import INT8, UINT8, UINT64, Flatbuffer, Table
 from jaxdelegate.op_lowering.options import (
     Options,
     custom_options,
@@ -15,6 +14,7 @@ from jaxdelegate.op_lowering.options import (
     default_options,
     options_class,
 )
+from jaxdelegate.reading.flatbuffer import INT8, UINT8, UINT64, Flatbuffer, Table
 
 
 def _names(enumeration: type) -> dict[int, str]:
@@ -65,7 +65,7 @@ def read_options(file: Flatbuffer, table: Table, code: OperatorCode) -> tuple[Op
     """An operator's options, and the bytes they come from if it is a custom one.
 
     Raises:
-        ModelError: the options are damaged, or another operator's.
+        ModelError: the options are damaged.
     """
     data = _custom_data(file, table) if code.custom else b""
     accessor = None if code.custom else _accessor(table)
@@ -80,7 +80,7 @@ def read_options(file: Flatbuffer, table: Table, code: OperatorCode) -> tuple[Op
         kind = f"custom options of {code.name}" if accessor is None else type(accessor).__name__
         file.fail(kind, f"{table.path} ({code.name})", "must be readable", f"{error}")
     _charge(table, options)
-    return _fitting(table, code, options), data
+    return _fitting(code, options), data
 
 
 def _accessor(table: Table) -> Any | None:
@@ -118,15 +118,10 @@ def _charge(table: Table, options: Options) -> None:
         table.charge("builtin_options", sum(4 * len(v) for v in values))
 
 
-def _fitting(table: Table, code: OperatorCode, options: Options) -> Options:
-    """The options if they are the operator's; one whose table has no fields may carry any."""
-    wanted = options_class(code.name)
-    if code.custom or isinstance(options, wanted):
-        return options
-    if dataclasses.fields(wanted):
-        rule = f"{code.name} takes {wanted.__name__}"
-        table.fail("builtin_options_type", rule, type(options).__name__)
-    return wanted()
+def _fitting(code: OperatorCode, options: Options) -> Options:
+    """The options if they are the operator's; another's are passed over, as LiteRT does."""
+    fits = code.custom or isinstance(options, options_class(code.name))
+    return options if fits else default_options(code.name)
 
 
 def called_subgraphs(options: Options) -> list[tuple[str, int]]:

@@ -1,0 +1,133 @@
+"""A positive real as an int32 multiplier and a shift: real ~ multiplier * 2**(shift - 31).
+
+All of it happens when a model is prepared, on float64. Source: kernels/internal/
+quantization_util.cc; that file aborts where these functions raise ValueError.
+"""
+
+import math
+
+import numpy as np
+
+
+def quantize_multipliers(
+    reals: np.ndarray, *, single_rounding: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Multipliers and shifts, both int32 of the shape of `reals` (QuantizeMultiplier).
+
+    The multiplier lies in [2**30, 2**31), or is 0 for a real that is 0 or nearly so (its shift
+    would be below -31). Negative reals give negative multipliers.
+
+    Args:
+        reals: float64, any shape.
+        single_rounding: as TFLITE_SINGLE_ROUNDING, which stops at a shift of 30.
+
+    Raises:
+        ValueError: a real is NaN or infinite.
+    """
+    reals = np.asarray(reals, np.float64)
+    if not np.isfinite(reals).all():
+        raise ValueError(f"a multiplier must be finite, got {reals}")
+    fraction, shift = np.frexp(reals)
+    twice = np.trunc(np.abs(fraction) * 2.0**32).astype(np.int64)  # exact: a power of two
+    multiplier = np.sign(reals).astype(np.int64) * ((twice + 1) >> 1)
+    full = multiplier == 1 << 31
+    multiplier = np.where(full, 1 << 30, multiplier)
+    shift = shift.astype(np.int64) + full
+    if single_rounding:
+        multiplier = np.where(shift > 30, (1 << 31) - 1, multiplier)
+        shift = np.minimum(shift, 30)
+    vanishes = shift < -31
+    shift, multiplier = np.where(vanishes, 0, shift), np.where(vanishes, 0, multiplier)
+    return multiplier.astype(np.int32), shift.astype(np.int32)
+
+
+def quantize_multiplier(real: float, *, single_rounding: bool = False) -> tuple[int, int]:
+    """Multiplier and shift of one real; see quantize_multipliers."""
+    multiplier, shift = quantize_multipliers(np.float64(real), single_rounding=single_rounding)
+    return int(multiplier), int(shift)
+
+
+def quantize_multiplier_smaller_than_one(
+    real: float, *, single_rounding: bool = False
+) -> tuple[int, int]:
+    """Multiplier and shift <= 0 of a real in (0, 1) (QuantizeMultiplierSmallerThanOneExp).
+
+    Raises:
+        ValueError: the real is not in (0, 1), or so near to 1 that it rounds to it.
+    """
+    if not 0 < real < 1:
+        raise ValueError(f"a multiplier in (0, 1) is needed, got {real}")
+    multiplier, shift = quantize_multiplier(real, single_rounding=single_rounding)
+    if shift > 0:
+        raise ValueError(f"a multiplier in (0, 1) is needed, {real} rounds to 1")
+    return multiplier, shift
+
+
+def quantize_multiplier_greater_than_one(
+    real: float, *, single_rounding: bool = False
+) -> tuple[int, int]:
+    """Multiplier and shift > 0 of a real above 1 (QuantizeMultiplierGreaterThanOne).
+
+    Raises:
+        ValueError: the real is not above 1.
+    """
+    if not real > 1:
+        raise ValueError(f"a multiplier above 1 is needed, got {real}")
+    return quantize_multiplier(real, single_rounding=single_rounding)
+
+
+def downscale_multiplier(multiplier: int) -> int:
+    """An int32 multiplier as an int16 one, saturated (DownScaleInt32ToInt16Multiplier, common.h).
+
+    Raises:
+        ValueError: the multiplier is negative.
+    """
+    if multiplier < 0:
+        raise ValueError(f"a multiplier of at least 0 is needed, got {multiplier}")
+    return min((multiplier + (1 << 15)) >> 16, (1 << 15) - 1)
+
+
+def softmax_multiplier(
+    beta: float, input_scale: float, input_integer_bits: int
+) -> tuple[int, int]:
+    """Multiplier and shift from input steps to the exponent of a softmax, in Qm.31-m.
+
+    Source: PreprocessSoftmaxScaling; SOFTMAX and LOG_SOFTMAX of 8 bits have 5 integer bits.
+
+    Raises:
+        ValueError: a step is so small that the multiplier is not above 1.
+    """
+    real = beta * input_scale * 2.0 ** (31 - input_integer_bits)
+    return quantize_multiplier_greater_than_one(min(real, 2.0**31 - 1))
+
+
+def log_softmax_multipliers(
+    beta: float, input_scale: float, input_integer_bits: int
+) -> tuple[int, int, int, int]:
+    """softmax_multiplier's pair, then multiplier and shift (<= 0) of the way back.
+
+    Source: PreprocessLogSoftmaxScalingExp.
+
+    Raises:
+        ValueError: as softmax_multiplier.
+    """
+    multiplier, shift = softmax_multiplier(beta, input_scale, input_integer_bits)
+    back = quantize_multiplier_smaller_than_one(2.0 ** (31 - shift) / multiplier)
+    return multiplier, shift, *back
+
+
+def input_radius(input_integer_bits: int, left_shift: int, total_signed_bits: int = 31) -> int:
+    """The largest input step that still fits Qm after the left shift (CalculateInputRadius)."""
+    largest = float((1 << input_integer_bits) - 1)
+    return math.floor(largest * 2.0 ** (total_signed_bits - input_integer_bits) / 2.0**left_shift)
+
+
+def checked_log2(x: float) -> tuple[int, bool]:
+    """The integer next to log2(x), and whether log2(x) lies within 1e-3 of it (CheckedLog2).
+
+    Computed in float32, as there; the natural logarithm is rounded to float32 from float64.
+    """
+    one_over_log_2 = np.float32(1) / np.float32(math.log(2.0))
+    log2 = np.float32(math.log(np.float32(x))) * one_over_log_2
+    nearest = math.floor(abs(float(log2)) + 0.5) * (1 if log2 >= 0 else -1)
+    return nearest, bool(abs(log2 - np.float32(nearest)) < np.float32(1e-3))
