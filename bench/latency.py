@@ -9,6 +9,7 @@ Outputs are compared before anything is timed. Milliseconds; ratios are taken ro
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 from absl import app, flags
@@ -45,7 +46,7 @@ def outputs(interpreter) -> list[np.ndarray]:
 
 
 def main(_argv: list[str]) -> None:
-    content = open(FLAGS.graph, "rb").read() if FLAGS.graph else mobilenet_v1()
+    content = Path(FLAGS.graph).read_bytes() if FLAGS.graph else mobilenet_v1()
     threads = int(os.environ.get("NPROC", len(os.sched_getaffinity(0))))
     delegate = jd.JaxDelegate()
     engines = {

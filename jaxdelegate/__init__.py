@@ -1,33 +1,56 @@
 """TensorFlow Lite's delegate system on JAX/XLA.
 
-Public names are loaded at their first use: importing this package imports neither jax nor ai_edge_litert.
+Public names are loaded at their first use: importing this package imports neither jax nor
+ai_edge_litert.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxdelegate.errors import CacheWarning as CacheWarning
-from jaxdelegate.errors import DelegationError as DelegationError
-from jaxdelegate.errors import InterpreterError as InterpreterError
-from jaxdelegate.errors import JaxDelegateError as JaxDelegateError
-from jaxdelegate.errors import LoweringError as LoweringError
-from jaxdelegate.errors import ModelError as ModelError
-from jaxdelegate.errors import OptionError as OptionError
-from jaxdelegate.errors import TensorError as TensorError
-from jaxdelegate.version import __version__ as __version__
+from jaxdelegate.errors import (
+    CacheWarning,
+    DelegationError,
+    InterpreterError,
+    JaxDelegateError,
+    LoweringError,
+    ModelError,
+    OptionError,
+    TensorError,
+)
+from jaxdelegate.version import __version__
 
 if TYPE_CHECKING:
-    from jaxdelegate import reference as reference
-    from jaxdelegate import testing as testing
-    from jaxdelegate.delegate import JaxDelegate as JaxDelegate
+    from jaxdelegate import reference, testing
+    from jaxdelegate.delegate import JaxDelegate
     from jaxdelegate.function import CallableModel as Model
-    from jaxdelegate.function import load as load
-    from jaxdelegate.interpreter import Interpreter as Interpreter
-    from jaxdelegate.interpreter import OpResolverType as OpResolverType
-    from jaxdelegate.options import DelegateOptions as DelegateOptions
-    from jaxdelegate.report.delegation import DelegationReport as DelegationReport
-    from jaxdelegate.simple_delegate import SimpleDelegate as SimpleDelegate
-    from jaxdelegate.simple_delegate import SimpleDelegateKernel as SimpleDelegateKernel
+    from jaxdelegate.function import load
+    from jaxdelegate.interpreter import Interpreter, OpResolverType
+    from jaxdelegate.options import DelegateOptions
+    from jaxdelegate.report.delegation import DelegationReport
+    from jaxdelegate.simple_delegate import SimpleDelegate, SimpleDelegateKernel
+
+__all__ = [
+    "CacheWarning",
+    "DelegateOptions",
+    "DelegationError",
+    "DelegationReport",
+    "Interpreter",
+    "InterpreterError",
+    "JaxDelegate",
+    "JaxDelegateError",
+    "LoweringError",
+    "Model",
+    "ModelError",
+    "OpResolverType",
+    "OptionError",
+    "SimpleDelegate",
+    "SimpleDelegateKernel",
+    "TensorError",
+    "__version__",
+    "load",
+    "reference",
+    "testing",
+]
 
 # Public name -> the module that defines it, and its name there.
 _LAZY = {

@@ -314,7 +314,7 @@ class ResidentWeights:
     def __init__(self, device: jax.Device) -> None:
         """Begin empty, on `device`."""
         self.device = device
-        self._arrays: dict[Weight, tuple[Any, jax.Array]] = {}
+        self._arrays: dict[Weight, tuple[np.ndarray, jax.Array]] = {}
 
     def get(self, weight: Weight, partition: LoweredPartition) -> jax.Array:
         """The device array, moved there at its first use.
@@ -322,10 +322,12 @@ class ResidentWeights:
         A constant that was folded from shapes may change with a resize; it is replaced then.
         """
         const = partition.constant(weight)
-        source, resident = self._arrays.get(weight, (None, None))
-        if resident is None or not (source is const or np.array_equal(source, const)):
-            resident = jax.device_put(partition.value(weight), self.device)
-            self._arrays[weight] = (const, resident)
+        if weight in self._arrays:
+            source, kept = self._arrays[weight]
+            if source is const or np.array_equal(source, const):
+                return kept
+        resident: jax.Array = jax.device_put(partition.value(weight), self.device)
+        self._arrays[weight] = (const, resident)
         return resident
 
 
@@ -345,12 +347,10 @@ def compile_partition(partition: LoweredPartition, weights: ResidentWeights) -> 
     with jax.enable_x64(True), jax.default_device(weights.device):
         resident = tuple(weights.get(weight, partition) for weight in arguments)
         sharding = SingleDeviceSharding(weights.device)
-        avals = [jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=sharding) for w in resident]
-        avals += [
-            jax.ShapeDtypeStruct(
-                partition.specs[i].shape, partition.specs[i].dtype, sharding=sharding
-            )
-            for i in (*partition.inputs, *partition.states)
+        live: list[Any] = [partition.specs[i] for i in (*partition.inputs, *partition.states)]
+        avals = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+            for a in [*resident, *live]
         ]
         executable = jax.jit(program).lower(*avals).compile()
     return Program(executable, resident)

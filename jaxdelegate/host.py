@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate import partition
+from jaxdelegate.choice import choose
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.model import Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes import gather, propagate
-from jaxdelegate.plan import OperatorStep, PartitionStep, Step, node_report
-from jaxdelegate.report.delegation import DelegationReport
+from jaxdelegate.plan import OperatorStep, PartitionStep, Step
+from jaxdelegate.reference.kernel import Services
 from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
 from jaxdelegate.states import with_explicit_states
 
@@ -46,7 +47,7 @@ class Host:
         model = ModelStore((subgraph,)) if model is None else model
         self._explicit = with_explicit_states(subgraph)
         self.subgraph = subgraph = self._explicit.subgraph
-        self.services = model
+        self._store = model
         self.preserve_all_tensors = preserve_all_tensors
         self.shared: MutableMapping[Any, Any] = model.shared.setdefault(subgraph.index, {})
         self.delegates = tuple(delegates)
@@ -66,6 +67,11 @@ class Host:
                 self.plan()
             except InterpreterError as error:
                 _LOGGER.debug("planning waits for allocate_tensors: %s", error)
+
+    @property
+    def services(self) -> Services:
+        """What kernels may ask for besides their arrays: subgraphs and resources."""
+        return self._store
 
     # ---- shapes and plan
 
@@ -106,7 +112,7 @@ class Host:
         specs = list(self._declared)
         for index, shape in self._shapes.items():
             specs[index] = dataclasses.replace(specs[index], shape=shape)
-        self._specs = propagate(self.subgraph.operators, specs, self.services.subgraphs)
+        self._specs = propagate(self.subgraph.operators, specs, self._store.subgraphs)
         self._steps = [OperatorStep(self._node(op)) for op in self.subgraph.operators]
         for delegate in self.delegates:
             self._apply(delegate)
@@ -118,52 +124,27 @@ class Host:
             gather(self._specs, operator.inputs),
             gather(self._specs, operator.outputs),
             gather(self._specs, operator.intermediates),
-            self.services.subgraphs,
+            self._store.subgraphs,
         )
 
     def _apply(self, delegate: SimpleDelegate) -> None:
         """Let a delegate choose among the operators that are left (as in simple_delegate.cc)."""
-        options = delegate.options
-        delegate.initialize(self)
-        reasons: dict[int, str | None] = {}
-        for position, step in enumerate(self._steps):
-            if isinstance(step, OperatorStep):
-                reasons[position] = _reason(delegate, step.node, options)
-        supported = {position for position, reason in reasons.items() if reason is None}
-        chosen = partition.largest(
-            partition.independent_subsets(self._steps, supported),
-            most=options.max_delegated_partitions,
-            min_nodes=options.min_nodes_per_partition,
+        subsets = choose(
+            delegate,
+            self,
+            [step.row for step in self._steps],
+            lambda chosen: partition.independent_subsets(self._steps, chosen),
+            subgraph=self.subgraph.index,
         )
-        subsets = partition.independent_subsets(self._steps, chosen)
-        report = self._report(delegate, subsets, reasons)
-        delegate.on_partitioned(report)
         self._steps = [
             step for subset in subsets for step in self._replaced(subset, delegate, subsets)
         ]
 
-    def _report(
-        self,
-        delegate: SimpleDelegate,
-        subsets: list[partition.Subset],
-        reasons: dict[int, str | None],
-    ) -> DelegationReport:
-        taken = [subset for subset in subsets if subset.is_delegated]
-        number = {i: n for n, subset in enumerate(taken) for i in subset.items}
-        rows = []
-        for i, step in enumerate(self._steps):
-            if isinstance(step, OperatorStep):
-                small = "its partition is not among those that the options allow"
-                rows.append(node_report(step.node, number.get(i), reasons[i] or small))
-            elif isinstance(step, PartitionStep):
-                other = f"taken by {step.delegate.name}"
-                rows += [node_report(node, None, other) for node in step.params.nodes]
-        device = getattr(delegate, "device_name", delegate.name)
-        rows.sort(key=lambda row: row.index)
-        return DelegationReport(delegate.name, device, tuple(rows), self.subgraph.index)
-
     def _replaced(
-        self, subset: partition.Subset, delegate: SimpleDelegate, subsets: list[partition.Subset]
+        self,
+        subset: partition.Subset,
+        delegate: SimpleDelegate,
+        subsets: Sequence[partition.Subset],
     ) -> Iterable[Step]:
         steps = [self._steps[i] for i in subset.items]
         if not subset.is_delegated:
@@ -231,7 +212,7 @@ class Host:
     def value(self, index: int) -> Any:
         """A tensor's value as it lies; None if nothing has computed it (or it was released)."""
         if index in self._explicit.resources:
-            return self.services.resources.get(self._explicit.resources[index])
+            return self._store.resources.get(self._explicit.resources[index])
         return self._values.get(index)
 
     def array(self, index: int) -> np.ndarray:
@@ -248,7 +229,7 @@ class Host:
     def assign(self, index: int, value: Any) -> None:
         """Set a tensor; a device array stays where it is until the host asks for it."""
         if index in self._explicit.resources:
-            self.services.resources[self._explicit.resources[index]] = value
+            self._store.resources[self._explicit.resources[index]] = value
         else:
             self._values[index] = value
 
@@ -327,9 +308,10 @@ class Host:
         buffers = [a for a in inputs if isinstance(a, np.ndarray)]
         for index in (*self.subgraph.outputs, *self._variables):
             value = self._values.get(index)
-            if isinstance(value, np.ndarray) and index not in self.subgraph.inputs:
-                if any(np.may_share_memory(value, buffer) for buffer in buffers):
-                    self._values[index] = value.copy()
+            if not isinstance(value, np.ndarray) or index in self.subgraph.inputs:
+                continue
+            if any(np.may_share_memory(value, buffer) for buffer in buffers):
+                self._values[index] = value.copy()
 
     def _awaited(self) -> Iterable[int]:
         """What must be there when invoke returns."""
@@ -376,14 +358,6 @@ class ModelStore:
         """Set the variable tensors of called subgraphs as at the first invoke."""
         for host in self._callees.values():
             host.reset_variables()
-
-
-def _reason(delegate: SimpleDelegate, node: Node, options: Any) -> str | None:
-    first = getattr(options, "first_delegate_node_index", 0)
-    last = getattr(options, "last_delegate_node_index", 2**31 - 1)
-    if not first <= node.index <= last:
-        return f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"
-    return delegate.why_not(node)
 
 
 def aligned_zeros(shape: Shape, dtype: np.dtype) -> np.ndarray:

@@ -402,7 +402,8 @@ def _check_strict(
         if known not in (-1, size):
             raise InterpreterError(
                 f"Attempting to resize dimension {axis} of tensor {index} with value {known} to "
-                f"{size}. ResizeInputTensorStrict only allows mutating unknown dimensions identified by -1."
+                f"{size}. ResizeInputTensorStrict only allows mutating unknown dimensions "
+                "identified by -1."
             )
 
 

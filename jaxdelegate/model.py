@@ -408,6 +408,6 @@ def _tensor_map(table: Table, field: str, tensor_count: int) -> Mapping[str, int
 
 
 def _without_unwritten(operator: Operator, known: Collection[int]) -> Operator:
-    """The operator without inputs that hold nothing and that nothing writes: RESHAPE may have one."""
+    """The operator without inputs that nothing writes or holds: RESHAPE may have one."""
     inputs = tuple(i if i in known else -1 for i in operator.inputs)
     return operator if inputs == operator.inputs else dataclasses.replace(operator, inputs=inputs)

@@ -1,7 +1,7 @@
 """Graph passes with the reference kernels: shapes from the current inputs, and constant folding.
 
-Shapes declared in a file are a hint; what counts follows from the inputs' current shapes. dtypes are
-binding.
+Shapes declared in a file are a hint; what counts follows from the inputs' current shapes. dtypes
+are binding.
 """
 
 import dataclasses

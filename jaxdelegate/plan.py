@@ -6,13 +6,13 @@ from typing import Protocol
 
 import numpy as np
 
+from jaxdelegate.choice import Taken
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes import KERNEL_ERRORS, known_shapes, with_shape
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.report.delegation import NodeReport
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -25,11 +25,19 @@ from jaxdelegate.simple_delegate import (
 class OperatorHost(DelegateContext, Protocol):
     """What steps need of their host."""
 
-    services: Services
+    @property
+    def services(self) -> Services:
+        """What kernels may ask for besides their arrays."""
+        ...
 
 
 class Step(Protocol):
     """What a plan is made of; also what the partitioner works on."""
+
+    @property
+    def row(self) -> Node | Taken:
+        """How a delegate that chooses among the steps sees it."""
+        ...
 
     @property
     def reads(self) -> frozenset[int]:
@@ -61,6 +69,11 @@ class OperatorStep:
     """One operator on the host, by the numpy reference."""
 
     node: Node
+
+    @property
+    def row(self) -> Node:
+        """The node itself: it can still be taken."""
+        return self.node
 
     @functools.cached_property
     def reads(self) -> frozenset[int]:
@@ -126,7 +139,7 @@ class OperatorStep:
                 host.assign(index, result)
 
     def _argument(self, host: OperatorHost, index: int) -> np.ndarray | None:
-        """An input's array; None if it is absent, or a variable that nothing was assigned to yet."""
+        """An input's array; None if it is absent, or a variable without a value yet."""
         if index < 0 or (index in self.variables and host.value(index) is None):
             return None
         return host.array(index)
@@ -159,6 +172,11 @@ class PartitionStep:
     kernel: SimpleDelegateKernel
     delegate: SimpleDelegate
 
+    @property
+    def row(self) -> Taken:
+        """Its nodes, which are no longer to be had."""
+        return Taken(self.delegate.name, self.params.nodes)
+
     @functools.cached_property
     def _inside(self) -> tuple[OperatorStep, ...]:
         return tuple(OperatorStep(node) for node in self.params.nodes)
@@ -186,17 +204,3 @@ class PartitionStep:
     def run(self, host: OperatorHost) -> None:
         """Evaluate the kernel."""
         self.kernel.eval(host, self.params)
-
-
-def node_report(node: Node, partition: int | None, reason: str) -> NodeReport:
-    """One row of the delegation report; the reason counts only for a node that stays."""
-    operator = node.operator
-    return NodeReport(
-        index=operator.index,
-        op=operator.name,
-        op_code=operator.builtin_code,
-        version=operator.version,
-        delegated=partition is not None,
-        reason=None if partition is not None else reason,
-        partition=partition,
-    )

@@ -1,8 +1,8 @@
 """Delegates written in Python: TFLite's SimpleDelegate.
 
-Mirrors delegates/utils/simple_delegate.h. A delegate says which nodes it takes; the host groups them
-into partitions and replaces each by one kernel, which is initialized once, prepared whenever shapes
-change, and evaluated at every invoke.
+Mirrors delegates/utils/simple_delegate.h. A delegate says which nodes it takes; the host groups
+them into partitions and replaces each by one kernel, which is initialized once, prepared whenever
+shapes change, and evaluated at every invoke.
 """
 
 import abc

@@ -1,7 +1,8 @@
 """State that no tensor of the file holds, made explicit: random counters and resource variables.
 
-Each becomes a variable tensor behind the file's own, appended to its operators' inputs. From there on it is
-state like a recurrent operator's: the partitioner orders its users, programs take and return it.
+Each becomes a variable tensor behind the file's own, appended to its operators' inputs. From there
+on it is state like a recurrent operator's: the partitioner orders its users, programs take it and
+return it.
 """
 
 import dataclasses
@@ -89,8 +90,9 @@ def _known_handles(subgraph: Subgraph) -> dict[int, Hashable]:
     known: dict[int, Hashable] = {}
     for operator in subgraph.operators:
         kernel = KERNELS.get(operator.name)
-        if kernel is not None and not operator.inputs and len(operator.outputs) == 1:
-            if not kernel.calls and kernel.initial_state is None:
-                (handle,) = kernel(operator.options, (), ())
-                known[operator.outputs[0]] = handle_key(handle)
+        if kernel is None or operator.inputs or len(operator.outputs) != 1:
+            continue
+        if not kernel.calls and kernel.initial_state is None:
+            (handle,) = kernel(operator.options, (), ())
+            known[operator.outputs[0]] = handle_key(handle)
     return known

@@ -1,7 +1,7 @@
 """Control flow: IF, WHILE, CALL, STABLEHLO_CASE, STABLEHLO_WHILE, STABLEHLO_COMPOSITE.
 
-Subgraphs are reached through the context. They are lowered where they can be; an operator with a branch that
-cannot be stays on the host, where its subgraphs are partitioned by themselves.
+Subgraphs are reached through the context. They are lowered where they can be; an operator with a
+branch that cannot be stays on the host, where its subgraphs are partitioned by themselves.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def _lowered(context: LoweringContext, index: int, inputs: Specs | None = None) 
 def _branching(
     name: str, options_type: type[Options], branches: _Callees, select: Callable[[Any], Any]
 ) -> OpRule:
-    """A choice among branches by the first input; `select` makes it a branch number, clamped by lax."""
+    """A choice among branches by the first input, which `select` makes a branch number."""
 
     def why_not(context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
         chosen = inputs[0]
@@ -63,7 +63,7 @@ def _branching(
 
         def branch(chosen: jax.Array, *arrays: Any) -> tuple[Any, ...]:
             number = select(chosen.reshape(()))
-            # An index out of range names the last branch (StableHLO), where lax would take the nearest.
+            # An index out of range names the last branch (StableHLO); lax would take the nearest.
             inside = (number >= 0) & (number < len(functions))
             number = jnp.where(inside, number, len(functions) - 1)
             return tuple(lax.switch(number, functions, *arrays))

@@ -83,7 +83,7 @@ class _Convolution:
     def is_padded(self) -> bool:
         """Whether a sum of taps reads a copy of the input.
 
-        XLA:CPU fuses what computes an input that is not copied, and computes it for every tap and unit.
+        What computes an input that is not copied, XLA:CPU fuses and repeats for every tap and unit.
         """
         return any(any(w.pads) for w in self.windows)
 
@@ -215,10 +215,9 @@ def _lower(geometry: _Geometry, spatial_io: Prepare) -> Lower:
     return lower
 
 
-_Layout = Callable[[_Convolution, Any], Any]  # [*spatial, I, O] -> what the way reads
-_Run = Callable[
-    [Arithmetic, _Convolution, Any, Any], jax.Array
-]  # x, laid out filter -> [N, *out, O]
+# A filter [*spatial, I, O] -> what the way reads; x and that -> [N, *out, O].
+_Layout = Callable[[_Convolution, Any], Any]
+_Run = Callable[[Arithmetic, _Convolution, Any, Any], jax.Array]
 
 
 def _way(platform: str, c: _Convolution) -> tuple[_Layout, _Run]:

@@ -1,4 +1,4 @@
-"""Tables asked for rows: EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP.
+"""Tables asked for rows: EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP; and LSH_PROJECTION.
 
 LiteRT's kernel fails on an id that names no row. Compiled code cannot: it takes the nearest row.
 """
@@ -10,18 +10,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.farmhash import fingerprint64
 from jaxdelegate.op_lowering.movement import integers, why_not_moved
-from jaxdelegate.op_lowering.options import CombinerType, EmbeddingLookupSparseOptions, NoOptions
+from jaxdelegate.op_lowering.options import (
+    CombinerType,
+    EmbeddingLookupSparseOptions,
+    LSHProjectionOptions,
+    LSHProjectionType,
+    NoOptions,
+)
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     OpRule,
     first_reason,
+    optional,
     why_not_const,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs
 
+_INTEGERS = frozenset(
+    np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
 _Pair = tuple[jax.Array, jax.Array, jax.Array]
 
 
@@ -167,4 +179,75 @@ HASHTABLE_LOOKUP = OpRule(
     _why_not_hashtable_lookup,
     _lower_hashtable_lookup,
     arity=3,
+)
+
+
+def _why_not_lsh_projection(
+    _context: LoweringContext, o: LSHProjectionOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    seeds, x, weights = *inputs[:2], optional(inputs, 2)
+    known = o.type in (LSHProjectionType.SPARSE, LSHProjectionType.DENSE)
+    weighed = weights is None or weights.shape == x.shape[:1]
+    return first_reason(
+        None if known else f"the projection's type is {o.type.name}",
+        why_not_dtype(x, FLOATS, _INTEGERS, np.bool_),
+        why_not_dtype(outputs[0], np.int32),
+        *(why_not_dtype(spec, np.float32) for spec in (seeds, weights) if spec is not None),
+        None if len(seeds.shape) == 2 and seeds.shape[1] <= 32 else "seeds must be [n, 32] at most",
+        None if x.shape[:1] not in ((), (0,)) else f"{x.name!r} has no items",
+        None if weighed else "there must be one weight for each item",
+    )
+
+
+def _lower_lsh_projection(
+    _context: LoweringContext, o: LSHProjectionOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    (n_hashes, n_bits), shape = inputs[0].shape, outputs[0].shape
+    if n_hashes * n_bits == 0:
+        return lambda *_arrays: (jnp.zeros(shape, np.int32),)
+    # Bits into a number, the first one highest; numbers of different hashes differ. Both wrap.
+    places = (np.int64(1) << np.arange(n_bits)[::-1]).astype(np.int32)
+    offsets = (np.arange(n_hashes, dtype=np.int64) << n_bits).astype(np.int32)
+
+    def lsh_projection(
+        seeds: jax.Array, x: jax.Array, weights: jax.Array | None = None
+    ) -> tuple[jax.Array]:
+        bits = (_scores(seeds, x, weights) > 0).astype(np.int32)
+        if o.type is LSHProjectionType.DENSE:
+            return (bits.reshape(-1),)
+        return (jnp.sum(bits * places[None], axis=1, dtype=np.int32) + offsets,)
+
+    return lsh_projection
+
+
+def _scores(seeds: jax.Array, x: jax.Array, weights: jax.Array | None) -> jax.Array:
+    """Sums of the items' hashes after each seed, signed: float64 [hashes, bits]."""
+    items = _bytes(x.reshape(len(x), -1))
+    shape = (*seeds.shape, len(x))
+    keys = jnp.concatenate(
+        [
+            jnp.broadcast_to(_bytes(seeds[..., None])[:, :, None], (*shape, 4)),
+            jnp.broadcast_to(items, (*shape, items.shape[-1])),
+        ],
+        axis=-1,
+    )
+    hashes = fingerprint64(keys).astype(np.int64).astype(np.float64)
+    if weights is not None:
+        hashes = hashes * weights.astype(np.float64)[None, None]
+    return jnp.sum(hashes, axis=-1)
+
+
+def _bytes(x: jax.Array) -> jax.Array:
+    """[..., n] -> uint8 [..., n * itemsize], each value's lowest byte first."""
+    x = x.astype(np.uint8) if x.dtype == np.bool_ else x
+    return lax.bitcast_convert_type(x, np.dtype(np.uint8)).reshape(*x.shape[:-1], -1)
+
+
+LSH_PROJECTION = OpRule(
+    "LSH_PROJECTION",
+    LSHProjectionOptions,
+    1,
+    _why_not_lsh_projection,
+    _lower_lsh_projection,
+    arity=2,
 )

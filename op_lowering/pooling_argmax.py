@@ -43,13 +43,18 @@ from jaxdelegate.op_lowering.window import (
 
 _FRACTION = 0.1  # MediaPipe adds it to a float index, so that truncation finds the integer again
 
-_Place = Callable[
-    [tuple[int, ...]], np.ndarray
-]  # tap -> index of what it reads, or broadcast to it
+# The number of the tap that read each maximum, -1 for none -> the place as the operator gives it.
+_Place = Callable[[jax.Array], jax.Array]
 
 
 def _why_not_image(x: TensorSpec) -> str | None:
     return None if len(x.shape) == 4 else f"input {list(x.shape)} must have 4 dimensions"
+
+
+def _why_not_places(x: TensorSpec, outputs: Specs, *dtypes: type) -> str | None:
+    if len(outputs) != 2:
+        return f"{len(outputs)} outputs instead of values and places"
+    return first_reason(why_not_floats(x, outputs[0]), why_not_dtype(outputs[1], *dtypes))
 
 
 def _why_not_tensorflow(
@@ -57,8 +62,7 @@ def _why_not_tensorflow(
 ) -> str | None:
     x = inputs[0]
     reason = first_reason(
-        why_not_floats(x, outputs[0]),
-        why_not_dtype(outputs[1], np.int32, np.int64),
+        _why_not_places(x, outputs, np.int32, np.int64),
         _why_not_image(x),
         why_not_tensorflow(o, 4),
     )
@@ -70,17 +74,18 @@ def _lower_tensorflow(
 ) -> Function:
     n, h, w, c = inputs[0].shape
     windows = tensorflow_windows(o, inputs[0].shape)
-    image = np.arange(n).reshape(-1, 1, 1, 1) * (h * w * c if o.include_batch_in_index else 0)
-    channel = np.arange(c)
+    dtype = outputs[1].dtype
+    top, left = (np.arange(d.n_out, dtype=dtype) * d.stride - d.pads[0] for d in windows)
+    image = np.arange(n, dtype=dtype) * (h * w * c if o.include_batch_in_index else 0)
+    corner = image.reshape(-1, 1, 1, 1) + np.arange(c, dtype=dtype)
 
-    def place(tap: tuple[int, ...]) -> np.ndarray:  # [N or 1, h, w, C]
-        y, x = (
-            np.arange(d.n_out) * d.stride - d.pads[0] + t for d, t in zip(windows, tap, strict=True)
-        )
-        return image + ((y[:, None] * w + x) * c)[None, ..., None] + channel
+    def place(tap: jax.Array) -> jax.Array:  # the corner of the image where no value is a number
+        tap = tap.astype(dtype)
+        y = top.reshape(1, -1, 1, 1) + tap // windows[1].size
+        x = left.reshape(1, 1, -1, 1) + tap % windows[1].size
+        return jnp.where(tap < 0, 0, (y * w + x) * c) + corner
 
-    nowhere = image + channel  # where no value is a number
-    return _with_argmax(windows, place, nowhere, ActivationFunctionType.NONE, outputs)
+    return _with_argmax(windows, place, ActivationFunctionType.NONE, outputs)
 
 
 def _why_not_mediapipe(
@@ -88,8 +93,7 @@ def _why_not_mediapipe(
 ) -> str | None:
     x = inputs[0]
     reason = first_reason(
-        why_not_floats(x, outputs[0]),
-        why_not_dtype(outputs[1], np.float32, np.int32),
+        _why_not_places(x, outputs, np.float32, np.int32),
         why_not_fused(o.fused_activation_function),
         _why_not_image(x),
     )
@@ -99,40 +103,37 @@ def _why_not_mediapipe(
 def _lower_mediapipe(
     _context: LoweringContext, o: PoolParamsOptions, inputs: Specs, outputs: Specs
 ) -> Function:
+    dtype = outputs[1].dtype
+    fraction = dtype.type(_FRACTION if dtype == np.float32 else 0)
+
+    def place(tap: jax.Array) -> jax.Array:
+        found: jax.Array = jnp.maximum(tap, 0).astype(dtype) + fraction
+        return found
+
     windows = windows_2d(o, inputs[0].shape)
-    fraction = _FRACTION if outputs[1].dtype == np.float32 else 0
-
-    def place(tap: tuple[int, ...]) -> np.ndarray:
-        return np.full((1, 1, 1, 1), tap[0] * o.filter_width + tap[1] + fraction)
-
-    return _with_argmax(windows, place, place((0, 0)), o.fused_activation_function, outputs)
+    return _with_argmax(windows, place, o.fused_activation_function, outputs)
 
 
 def _with_argmax(
-    windows: Windows,
-    place: _Place,
-    nowhere: np.ndarray,
-    activation: ActivationFunctionType,
-    outputs: Specs,
+    windows: Windows, place: _Place, activation: ActivationFunctionType, outputs: Specs
 ) -> Function:
     """Values and places of the first maxima in row-major order.
 
     kernels/perception/max_pool_with_argmax.cc.
     """
-    values, places = outputs
+    values = outputs[0]
     if 0 in values.shape:
         return nothing(outputs)
 
     def argmax_pool(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         padded = pad_windows(numbers(x), windows, -np.inf)
         best = jnp.full(values.shape, lowest(x.dtype), x.dtype)
-        where = jnp.broadcast_to(jnp.asarray(nowhere, places.dtype), places.shape)
-        for tap in taps(windows):
+        where = jnp.full(values.shape, -1, jnp.int32)
+        for i, tap in enumerate(taps(windows)):
             value = read_tap(padded, windows, tap)
-            here = jnp.broadcast_to(jnp.asarray(place(tap), places.dtype), places.shape)
-            where = jnp.where(value > best, here, where)
+            where = jnp.where(value > best, i, where)
             best = jnp.maximum(best, value)
-        return fused_activation(activation)(best).astype(values.dtype), where
+        return fused_activation(activation)(best).astype(values.dtype), place(where)
 
     return argmax_pool
 

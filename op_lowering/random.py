@@ -12,7 +12,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxdelegate.op_lowering.options import (
     RandomOptions,
@@ -40,12 +39,17 @@ _INTEGERS = frozenset(np.dtype(t) for t in (np.int32, np.uint32, np.int64, np.ui
 
 def _words64(words: jax.Array) -> jax.Array:
     """uint32 [2 n], low words first -> uint64 [n]."""
-    return lax.bitcast_convert_type(words.reshape(-1, 2), np.dtype(np.uint64))
+    low, high = words.reshape(-1, 2).astype(np.uint64).T
+    return low | high << jnp.uint64(32)
 
 
 def _words32(words: jax.Array) -> jax.Array:
     """uint64 [n] -> uint32 [2 n], low words first."""
-    return lax.bitcast_convert_type(words, np.dtype(np.uint32)).reshape(-1)
+    return jnp.stack(_split(words), axis=1).reshape(-1)
+
+
+def _split(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return words.astype(np.uint32), (words >> jnp.uint64(32)).astype(np.uint32)
 
 
 def _advance(counter: jax.Array, steps: np.ndarray) -> jax.Array:
@@ -56,7 +60,7 @@ def _advance(counter: jax.Array, steps: np.ndarray) -> jax.Array:
 
 def _philox(key: jax.Array, counters: jax.Array) -> jax.Array:
     """Philox 4x32 with 10 rounds: key uint32 [2], counters uint64 [n, 2] -> uint32 [4 n]."""
-    c0, c1, c2, c3 = _words32(counters.reshape(-1)).reshape(-1, 4).T
+    (c0, c1), (c2, c3) = _split(counters[:, 0]), _split(counters[:, 1])
     for i in range(10):
         first, third = _product(c0, _MULTIPLIERS[0]), _product(c2, _MULTIPLIERS[1])
         k0, k1 = (key[j] + jnp.uint32(i * step % 2**32) for j, step in enumerate(_KEY_STEPS))
@@ -66,8 +70,7 @@ def _philox(key: jax.Array, counters: jax.Array) -> jax.Array:
 
 def _product(word: jax.Array, multiplier: int) -> tuple[jax.Array, jax.Array]:
     """Low and high word of the 64-bit product."""
-    wide = word.astype(np.uint64) * jnp.uint64(multiplier)
-    return wide.astype(np.uint32), (wide >> jnp.uint64(32)).astype(np.uint32)
+    return _split(word.astype(np.uint64) * jnp.uint64(multiplier))
 
 
 def _draw(state: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
@@ -83,9 +86,8 @@ def _skip(state: jax.Array, blocks: int) -> jax.Array:
 
 
 def _unit(words: jax.Array) -> jax.Array:
-    """Reals in [0, 1), from 23 bits of each word: the mantissa of a float32 in [1, 2), less one."""
-    bits = words & jnp.uint32(0x7FFFFF) | jnp.uint32(0x3F800000)
-    return lax.bitcast_convert_type(bits, np.dtype(np.float32)) - np.float32(1)
+    """Reals in [0, 1) from 23 bits of each word: exact, as the kernel's by way of a mantissa is."""
+    return (words & jnp.uint32(0x7FFFFF)).astype(np.float32) * np.float32(2**-23)
 
 
 def _why_not_generator(inputs: Specs) -> str | None:
@@ -216,8 +218,7 @@ def _unit64(words: jax.Array) -> jax.Array:
     """Reals in [0, 1), from 52 bits of two words, the high ones first: [2 n] -> float64 [n]."""
     high, low = words.reshape(-1, 2).astype(np.uint64).T
     mantissa = (high & jnp.uint64(0xFFFFF)) << jnp.uint64(32) | low
-    bits = mantissa | jnp.uint64(0x3FF << 52)
-    return lax.bitcast_convert_type(bits, np.dtype(np.float64)) - np.float64(1)
+    return mantissa.astype(np.float64) * np.float64(2**-52)
 
 
 MULTINOMIAL = OpRule(
@@ -267,7 +268,7 @@ def _lower_bits(
 
 def _threefry(key: jax.Array, counters: jax.Array) -> jax.Array:
     """Threefry 2x32 with 20 rounds: key uint32 [2], counters uint64 [n] -> uint32 [2 n]."""
-    x, y = _words32(counters).reshape(-1, 2).T
+    x, y = _split(counters)
     keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)
     x, y = x + keys[0], y + keys[1]
     for i in range(1, 6):
@@ -280,7 +281,7 @@ def _threefry(key: jax.Array, counters: jax.Array) -> jax.Array:
 
 def _as_integers(words: jax.Array, dtype: np.dtype, shape: tuple[int, ...]) -> jax.Array:
     wide = words if dtype.itemsize == 4 else _words64(words)
-    return lax.bitcast_convert_type(wide[: math.prod(shape)], dtype).reshape(shape)
+    return wide[: math.prod(shape)].astype(dtype).reshape(shape)
 
 
 STABLEHLO_RNG_BIT_GENERATOR = OpRule(

@@ -1,8 +1,8 @@
-"""Resource variables as explicit state: VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE. Hash tables stay outside.
+"""Resource variables as explicit state: VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE.
 
-A host that knows which variable a handle stands for appends it to the operator's inputs, as a variable
-tensor. VAR_HANDLE has no inputs and folds away; a handle that comes from elsewhere keeps its users on the
-host.
+A host that knows which variable a handle stands for appends it to the operator's inputs, as a
+variable tensor. VAR_HANDLE has no inputs and folds away; a handle that comes from elsewhere keeps
+its users on the host, and so do hash tables.
 """
 
 from typing import Any

@@ -19,8 +19,8 @@ class Lowered:
     """A lowered operator that wants some constant inputs in another layout.
 
     `run` takes those inputs as `prepare[input position]` leaves them; whoever compiles prepares a
-    constant once and keeps the result on the device. Calling the object takes every array as the file
-    stores it. A preparation uses array methods only (`reshape`, `transpose`, `astype`), so that it
+    constant once and keeps the result on the device. Calling the object takes every array as the
+    file stores it. A preparation uses array methods only (`reshape`, `transpose`, `astype`): it
     serves numpy and jax alike.
     """
 

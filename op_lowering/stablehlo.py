@@ -171,7 +171,7 @@ def _lexicographic(compare: _Compare) -> _Compare:
     return run
 
 
-_LAX = {
+_LAX: dict[StablehloComparisonDirection, _Compare] = {
     StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_EQ: lax.eq,
     StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_NE: lax.ne,
     StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_GE: lax.ge,

@@ -65,9 +65,9 @@ class Body:
         """
         if context.lower_subgraph is None:
             raise ValueError(f"subgraph {index} is out of reach")
-        avals = [jax.ShapeDtypeStruct((), dtype) for dtype in arguments]
         with jax.enable_x64(True):
-            return cls(jax.make_jaxpr(context.lower_subgraph(index))(*avals))
+            scalars = [np.zeros((), dtype) for dtype in arguments]
+            return cls(jax.make_jaxpr(context.lower_subgraph(index))(*scalars))
 
     def scalars(self, *arguments: Any) -> list[jax.Array]:
         """Apply it to scalars."""

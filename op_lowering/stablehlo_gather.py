@@ -37,7 +37,7 @@ _Scatter = Callable[..., jax.Array]  # lax.scatter, or one of its kin that combi
 
 
 def _why_not_index_vectors(indices: TensorSpec, axis: int, depth: int) -> str | None:
-    """A sentence unless the vectors along `axis` (or single indices behind the rank) are so long."""
+    """A sentence unless vectors along `axis` (or single indices behind the rank) are so long."""
     shape = (*indices.shape, 1)
     if not 0 <= axis < len(shape):
         return f"index_vector_dim {axis} is outside of {list(indices.shape)}"
@@ -54,10 +54,10 @@ def _batch_shape(indices: Shape, axis: int) -> Shape:
 
 def _index_vectors(indices: Any, axis: int) -> jax.Array:
     """[*batch, depth], signed."""
-    indices = signed(jnp.asarray(indices))
-    if axis == indices.ndim:
-        return indices[..., None]
-    return jnp.moveaxis(indices, axis, -1)
+    vectors = signed(jnp.asarray(indices))
+    if axis == vectors.ndim:
+        return lax.expand_dims(vectors, [axis])
+    return jnp.moveaxis(vectors, axis, -1)
 
 
 # ---- GATHER
@@ -201,18 +201,17 @@ def _lower_scatter(
     if 0 in (*inputs[0].shape, *inputs[n + 1].shape):
         return lambda *arrays: tuple(map(jnp.asarray, arrays[:n]))
     body = Body.of(context, o.update_computation_subgraph_index, (*dtypes, *dtypes))
-    scatters = [
-        _scatter_of(body, i, context.precision.accumulator(d)) for i, d in enumerate(dtypes)
-    ]
+    found = (_scatter_of(body, i, context.precision.accumulator(d)) for i, d in enumerate(dtypes))
+    known = [function for function in found if function is not None]
 
     def scatter(*arrays: Any) -> tuple[jax.Array, ...]:
         vectors = places.shifted(_index_vectors(arrays[n], o.index_vector_dim))
         operands = [_with_margins(jnp.asarray(x), places.margins, 1) for x in arrays[:n]]
         updates = [jnp.asarray(u) for u in arrays[n + 1 :]]
-        if None in scatters:
+        if len(known) < n:
             results = _one_by_one(body, places, operands, vectors, updates)
         else:
-            triples = zip(scatters, operands, updates, strict=True)
+            triples = zip(known, operands, updates, strict=True)
             results = [_at_once(o, f, x, vectors, u) for f, x, u in triples]
         return tuple(_with_margins(y, places.margins, -1) for y in results)
 

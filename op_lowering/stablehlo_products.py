@@ -152,8 +152,9 @@ _Dims = tuple[int, ...]
 
 
 def _dimensions(o: StablehloConvolutionOptions) -> tuple[_Dims, _Dims, _Dims]:
-    """(batch, feature, *spatial) of the input, (output feature, input feature, *spatial) of the
-    kernel, (batch, feature, *spatial) of the output.
+    """The dimensions of input, kernel and output in lax's order.
+
+    (batch, feature, *spatial), but (output feature, input feature, *spatial) of the kernel.
     """
     return (
         (o.input_batch_dimension, o.input_feature_dimension, *o.input_spatial_dimensions),

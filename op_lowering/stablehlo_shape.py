@@ -1,7 +1,7 @@
-"""StableHLO operators that move data: RESHAPE, BROADCAST_IN_DIM, CONCATENATE, SLICE, DYNAMIC_SLICE,
-DYNAMIC_UPDATE_SLICE, PAD, IOTA, TRANSPOSE; and the builtin DILATE.
+"""StableHLO operators that move data, and the builtin DILATE.
 
-Semantics: the StableHLO specification; kernels/stablehlo_pad.cc and kernels/dilate.cc.
+RESHAPE, BROADCAST_IN_DIM, TRANSPOSE, CONCATENATE, SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, PAD,
+IOTA. Semantics: the StableHLO specification; kernels/stablehlo_pad.cc and kernels/dilate.cc.
 """
 
 import math

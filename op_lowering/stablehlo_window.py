@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.movement import integers
+from jaxdelegate.op_lowering.movement import integers, why_not_present
 from jaxdelegate.op_lowering.options import (
     ReduceWindowFunction,
     ReduceWindowOptions,
@@ -28,7 +28,6 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_count,
     why_not_one_dtype,
     why_not_one_shape,
-    why_not_present,
 )
 from jaxdelegate.op_lowering.products import nothing
 from jaxdelegate.op_lowering.rule import (
@@ -94,7 +93,7 @@ def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
         return reason
     n = len(inputs) // 2
     if len(inputs) != 2 * n or len(outputs) != n:
-        return f"has {len(inputs)} inputs and {len(outputs)} outputs: wants n operands, n initial values"
+        return f"{len(inputs)} inputs are not an operand and a start for {len(outputs)} outputs"
     return first_reason(
         *(why_not_dtype(spec, ELEMENTS) for spec in (*inputs, *outputs)),
         *(why_not_one_shape(inputs[0], x) for x in inputs[1:n]),
@@ -220,7 +219,7 @@ def _slide(
             results = reducer.pairs(results, [windows.read(x, tap, out) for x in padded])
         return results
     if reducer.folds is None:
-        return _reduce_window(windows, padded, starts, reducer.pairs)
+        return list(_reduce_window(windows, padded, starts, reducer.pairs))
     folded = [
         _reduce_window(windows, x, fold.start(x.dtype), fold.function)
         for fold, x in zip(reducer.folds, padded, strict=True)

@@ -42,7 +42,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.window import Window, why_not_windows
+from jaxdelegate.op_lowering.window import Window, Windows, why_not_windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _why_not_shapes(
     return None
 
 
-def _why_not_output(windows: tuple[Window, ...], x: Shape, out: Shape, units: int) -> str | None:
+def _why_not_output(windows: Windows, x: Shape, out: Shape, units: int) -> str | None:
     """The windows of the convolution that this one transposes slide over the output asked for."""
     reason = why_not_windows(windows)
     if reason is not None:
@@ -159,19 +159,18 @@ def _spread(n_in: int, w: Window) -> _Spread:
 
 
 # TRANSPOSE_CONV and CONV_3D_TRANSPOSE: inputs are (output shape, filter, x, bias).
-_Geometry = Callable[
-    [Any, Shape, Shape], tuple[Window, ...]
-]  # options, output shape, [*spatial, I, O]
+# Options, the output's shape and the filter's [*spatial, I, O] -> windows over the output.
+_Geometry = Callable[[Any, Shape, Shape], Windows]
 
 
-def _windows_2d(o: TransposeConvOptions, out: Shape, w: Shape) -> tuple[Window, ...]:
+def _windows_2d(o: TransposeConvOptions, out: Shape, w: Shape) -> Windows:
     return (
         Window(out[1], w[0], o.stride_h, o.padding),
         Window(out[2], w[1], o.stride_w, o.padding),
     )
 
 
-def _windows_3d(o: Conv3DOptions, out: Shape, w: Shape) -> tuple[Window, ...]:
+def _windows_3d(o: Conv3DOptions, out: Shape, w: Shape) -> Windows:
     return (
         Window(out[1], w[0], o.stride_d, o.padding, o.dilation_d_factor),
         Window(out[2], w[1], o.stride_h, o.padding, o.dilation_h_factor),
@@ -214,10 +213,7 @@ def _lower_asked(geometry: _Geometry, order: tuple[int, ...]) -> Lower:
         if 0 in _asked(shape):
             return nothing(outputs)
         windows = geometry(o, _asked(shape), tuple(w.shape[axis] for axis in order))
-        spreads = tuple(
-            _Spread(n_in, d.n_in, d.size, d.stride, d.pads[0], d.dilation)
-            for n_in, d in zip(x.shape[1:-1], windows, strict=True)
-        )
+        spreads = tuple(map(_spread, x.shape[1:-1], windows))
         run, layout = _transposed(context, spreads, o.fused_activation_function, (x, w), outputs)
         return Lowered(
             lambda _shape, w, x, bias=None: run(x, w, bias),

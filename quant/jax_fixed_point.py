@@ -1,6 +1,7 @@
 """The jax twin of fixed_point.py: the same functions on traced arrays, equal bit for bit.
 
-Needs 64-bit types. Multipliers, shifts and exponents may be integers, numpy arrays or traced ones.
+Needs 64-bit types. Multipliers, shifts and exponents are integers, numpy arrays or traced ones;
+an array must have the rank of the data, as jax's strict rank promotion demands.
 """
 
 import jax
@@ -10,22 +11,23 @@ from jax import lax
 
 Integers = jax.Array | np.ndarray | int
 
+_INT32 = np.dtype(np.int32)
+
 
 def wide(x: Integers) -> jax.Array:
     """int64.
 
     Raises:
-        RuntimeError: 64-bit types are off, so the products would be wrong.
+        RuntimeError: 64-bit types are off; products would lose their high halves.
     """
-    y = jnp.asarray(x).astype(np.int64) if jax.config.read("jax_enable_x64") else None
-    if y is None:
-        raise RuntimeError("integer arithmetic needs 64-bit types: trace under jax.enable_x64(True)")
-    return y
+    if not jax.config.jax_enable_x64:
+        raise RuntimeError("fixed-point arithmetic needs 64-bit types: jax.enable_x64(True)")
+    return jnp.asarray(x).astype(np.int64)
 
 
 def dtype_of(x: Integers) -> np.dtype:
     """An array's dtype; int32 for a Python integer."""
-    return np.dtype(np.int32) if isinstance(x, int) else np.dtype(x.dtype)
+    return _INT32 if isinstance(x, int) else np.dtype(x.dtype)
 
 
 def wrap(x: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -39,7 +41,16 @@ def saturate(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return jnp.clip(x, int(info.min), int(info.max)).astype(dtype)
 
 
-# ---- Accumulators by a real factor
+def _is_zero(x: Integers) -> bool:
+    """Whether nothing but zeros is known of `x` now, so that a step can be left out."""
+    return not isinstance(x, jax.Array) and not np.any(x)
+
+
+def _positive_part(x: Integers) -> Integers:
+    return jnp.maximum(x, 0) if isinstance(x, jax.Array) else np.maximum(x, 0)
+
+
+# ---- Accumulators by a real factor; multiplier and shift as multiplier.quantize_multiplier's
 
 
 def multiply_by_quantized_multiplier(
@@ -47,11 +58,134 @@ def multiply_by_quantized_multiplier(
 ) -> jax.Array:
     """int32; see fixed_point.multiply_by_quantized_multiplier."""
     if single_rounding:
-        right = 31 - wide(shift)
-        product = wide(x) * wide(multiplier) + (np.int64(1) << (right - 1))
-        return wrap(product >> right, np.dtype(np.int32))
-    left, right = jnp.maximum(wide(shift), 0), jnp.maximum(-wide(shift), 0)
-    shifted = wrap(wide(x) << left, np.dtype(np.int32))
-    return rounding_divide_by_pot(
-        saturating_rounding_doubling_high_mul(shifted, multiplier), right
+        return _scale_once(x, multiplier, 31 - wide(shift))
+    left, right = _positive_part(shift), _positive_part(-shift)
+    if not _is_zero(left):
+        x = wrap(wide(x) << wide(left), _INT32)
+    product = saturating_rounding_doubling_high_mul(wrap(wide(x), _INT32), multiplier)
+    return product if _is_zero(right) else rounding_divide_by_pot(product, right)
+
+
+def _scale_once(x: Integers, multiplier: Integers, right_shift: jax.Array) -> jax.Array:
+    """int32: x * multiplier / 2**right_shift, ties upwards."""
+    half = jnp.int64(1) << (right_shift - 1)
+    return wrap((wide(x) * wide(multiplier) + half) >> right_shift, _INT32)
+
+
+def multiply_by_quantized_multiplier_64(
+    x: Integers, multiplier: Integers, shift: Integers
+) -> jax.Array:
+    """int32 from int64; see fixed_point.multiply_by_quantized_multiplier_64."""
+    multiplier = wide(multiplier)
+    reduced = jnp.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
+    return _scale_once(x, reduced, 15 - wide(shift))
+
+
+def multiply_smaller_than_one(
+    x: Integers, multiplier: Integers, left_shift: Integers, *, single_rounding: bool = False
+) -> jax.Array:
+    """int32, for shifts <= 0; see fixed_point.multiply_smaller_than_one."""
+    return multiply_by_quantized_multiplier(
+        x, multiplier, left_shift, single_rounding=single_rounding
     )
+
+
+def multiply_greater_than_one(
+    x: Integers, multiplier: Integers, left_shift: Integers, *, single_rounding: bool = False
+) -> jax.Array:
+    """int32, for shifts >= 0; see fixed_point.multiply_greater_than_one."""
+    return multiply_by_quantized_multiplier(
+        x, multiplier, left_shift, single_rounding=single_rounding
+    )
+
+
+# ---- Products of fixed-point numbers
+
+
+def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
+    """a * b / 2**(bits - 1), ties upwards, saturated."""
+    dtype = dtype_of(a)
+    value_bits = 8 * dtype.itemsize - 1
+    product = (wide(a) * wide(b) + (1 << (value_bits - 1))) >> value_bits
+    return wrap(jnp.minimum(product, (1 << value_bits) - 1), dtype)
+
+
+def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
+    """a * b / 2**(bits - 1), towards zero, saturated."""
+    dtype = dtype_of(a)
+    value_bits = 8 * dtype.itemsize - 1
+    product = wide(a) * wide(b)
+    magnitude = jnp.abs(product) >> value_bits
+    signed = jnp.where(product < 0, -magnitude, magnitude)
+    return wrap(jnp.minimum(signed, (1 << value_bits) - 1), dtype)
+
+
+# ---- Powers of two
+
+
+def rounding_divide_by_pot(x: Integers, exponent: Integers) -> jax.Array:
+    """x / 2**exponent, ties away from zero; see fixed_point.rounding_divide_by_pot."""
+    dtype, x, exponent = dtype_of(x), wide(x), wide(exponent)
+    mask = wide(wrap((jnp.int64(1) << exponent) - 1, dtype))
+    threshold = (mask >> 1) + (x < 0).astype(np.int64)
+    return wrap((x >> exponent) + ((x & mask) > threshold).astype(np.int64), dtype)
+
+
+def saturating_left_shift(x: Integers, amount: Integers) -> jax.Array:
+    """x * 2**amount, saturated."""
+    return saturate(wide(x) << jnp.minimum(wide(amount), 32), dtype_of(x))
+
+
+def saturating_multiply_by_pot(x: Integers, exponent: Integers) -> jax.Array:
+    """x * 2**exponent, saturated, or rounded where the exponent is negative."""
+    up, down = _positive_part(exponent), _positive_part(-exponent)
+    if _is_zero(down):
+        return saturating_left_shift(x, up)
+    if _is_zero(up):
+        return rounding_divide_by_pot(x, down)
+    shifted, divided = saturating_left_shift(x, up), rounding_divide_by_pot(x, down)
+    return jnp.where(wide(exponent) >= 0, shifted, divided)
+
+
+def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> jax.Array:
+    """The same number with other integer bits, saturated or rounded."""
+    return saturating_multiply_by_pot(x, from_integer_bits - to_integer_bits)
+
+
+# ---- Sums
+
+
+def saturating_add(a: Integers, b: Integers) -> jax.Array:
+    """a + b, saturated."""
+    return saturate(wide(a) + wide(b), dtype_of(a))
+
+
+def saturating_sub(a: Integers, b: Integers) -> jax.Array:
+    """a - b, saturated."""
+    return saturate(wide(a) - wide(b), dtype_of(a))
+
+
+def rounding_half_sum(a: Integers, b: Integers) -> jax.Array:
+    """(a + b) / 2, ties away from zero."""
+    total = wide(a) + wide(b)
+    away = jnp.where(total >= 0, 1, -1)
+    return wrap(lax.div(total + away, jnp.full_like(total, 2)), dtype_of(a))
+
+
+# ---- Bits
+
+
+def count_leading_zeros(x: Integers) -> jax.Array:
+    """int32: zeros above the highest set bit of the unsigned pattern."""
+    return lax.clz(jnp.asarray(x, dtype_of(x))).astype(np.int32)
+
+
+def count_leading_sign_bits(x: Integers) -> jax.Array:
+    """int32: copies of the sign bit behind it."""
+    x = jnp.asarray(x, dtype_of(x))
+    return count_leading_zeros(jnp.where(x >= 0, x, ~x)) - 1
+
+
+def floor_log2(x: Integers) -> jax.Array:
+    """int32: the whole part of log2 of positive integers."""
+    return 8 * dtype_of(x).itemsize - 1 - count_leading_zeros(x)

@@ -95,7 +95,7 @@ def test_resized_batches(delegated: bool, x: np.ndarray) -> None:
 def test_strict_resize_changes_open_dimensions_only() -> None:
     interpreter = Interpreter(model_content=doubling_model())
     with pytest.raises(
-        RuntimeError, match="dimension 1 of tensor 0 with value 2 to 5.*only allows"
+        RuntimeError, match=r"dimension 1 of tensor 0 with value 2 to 5.*only allows"
     ):
         interpreter.resize_tensor_input(0, [1, 5, 3, 1], strict=True)
     with pytest.raises(RuntimeError, match="rank 4 to rank 3"):
@@ -131,9 +131,9 @@ def test_errors_before_allocation(x: np.ndarray) -> None:
     interpreter = Interpreter(model_content=doubling_model())
     with pytest.raises(RuntimeError, match="Invoke called on model that is not ready"):
         interpreter.invoke()
-    with pytest.raises(ValueError, match="Tensor data is null. Run allocate_tensors"):
+    with pytest.raises(ValueError, match=r"Tensor data is null\. Run allocate_tensors"):
         interpreter.get_tensor(0)
-    with pytest.raises(ValueError, match="Tensor is unallocated. Try calling allocate_tensors"):
+    with pytest.raises(ValueError, match=r"Tensor is unallocated\. Try calling allocate_tensors"):
         interpreter.set_tensor(0, x)
 
 

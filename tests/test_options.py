@@ -37,7 +37,7 @@ def test_every_option_has_help() -> None:
 
 def test_unknown_option_names_the_closest() -> None:
     with pytest.raises(
-        OptionError, match="unknown option 'max_partitions'.*max_delegated_partitions"
+        OptionError, match=r"unknown option 'max_partitions'.*max_delegated_partitions"
     ):
         DelegateOptions.of({"max_partitions": 1})
 
@@ -75,6 +75,7 @@ def test_priorities_that_v2_refuses(priorities: tuple[str, str, str]) -> None:
                 zip(
                     ("inference_priority1", "inference_priority2", "inference_priority3"),
                     priorities,
+                    strict=True,
                 )
             )
         )

@@ -54,7 +54,7 @@ def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    assert inside == {name for path in tracked() if (name := installed_name(path))}
+    assert inside == set(filter(None, map(installed_name, tracked())))
 
 
 def test_links_are_relative_and_committed() -> None:

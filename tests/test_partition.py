@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given
@@ -92,7 +93,7 @@ def test_any_graph_comes_out_whole_and_in_a_runnable_order(
     order = [i for subset in subsets for i in subset.items]
     assert sorted(order) == list(range(len(items)))
     assert all((i in chosen) == subset.is_delegated for subset in subsets for i in subset.items)
-    assert all(a.is_delegated != b.is_delegated for a, b in zip(subsets, subsets[1:], strict=False))
+    assert all(a.is_delegated != b.is_delegated for a, b in itertools.pairwise(subsets))
     ready = {0}
     for i in order:
         assert set(items[i].reads) <= ready

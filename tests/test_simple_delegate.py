@@ -76,7 +76,7 @@ def test_an_error_in_a_kernel_reaches_the_caller() -> None:
         def init(self, context: Any, params: Any) -> None:
             pass
 
-        def prepare(self, context: Any, node: Any) -> None:
+        def prepare(self, _context: Any, _node: Any) -> None:
             raise RuntimeError("no such luck")
 
         def eval(self, context: Any, node: Any) -> None:

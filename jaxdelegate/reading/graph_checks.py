@@ -12,11 +12,19 @@ class Node(Protocol):
     """What the check of the order needs of an operator."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The operator's name."""
+        ...
+
     @property
-    def inputs(self) -> tuple[int, ...]: ...
+    def inputs(self) -> tuple[int, ...]:
+        """Tensor indices, negative where absent."""
+        ...
+
     @property
-    def outputs(self) -> tuple[int, ...]: ...
+    def outputs(self) -> tuple[int, ...]:
+        """Tensor indices, negative where absent."""
+        ...
 
 
 def check_order(

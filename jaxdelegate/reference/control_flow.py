@@ -73,7 +73,7 @@ def case(
 def while_shapes(
     infer: Infer, o: WhileOptions | StablehloWhileOptions, inputs: Specs, _outputs: Specs
 ) -> _Shapes:
-    """The inputs' shapes where the body keeps them; an element that it reshapes is known at run time."""
+    """The inputs' shapes where the body keeps them."""
     started = tuple(dataclasses.replace(spec, const=None) for spec in inputs)
     return _agreed([started, infer(o.body_subgraph_index, started)])
 

@@ -181,7 +181,7 @@ def bitcast(_o: BitcastOptions, _inputs: Specs, outputs: Specs, x: Array) -> tup
 def bitcast_shape(
     _infer: object, _options: object, inputs: Specs, outputs: Specs
 ) -> tuple[Shape | None, ...]:
-    """The output's shape, which depends on its dtype: an axis more or less where the width differs."""
+    """The output's shape: an axis more or less where its dtype's width differs."""
     return (_bitcast_shape(inputs[0].shape, inputs[0].dtype, outputs[0].dtype),)
 
 

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 Array = np.ndarray
 Run = Callable[..., tuple[Array, ...]]  # (options, inputs, outputs, *arrays) -> outputs, new states
 InitialState = Callable[[Any], tuple[Array, ...]]
-Shapes = Callable[..., tuple[Shape | None, ...]]  # (options, inputs[, declared outputs])
+Shapes = Callable[[Any, Specs], tuple[Shape | None, ...]]
 
 
 class Folds(enum.Enum):
@@ -52,8 +52,6 @@ class Kernel:
     new values last.
     `takes_handle`: the first input is a variable's handle. Where its variable is known beforehand,
     hosts append that variable to the inputs, so that delegates can keep it on the device.
-    `declared`: the shapes of the outputs are part of the operator, as the file declares them
-    (StableHLO keeps them in the result's type); `shapes` then takes the declared outputs too.
     """
 
     run: Run
@@ -63,21 +61,12 @@ class Kernel:
     calls: bool = False
     takes_handle: bool = False
     inferred_shapes: InferredShapes | None = None
-    declared: bool = False
 
     def __call__(
         self, options: Any, inputs: Specs, outputs: Specs, *arrays: Array
     ) -> tuple[Array, ...]:
         """Run the kernel."""
         return self.run(options, inputs, outputs, *arrays)
-
-    def output_shapes(
-        self, options: Any, inputs: Specs, declared: Specs
-    ) -> tuple[Shape | None, ...]:
-        """Each output's shape; None: it depends on data. `declared`: the outputs as in the file."""
-        if self.declared:
-            return self.shapes(options, inputs, declared)
-        return self.shapes(options, inputs)
 
 
 def same_shape(_options: Any, inputs: Specs) -> tuple[Shape | None, ...]:

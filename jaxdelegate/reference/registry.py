@@ -15,6 +15,7 @@ from jaxdelegate.reference import (
     matmul,
     normalization,
     padding,
+    parse_example,
     pooling,
     random,
     recurrent,
@@ -27,6 +28,13 @@ from jaxdelegate.reference import (
     slicing,
     sorting,
     sparse,
+    stablehlo,
+    stablehlo_gather,
+    stablehlo_products,
+    stablehlo_shape,
+    stablehlo_sort,
+    stablehlo_window,
+    text,
     transpose_conv,
 )
 from jaxdelegate.reference.kernel import Folds, Kernel, broadcast_shape, same_shape
@@ -214,7 +222,7 @@ KERNELS: dict[str, Kernel] = {
     ),
     "STABLEHLO_RNG_BIT_GENERATOR": Kernel(
         random.stablehlo_rng_bit_generator,
-        same_shape,
+        stablehlo.undeclared_shapes,
         inferred_shapes=random.bit_generator_shapes,
     ),
     # lookup
@@ -223,6 +231,18 @@ KERNELS: dict[str, Kernel] = {
     ),
     "HASHTABLE_LOOKUP": Kernel(lookup.hashtable_lookup, lookup.hashtable_lookup_shapes),
     "LSH_PROJECTION": Kernel(lookup.lsh_projection, lookup.lsh_projection_shape),
+    # text
+    "SKIP_GRAM": Kernel(text.skip_gram, text.skip_gram_shape),
+    "ParseExample": Kernel(
+        parse_example.parse_example,
+        stablehlo.undeclared_shapes,
+        inferred_shapes=parse_example.parse_example_shapes,
+    ),
+    "ParseExampleV2": Kernel(
+        parse_example.parse_example_v2,
+        stablehlo.undeclared_shapes,
+        inferred_shapes=parse_example.parse_example_v2_shapes,
+    ),
     # sparse
     "DENSIFY": Kernel(sparse.densify, same_shape),
     # recurrent
@@ -291,4 +311,80 @@ KERNELS: dict[str, Kernel] = {
         resources.read_variable, resources.read_variable_shape, calls=True, takes_handle=True
     ),
     "VAR_HANDLE": Kernel(resources.var_handle, resources.one_handle),
+    # StableHLO
+    "STABLEHLO_ADD": Kernel(stablehlo.add, stablehlo.one_shape),
+    "STABLEHLO_SUBTRACT": Kernel(stablehlo.subtract, stablehlo.one_shape),
+    "STABLEHLO_MULTIPLY": Kernel(stablehlo.multiply, stablehlo.one_shape),
+    "STABLEHLO_DIVIDE": Kernel(stablehlo.divide, stablehlo.one_shape),
+    "STABLEHLO_REMAINDER": Kernel(stablehlo.remainder, stablehlo.one_shape),
+    "STABLEHLO_POWER": Kernel(stablehlo.power, stablehlo.one_shape),
+    "STABLEHLO_MAXIMUM": Kernel(stablehlo.maximum, stablehlo.one_shape),
+    "STABLEHLO_MINIMUM": Kernel(stablehlo.minimum, stablehlo.one_shape),
+    "STABLEHLO_AND": Kernel(stablehlo.and_, stablehlo.one_shape),
+    "STABLEHLO_OR": Kernel(stablehlo.or_, stablehlo.one_shape),
+    "STABLEHLO_SHIFT_LEFT": Kernel(stablehlo.shift_left, stablehlo.one_shape),
+    "STABLEHLO_ABS": Kernel(stablehlo.absolute, same_shape),
+    "STABLEHLO_NEGATE": Kernel(stablehlo.negate, same_shape),
+    "STABLEHLO_COSINE": Kernel(stablehlo.cosine, same_shape),
+    "STABLEHLO_EXPONENTIAL": Kernel(stablehlo.exponential, same_shape),
+    "STABLEHLO_LOG": Kernel(stablehlo.log, same_shape),
+    "STABLEHLO_LOGISTIC": Kernel(stablehlo.logistic, same_shape),
+    "STABLEHLO_TANH": Kernel(stablehlo.tanh, same_shape),
+    "STABLEHLO_RSQRT": Kernel(stablehlo.rsqrt, same_shape),
+    "STABLEHLO_CBRT": Kernel(stablehlo.cbrt, same_shape),
+    "STABLEHLO_FLOOR": Kernel(stablehlo.floor, same_shape),
+    "STABLEHLO_COMPARE": Kernel(stablehlo.compare, stablehlo.one_shape),
+    "STABLEHLO_CONVERT": Kernel(stablehlo.convert, same_shape),
+    "STABLEHLO_SELECT": Kernel(stablehlo.select, stablehlo.select_shape),
+    "STABLEHLO_CLAMP": Kernel(stablehlo.clamp, stablehlo.clamp_shape),
+    "STABLEHLO_RESHAPE": Kernel(
+        stablehlo_shape.reshape,
+        stablehlo.undeclared_shapes,
+        inferred_shapes=stablehlo_shape.reshaped_shape,
+    ),
+    "STABLEHLO_BROADCAST_IN_DIM": Kernel(
+        stablehlo_shape.broadcast_in_dim,
+        stablehlo.undeclared_shapes,
+        inferred_shapes=stablehlo_shape.broadcast_shape,
+    ),
+    "STABLEHLO_TRANSPOSE": Kernel(stablehlo_shape.transpose, stablehlo_shape.transposed_shape),
+    "STABLEHLO_CONCATENATE": Kernel(
+        stablehlo_shape.concatenate, stablehlo_shape.concatenated_shape
+    ),
+    "STABLEHLO_SLICE": Kernel(stablehlo_shape.slice_, stablehlo_shape.sliced_shape),
+    "STABLEHLO_DYNAMIC_SLICE": Kernel(
+        stablehlo_shape.dynamic_slice, stablehlo_shape.dynamic_sliced_shape
+    ),
+    "STABLEHLO_DYNAMIC_UPDATE_SLICE": Kernel(stablehlo_shape.dynamic_update_slice, same_shape),
+    "STABLEHLO_PAD": Kernel(stablehlo_shape.pad, stablehlo_shape.padded_shape),
+    "DILATE": Kernel(stablehlo_shape.dilate, stablehlo_shape.dilated_shape),
+    "STABLEHLO_IOTA": Kernel(
+        stablehlo_shape.iota,
+        stablehlo.undeclared_shapes,
+        inferred_shapes=stablehlo_shape.iota_shape,
+    ),
+    "STABLEHLO_DOT_GENERAL": Kernel(
+        stablehlo_products.dot_general, stablehlo_products.dot_general_shape
+    ),
+    "STABLEHLO_CONVOLUTION": Kernel(
+        stablehlo_products.convolution, stablehlo_products.convolution_shape
+    ),
+    "STABLEHLO_REDUCE": Kernel(
+        stablehlo_window.reduce, stablehlo_window.reduced_shapes, calls=True
+    ),
+    "STABLEHLO_REDUCE_WINDOW": Kernel(
+        stablehlo_window.reduce_window, stablehlo_window.window_shapes, calls=True
+    ),
+    "REDUCE_WINDOW": Kernel(stablehlo_window.builtin_reduce_window, stablehlo_window.builtin_shape),
+    "STABLEHLO_GATHER": Kernel(stablehlo_gather.gather, stablehlo_gather.gathered_shape),
+    "STABLEHLO_SCATTER": Kernel(
+        stablehlo_gather.scatter, stablehlo_gather.scattered_shapes, calls=True
+    ),
+    "STABLEHLO_SORT": Kernel(stablehlo_sort.sort, stablehlo_sort.sorted_shapes, calls=True),
+    "STABLEHLO_CUSTOM_CALL": Kernel(
+        stablehlo.custom_call,
+        stablehlo.undeclared_shapes,
+        Folds.NEVER,
+        inferred_shapes=stablehlo.declared_shapes,
+    ),
 }

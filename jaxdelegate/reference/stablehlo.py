@@ -109,7 +109,9 @@ def compare(
     reject_quantized(inputs)
     if o.compare_type is _TOTAL_ORDER and x.dtype.kind in "fV":
         x, y = _totally_ordered(x), _totally_ordered(y)
-    return (np.asarray(_COMPARE[o.comparison_direction](widen(x), widen(y)), outputs[0].dtype),)
+    with np.errstate(invalid="ignore"):
+        result = _COMPARE[o.comparison_direction](widen(x), widen(y))
+    return (np.asarray(result, outputs[0].dtype),)
 
 
 def _totally_ordered(x: Array) -> Array:
@@ -179,9 +181,14 @@ clamp = elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high))
 # ---- CUSTOM_CALL
 
 
-def declared_shapes(_options: object, _inputs: Specs, declared: Specs = ()) -> Shapes:
+def undeclared_shapes(_options: object, _inputs: Specs) -> Shapes:
+    """What is known without the declared outputs: nothing. StableHLO keeps shapes in the type."""
+    return ()
+
+
+def declared_shapes(_infer: object, _options: object, _inputs: Specs, outputs: Specs) -> Shapes:
     """The shapes that the file declares."""
-    return tuple(spec.shape for spec in declared)
+    return tuple(spec.shape for spec in outputs)
 
 
 def custom_call(

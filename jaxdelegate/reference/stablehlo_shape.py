@@ -1,4 +1,4 @@
-"""StableHLO operators that move data, as the StableHLO specification defines them; the builtin DILATE.
+"""StableHLO operators that move data, as their specification defines them; the builtin DILATE.
 
 Sources beside it: kernels/stablehlo_pad.cc, kernels/dilate.cc.
 """
@@ -32,16 +32,15 @@ def check(holds: bool, what: str) -> None:
 # ---- RESHAPE, BROADCAST_IN_DIM, TRANSPOSE
 
 
-def reshaped_shape(_options: object, inputs: Specs, declared: Specs = ()) -> Shapes:
+def reshaped_shape(_infer: object, _options: object, inputs: Specs, outputs: Specs) -> Shapes:
     """The declared shape.
 
     Raises:
         ValueError: it holds another number of elements.
     """
-    for y in declared:
-        x = inputs[0]
-        check(math.prod(x.shape) == math.prod(y.shape), f"{x.shape} does not reshape to {y.shape}")
-    return tuple(spec.shape for spec in declared)
+    x, y = inputs[0].shape, outputs[0].shape
+    check(math.prod(x) == math.prod(y), f"{list(x)} does not reshape to {list(y)}")
+    return (y,)
 
 
 def reshape(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
@@ -50,16 +49,15 @@ def reshape(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple
 
 
 def broadcast_shape(
-    o: StablehloBroadcastInDimOptions, inputs: Specs, declared: Specs = ()
+    _infer: object, o: StablehloBroadcastInDimOptions, inputs: Specs, outputs: Specs
 ) -> Shapes:
     """The declared shape.
 
     Raises:
         ValueError: the input does not stretch to it.
     """
-    for y in declared:
-        _check_broadcast(inputs[0].shape, o.broadcast_dimensions, y.shape)
-    return tuple(spec.shape for spec in declared)
+    _check_broadcast(inputs[0].shape, o.broadcast_dimensions, outputs[0].shape)
+    return (outputs[0].shape,)
 
 
 def _check_broadcast(x: Shape, dims: Sequence[int], y: Shape) -> None:
@@ -97,11 +95,7 @@ def transpose(
     o: StablehloTransposeOptions, _inputs: Specs, _outputs: Specs, x: Array
 ) -> tuple[Array]:
     """Dimension i of the result is dimension permutation[i] of x."""
-    return (np.ascontiguousarray(x.transpose(o.permutation)).reshape(_permuted(x, o.permutation)),)
-
-
-def _permuted(x: Array, order: Sequence[int]) -> Shape:
-    return tuple(x.shape[d] for d in order)
+    return (x.transpose(o.permutation).copy(),)
 
 
 # ---- CONCATENATE
@@ -259,15 +253,15 @@ def dilate(
 # ---- IOTA
 
 
-def iota_shape(o: StablehloIotaOptions, _inputs: Specs, declared: Specs = ()) -> Shapes:
+def iota_shape(_infer: object, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> Shapes:
     """The declared shape.
 
     Raises:
         ValueError: it has no such dimension.
     """
-    for y in declared:
-        check(0 <= o.iota_dimension < len(y.shape), f"{o} is not for {y.shape}")
-    return tuple(spec.shape for spec in declared)
+    shape = outputs[0].shape
+    check(0 <= o.iota_dimension < len(shape), f"dimension {o.iota_dimension} of {list(shape)}")
+    return (shape,)
 
 
 def iota(o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> tuple[Array]:

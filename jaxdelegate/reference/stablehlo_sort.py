@@ -38,7 +38,7 @@ def sort(
 
 
 def _order(rows: list[Array], less: Apply) -> Array:
-    """Where each place's element comes from, [n, ...]: an element's place is how many precede it."""
+    """Where each place's element comes from, [n, ...]. An element's place: how many precede it."""
     n = len(rows[0])
     places = np.zeros(rows[0].shape, np.int64)
     position = np.arange(n).reshape(-1, *(1 for _ in rows[0].shape[1:]))

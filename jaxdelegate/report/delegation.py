@@ -45,7 +45,10 @@ class DelegationReport:
         """TFLite's line of how many operations run where."""
         n, m = len(self.delegated), len(self.left)
         if not n:
-            return f"No operations will run on {self.device}, and all {m} operations will run on the CPU."
+            return (
+                f"No operations will run on {self.device}, "
+                f"and all {m} operations will run on the CPU."
+            )
         parts = f"{self.n_partitions} partition{'s' if self.n_partitions > 1 else ''}"
         if not m:
             return f"All {n} operations will run on {self.device}, in {parts}."

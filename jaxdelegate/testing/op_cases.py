@@ -1,9 +1,9 @@
-"""Recorded operator cases: small models with inputs and another runtime's outputs, for any delegate.
+"""Recorded operator cases: small models with inputs and another runtime's outputs.
 
 A case is a folder with `model.tflite`, `data.npz` (`in_0`, `in_1`... and outputs by source:
-`litert_ref_0`, `litert_opt_0`, `litert_xnn_0`, `tf_0`...) and `meta.json` (`outputs`, `quantization`,
-`preferred_ref`, `nondeterministic`, `hybrid`). TFLite lets authors of delegates reuse its kernel tests;
-so do we: `check(case, through(lambda: [MyDelegate()]))`.
+`litert_ref_0`, `litert_opt_0`, `litert_xnn_0`, `tf_0`...) and `meta.json` (`outputs`,
+`quantization`, `preferred_ref`, `nondeterministic`, `hybrid`). TFLite lets authors of delegates
+reuse its kernel tests; so do we: `check(case, through(lambda: [MyDelegate()]))`.
 """
 
 import dataclasses
@@ -105,16 +105,15 @@ def check(case: OpCase, run: Run) -> None:
     """
     got, expected = run(case.model, case.inputs), case.expected
     assert len(got) == len(expected), f"{len(got)} outputs, expected {len(expected)}"
-    for i, (g, want) in enumerate(zip(got, expected, strict=True)):
+    for i, (result, want) in enumerate(zip(got, expected, strict=True)):
         if case.meta.get("nondeterministic"):
-            assert np.shape(g) == want.shape, (
-                f"output {i}: shape {np.shape(g)}, expected {want.shape}"
-            )
-            continue
-        tolerance, because = case.tolerance(i, want)
-        if want.dtype.kind in "SUO":
-            g, want = _strings(g), _strings(want)
-        assert_close([g], [want], tolerance=tolerance, because=because or _RECORDED)
+            shape = np.shape(result)
+            assert shape == want.shape, f"output {i}: shape {shape}, expected {want.shape}"
+        elif want.dtype.kind in "SUO":
+            assert_close([_strings(result)], [_strings(want)])
+        else:
+            tolerance, because = case.tolerance(i, want)
+            assert_close([result], [want], tolerance=tolerance, because=because or _RECORDED)
 
 
 def _strings(array: Any) -> np.ndarray:

@@ -92,8 +92,8 @@ def _assert_one(i: int, got: np.ndarray, want: np.ndarray, tolerance: Tolerance)
     with np.errstate(invalid="ignore"):
         error = np.where(same, 0.0, np.abs(g - w))
     largest = float(np.abs(w[np.isfinite(w)]).max(initial=0.0))
-    limit = tolerance.atol + tolerance.of_largest * largest
-    limit = limit + tolerance.rtol * np.where(finite, np.abs(w), 0.0)
+    base = tolerance.atol + tolerance.of_largest * largest
+    limit = base + tolerance.rtol * np.where(finite, np.abs(w), 0.0)
     worst = int(np.argmax(error - limit))
     assert error.flat[worst] <= limit.flat[worst], (
         f"output {i}: {int((error > limit).sum())} of {w.size} off, worst at "

@@ -91,7 +91,8 @@ PLACES = {
 }
 # What a CPU does in ways of its own: few products, one pixel, groups of one, few or many channels.
 WAYS = {
-    "deep": ((2, 7, 6, 8), (5, 3, 3, 8)),
+    "deep": ((2, 7, 6, 20), (5, 3, 3, 20)),
+    "narrow": ((2, 7, 6, 8), (5, 3, 3, 8)),
     "few": ((2, 8, 9, 3), (4, 3, 3, 3)),
     "gray": ((1, 9, 8, 1), (6, 5, 5, 1)),
     "pixel": ((2, 5, 7, 20), (6, 1, 1, 20)),
@@ -107,7 +108,7 @@ CONV_2D = [
     conv(f"{place}-{way}", *shapes, options)
     for place, options in PLACES.items()
     for way, shapes in WAYS.items()
-    if place in ("same", "same-2") or way in ("deep", "few", "groups", "deep-groups")
+    if place in ("same", "same-2") or way in ("deep", "narrow", "few", "groups", "deep-groups")
 ]
 CONV_2D += [
     *(
@@ -301,7 +302,7 @@ def test_constants_are_laid_out_ahead() -> None:
     x, w, b = case.arrays()
     with jax.enable_x64(True):
         prepared = lowered.prepare[1](w)
-        assert prepared.shape == (3, 3, 8, 5)
+        assert prepared.shape == (3, 3, 20, 5)
         case.check([np.asarray(y) for y in lowered.run(x, prepared, b)], case.run_reference())
 
 

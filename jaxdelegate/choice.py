@@ -1,0 +1,106 @@
+"""What a delegate takes of a host's plan: asked node by node, grouped, and reported.
+
+The course is that of delegates/utils/simple_delegate.cc (DelegatePrepare), the same for every host.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from jaxdelegate.partition import Subset, largest
+from jaxdelegate.report.delegation import DelegationReport, NodeReport
+from jaxdelegate.simple_delegate import DelegateContext, Node, SimpleDelegate
+
+_NOT_KEPT = "its partition is not among those that the options allow"
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """Nodes that another delegate already runs."""
+
+    delegate: str
+    nodes: tuple[Node, ...]
+
+
+Plan = Sequence[Node | Taken]
+Group = Callable[[AbstractSet[int]], Sequence[Subset]]  # positions in the plan -> its subsets
+
+
+def choose(
+    delegate: SimpleDelegate,
+    context: DelegateContext,
+    plan: Plan,
+    group: Group,
+    *,
+    subgraph: int = 0,
+    refused: Mapping[int, str] | None = None,
+) -> Sequence[Subset]:
+    """Ask a delegate about every node that is left, and tell it what came of the answers.
+
+    Args:
+        delegate: asked through `initialize`, `why_not` and `on_partitioned`.
+        context: the host's side.
+        plan: in execution order.
+        group: the host's partitioning of the plan for a choice of positions.
+        subgraph: the index of the subgraph, for the report.
+        refused: why the host cannot hand some nodes to any delegate, by position.
+
+    Returns:
+        The host's subsets for what the delegate takes.
+
+    Raises:
+        DelegationError: the delegate insists on every operator and cannot have it.
+    """
+    delegate.initialize(context)
+    refused = refused or {}
+    reasons = {
+        position: refused.get(position) or _reason(delegate, node)
+        for position, node in enumerate(plan)
+        if isinstance(node, Node)
+    }
+    supported = {position for position, reason in reasons.items() if reason is None}
+    options = delegate.options
+    chosen = largest(
+        group(supported),
+        most=options.max_delegated_partitions,
+        min_nodes=options.min_nodes_per_partition,
+    )
+    subsets = group(chosen)
+    rows = sorted(_rows(plan, subsets, reasons), key=lambda row: row.index)
+    device = getattr(delegate, "device_name", delegate.name)
+    delegate.on_partitioned(DelegationReport(delegate.name, device, tuple(rows), subgraph))
+    return subsets
+
+
+def _reason(delegate: SimpleDelegate, node: Node) -> str | None:
+    first = getattr(delegate.options, "first_delegate_node_index", 0)
+    last = getattr(delegate.options, "last_delegate_node_index", 2**31 - 1)
+    if not first <= node.index <= last:
+        return f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"
+    return delegate.why_not(node)
+
+
+def _rows(
+    plan: Plan, subsets: Iterable[Subset], reasons: Mapping[int, str | None]
+) -> Iterable[NodeReport]:
+    taken = [subset for subset in subsets if subset.is_delegated]
+    partitions = {i: number for number, subset in enumerate(taken) for i in subset.items}
+    for position, row in enumerate(plan):
+        if isinstance(row, Node):
+            yield _report(row, partitions.get(position), reasons[position] or _NOT_KEPT)
+        else:
+            yield from (_report(node, None, f"taken by {row.delegate}") for node in row.nodes)
+
+
+def _report(node: Node, partition: int | None, reason: str) -> NodeReport:
+    """One row of the report; the reason counts only for a node that stays."""
+    operator = node.operator
+    return NodeReport(
+        index=operator.index,
+        op=operator.name,
+        op_code=operator.builtin_code,
+        version=operator.version,
+        delegated=partition is not None,
+        reason=None if partition is not None else reason,
+        partition=partition,
+    )

@@ -1,0 +1,332 @@
+"""The C API of TFLite's interpreters as ctypes structures, and which interpreters have it so.
+
+Sources: core/c/common.h, core/c/c_api_types.h. Fields are only ever appended there.
+"""
+
+import ctypes
+import functools
+import importlib.metadata
+import sys
+from collections.abc import Collection, Iterable
+
+from jaxdelegate.errors import DelegationError
+
+OK, ERROR, DELEGATE_ERROR = 0, 1, 2  # TfLiteStatus
+INIT_FAILED = ctypes.c_void_p(-1).value  # TfLiteKernelInitFailed()
+ALLOW_DYNAMIC_TENSORS = 1  # TfLiteDelegateFlags
+NULL_HANDLE = -1  # kTfLiteNullBufferHandle
+AFFINE, BLOCKWISE, MULTI_AXIS = 1, 2, 3  # TfLiteQuantizationType
+
+# TfLiteAllocationType
+MMAP_RO, ARENA_RW, ARENA_RW_PERSISTENT, DYNAMIC, PERSISTENT_RO = 1, 2, 3, 4, 5
+CONSTANT = frozenset((MMAP_RO, PERSISTENT_RO))
+
+_STATUS = ctypes.c_int
+_POINTER = ctypes.c_void_p
+_INTS = ctypes.POINTER(ctypes.c_int)
+
+
+class Array(ctypes.Structure):
+    """TfLiteIntArray and TfLiteFloatArray: the elements follow the size."""
+
+    _fields_ = (("size", ctypes.c_int),)
+
+
+class QuantizationParams(ctypes.Structure):
+    """TfLiteQuantizationParams: the legacy pair for a whole tensor."""
+
+    _fields_ = (("scale", ctypes.c_float), ("zero_point", ctypes.c_int32))
+
+
+class Quantization(ctypes.Structure):
+    """TfLiteQuantization: `type` says what `params` points to."""
+
+    _fields_ = (("type", ctypes.c_int), ("params", _POINTER))
+
+
+class AffineQuantization(ctypes.Structure):
+    """TfLiteAffineQuantization."""
+
+    _fields_ = (
+        ("scale", _POINTER),
+        ("zero_point", _POINTER),
+        ("quantized_dimension", ctypes.c_int32),
+    )
+
+
+class BlockwiseQuantization(ctypes.Structure):
+    """TfLiteBlockwiseQuantization; scales and zero points are tensors."""
+
+    _fields_ = (
+        ("scale", ctypes.c_int32),
+        ("zero_point", ctypes.c_int32),
+        ("blocksize", ctypes.c_int32),
+        ("quantized_dimension", ctypes.c_int32),
+    )
+
+
+class MultiAxisQuantization(ctypes.Structure):
+    """TfLiteMultiAxisQuantization; scales and zero points are tensors."""
+
+    _fields_ = (
+        ("scales", ctypes.c_int32),
+        ("zero_points", ctypes.c_int32),
+        ("blocksize", ctypes.c_int32),
+        ("quantized_dimensions", _POINTER),
+    )
+
+
+class DimensionMetadata(ctypes.Structure):
+    """TfLiteDimensionMetadata; format 1: compressed rows."""
+
+    _fields_ = (
+        ("format", ctypes.c_int),
+        ("dense_size", ctypes.c_int),
+        ("array_segments", _POINTER),
+        ("array_indices", _POINTER),
+    )
+
+
+class Sparsity(ctypes.Structure):
+    """TfLiteSparsity."""
+
+    _fields_ = (
+        ("traversal_order", _POINTER),
+        ("block_map", _POINTER),
+        ("dim_metadata", _POINTER),
+        ("dim_metadata_size", ctypes.c_int),
+    )
+
+
+class Tensor(ctypes.Structure):
+    """TfLiteTensor."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("data", _POINTER),
+        ("dims", _POINTER),
+        ("params", QuantizationParams),
+        ("allocation_type", ctypes.c_int),
+        ("bytes", ctypes.c_size_t),
+        ("allocation", _POINTER),
+        ("name", ctypes.c_char_p),
+        ("delegate", _POINTER),
+        ("buffer_handle", ctypes.c_int),
+        ("data_is_stale", ctypes.c_bool),
+        ("is_variable", ctypes.c_bool),
+        ("quantization", Quantization),
+        ("sparsity", _POINTER),
+        ("dims_signature", _POINTER),
+    )
+
+
+class Node(ctypes.Structure):
+    """TfLiteNode."""
+
+    _fields_ = (
+        ("inputs", _POINTER),
+        ("outputs", _POINTER),
+        ("intermediates", _POINTER),
+        ("temporaries", _POINTER),
+        ("user_data", _POINTER),
+        ("builtin_data", _POINTER),
+        ("custom_initial_data", _POINTER),
+        ("custom_initial_data_size", ctypes.c_int),
+        ("delegate", _POINTER),
+        ("might_have_side_effect", ctypes.c_bool),
+    )
+
+
+INIT = ctypes.CFUNCTYPE(_POINTER, _POINTER, _POINTER, ctypes.c_size_t)
+FREE = ctypes.CFUNCTYPE(None, _POINTER, _POINTER)
+RUN = ctypes.CFUNCTYPE(_STATUS, _POINTER, _POINTER)  # prepare and invoke: (context, node)
+
+
+class Registration(ctypes.Structure):
+    """TfLiteRegistration."""
+
+    _fields_ = (
+        ("init", INIT),
+        ("free", FREE),
+        ("prepare", RUN),
+        ("invoke", RUN),
+        ("profiling_string", _POINTER),
+        ("builtin_code", ctypes.c_int32),
+        ("custom_name", ctypes.c_char_p),
+        ("version", ctypes.c_int),
+        ("registration_external", _POINTER),
+        ("async_kernel", _POINTER),
+        ("inplace_operator", ctypes.c_uint64),
+    )
+
+
+class DelegateParams(ctypes.Structure):
+    """TfLiteDelegateParams: what one delegate kernel replaces."""
+
+    _fields_ = (
+        ("delegate", _POINTER),
+        ("nodes_to_replace", _POINTER),
+        ("input_tensors", _POINTER),
+        ("output_tensors", _POINTER),
+    )
+
+
+class Context(ctypes.Structure):
+    """TfLiteContext. The functions about the graph are there only while a delegate prepares."""
+
+    _fields_ = (
+        ("tensors_size", ctypes.c_size_t),
+        ("GetExecutionPlan", ctypes.CFUNCTYPE(_STATUS, _POINTER, ctypes.POINTER(_POINTER))),
+        ("tensors", _POINTER),
+        ("impl_", _POINTER),
+        ("ResizeTensor", ctypes.CFUNCTYPE(_STATUS, _POINTER, _POINTER, _POINTER)),
+        ("ReportError", ctypes.CFUNCTYPE(None, _POINTER, ctypes.c_char_p)),
+        ("AddTensors", _POINTER),
+        (
+            "GetNodeAndRegistration",
+            ctypes.CFUNCTYPE(
+                _STATUS,
+                _POINTER,
+                ctypes.c_int,
+                ctypes.POINTER(ctypes.POINTER(Node)),
+                ctypes.POINTER(ctypes.POINTER(Registration)),
+            ),
+        ),
+        (
+            "ReplaceNodeSubsetsWithDelegateKernels",
+            ctypes.CFUNCTYPE(_STATUS, _POINTER, Registration, _POINTER, _POINTER),
+        ),
+        ("recommended_num_threads", ctypes.c_int),
+        ("GetExternalContext", _POINTER),
+        ("SetExternalContext", _POINTER),
+        ("allow_fp32_relax_to_fp16", ctypes.c_bool),
+        ("profiler", _POINTER),
+        ("AllocatePersistentBuffer", _POINTER),
+        ("AllocateBufferForEval", _POINTER),
+        ("RequestScratchBufferInArena", _POINTER),
+        ("GetScratchBuffer", _POINTER),
+        ("ResizeTensorExplicit", _POINTER),
+        (
+            "PreviewDelegatePartitioning",
+            ctypes.CFUNCTYPE(
+                _STATUS,
+                _POINTER,
+                _POINTER,
+                ctypes.POINTER(ctypes.POINTER(DelegateParams)),
+                _INTS,
+            ),
+        ),
+        ("GetTensor", _POINTER),
+        ("GetEvalTensor", _POINTER),
+        ("GetModelMetadata", _POINTER),
+        (
+            "AcquireSubgraphContext",
+            ctypes.CFUNCTYPE(_STATUS, _POINTER, ctypes.c_int, ctypes.POINTER(_POINTER)),
+        ),
+        ("ReleaseSubgraphContext", ctypes.CFUNCTYPE(_STATUS, _POINTER, ctypes.c_int)),
+    )
+
+
+PREPARE = ctypes.CFUNCTYPE(_STATUS, _POINTER, _POINTER)  # (context, delegate)
+FREE_HANDLE = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _INTS)
+
+
+class Delegate(ctypes.Structure):
+    """TfLiteDelegate."""
+
+    _fields_ = (
+        ("data_", _POINTER),
+        ("Prepare", PREPARE),
+        ("CopyFromBufferHandle", _POINTER),
+        ("CopyToBufferHandle", _POINTER),
+        ("FreeBufferHandle", FREE_HANDLE),
+        ("flags", ctypes.c_int64),
+        ("opaque_delegate_builder", _POINTER),
+    )
+
+
+# What the headers come to on 64-bit Linux and macOS; Windows' context has two members more.
+_SIZES: dict[type[ctypes.Structure], int] = {
+    Tensor: 112,
+    Node: 80,
+    Registration: 88,
+    Context: 200,
+    Delegate: 56,
+}
+
+# Package -> the first version whose C API was checked against these structures.
+_HOSTS = {"ai_edge_litert": (1, 4), "tensorflow": (2, 19)}
+_DISTRIBUTIONS = {"ai_edge_litert": "ai-edge-litert", "tensorflow": "tensorflow"}
+
+
+def check_host() -> None:
+    """Refuse interpreters whose structures may be others, before any of them is touched.
+
+    Raises:
+        DelegationError: the machine, or an interpreter in this process, is not supported.
+    """
+    _check(frozenset({*_HOSTS, "tflite_runtime"} & set(sys.modules)))
+
+
+@functools.cache
+def _check(loaded: Collection[str]) -> None:
+    wrong = {cls.__name__: size for cls, size in _SIZES.items() if ctypes.sizeof(cls) != size}
+    if wrong or sys.platform == "win32":
+        raise DelegationError(
+            "delegates enter stock interpreters on 64-bit Linux and macOS only; "
+            f"this is {sys.platform} with {8 * ctypes.sizeof(_POINTER)}-bit pointers. "
+            "jaxdelegate.Interpreter runs anywhere"
+        )
+    if "tflite_runtime" in loaded:
+        raise DelegationError(
+            "tflite_runtime is built for numpy 1 and cannot share a process with jax; use "
+            "ai_edge_litert >= 1.4 (the same Interpreter) or jaxdelegate.Interpreter"
+        )
+    for package in loaded:
+        version = importlib.metadata.version(_DISTRIBUTIONS[package])
+        if _numbers(version) < _HOSTS[package]:
+            oldest = ".".join(map(str, _HOSTS[package]))
+            raise DelegationError(
+                f"{package} {version}: delegates need {oldest} or newer, or jaxdelegate.Interpreter"
+            )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def elements(address: int | None, ctype: type = ctypes.c_int) -> list:
+    """The elements of a TfLiteIntArray (or TfLiteFloatArray) as a list; empty for a null pointer."""
+    if not address:
+        return []
+    size = Array.from_address(address).size
+    return list((ctype * size).from_address(address + ctypes.sizeof(Array)))  # type: ignore[operator]
+
+
+def int_array(values: Iterable[int]) -> ctypes.Array:
+    """A TfLiteIntArray of our own, for calls that only read it."""
+    listed = list(values)
+    return (ctypes.c_int * (1 + len(listed)))(len(listed), *listed)
+
+
+def allocated_int_array(values: Iterable[int]) -> int:
+    """The address of a TfLiteIntArray that the interpreter takes over and frees.
+
+    Raises:
+        MemoryError: there is none.
+    """
+    array = int_array(values)
+    address = _libc().malloc(ctypes.sizeof(array))
+    if not address:
+        raise MemoryError("malloc of a TfLiteIntArray")
+    ctypes.memmove(address, array, ctypes.sizeof(array))
+    return int(address)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    library.malloc.argtypes = (ctypes.c_size_t,)
+    return library

@@ -1,0 +1,259 @@
+"""TensorFlow's ParseExample and ParseExampleV2, in numpy: serialized tf.Example to tensors.
+
+Sources: kernels/parse_example/parse_example.cc, TensorFlow's parsing_ops.cc and example.proto.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.reference.kernel import Array, Infer
+
+_VARINT, _DELIMITED = 0, 2  # protobuf's wire types
+_FIXED_SIZES = {1: 8, 5: 4}
+_MAX_VARINT = 10  # bytes
+
+_Feature = tuple[int, list[bytes]]  # which list of the message Feature, and its encoded values
+_Example = dict[bytes, _Feature]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """How many features there are of each kind. Outputs come by kind, a feature in each group.
+
+    The groups: indices, values and shapes of the sparse ones, the dense ones, values and row splits
+    of the ragged ones.
+    """
+
+    n_sparse: int
+    n_dense: int
+    n_ragged: int = 0
+
+    def grouped(self, outputs: Sequence[Any]) -> list[Sequence[Any]]:
+        ends = np.cumsum([*[self.n_sparse] * 3, self.n_dense, self.n_ragged, self.n_ragged])
+        return [outputs[start:end] for start, end in zip((0, *ends), ends, strict=False)]
+
+
+def _layout_v1(inputs: Specs, outputs: Specs) -> _Layout:
+    """Inputs: examples, names, a key for each feature, a default for each dense one."""
+    n_sparse = (2 * len(outputs) - len(inputs) + 2) // 5
+    return _Layout(n_sparse, len(outputs) - 3 * n_sparse)
+
+
+def _layout_v2(inputs: Specs, _outputs: Specs) -> _Layout:
+    """Inputs: examples, names, keys of sparse, dense and ragged features, dense defaults."""
+    return _Layout(*(math.prod(spec.shape) for spec in inputs[2:5]))
+
+
+def parse_example_shapes(
+    _infer: Infer, _o: object, inputs: Specs, outputs: Specs
+) -> tuple[Shape | None, ...]:
+    """A dense feature has the shape that the file declares, for each example."""
+    return _shapes(_layout_v1(inputs, outputs), inputs[0].shape, outputs)
+
+
+def parse_example_v2_shapes(
+    _infer: Infer, _o: object, inputs: Specs, outputs: Specs
+) -> tuple[Shape | None, ...]:
+    """A dense feature has the shape that the file declares, for each example."""
+    return _shapes(_layout_v2(inputs, outputs), inputs[0].shape, outputs)
+
+
+def _shapes(layout: _Layout, batch: Shape, outputs: Specs) -> tuple[Shape | None, ...]:
+    *_, dense, _, _ = layout.grouped(outputs)
+    return (
+        *[None] * (2 * layout.n_sparse),
+        *[(len(batch) + 1,)] * layout.n_sparse,
+        *((*batch, *spec.shape[len(batch) :]) for spec in dense),
+        *[None] * layout.n_ragged,
+        *[(math.prod(batch) + 1,)] * layout.n_ragged,
+    )
+
+
+def parse_example(_o: object, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
+    """Version 1: every key is an input of its own.
+
+    Raises:
+        ValueError: an example that is damaged, or lacks what a dense feature needs.
+    """
+    layout = _layout_v1(inputs, outputs)
+    keys = [array.flat[0] for array in arrays[2 : 2 + layout.n_sparse + layout.n_dense]]
+    return _parse(layout, arrays[0], keys, arrays[2 + len(keys) :], outputs)
+
+
+def parse_example_v2(
+    _o: object, inputs: Specs, outputs: Specs, *arrays: Array
+) -> tuple[Array, ...]:
+    """Version 2: one input holds all keys of a kind.
+
+    Raises:
+        ValueError: an example that is damaged, or lacks what a dense feature needs.
+    """
+    keys = [key for array in arrays[2:5] for key in array.ravel()]
+    return _parse(_layout_v2(inputs, outputs), arrays[0], keys, arrays[5:], outputs)
+
+
+def _parse(
+    layout: _Layout,
+    serialized: Array,
+    keys: Sequence[bytes],
+    defaults: Sequence[Array],
+    outputs: Specs,
+) -> tuple[Array, ...]:
+    examples = [_read_example(message) for message in serialized.ravel()]
+    batch = serialized.shape
+    _, sparse_values, _, dense, ragged_values, splits = layout.grouped(outputs)
+    n_sparse, n_dense = layout.n_sparse, layout.n_dense
+    sparse = [
+        _sparse([_values(e, key, spec.dtype) for e in examples], batch, spec.dtype)
+        for key, spec in zip(keys[:n_sparse], sparse_values, strict=True)
+    ]
+    dense_keys = keys[n_sparse : n_sparse + n_dense]
+    full = [
+        _dense([_values(e, key, spec.dtype) for e in examples], key, default, batch, spec)
+        for key, default, spec in zip(dense_keys, defaults, dense, strict=True)
+    ]
+    ragged = [
+        _ragged([_values(e, key, spec.dtype) for e in examples], spec.dtype, split.dtype)
+        for key, spec, split in zip(keys[n_sparse + n_dense :], ragged_values, splits, strict=True)
+    ]
+    by_kind = (*zip(*sparse, strict=True), full, *zip(*ragged, strict=True))
+    return tuple(array for kind in by_kind for array in kind)
+
+
+_Lists = Sequence[Array | None]  # of each example; None where it lacks the feature
+
+
+def _joined(lists: _Lists, dtype: np.dtype) -> tuple[Array, Array]:
+    """All values, and how many each example has."""
+    present = [np.zeros(0, dtype) if values is None else values for values in lists]
+    return np.concatenate([np.zeros(0, dtype), *present]), np.array([v.size for v in present], int)
+
+
+def _sparse(lists: _Lists, batch: Shape, dtype: np.dtype) -> tuple[Array, Array, Array]:
+    """Where each value stands, the values, and the shape that holds the longest list."""
+    values, counts = _joined(lists, dtype)
+    examples = np.repeat(np.arange(len(counts)), counts)
+    positions = np.arange(values.size) - (np.cumsum(counts) - counts)[examples]
+    indices = np.stack([examples, positions], axis=1)[:, 0 if batch else 1 :]
+    return indices.astype(np.int64), values, np.array([*batch, counts.max(initial=0)], np.int64)
+
+
+def _dense(lists: _Lists, key: bytes, default: Array, batch: Shape, spec: TensorSpec) -> Array:
+    """As many values as the shape holds, or the default."""
+    shape = spec.shape[len(batch) :]
+    if any(values is None for values in lists) and default.size == 0:
+        raise ValueError(f"an example lacks the feature {key!r}, which has no default")
+    rows = [default.reshape(-1) if values is None else values for values in lists]
+    wrong = next((row.size for row in rows if row.size != math.prod(shape)), None)
+    if wrong is not None:
+        raise ValueError(f"the feature {key!r} has {wrong} values, not {list(shape)}")
+    values, _ = _joined(rows, spec.dtype)
+    return values.reshape(*batch, *shape)
+
+
+def _ragged(lists: _Lists, dtype: np.dtype, split_dtype: np.dtype) -> tuple[Array, Array]:
+    """The values, and where each example's begin, with the end of the last."""
+    values, counts = _joined(lists, dtype)
+    return values, np.cumsum([0, *counts]).astype(split_dtype)
+
+
+def _values(example: _Example, key: bytes, dtype: np.dtype) -> Array | None:
+    """A feature's values; None where the example lacks it or it says nothing."""
+    if key not in example:
+        return None
+    if dtype not in _LISTS:
+        raise TypeError(f"features are int64, float32 or strings, not {dtype}")
+    number, pieces = example[key]
+    wanted, decode = _LISTS[dtype]
+    if number != wanted:
+        raise ValueError(f"the feature {key!r} is not a list of {dtype}")
+    return decode(pieces)
+
+
+def _strings(pieces: list[bytes]) -> Array:
+    return np.array([*pieces, None], object)[:-1]
+
+
+def _floats(pieces: list[bytes]) -> Array:
+    return np.frombuffer(b"".join(pieces), "<f4")
+
+
+def _integers(pieces: list[bytes]) -> Array:
+    """Varints, one behind the other, each two's complement in 64 bits."""
+    data, at, values = b"".join(pieces), 0, []
+    while at < len(data):
+        value, at = _varint(data, at)
+        values.append(value)
+    return np.array(values, np.uint64).view(np.int64)
+
+
+# By dtype: the list of the message Feature that holds it, and what its encoded values mean.
+_LISTS: dict[np.dtype, tuple[int, Callable[[list[bytes]], Array]]] = {
+    np.dtype(object): (1, _strings),
+    np.dtype(np.float32): (2, _floats),
+    np.dtype(np.int64): (3, _integers),
+}
+
+
+def _read_example(message: bytes) -> _Example:
+    """Example { Features features = 1 }, Features { map<string, Feature> feature = 1 }."""
+    example: _Example = {}
+    for features in _pieces(message, 1):
+        for entry in _pieces(features, 1):
+            key = [b"", *_pieces(entry, 1)][-1]
+            lists = [
+                (number, _pieces(values, 1))
+                for feature in _pieces(entry, 2)[-1:]
+                for number, values in _fields(feature)
+            ]
+            example.pop(key, None)  # the last entry of a key counts, even an empty one
+            if lists:
+                example[key] = lists[-1]
+    return example
+
+
+def _pieces(message: bytes, number: int) -> list[bytes]:
+    """What a message holds in one field: every occurrence, as it is encoded."""
+    return [piece for found, piece in _fields(message) if found == number]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Numbers and contents of a protobuf message's fields.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        end = at
+        if tag % 8 == _VARINT:
+            _, end = _varint(message, at)
+        elif tag % 8 == _DELIMITED:
+            size, at = _varint(message, at)
+            end = at + size
+        elif tag % 8 in _FIXED_SIZES:
+            end = at + _FIXED_SIZES[tag % 8]
+        else:
+            raise ValueError(f"a tf.Example holds a field of wire type {tag % 8}")
+        if end > len(message):
+            raise ValueError("a tf.Example ends within a field")
+        yield tag >> 3, message[at:end]
+        at = end
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of 64 bits, seven of them in each byte, and where it ends."""
+    value = 0
+    for i in range(_MAX_VARINT):
+        if at + i >= len(data):
+            raise ValueError("a tf.Example ends within a number")
+        value |= (data[at + i] & 0x7F) << 7 * i
+        if data[at + i] < 0x80:
+            return value % 2**64, at + i + 1
+    raise ValueError(f"a tf.Example holds a number of more than {_MAX_VARINT} bytes")

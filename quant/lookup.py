@@ -1,0 +1,249 @@
+"""Real functions of quantized tensors through tables. Its twin, for lookups, is jax_lookup.py.
+
+Sources: LUTPopulate and LUTLookup of kernels/internal/common.h; reference/integer_ops/
+{logistic,tanh}.h for int16.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.quant.multiplier import checked_log2
+
+# From float32 (or float64) reals to as many of the same dtype.
+RealFunction = Callable[[np.ndarray], np.ndarray]
+
+SEGMENTS = 512  # of the range of int16, 128 values each
+
+
+# ---- Real functions, each float32 operation rounded as in the C++ lambdas of the kernels.
+# Library functions are computed in float64 and rounded; the C library's float32 ones may differ
+# from that in the last bit, in rare cases.
+
+
+def _rounded(function: Any, x: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(function(x.astype(np.float64)), x.dtype)
+
+
+def exp(x: np.ndarray) -> np.ndarray:
+    """exp(x), for EXP and the int16 SOFTMAX (kernels/exp.cc, activations.cc)."""
+    return _rounded(np.exp, x)
+
+
+def one_over_one_plus(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + x), for the int16 SOFTMAX (kernels/activations.cc)."""
+    one = x.dtype.type(1)
+    return np.asarray(one / (one + x))
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), for LOGISTIC of 8 bits (kernels/activations.cc)."""
+    return one_over_one_plus(exp(-x))
+
+
+def tanh(x: np.ndarray) -> np.ndarray:
+    """tanh(x), for TANH of 8 bits (kernels/activations.cc)."""
+    return _rounded(np.tanh, x)
+
+
+def elu(x: np.ndarray) -> np.ndarray:
+    """x, or exp(x) - 1 below zero, for ELU (kernels/activations.cc)."""
+    return np.where(x < 0, _rounded(np.expm1, np.minimum(x, 0)), x)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """x / 2 * erfc(-x / sqrt(2)), for GELU (reference/gelu.h)."""
+    half, root = x.dtype.type(0.5), x.dtype.type(-math.sqrt(0.5))
+    return np.asarray(half * x * _rounded(np.vectorize(math.erfc, [np.float64]), x * root))
+
+
+def gelu_approximate(x: np.ndarray) -> np.ndarray:
+    """GELU's approximation by tanh (reference/gelu.h)."""
+    half, one, cubic, root = (x.dtype.type(c) for c in (0.5, 1, 0.044715, math.sqrt(2 / math.pi)))
+    return np.asarray(half * x * (one + tanh(root * (x + cubic * x * x * x))))
+
+
+def log(lowest: float) -> RealFunction:
+    """log(x), or `lowest` where x <= 0: LOG's least output (kernels/elementwise.cc)."""
+
+    def function(x: np.ndarray) -> np.ndarray:
+        return np.where(x <= 0, x.dtype.type(lowest), _rounded(np.log, x))
+
+    return function
+
+
+def rsqrt(largest: float) -> RealFunction:
+    """1 / sqrt(x), or `largest` where x <= 0, for RSQRT of int16 (kernels/elementwise.cc)."""
+
+    def function(x: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.where(x <= 0, x.dtype.type(largest), x.dtype.type(1) / np.sqrt(x))
+
+    return function
+
+
+# ---- Tables
+
+
+def lookup_table(
+    function: RealFunction,
+    input_scale: float,
+    input_zero_point: int,
+    output_scale: float,
+    output_zero_point: int,
+    dtype: np.dtype,
+    *,
+    real: type[np.floating] = np.float32,
+) -> np.ndarray:
+    """The table of `function` on all quantized inputs, for lut_lookup.
+
+    Reals beyond the output's range saturate; a NaN becomes the lowest 8 bit integer, and 0 in a
+    table of int16 (C++ leaves both undefined; NaN as its compilers do on x86-64).
+
+    Args:
+        function: from reals to reals, on whole arrays.
+        input_scale: real = scale * (q - zero_point), both sides.
+        input_zero_point: see input_scale.
+        output_scale: see input_scale.
+        output_zero_point: see input_scale.
+        dtype: of input and output: int8, uint8 or int16.
+        real: the type that everything is computed in; float64 only in the int16 SOFTMAX.
+
+    Returns:
+        [256] of the dtype, at the input's bits taken as uint8; or for int16 [513], at
+        every 128th input from -32768 to 32768.
+    """
+    build = _table_of_int16 if dtype == np.int16 else _table_of_8_bits
+    scales = real(input_scale), real(output_scale)
+    with np.errstate(all="ignore"):
+        return build(function, scales, (input_zero_point, output_zero_point), dtype)
+
+
+def _table_of_8_bits(
+    function: RealFunction, scales: tuple[Any, Any], zero_points: tuple[int, int], dtype: np.dtype
+) -> np.ndarray:
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    q = np.arange(256, dtype=np.uint8).view(dtype).astype(np.int64)
+    real = type(scales[0])
+    x = scales[0] * (q - zero_points[0]).astype(real)
+    steps = round_half_away(function(x) * (real(1) / scales[1])) + real(zero_points[1])
+    steps = np.minimum(np.where(steps >= low, steps, real(low)), real(high))
+    return steps.astype(dtype)
+
+
+def _table_of_int16(
+    function: RealFunction, scales: tuple[Any, Any], zero_points: tuple[int, int], _dtype: np.dtype
+) -> np.ndarray:
+    """Each value is moved by half the error that interpolation makes in the segment's middle."""
+    real = type(scales[0])
+    first, last, lowest, highest = (
+        scale * real(bound - point)
+        for scale, point in zip(scales, zero_points, strict=True)
+        for bound in (-32768, 32767)
+    )
+    step = (last - first) / real(SEGMENTS)
+    to_steps = real(65536) / (highest - lowest)
+    start = np.arange(SEGMENTS).astype(real) * step + first
+    following = np.arange(1, SEGMENTS + 1).astype(real) * step + first
+    value = round_half_away(function(start) * to_steps)
+    middle = round_half_away(function(start + step / real(2)) * to_steps)
+    interpolated = round_half_away((function(following) * to_steps + value) / real(2))
+    value = value - round_half_away((interpolated - middle) / real(2))
+    end = round_half_away(function(np.asarray([last], real)) * to_steps)
+    table = np.clip(np.concatenate([value, end]), real(-32768), real(32767))
+    return np.where(np.isnan(table), real(0), table).astype(np.int16)
+
+
+def round_half_away(x: np.ndarray | np.floating) -> np.ndarray:
+    """std::round. Not trunc(x + 0.5): the sum rounds 0.49999997 up to 1."""
+    whole = np.trunc(x)
+    return np.asarray(np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), whole))
+
+
+def lut_lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """The table's values at 8 bit integers, or at int16 ones, interpolated (LUTLookup)."""
+    if x.dtype != np.int16:
+        return np.asarray(table[x.view(np.uint8)])
+    wide = x.astype(np.int64)
+    index, offset = 256 + (wide >> 7), wide & 0x7F
+    base, following = table[index].astype(np.int64), table[index + 1].astype(np.int64)
+    slope = (following - base).astype(np.int16).astype(np.int64)  # wraps around
+    return (base + ((slope * offset + 64) >> 7)).astype(np.int16)
+
+
+# ---- LOGISTIC and TANH of int16
+
+
+def _sigmoid_table() -> np.ndarray:
+    """logistic(i / 24) in 16 bits, int64 [256]: sigmoid_table_uint16 of common.h.
+
+    Each value is raised by half of what linear interpolation loses in a segment's middle, by the
+    second derivative; the last one is the largest uint16.
+    """
+    y = 1 / (1 + np.exp(-np.arange(256) / 24))
+    lost = y * (1 - y) * (2 * y - 1) / 24**2 / 8
+    table = np.floor(65536 * (y + lost / 2) + 0.5).astype(np.int64)
+    table[-1] = 65535
+    return table
+
+
+SIGMOID_TABLE = _sigmoid_table()
+
+
+def int16_input_multiplier(input_scale: float, largest_exact_shift: int) -> tuple[int, int]:
+    """Multiplier and shift that logistic_int16 and tanh_int16 take for an input scale.
+
+    The table's steps are 1 / 24, so inputs become multiples of 1 / (3 * 4096); a multiplier of 0
+    stands for 3 * 2**shift, for scales that are powers of two.
+    Source: SigmoidPrepare and TanhPrepare in kernels/activations.cc.
+
+    Args:
+        input_scale: the input's.
+        largest_exact_shift: which shifts are taken from the scale itself: 0 in LOGISTIC (only a
+            scale of 2**-12), 1 in TANH (2**-11 too).
+    """
+    power, is_power_of_two = checked_log2(input_scale)
+    if is_power_of_two and 0 <= 12 + power <= largest_exact_shift:
+        return 0, 12 + power
+    real, shift = float(np.float32(input_scale)) * 4096.0 * 3.0, 0
+    while real <= 32767.0 / 2.0 and shift <= 30:
+        real, shift = real * 2.0, shift + 1
+    return int(real), shift
+
+
+def _table_steps(x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
+    """int64: the inputs as multiples of 1 / (3 * 4096), wrapped to int32 as there."""
+    if multiplier == 0:
+        multiplier, shift = 3 << shift, 0
+    half = 1 << (shift - 1) if shift > 0 else 0
+    scaled = (x.astype(np.int64) * multiplier + half).astype(np.int32)
+    return (scaled >> shift).astype(np.int64)
+
+
+def _interpolate(magnitude: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """SIGMOID_TABLE at magnitude / 2**bits, times 2**bits, and whether that is beyond its end."""
+    index, offset = magnitude >> bits, magnitude & ((1 << bits) - 1)
+    inside = np.minimum(index, 254)
+    base = SIGMOID_TABLE[inside]
+    return (base << bits) + offset * (SIGMOID_TABLE[inside + 1] - base), index >= 255
+
+
+def logistic_int16(x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
+    """LOGISTIC of int16, as Q0 (reference/integer_ops/logistic.h)."""
+    steps = _table_steps(x, multiplier, shift)
+    y, beyond = _interpolate(np.abs(steps), 9)
+    y = np.where(beyond, 0x7FFF << 10, y)
+    y = np.where(steps >= 0, y + (1 << 9), (1 << 25) - y + (1 << 9) - 1)
+    return (y >> 10).astype(np.int16)
+
+
+def tanh_int16(x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
+    """TANH of int16 as 2 * logistic(2 * x) - 1, as Q0 (reference/integer_ops/tanh.h)."""
+    steps = _table_steps(x, multiplier, shift)
+    y, beyond = _interpolate(np.abs(steps), 8)
+    y = np.where(beyond, 0xFFFF << 8, y) - (1 << 23)
+    y = np.where(steps >= 0, y, -y - 1) + (1 << 7)
+    return (y >> 8).astype(np.int16)
