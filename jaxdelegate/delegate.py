@@ -155,7 +155,6 @@ def _refuse_unbuilt(options: DelegateOptions) -> None:
         "inference_priority1",
         "compute_dtype",
         "accumulate_float32",
-        "quant_mode",
         "inference_preference",
         "serialization_dir",
         "model_token",

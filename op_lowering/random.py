@@ -40,7 +40,8 @@ _INTEGERS = frozenset(np.dtype(t) for t in (np.int32, np.uint32, np.int64, np.ui
 def _words64(words: jax.Array) -> jax.Array:
     """uint32 [2 n], low words first -> uint64 [n]."""
     low, high = words.reshape(-1, 2).astype(np.uint64).T
-    return low | high << jnp.uint64(32)
+    wide: jax.Array = low | high << jnp.uint64(32)
+    return wide
 
 
 def _words32(words: jax.Array) -> jax.Array:
@@ -87,7 +88,8 @@ def _skip(state: jax.Array, blocks: int) -> jax.Array:
 
 def _unit(words: jax.Array) -> jax.Array:
     """Reals in [0, 1) from 23 bits of each word: exact, as the kernel's by way of a mantissa is."""
-    return (words & jnp.uint32(0x7FFFFF)).astype(np.float32) * np.float32(2**-23)
+    reals: jax.Array = (words & jnp.uint32(0x7FFFFF)).astype(np.float32) * np.float32(2**-23)
+    return reals
 
 
 def _why_not_generator(inputs: Specs) -> str | None:
@@ -218,7 +220,8 @@ def _unit64(words: jax.Array) -> jax.Array:
     """Reals in [0, 1), from 52 bits of two words, the high ones first: [2 n] -> float64 [n]."""
     high, low = words.reshape(-1, 2).astype(np.uint64).T
     mantissa = (high & jnp.uint64(0xFFFFF)) << jnp.uint64(32) | low
-    return mantissa.astype(np.float64) * np.float64(2**-52)
+    reals: jax.Array = mantissa.astype(np.float64) * np.float64(2**-52)
+    return reals
 
 
 MULTINOMIAL = OpRule(

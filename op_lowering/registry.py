@@ -222,6 +222,7 @@ RULES = table(
     # lookup
     lookup.EMBEDDING_LOOKUP_SPARSE,
     lookup.HASHTABLE_LOOKUP,
+    lookup.LSH_PROJECTION,
     # sparse
     sparse.DENSIFY,
     # recurrent

@@ -1,24 +1,16 @@
 """real = scale * (q - zero_point), both ways, and fake quantization. Its twin is jax_affine.py."""
 
-from typing import Any
-
-import ml_dtypes
 import numpy as np
 
-from jaxdelegate.quant.params import Quantization
-
-
-def integer_range(dtype: np.dtype) -> tuple[int, int]:
-    """The smallest and the largest integer of a dtype, packed ones included."""
-    info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
-    return int(info.min), int(info.max)
+from jaxdelegate.quant.params import Blockwise, Quantization, along_axis
+from jaxdelegate.quant.params import integer_range as integer_range
 
 
 def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """Scale (float32) and zero point (int32), shaped to broadcast with a tensor of this rank.
 
     Raises:
-        ValueError: the scales are blockwise, which this arithmetic does not know.
+        ValueError: the scales are blockwise: they are tensors, see dequantize_blocks.
     """
     if quantization.blockwise is not None:
         raise ValueError("blockwise scales are tensors of their own")
@@ -29,16 +21,18 @@ def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray
     )
     if not quantization.is_per_channel:
         return scale.reshape(()), zero_point.reshape(())
-    shape = [1] * rank
-    shape[quantization.quantized_dimension] = -1
-    return scale.reshape(shape), zero_point.reshape(shape)
+    axis = quantization.quantized_dimension
+    return along_axis(scale, rank, axis), along_axis(zero_point, rank, axis)
 
 
 def dequantize(q: np.ndarray, quantization: Quantization) -> np.ndarray:
-    """float32 reals. As kernels/internal/reference/dequantize.h: one rounding, in the product."""
+    """float32 reals: the exact product, rounded once, for integers of up to 32 bits.
+
+    As kernels/internal/reference/dequantize.h.
+    """
     scale, zero_point = along(quantization, q.ndim)
-    real: np.ndarray = scale * (q.astype(np.int32) - zero_point).astype(np.float32)
-    return np.asarray(real)
+    steps = q.astype(np.int64) - zero_point
+    return (scale.astype(np.float64) * steps.astype(np.float64)).astype(np.float32)
 
 
 def quantize(x: np.ndarray, quantization: Quantization, dtype: np.dtype) -> np.ndarray:
@@ -51,11 +45,136 @@ def quantize(x: np.ndarray, quantization: Quantization, dtype: np.dtype) -> np.n
     scale, zero_point = along(quantization, x.ndim)
     low, high = integer_range(dtype)
     with np.errstate(all="ignore"):
-        steps = _round_half_away(x.astype(np.float32) / scale)
+        steps = round_half_away(x.astype(np.float32) / scale)
         steps = np.where(steps > low - zero_point, steps, (low - zero_point).astype(np.float32))
         steps = np.minimum(steps, (high - zero_point).astype(np.float32))
     q: np.ndarray = steps.astype(np.int32) + zero_point
     return np.asarray(q, dtype)
+
+
+# ---- Scales as tensors
+
+
+def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwise) -> np.ndarray:
+    """The scales of a blockwise or multi-axis tensor, with the tensor's rank; also zero points.
+
+    A scale tensor of the tensor's rank says by its shape how large the blocks are. Another one is
+    read in C order: BlockwiseQuantization has scales for every row, `block_size` values of the last
+    dimension sharing one; MultiAxisQuantization has them along its dimensions, the last of which is
+    the blocked one if there are too few scales for each of its indices.
+    Sources: schema.fbs, EvalBlockwise4Bit in kernels/fully_connected.cc; no kernel of LiteRT reads
+    MultiAxisQuantization.
+
+    Args:
+        scales: the scale tensor, or the zero points.
+        shape: the quantized tensor's.
+        blockwise: says which dimensions have scales.
+
+    Returns:
+        `scales` of a shape that divides `shape`.
+
+    Raises:
+        ValueError: so many scales do not fit the shape.
+    """
+    rank, block_size = len(shape), blockwise.block_size
+    if scales.ndim == rank and all(k and n % k == 0 for n, k in zip(shape, scales.shape)):
+        return scales
+    dimensions = blockwise.quantized_dimensions or tuple(range(rank))
+    counts = [shape[d] for d in dimensions]
+    if scales.size != np.prod(counts) and block_size and counts[-1] % block_size == 0:
+        counts[-1] //= block_size
+    if scales.size != np.prod(counts):
+        raise ValueError(f"{scales.size} scales do not fit {list(shape)}, {blockwise}")
+    at = dict(zip(dimensions, counts, strict=True))
+    ordered = scales.reshape(counts).transpose(np.argsort(dimensions))
+    return ordered.reshape([at.get(d, 1) for d in range(rank)])
+
+
+def spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """One value for each block -> one for each element."""
+    for axis, (n, count) in enumerate(zip(shape, values.shape, strict=True)):
+        if count not in (1, n):
+            values = np.repeat(values, n // count, axis)
+    return values
+
+
+def dequantize_blocks(
+    q: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None, blockwise: Blockwise
+) -> np.ndarray:
+    """float32 reals of a blockwise or multi-axis tensor.
+
+    Args:
+        q: integers of up to 16 bits, any shape.
+        scales: float16 or float32, as the model has them; see block_scales.
+        zero_points: as many integers, or None.
+        blockwise: says which dimensions have scales.
+
+    Raises:
+        ValueError: so many scales do not fit the shape.
+    """
+    scale = spread(block_scales(scales, q.shape, blockwise), q.shape).astype(np.float32)
+    steps = q.astype(np.int32)
+    if zero_points is not None:
+        steps = steps - spread(block_scales(zero_points, q.shape, blockwise), q.shape)
+    return np.asarray(scale * steps.astype(np.float32))
+
+
+# ---- Floats on the fly, for hybrid kernels
+
+
+def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of finite floats as int8 in [-127, 127], x ~ scale * q.
+
+    Source: PortableSymmetricQuantizeFloats of reference/portable_tensor_utils.cc.
+
+    Args:
+        x: float32 [..., n]; each [n] is a row, with a scale of its own.
+
+    Returns:
+        int8 [..., n], and the scales, float32 [...]; 1 for a row of zeros.
+    """
+    extent = np.max(np.abs(x), -1, keepdims=True, initial=0).astype(np.float32)
+    empty = extent == 0
+    with np.errstate(all="ignore"):
+        inverse = np.where(empty, np.float32(0), np.float32(127) / extent)
+        steps = round_half_away(x * inverse)
+    scale = np.where(empty, np.float32(1), extent / np.float32(127))
+    return np.clip(steps, -127, 127).astype(np.int8), scale[..., 0]
+
+
+def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of finite floats as int8, x ~ scale * (q - offset).
+
+    Source: PortableAsymmetricQuantizeFloats of reference/portable_tensor_utils.cc.
+
+    Args:
+        x: float32 [..., n]; each [n] is a row, with a scale and an offset of its own.
+
+    Returns:
+        int8 [..., n], the scales, float32 [...], and the offsets, int32 [...]; 1 and 0 for a row
+        of zeros.
+    """
+    low = np.min(x, -1, keepdims=True, initial=0).astype(np.float64)
+    high = np.max(x, -1, keepdims=True, initial=0).astype(np.float64)
+    empty = low == high
+    with np.errstate(all="ignore"):
+        exact = np.where(empty, 1.0, (high - low) / 255.0)
+        scale, offset = exact.astype(np.float32), _nudged_offset(low / exact, high / exact)
+        steps = round_half_away(offset.astype(np.float32) + x * (np.float32(1) / scale))
+    q = np.where(empty, 0, np.clip(steps, -128, 127)).astype(np.int8)
+    offset = np.where(empty, 0, offset).astype(np.int32)
+    return q, scale[..., 0], offset[..., 0]
+
+
+def _nudged_offset(low_steps: np.ndarray, high_steps: np.ndarray) -> np.ndarray:
+    """The integer for 0, from whichever end of the range loses less (float64)."""
+    from_low, from_high = -128.0 - low_steps, 127.0 - high_steps
+    lower_is_better = 128.0 + np.abs(low_steps) < 127.0 + np.abs(high_steps)
+    offset = np.where(lower_is_better, from_low, from_high)
+    return round_half_away(np.clip(offset, -128, 127))
+
+
+# ---- Floats on a grid
 
 
 def fake_quantize(
@@ -67,7 +186,7 @@ def fake_quantize(
         inverse = np.float32(1) / step
         inside = np.where(x > first, x, first)  # NaN becomes the first level
         inside = np.where(inside < last, inside, last)
-        return _round_half_away((inside - first) * inverse) * step + first
+        return round_half_away((inside - first) * inverse) * step + first
 
 
 def nudged_range(
@@ -82,11 +201,24 @@ def nudged_range(
     with np.errstate(all="ignore"):
         step = (np.float32(high) - np.float32(low)) / (last - first)
         zero = first - np.float32(low) / step
-        zero = np.float32(_round_half_away(np.clip(zero, first, last)))
+        zero = np.float32(round_half_away(np.clip(zero, first, last)))
         return (first - zero) * step, (last - zero) * step, step
 
 
-def _round_half_away(x: np.ndarray | np.float32) -> np.ndarray:
+def quantize_and_dequantize(x: np.ndarray, low: float, high: float, scale: float) -> np.ndarray:
+    """float32 `x`, clamped to [low, high], on steps of `scale` from `low`.
+
+    This is how TFLite's GPU delegate runs a quantized tensor as a float one.
+    Source: delegates/gpu/common/tasks/quantize_and_dequantize.cc. NaN becomes `low`.
+    """
+    first, last, step = np.float32(low), np.float32(high), np.float32(scale)
+    with np.errstate(all="ignore"):
+        inside = np.where(x > first, x, first)
+        inside = np.where(inside < last, inside, last)
+        return round_half_away((inside - first) / step) * step + first
+
+
+def round_half_away(x: np.ndarray | np.floating) -> np.ndarray:
     """std::round. Not trunc(x + 0.5): the sum rounds 0.49999997 up to 1."""
     whole = np.trunc(x)
     return np.asarray(np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), whole))

@@ -168,9 +168,7 @@ def _significand_and_power(
     fractional_bits = 31 - accumulator_bits
     quarter = rescale(ONE_QUARTER, 0, accumulator_bits)
     zeros_a = count_leading_zeros(a)
-    r_a = saturating_multiply_by_pot(
-        mul(saturating_multiply_by_pot(a, zeros_a - 1), SQRT_HALF), 1
-    )
+    r_a = saturating_multiply_by_pot(mul(saturating_multiply_by_pot(a, zeros_a - 1), SQRT_HALF), 1)
     power_a = saturating_add(
         saturating_multiply_by_pot(input_integer_bits - zeros_a, fractional_bits), quarter
     )

@@ -59,9 +59,7 @@ def multiply_by_quantized_multiplier(
         return wrap(product >> right, np.dtype(np.int32))
     left, right = np.maximum(wide(shift), 0), np.maximum(-wide(shift), 0)
     shifted = wrap(wide(x) << left, np.dtype(np.int32))
-    return rounding_divide_by_pot(
-        saturating_rounding_doubling_high_mul(shifted, multiplier), right
-    )
+    return rounding_divide_by_pot(saturating_rounding_doubling_high_mul(shifted, multiplier), right)
 
 
 def multiply_by_quantized_multiplier_64(
@@ -80,9 +78,7 @@ def multiply_by_quantized_multiplier_64(
     multiplier = wide(multiplier)
     reduced = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
     right = 15 - wide(shift)
-    return wrap(
-        (wide(x) * reduced + (np.int64(1) << (right - 1))) >> right, np.dtype(np.int32)
-    )
+    return wrap((wide(x) * reduced + (np.int64(1) << (right - 1))) >> right, np.dtype(np.int32))
 
 
 def multiply_smaller_than_one(

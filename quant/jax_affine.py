@@ -1,48 +1,159 @@
-"""The jax twin of affine.py: the same functions on traced arrays, equal bit for bit."""
+"""The jax twin of affine.py: the same functions on traced arrays, equal bit for bit.
+
+Needs 64-bit types: float32 steps that XLA would merge or approximate are done in float64, where
+they are exact or round to the same float32. XLA's CPU code takes denormal numbers for zeros, which
+affine.py does not.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.quant.affine import along, integer_range, nudged_range
-from jaxdelegate.quant.params import Quantization
+from jaxdelegate.quant.affine import along, block_scales, nudged_range
+from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
+
+_Real = jax.Array | np.ndarray | np.floating
+
+
+def _round_half_away(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
+
+
+def _as_float32(x: jax.Array) -> jax.Array:
+    """A float64 value rounded to float32's precision; a conversion there and back may vanish."""
+    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
+
+
+def _quotient(x: _Real, y: _Real) -> jax.Array:
+    """The float32 quotient of float32 values, in float64.
+
+    XLA replaces x / (a constant) by x * (1 / constant), and float32 division is approximate on
+    some GPUs. In float64 either still rounds to the float32 quotient: a quotient of two float32
+    stays 2**-49 away from the middle between two float32, and the error is below 2**-51.
+    """
+    return _as_float32(jnp.asarray(x, np.float64) / jnp.asarray(y, np.float64))
+
+
+def _product(x: jax.Array, y: _Real) -> jax.Array:
+    """The float32 product of float32 values in float64: not to be fused with a sum."""
+    return _as_float32(x.astype(np.float64) * jnp.asarray(y, np.float64))
 
 
 def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
     """float32 reals; see affine.dequantize."""
     scale, zero_point = along(quantization, q.ndim)
-    return jnp.asarray(scale) * (q.astype(np.int32) - jnp.asarray(zero_point)).astype(np.float32)
+    if q.dtype.itemsize <= 2:  # exact in float32 up to the product
+        steps = q.astype(np.int32) - jnp.asarray(zero_point)
+        return jnp.asarray(scale) * steps.astype(np.float32)
+    steps = q.astype(np.int64) - jnp.asarray(zero_point.astype(np.int64))
+    return (jnp.asarray(scale.astype(np.float64)) * steps.astype(np.float64)).astype(np.float32)
 
 
 def quantize(x: jax.Array, quantization: Quantization, dtype: np.dtype) -> jax.Array:
-    """Integers of `dtype`; see affine.quantize. Needs 64-bit types.
-
-    XLA replaces x / (a constant) by x * (1 / constant). In float64 that still rounds to the float32
-    quotient: a quotient of two float32 stays 2**-49 away from the middle between two float32, and
-    the error is below 2**-51.
-    """
+    """Integers of `dtype`; see affine.quantize."""
     scale, zero_point = along(quantization, x.ndim)
     low, high = (
         jnp.asarray((bound - zero_point).astype(np.float32)) for bound in integer_range(dtype)
     )
-    quotient = x.astype(np.float64) / jnp.asarray(scale.astype(np.float64))
-    steps = lax.round(quotient.astype(np.float32), lax.RoundingMethod.AWAY_FROM_ZERO)
+    steps = _round_half_away(_quotient(x, scale).astype(np.float32))
     steps = jnp.minimum(jnp.where(steps > low, steps, low), high)
     return (steps.astype(np.int32) + jnp.asarray(zero_point)).astype(dtype)
+
+
+# ---- Scales as tensors
+
+
+def dequantize_blocks(
+    q: jax.Array,
+    scales: jax.Array | np.ndarray,
+    zero_points: jax.Array | np.ndarray | None,
+    blockwise: Blockwise,
+) -> jax.Array:
+    """float32 reals; see affine.dequantize_blocks. Scales and zero points may be traced."""
+    scale = _spread(jnp.asarray(scales), q.shape, blockwise).astype(np.float32)
+    steps = q.astype(np.int32)
+    if zero_points is not None:
+        steps = steps - _spread(jnp.asarray(zero_points), q.shape, blockwise).astype(np.int32)
+    return scale * steps.astype(np.float32)
+
+
+def _spread(values: jax.Array, shape: tuple[int, ...], blockwise: Blockwise) -> jax.Array:
+    """The scale tensor of block_scales, one value for each element."""
+    positions = block_scales(np.arange(values.size).reshape(values.shape), shape, blockwise)
+    spread = values.reshape(-1)[positions.reshape(-1)].reshape(positions.shape)
+    for axis, (n, count) in enumerate(zip(shape, positions.shape, strict=True)):
+        if count not in (1, n):
+            spread = jnp.repeat(spread, n // count, axis, total_repeat_length=n)
+    return jnp.broadcast_to(spread, shape)
+
+
+# ---- Floats on the fly, for hybrid kernels
+
+
+def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """int8 rows and their scales; see affine.symmetric_quantize."""
+    extent = jnp.max(jnp.abs(x), -1, keepdims=True, initial=0)
+    empty = extent == 0
+    divisor = jnp.where(empty, jnp.ones_like(extent), extent)
+    inverse = _quotient(np.float32(127), divisor)
+    steps = _round_half_away(_product(jnp.where(empty, jnp.zeros_like(x), x), inverse))
+    scale = jnp.where(empty, jnp.ones_like(inverse), _quotient(extent, np.float32(127)))
+    return jnp.clip(steps, -127, 127).astype(np.int8), scale[..., 0].astype(np.float32)
+
+
+def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """int8 rows, their scales and offsets; see affine.asymmetric_quantize."""
+    low = jnp.min(x, -1, keepdims=True, initial=0).astype(np.float64)
+    high = jnp.max(x, -1, keepdims=True, initial=0).astype(np.float64)
+    empty = low == high
+    exact = jnp.where(empty, jnp.ones_like(low), _divided_by_255(high - low))
+    offset = _nudged_offset(low / exact, high / exact)
+    offset = jnp.where(empty, jnp.zeros_like(offset), offset)
+    scale = _as_float32(exact)
+    moved = _as_float32(offset + _product(x, _quotient(np.float32(1), scale)))
+    q = jnp.clip(_round_half_away(moved), -128, 127).astype(np.int8)
+    return q, scale[..., 0].astype(np.float32), offset[..., 0].astype(np.int32)
+
+
+def _divided_by_255(x: jax.Array) -> jax.Array:
+    """The float64 quotient; of a constant divisor XLA would take the rounded inverse."""
+    return x / lax.optimization_barrier(jnp.full_like(x, 255))
+
+
+def _nudged_offset(low_steps: jax.Array, high_steps: jax.Array) -> jax.Array:
+    from_low, from_high = -128.0 - low_steps, 127.0 - high_steps
+    lower_is_better = 128.0 + jnp.abs(low_steps) < 127.0 + jnp.abs(high_steps)
+    offset = jnp.where(lower_is_better, from_low, from_high)
+    return _round_half_away(jnp.clip(offset, -128, 127))
+
+
+# ---- Floats on a grid
 
 
 def fake_quantize(
     x: jax.Array, low: float, high: float, num_bits: int, *, narrow_range: bool
 ) -> jax.Array:
-    """float32 `x` on 2**num_bits levels; see affine.fake_quantize. Needs 64-bit types."""
+    """float32 `x` on 2**num_bits levels; see affine.fake_quantize."""
     first, last, step = nudged_range(low, high, num_bits, narrow_range=narrow_range)
     with np.errstate(divide="ignore"):
         inverse = np.float32(1) / step
+    steps = _round_half_away((_clamp(x, first, last) - first) * inverse)
+    return _on_grid(steps, first, step)
+
+
+def quantize_and_dequantize(x: jax.Array, low: float, high: float, scale: float) -> jax.Array:
+    """float32 `x` on steps of `scale` from `low`; see affine.quantize_and_dequantize."""
+    first, last, step = np.float32(low), np.float32(high), np.float32(scale)
+    steps = _round_half_away(_quotient(_clamp(x, first, last) - first, step))
+    return _on_grid(steps, first, step)
+
+
+def _clamp(x: jax.Array, first: np.float32, last: np.float32) -> jax.Array:
+    """NaN becomes `first`."""
     inside = jnp.where(x > first, x, first)
-    inside = jnp.where(inside < last, inside, last)
-    level = lax.round((inside - first) * inverse, lax.RoundingMethod.AWAY_FROM_ZERO)
-    # In float32, product and sum become one fused operation, without the rounding between them.
-    offset = level.astype(np.float64) * np.float64(step)
-    offset = lax.reduce_precision(offset, exponent_bits=11, mantissa_bits=23)
-    return (offset + np.float64(first)).astype(np.float32)
+    return jnp.where(inside < last, inside, last)
+
+
+def _on_grid(steps: jax.Array, first: np.float32, step: np.float32) -> jax.Array:
+    return (_product(steps, step) + np.float64(first)).astype(np.float32)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.quant.affine import round_half_away
 from jaxdelegate.quant.multiplier import checked_log2
 
 # From float32 (or float64) reals to as many of the same dtype.
@@ -155,12 +156,6 @@ def _table_of_int16(
     end = round_half_away(function(np.asarray([last], real)) * to_steps)
     table = np.clip(np.concatenate([value, end]), real(-32768), real(32767))
     return np.where(np.isnan(table), real(0), table).astype(np.int16)
-
-
-def round_half_away(x: np.ndarray | np.floating) -> np.ndarray:
-    """std::round. Not trunc(x + 0.5): the sum rounds 0.49999997 up to 1."""
-    whole = np.trunc(x)
-    return np.asarray(np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), whole))
 
 
 def lut_lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:

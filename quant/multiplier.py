@@ -87,9 +87,7 @@ def downscale_multiplier(multiplier: int) -> int:
     return min((multiplier + (1 << 15)) >> 16, (1 << 15) - 1)
 
 
-def softmax_multiplier(
-    beta: float, input_scale: float, input_integer_bits: int
-) -> tuple[int, int]:
+def softmax_multiplier(beta: float, input_scale: float, input_integer_bits: int) -> tuple[int, int]:
     """Multiplier and shift from input steps to the exponent of a softmax, in Qm.31-m.
 
     Source: PreprocessSoftmaxScaling; SOFTMAX and LOG_SOFTMAX of 8 bits have 5 integer bits.

@@ -90,9 +90,7 @@ def channel_zero_points(quantization: Quantization, channels: int) -> np.ndarray
         ValueError: there are neither 0, 1 nor `channels` zero points.
     """
     points = quantization.zero_point.astype(np.int64)
-    return _for_channels(
-        points if points.size else np.zeros(1, np.int64), channels, "zero points"
-    )
+    return _for_channels(points if points.size else np.zeros(1, np.int64), channels, "zero points")
 
 
 def _for_channels(values: np.ndarray, channels: int, what: str) -> np.ndarray:

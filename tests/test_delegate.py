@@ -208,7 +208,6 @@ def test_platforms() -> None:
     "options",
     [
         {"compute_dtype": "float16"},
-        {"quant_mode": "integer"},
         {"serialization_dir": "/nowhere"},
         {"is_precision_loss_allowed": True},
     ],

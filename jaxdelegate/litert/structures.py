@@ -9,7 +9,7 @@ import importlib.metadata
 import sys
 from collections.abc import Collection, Iterable
 
-from jaxdelegate.errors import DelegationError
+from jaxdelegate.errors import InterpreterError
 
 OK, ERROR, DELEGATE_ERROR = 0, 1, 2  # TfLiteStatus
 INIT_FAILED = ctypes.c_void_p(-1).value  # TfLiteKernelInitFailed()
@@ -18,8 +18,7 @@ NULL_HANDLE = -1  # kTfLiteNullBufferHandle
 AFFINE, BLOCKWISE, MULTI_AXIS = 1, 2, 3  # TfLiteQuantizationType
 
 # TfLiteAllocationType
-MMAP_RO, ARENA_RW, ARENA_RW_PERSISTENT, DYNAMIC, PERSISTENT_RO = 1, 2, 3, 4, 5
-CONSTANT = frozenset((MMAP_RO, PERSISTENT_RO))
+MMAP_RO, DYNAMIC = 1, 4
 
 _STATUS = ctypes.c_int
 _POINTER = ctypes.c_void_p
@@ -254,46 +253,46 @@ _SIZES: dict[type[ctypes.Structure], int] = {
     Delegate: 56,
 }
 
-# Package -> the first version whose C API was checked against these structures.
+# Package -> the first version whose C API was compared with these structures.
 _HOSTS = {"ai_edge_litert": (1, 4), "tensorflow": (2, 19)}
-_DISTRIBUTIONS = {"ai_edge_litert": "ai-edge-litert", "tensorflow": "tensorflow"}
+_TOO_OLD = "tflite_runtime"
 
 
 def check_host() -> None:
     """Refuse interpreters whose structures may be others, before any of them is touched.
 
     Raises:
-        DelegationError: the machine, or an interpreter in this process, is not supported.
+        InterpreterError: the machine, or an interpreter in this process, is not supported.
     """
-    _check(frozenset({*_HOSTS, "tflite_runtime"} & set(sys.modules)))
+    _check(frozenset(sys.modules.keys() & {*_HOSTS, _TOO_OLD}))
 
 
 @functools.cache
-def _check(loaded: Collection[str]) -> None:
-    wrong = {cls.__name__: size for cls, size in _SIZES.items() if ctypes.sizeof(cls) != size}
-    if wrong or sys.platform == "win32":
-        raise DelegationError(
-            "delegates enter stock interpreters on 64-bit Linux and macOS only; "
-            f"this is {sys.platform} with {8 * ctypes.sizeof(_POINTER)}-bit pointers. "
-            "jaxdelegate.Interpreter runs anywhere"
+def _check(packages: Collection[str]) -> None:
+    if sys.platform == "win32" or any(ctypes.sizeof(cls) != n for cls, n in _SIZES.items()):
+        bits = 8 * ctypes.sizeof(_POINTER)
+        raise InterpreterError(
+            "Python delegates enter stock interpreters on 64-bit Linux and macOS, not on "
+            f"{sys.platform} with {bits} bits; jaxdelegate.Interpreter runs there too"
         )
-    if "tflite_runtime" in loaded:
-        raise DelegationError(
-            "tflite_runtime is built for numpy 1 and cannot share a process with jax; use "
-            "ai_edge_litert >= 1.4 (the same Interpreter) or jaxdelegate.Interpreter"
+    if _TOO_OLD in packages:
+        raise InterpreterError(
+            f"{_TOO_OLD} is built for numpy 1 and cannot live beside jax; its successor "
+            "ai_edge_litert >= 1.4 has the same Interpreter, and so has jaxdelegate"
         )
-    for package in loaded:
-        version = importlib.metadata.version(_DISTRIBUTIONS[package])
-        if _numbers(version) < _HOSTS[package]:
-            oldest = ".".join(map(str, _HOSTS[package]))
-            raise DelegationError(
-                f"{package} {version}: delegates need {oldest} or newer, or jaxdelegate.Interpreter"
+    for package in packages:
+        version, oldest = host_version(package), _HOSTS[package]
+        if tuple(map(int, version.split(".")[:2])) < oldest:
+            raise InterpreterError(
+                f"{package} {version} is too old for Python delegates: {oldest[0]}.{oldest[1]} or "
+                "newer is needed, or jaxdelegate.Interpreter"
             )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+def host_version(package: str) -> str:
+    """The version of an imported package that brings an interpreter."""
+    version = getattr(sys.modules[package], "__version__", None)
+    return version or importlib.metadata.version(package.replace("_", "-"))
 
 
 def elements(address: int | None, ctype: type = ctypes.c_int) -> list:

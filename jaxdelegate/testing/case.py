@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import NoOptions, Options, default_options
 from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes import known_shapes
+from jaxdelegate.passes import known_shapes, with_shape
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
@@ -87,6 +87,7 @@ class Case:
     tolerance: Tolerance | None = None
     because: str | None = None
     litert: str | None = None  # why stock LiteRT cannot run it; None: it can
+    output_quantization: Sequence[Quantization | None] | None = None  # one for each output
 
     def __str__(self) -> str:
         """The test id."""
@@ -102,15 +103,14 @@ class Case:
         inputs = tuple(None if a is None else _spec(f"in{i}", a) for i, a in enumerate(self.inputs))
         first = next(a.value.dtype for a in self.inputs if a is not None)
         dtypes = [np.dtype(d) for d in (self.outputs if self.outputs is not None else [first])]
-        declared = tuple(TensorSpec(f"out{i}", (), d) for i, d in enumerate(dtypes))
+        scales = self.output_quantization or [None] * len(dtypes)
+        declared = tuple(
+            TensorSpec(f"out{i}", (), dtype, scale)
+            for i, (dtype, scale) in enumerate(zip(dtypes, scales, strict=True))
+        )
         kernel = KERNELS[self.name]
         shapes = known_shapes(kernel, self.op_options, inputs, declared)  # type: ignore[arg-type]
-        outputs = tuple(
-            TensorSpec(
-                f"out{i}", () if s is None else tuple(int(n) for n in s), d, is_dynamic=s is None
-            )
-            for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
-        )
+        outputs = tuple(map(with_shape, declared, shapes))
         return inputs, outputs  # type: ignore[return-value]
 
     def arrays(self) -> list[np.ndarray | None]:
@@ -129,8 +129,8 @@ class Case:
         """
         import jax  # noqa: PLC0415 (this module is used by the reference's own tests, without jax)
 
-        context = context or LoweringContext(op_version=self.version)
         inputs, outputs = self.specs()
+        context = context or LoweringContext(op_version=self.version, quant_mode="integer")
         reason = rule.reason(context, self.op_options, inputs, outputs)
         assert reason is None, f"{self}: refused: {reason}"
         lowered = rule.lower(context, self.op_options, inputs, outputs)
@@ -159,7 +159,10 @@ class Case:
             None if a is None else _add(builder, spec, a)
             for spec, a in zip(inputs, self.inputs, strict=True)
         ]
-        results = [builder.tensor(spec.shape, spec.dtype, spec.name) for spec in outputs]
+        results = [
+            builder.tensor(spec.shape, spec.dtype, spec.name, quantization=spec.quantization)
+            for spec in outputs
+        ]
         builder.operator(self.name, tensors, results, self._written_options(), version=self.version)
         builder.outputs(*results)
         return builder.build()

@@ -1,0 +1,65 @@
+"""The jax twin of requantize.py: the same functions on traced arrays, equal bit for bit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.quant.jax_fixed_point import (
+    Integers,
+    multiply_by_quantized_multiplier,
+    multiply_by_quantized_multiplier_64,
+    wide,
+    wrap,
+)
+from jaxdelegate.quant.params import Quantization, along_axis, integer_range, tensor_zero_point
+from jaxdelegate.quant.requantize import rescale_multiplier
+
+_INT32 = np.dtype(np.int32)
+
+
+def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
+    """`x` in [low, high], as integers of `dtype`."""
+    return jnp.clip(wide(x), low, high).astype(dtype)
+
+
+def add_bias(accumulator: jax.Array, bias: jax.Array | np.ndarray | None) -> jax.Array:
+    """accumulator [..., channels] + bias [channels]; see requantize.add_bias."""
+    if bias is None:
+        return accumulator
+    values = jnp.asarray(bias).astype(accumulator.dtype)
+    return accumulator + jnp.broadcast_to(values, accumulator.shape)
+
+
+def requantize(
+    q: jax.Array, source: Quantization, target: Quantization, dtype: np.dtype
+) -> jax.Array:
+    """Integers of the source's scale as integers of the target's; see requantize.requantize."""
+    multiplier, shift = rescale_multiplier(source, target)
+    steps = wrap(wide(q) - tensor_zero_point(source), _INT32)
+    bounds = integer_range(dtype)
+    return requantize_accumulator(
+        steps, multiplier, shift, tensor_zero_point(target), bounds, dtype
+    )
+
+
+def requantize_accumulator(
+    accumulator: jax.Array,
+    multiplier: int | np.ndarray,
+    shift: int | np.ndarray,
+    zero_point: int,
+    bounds: tuple[int, int],
+    dtype: np.dtype,
+) -> jax.Array:
+    """Scale, add the zero point, clamp; see requantize.requantize_accumulator."""
+    multiply = (
+        multiply_by_quantized_multiplier_64
+        if accumulator.dtype == np.int64
+        else multiply_by_quantized_multiplier
+    )
+    multiplier, shift = (_for_last_axis(v, accumulator.ndim) for v in (multiplier, shift))
+    scaled = multiply(accumulator, multiplier, shift)
+    return clamp(scaled + np.int32(zero_point), *bounds, dtype)
+
+
+def _for_last_axis(values: int | np.ndarray, rank: int) -> Integers:
+    return along_axis(values, rank, -1) if isinstance(values, np.ndarray) and rank else values

@@ -1,0 +1,151 @@
+"""Integers of one scale as integers of another. Its twin is jax_requantize.py."""
+
+import numpy as np
+
+from jaxdelegate.quant.fixed_point import (
+    Integers,
+    multiply_by_quantized_multiplier,
+    multiply_by_quantized_multiplier_64,
+    wide,
+    wrap,
+)
+from jaxdelegate.quant.multiplier import quantize_multiplier, quantize_multipliers
+from jaxdelegate.quant.params import (
+    Quantization,
+    channel_scales,
+    integer_range,
+    tensor_scale,
+    tensor_zero_point,
+)
+
+_INT32 = np.dtype(np.int32)
+
+
+# ---- Multipliers
+
+
+def rescale_multiplier(
+    source: Quantization, target: Quantization, *, in_float32: bool = False
+) -> tuple[int, int]:
+    """Multiplier and shift of source scale / target scale.
+
+    Args:
+        source: of the input.
+        target: of the output.
+        in_float32: round the quotient to float32 first, as RELU, LEAKY_RELU, PRELU and ABS do
+            (kernels/activations.cc, elementwise.cc); QUANTIZE does not (kernels/quantize.cc).
+    """
+    if in_float32:
+        real = np.float32(tensor_scale(source)) / np.float32(tensor_scale(target))
+    else:
+        real = np.float64(tensor_scale(source)) / np.float64(tensor_scale(target))
+    return quantize_multiplier(float(real))
+
+
+def convolution_multipliers(
+    x: Quantization, w: Quantization, y: Quantization, channels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Multipliers and shifts, int32 [channels], of x scale * w scale / y scale.
+
+    The float32 scales are multiplied, then divided, in float64.
+    Source: PopulateConvolutionQuantizationParams in kernels/kernel_util.cc, for all convolutions of
+    int8 and int16, and FULLY_CONNECTED with a scale for each row (kernels/fully_connected.cc).
+
+    Raises:
+        ValueError: the filter has neither 1 nor `channels` scales, or the others not one.
+    """
+    product = tensor_scale(x) * channel_scales(w, channels).astype(np.float64)
+    return quantize_multipliers(product / tensor_scale(y))
+
+
+def product_multiplier(x: Quantization, w: Quantization, y: Quantization) -> tuple[int, int]:
+    """Multiplier and shift of x scale * w scale / y scale, one scale each.
+
+    The product is rounded to float32, the quotient is taken in float64: other low bits than
+    convolution_multipliers. Source: GetQuantizedConvolutionMultipler in kernels/kernel_util.cc, for
+    FULLY_CONNECTED with one filter scale, BATCH_MATMUL and convolutions of uint8.
+    """
+    product = np.float32(tensor_scale(x)) * np.float32(tensor_scale(w))
+    return quantize_multiplier(float(product) / tensor_scale(y))
+
+
+def float32_product_multiplier(
+    a: Quantization, b: Quantization, y: Quantization
+) -> tuple[int, int]:
+    """Multiplier and shift of a scale * b scale / y scale, all of it in float32.
+
+    Source: MUL in kernels/mul.cc, PRELU in kernels/activations.cc.
+    """
+    product = np.float32(tensor_scale(a)) * np.float32(tensor_scale(b))
+    return quantize_multiplier(float(product / np.float32(tensor_scale(y))))
+
+
+def bias_scale_fits(x: Quantization, w: Quantization, bias: Quantization, y: Quantization) -> bool:
+    """Whether the bias' scale is x scale * w scale, as the kernel takes for granted.
+
+    Source: GetQuantizedConvolutionMultipler in kernels/kernel_util.cc, which refuses a difference
+    of more than 0.02 output steps; where it is called without a bias, nothing is asked.
+    """
+    difference = abs(tensor_scale(x) * tensor_scale(w) - tensor_scale(bias))
+    return difference / tensor_scale(y) <= 0.02
+
+
+# ---- Data
+
+
+def clamp(x: Integers, low: Integers, high: Integers, dtype: np.dtype) -> np.ndarray:
+    """`x` in [low, high], as integers of `dtype`."""
+    return np.minimum(np.maximum(wide(x), low), high).astype(dtype)
+
+
+def add_bias(accumulator: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    """accumulator [..., channels] + bias [channels], of the accumulator's dtype; it wraps around.
+
+    Accumulators are int32, and int64 for int16 activations with an int64 bias.
+    """
+    if bias is None:
+        return accumulator
+    return wrap(wide(accumulator) + wide(bias), accumulator.dtype)
+
+
+def requantize(
+    q: np.ndarray, source: Quantization, target: Quantization, dtype: np.dtype
+) -> np.ndarray:
+    """Integers of the source's scale as integers of the target's, rounded and saturated.
+
+    As the reference kernel of QUANTIZE between int8, uint8, int16 and int32 (kernels/quantize.cc,
+    reference/requantize.h). Differences of an int32 input from its zero point wrap around.
+    """
+    multiplier, shift = rescale_multiplier(source, target)
+    steps = wrap(wide(q) - tensor_zero_point(source), _INT32)
+    low, high = integer_range(dtype)
+    return requantize_accumulator(
+        steps, multiplier, shift, tensor_zero_point(target), (low, high), dtype
+    )
+
+
+def requantize_accumulator(
+    accumulator: np.ndarray,
+    multiplier: Integers,
+    shift: Integers,
+    zero_point: int,
+    bounds: tuple[int, int],
+    dtype: np.dtype,
+) -> np.ndarray:
+    """How integer kernels end: scale the accumulator, add the zero point, clamp.
+
+    Args:
+        accumulator: int32, or int64, which has a multiplication of its own.
+        multiplier: one, or [channels] for the last dimension.
+        shift: as many.
+        zero_point: the output's.
+        bounds: the fused activation's (params.activation_range).
+        dtype: the output's.
+    """
+    multiply = (
+        multiply_by_quantized_multiplier_64
+        if accumulator.dtype == np.int64
+        else multiply_by_quantized_multiplier
+    )
+    scaled = wide(multiply(accumulator, multiplier, shift)) + zero_point
+    return clamp(wrap(scaled, _INT32), *bounds, dtype)
