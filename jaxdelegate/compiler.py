@@ -5,6 +5,7 @@ specs, and compiles ahead of time.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from jaxdelegate import float_view
 from jaxdelegate.errors import InterpreterError, LoweringError
 from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    Lowered,
+    LoweringContext,
+    OpRule,
+    Prepare,
+    first_reason,
+)
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes import gather, subgraph_specs
 from jaxdelegate.states import with_explicit_states
@@ -60,6 +69,11 @@ class LoweredPartition:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     states: tuple[int, ...]
+    stored: Mapping[int, TensorSpec]  # outside of the program, where `specs` is a float view
+
+    def outside(self, index: int) -> TensorSpec:
+        """A tensor's spec as hosts store it."""
+        return self.stored.get(index, self.specs[index])
 
     def value(self, weight: Weight) -> np.ndarray:
         """A weight's host array, prepared; made anew at every call: only one is in memory."""
@@ -73,9 +87,18 @@ class LoweredPartition:
             raise LoweringError(f"tensor {weight.tensor} is used as a weight but is not constant")
         return array
 
-    def call(self, weights: Mapping[Weight, Any], values: Sequence[Any]) -> tuple[Any, ...]:
-        """Outputs, then new states, for the values of `inputs`, then `states`. Pure; jit this."""
-        known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
+    def call(
+        self, weights: Mapping[Weight, Any], values: Sequence[Any], *, inside: bool = False
+    ) -> tuple[Any, ...]:
+        """Outputs, then new states, for the values of `inputs`, then `states`. Pure; jit this.
+
+        `inside` another program, quantized values come and go as the floats that they stand for.
+        """
+        entering = (*self.inputs, *self.states)
+        enter = (lambda value, _spec: value) if inside else float_view.enter
+        known: dict[int, Any] = {
+            i: enter(value, self.outside(i)) for i, value in zip(entering, values, strict=True)
+        }
 
         def value(source: int | Weight | None) -> Any:
             if source is None:
@@ -87,8 +110,20 @@ class LoweredPartition:
             with jax.named_scope(f"{step.operator.name}.{step.operator.index}"):
                 results = step.run(*map(value, step.inputs))
             self._check(step, results)
-            known.update(zip((*step.outputs, *step.states), results, strict=True))
-        return tuple(self._result(known, i) for i in (*self.outputs, *self.states))
+            written = (*step.outputs, *step.states)
+            known.update((i, self._simulated(i, y)) for i, y in zip(written, results, strict=True))
+        leave = (lambda value, _spec: value) if inside else float_view.leave
+        leaving = (*self.outputs, *self.states)
+        return tuple(leave(self._result(known, i), self.outside(i)) for i in leaving)
+
+    @functools.cached_property
+    def _read(self) -> frozenset[int | Weight | None]:
+        return frozenset(source for step in self.steps for source in step.inputs)
+
+    def _simulated(self, index: int, value: Any) -> Any:
+        """A quantized result that somebody here reads, back on its grid."""
+        is_read = index in self.stored and index in self._read
+        return float_view.simulate(value, self.stored[index]) if is_read else value
 
     def _result(self, known: Mapping[int, Any], index: int) -> Any:
         const = self.specs[index].const
@@ -132,6 +167,10 @@ def lower_partition(
     """
     steps: list[Step] = []
     preparations: dict[Weight, Prepare | None] = {}
+    stored: dict[int, TensorSpec] = {}
+    if context.quant_mode == "float_view":
+        stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
+        specs = {i: float_view.viewed(spec) for i, spec in specs.items()}
     for operator in operators:
         if operator.outputs and all(specs[i].const is not None for i in operator.outputs):
             continue
@@ -144,6 +183,7 @@ def lower_partition(
         tuple(i for i in inputs if i not in states),
         tuple(outputs),
         states,
+        stored,
     )
 
 
@@ -164,7 +204,10 @@ def _step(
     if reason is not None:
         raise LoweringError(f"node {operator.index} ({operator.name}) in a partition: {reason}")
     rule = RULES[operator.name]
-    lowered = rule.lower(context, operator.options, inputs, outputs)
+    if _is_identity(context, rule, inputs, outputs):
+        lowered: Function = _identity
+    else:
+        lowered = rule.lower(context, operator.options, inputs, outputs)
     prepared: Mapping[int, Prepare] = {}
     run: Function = lowered
     if isinstance(lowered, Lowered) and not raw_weights:
@@ -232,7 +275,29 @@ def why_not(
     rule = RULES.get(operator.name)
     if rule is None:
         return "custom operator without a rule" if operator.custom else "no rule lowers it yet"
+    present = [spec for spec in (*inputs, *outputs) if spec is not None]
+    if not context.enable_quant and any(spec.is_quantized for spec in present):
+        return "it is quantized, and enable_quant is off"
+    if context.quant_mode == "float_view":
+        reason = first_reason(*map(float_view.why_not, present))
+        if reason is not None:
+            return reason
+        inputs, outputs = float_view.viewed_all(inputs), float_view.viewed_all(outputs)
+    if _is_identity(context, rule, inputs, outputs):
+        return None
     return rule.reason(context, operator.options, inputs, outputs)
+
+
+def _is_identity(context: LoweringContext, rule: OpRule, inputs: Specs, outputs: Specs) -> bool:
+    """Whether the float view leaves nothing of the operator (QUANTIZE between two views)."""
+    if not rule.is_identity_in_float_view or context.quant_mode != "float_view":
+        return False
+    dtypes = {spec.dtype for spec in (*inputs[:1], *outputs) if spec is not None}
+    return dtypes == {np.dtype(np.float32)}
+
+
+def _identity(x: Any, *_rest: Any) -> tuple[Any]:
+    return (x,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +319,8 @@ class Callees:
         if any(t.is_variable for t in with_explicit_states(subgraph).subgraph.tensors):
             return f"subgraph {index} keeps state"
         try:
-            specs = subgraph_specs(subgraph, inputs, self.subgraphs)
+            given = None if inputs is None else self._as_stored(subgraph, inputs)
+            specs = subgraph_specs(subgraph, given, self.subgraphs)
         except InterpreterError as error:
             return str(error)
         by_index = dict(enumerate(specs))
@@ -275,9 +341,10 @@ class Callees:
         """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`."""
         subgraph = self.subgraphs[index]
         declared = gather([t.spec() for t in subgraph.tensors], subgraph.inputs)
-        constants = (
-            [spec.const for spec in inputs] if inputs is not None else [None] * len(declared)
-        )
+        constants = [
+            spec.const if spec.dtype == stored.dtype else None
+            for stored, spec in zip(declared, declared if inputs is None else inputs, strict=True)
+        ]
 
         def call(*arrays: Any) -> tuple[Any, ...]:
             given = tuple(
@@ -289,9 +356,19 @@ class Callees:
                 subgraph.operators, specs, subgraph.inputs, subgraph.outputs, self.in_context()
             )
             weights = {w: jnp.asarray(partition.value(w)) for w in partition.preparations}
-            return partition.call(weights, arrays)
+            return partition.call(weights, arrays, inside=True)
 
         return call
+
+    def _as_stored(self, subgraph: Subgraph, inputs: Specs) -> Specs:
+        """The caller's specs with the subgraph's dtypes: the caller may hold a float view."""
+        declared = gather([t.spec() for t in subgraph.tensors], subgraph.inputs)
+        return tuple(
+            dataclasses.replace(stored, shape=spec.shape, is_dynamic=spec.is_dynamic, const=None)
+            if stored.is_quantized and spec.dtype == np.float32
+            else spec
+            for stored, spec in zip(declared, inputs, strict=False)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,9 +377,12 @@ class Program:
 
     executable: Callable[..., Sequence[jax.Array]]
     weights: tuple[jax.Array, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    states: Mapping[int, TensorSpec]  # as hosts store them
 
     def __call__(self, values: Sequence[Any]) -> Sequence[jax.Array]:
-        """Run; returns before the device is done."""
+        """Run on the values of `inputs`, then `states`; returns before the device is done."""
         # An executable compiled under 64-bit types must be called under them too.
         with jax.enable_x64(True):
             return self.executable(*self.weights, *values)
@@ -314,17 +394,17 @@ class ResidentWeights:
     def __init__(self, device: jax.Device) -> None:
         """Begin empty, on `device`."""
         self.device = device
-        self._arrays: dict[Weight, tuple[np.ndarray, jax.Array]] = {}
+        self._arrays: dict[Weight, tuple[np.ndarray | None, jax.Array]] = {}
 
     def get(self, weight: Weight, partition: LoweredPartition) -> jax.Array:
         """The device array, moved there at its first use.
 
         A constant that was folded from shapes may change with a resize; it is replaced then.
         """
-        const = partition.constant(weight)
+        const = partition.outside(weight.tensor).const
         if weight in self._arrays:
             source, kept = self._arrays[weight]
-            if source is const or np.array_equal(source, const):
+            if source is const or np.array_equal(source, const):  # type: ignore[arg-type]
                 return kept
         resident: jax.Array = jax.device_put(partition.value(weight), self.device)
         self._arrays[weight] = (const, resident)
@@ -347,13 +427,14 @@ def compile_partition(partition: LoweredPartition, weights: ResidentWeights) -> 
     with jax.enable_x64(True), jax.default_device(weights.device):
         resident = tuple(weights.get(weight, partition) for weight in arguments)
         sharding = SingleDeviceSharding(weights.device)
-        live: list[Any] = [partition.specs[i] for i in (*partition.inputs, *partition.states)]
+        live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
         avals = [
             jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
             for a in [*resident, *live]
         ]
         executable = jax.jit(program).lower(*avals).compile()
-    return Program(executable, resident)
+    states = {i: dataclasses.replace(partition.outside(i), const=None) for i in partition.states}
+    return Program(executable, resident, partition.inputs, partition.outputs, states)
 
 
 def _split_weights(

@@ -174,7 +174,6 @@ class JaxKernel(SimpleDelegateKernel):
         """Belong to `delegate`."""
         self._delegate = delegate
         self._program: Program | None = None
-        self._partition: compiler.LoweredPartition | None = None
         self._constant_outputs: tuple[tuple[int, Any], ...] = ()
 
     def init(self, context: DelegateContext, params: DelegateParams) -> None:
@@ -187,8 +186,8 @@ class JaxKernel(SimpleDelegateKernel):
         self._constant_outputs = tuple((i, specs[i].const) for i in known)
         kept = _Kept.of(context, self._delegate)
         key = _program_key(context, node)
-        entry = kept.get(key)
-        if entry is None:
+        program = kept.get(key)
+        if program is None:
             partition = compiler.lower_partition(
                 [n.operator for n in node.nodes],
                 specs,
@@ -197,19 +196,18 @@ class JaxKernel(SimpleDelegateKernel):
                 self._delegate.context_for(node.nodes[0]),
             )
             program = compiler.compile_partition(partition, kept.weights)
-            entry = (partition, program)
-            kept.put(key, entry)
-        self._partition, self._program = entry
+            kept.put(key, program)
+        self._program = program
 
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """Dispatch the program; results stay on the device until the host wants them."""
-        partition, program = self._partition, self._program
-        if partition is None or program is None:
+        program = self._program
+        if program is None:
             raise RuntimeError("eval before prepare")
-        values = [context.value(i) for i in partition.inputs]
-        values += [_state(context, i, partition.specs[i]) for i in partition.states]
+        values = [context.value(i) for i in program.inputs]
+        values += [_state(context, i, spec) for i, spec in program.states.items()]
         results = program(values)
-        for index, result in zip((*partition.outputs, *partition.states), results, strict=True):
+        for index, result in zip((*program.outputs, *program.states), results, strict=True):
             context.assign(index, result)
         for index, value in self._constant_outputs:
             context.assign(index, value)
@@ -226,9 +224,7 @@ class _Kept:
 
     def __init__(self, device: jax.Device) -> None:
         self.weights = ResidentWeights(device)
-        self._programs: OrderedDict[Hashable, tuple[compiler.LoweredPartition, Program]] = (
-            OrderedDict()
-        )
+        self._programs: OrderedDict[Hashable, Program] = OrderedDict()
 
     @classmethod
     def of(cls, context: DelegateContext, delegate: JaxDelegate) -> "_Kept":
@@ -237,13 +233,13 @@ class _Kept:
             raise TypeError(f"context.shared[delegate] holds {type(kept).__name__}")
         return kept
 
-    def get(self, key: Hashable) -> tuple[compiler.LoweredPartition, Program] | None:
+    def get(self, key: Hashable) -> Program | None:
         if key in self._programs:
             self._programs.move_to_end(key)
         return self._programs.get(key)
 
-    def put(self, key: Hashable, entry: tuple[compiler.LoweredPartition, Program]) -> None:
-        self._programs[key] = entry
+    def put(self, key: Hashable, program: Program) -> None:
+        self._programs[key] = program
         while len(self._programs) > _PROGRAMS:
             self._programs.popitem(last=False)
 

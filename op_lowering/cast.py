@@ -188,6 +188,20 @@ def _lower_fake_quant(
 
 
 CAST = OpRule("CAST", CastOptions, 9, _why_not_cast, _lower_cast)
-DEQUANTIZE = OpRule("DEQUANTIZE", DequantizeOptions, 9, _why_not_dequantize, _lower_dequantize)
-QUANTIZE = OpRule("QUANTIZE", QuantizeOptions, 6, _why_not_quantize, _lower_quantize)
+DEQUANTIZE = OpRule(
+    "DEQUANTIZE",
+    DequantizeOptions,
+    9,
+    _why_not_dequantize,
+    _lower_dequantize,
+    is_identity_in_float_view=True,
+)
+QUANTIZE = OpRule(
+    "QUANTIZE",
+    QuantizeOptions,
+    6,
+    _why_not_quantize,
+    _lower_quantize,
+    is_identity_in_float_view=True,
+)
 FAKE_QUANT = OpRule("FAKE_QUANT", FakeQuantOptions, 2, _why_not_fake_quant, _lower_fake_quant)

@@ -6,6 +6,7 @@ from jaxdelegate.op_lowering import (
     comparison,
     control_flow,
     convolution,
+    custom,
     detection,
     elementwise,
     indexing,
@@ -34,6 +35,7 @@ from jaxdelegate.op_lowering import (
     stablehlo_shape,
     stablehlo_sort,
     stablehlo_window,
+    text,
     transpose_conv,
 )
 from jaxdelegate.op_lowering.rule import OpRule
@@ -225,6 +227,13 @@ RULES = table(
     lookup.LSH_PROJECTION,
     # sparse
     sparse.DENSIFY,
+    # text
+    text.SKIP_GRAM,
+    text.PARSE_EXAMPLE,
+    text.PARSE_EXAMPLE_V2,
+    # custom
+    custom.NUMERIC_VERIFY,
+    custom.HADAMARD_ROTATION,
     # recurrent
     lstm.LSTM,
     lstm.UNIDIRECTIONAL_SEQUENCE_LSTM,

@@ -61,6 +61,7 @@ class OpRule:
     """One TFLite operator: who it is, when it cannot be lowered, and how it is.
 
     `why_not` is total: it never raises, and what it lets pass `lower` lowers.
+    `is_identity_in_float_view`: it only changes how reals are stored (QUANTIZE, DEQUANTIZE).
     `arity` counts the leading inputs that must be there. `max_version` is the newest that LiteRT
     registers.
     """
@@ -72,6 +73,7 @@ class OpRule:
     lower: Lower
     states: States | None = None
     arity: int = 1
+    is_identity_in_float_view: bool = False
 
     def reason(
         self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs

@@ -32,7 +32,8 @@ def dequantize(q: np.ndarray, quantization: Quantization) -> np.ndarray:
     """
     scale, zero_point = along(quantization, q.ndim)
     steps = q.astype(np.int64) - zero_point
-    return (scale.astype(np.float64) * steps.astype(np.float64)).astype(np.float32)
+    real: np.ndarray = scale.astype(np.float64) * steps.astype(np.float64)
+    return real.astype(np.float32)
 
 
 def quantize(x: np.ndarray, quantization: Quantization, dtype: np.dtype) -> np.ndarray:
@@ -77,7 +78,7 @@ def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwis
         ValueError: so many scales do not fit the shape.
     """
     rank, block_size = len(shape), blockwise.block_size
-    if scales.ndim == rank and all(k and n % k == 0 for n, k in zip(shape, scales.shape)):
+    if scales.ndim == rank and not np.any(np.mod(shape, np.maximum(scales.shape, 1))):
         return scales
     dimensions = blockwise.quantized_dimensions or tuple(range(rank))
     counts = [shape[d] for d in dimensions]

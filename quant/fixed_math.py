@@ -129,7 +129,7 @@ def logistic(a: np.ndarray, integer_bits: int) -> np.ndarray:
 
 
 def tanh(a: np.ndarray, integer_bits: int) -> np.ndarray:
-    """tanh(a) of a Qm number, as Q0."""
+    """The tanh of a Qm number, as Q0."""
     minus_magnitude = np.where(a < 0, a, _sub(np.zeros_like(a), a))
     # The raw value of Qm, doubled, is one of Q(m + 1).
     y = one_minus_x_over_one_plus_x(exp_on_negative_values(minus_magnitude, integer_bits + 1))
@@ -164,7 +164,7 @@ def log_at_least_one(
 def _significand_and_power(
     a: np.ndarray, input_integer_bits: int, accumulator_bits: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """r (Q0) and n (Q of the accumulator) with a = r * 2**(n + 1/4)."""
+    """Significand r (Q0), power n (Q of the accumulator): a = r * 2**(n + 1/4)."""
     fractional_bits = 31 - accumulator_bits
     quarter = rescale(ONE_QUARTER, 0, accumulator_bits)
     zeros_a = count_leading_zeros(a)

@@ -103,10 +103,10 @@ def multiply_greater_than_one(
 
 
 def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> np.ndarray:
-    """a * b / 2**(bits - 1), ties upwards; the one overflow, lowest * lowest, saturates.
+    """The product a * b / 2**(bits - 1), ties upwards; its one overflow saturates.
 
-    The product of Qm and Qn is one of Q(m + n). gemmlowp adds half, or half less one step to a
-    negative product, and truncates, which is this rounding.
+    That is the lowest value squared. The product of Qm and Qn is one of Q(m + n). gemmlowp adds
+    half, or half less one step to a negative product, and truncates, which is this rounding.
     """
     dtype = dtype_of(a)
     bits = 8 * dtype.itemsize
@@ -115,7 +115,10 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> np.ndarra
 
 
 def saturating_doubling_high_mul(a: Integers, b: Integers) -> np.ndarray:
-    """a * b / 2**(bits - 1), towards zero (SaturatingDoublingHighMul, reference/hard_swish.h)."""
+    """The product a * b / 2**(bits - 1), towards zero, saturated.
+
+    Source: SaturatingDoublingHighMul of reference/hard_swish.h.
+    """
     dtype = dtype_of(a)
     bits = 8 * dtype.itemsize
     product = wide(a) * wide(b)
@@ -127,7 +130,7 @@ def saturating_doubling_high_mul(a: Integers, b: Integers) -> np.ndarray:
 
 
 def rounding_divide_by_pot(x: Integers, exponent: Integers) -> np.ndarray:
-    """x / 2**exponent, ties away from zero (gemmlowp's RoundingDivideByPOT).
+    """The quotient x / 2**exponent, ties away from zero (gemmlowp's RoundingDivideByPOT).
 
     Exponents beyond the dtype's value bits (which gemmlowp excludes, and HARD_SWISH on int16 can
     meet) give what its arithmetic gives: the mask of the remainder wraps around.
@@ -139,12 +142,15 @@ def rounding_divide_by_pot(x: Integers, exponent: Integers) -> np.ndarray:
 
 
 def saturating_left_shift(x: Integers, amount: Integers) -> np.ndarray:
-    """x * 2**amount, saturated (gemmlowp's ShiftLeft; SaturatingLeftShift of hard_swish.h)."""
+    """The product x * 2**amount, saturated.
+
+    Source: gemmlowp's ShiftLeft, SaturatingLeftShift of reference/hard_swish.h.
+    """
     return saturate(wide(x) << np.minimum(wide(amount), 32), dtype_of(x))
 
 
 def saturating_multiply_by_pot(x: Integers, exponent: Integers) -> np.ndarray:
-    """x * 2**exponent, saturated, or rounded where the exponent is negative.
+    """The product x * 2**exponent, saturated, or rounded where the exponent is negative.
 
     Source: SaturatingRoundingMultiplyByPOT of gemmlowp, ...POTParam of common.h.
     """
@@ -168,12 +174,12 @@ def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> np.nda
 
 
 def saturating_add(a: Integers, b: Integers) -> np.ndarray:
-    """a + b, saturated (gemmlowp's SaturatingAdd; SaturatingAddNonGemmlowp of common.h)."""
+    """The sum a + b, saturated (gemmlowp's SaturatingAdd; SaturatingAddNonGemmlowp of common.h)."""
     return saturate(wide(a) + wide(b), dtype_of(a))
 
 
 def saturating_sub(a: Integers, b: Integers) -> np.ndarray:
-    """a - b, saturated (SaturatingSub of common.h)."""
+    """The difference a - b, saturated (SaturatingSub of common.h)."""
     return saturate(wide(a) - wide(b), dtype_of(a))
 
 

@@ -118,7 +118,8 @@ def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 def _divided_by_255(x: jax.Array) -> jax.Array:
     """The float64 quotient; of a constant divisor XLA would take the rounded inverse."""
-    return x / lax.optimization_barrier(jnp.full_like(x, 255))
+    divisor: jax.Array = lax.optimization_barrier(jnp.full_like(x, 255))  # type: ignore[no-untyped-call]
+    return x / divisor
 
 
 def _nudged_offset(low_steps: jax.Array, high_steps: jax.Array) -> jax.Array:

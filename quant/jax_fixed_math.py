@@ -105,7 +105,7 @@ def logistic(a: jax.Array, integer_bits: int) -> jax.Array:
 
 
 def tanh(a: jax.Array, integer_bits: int) -> jax.Array:
-    """tanh(a) of a Qm number, as Q0."""
+    """The tanh of a Qm number, as Q0."""
     minus_magnitude = jnp.where(a < 0, a, -a)
     y = one_minus_x_over_one_plus_x(exp_on_negative_values(minus_magnitude, integer_bits + 1))
     return jnp.where(a == 0, jnp.zeros_like(a), jnp.where(a < 0, -y, y))

@@ -20,7 +20,7 @@ def wide(x: Integers) -> jax.Array:
     Raises:
         RuntimeError: 64-bit types are off; products would lose their high halves.
     """
-    if not jax.config.jax_enable_x64:
+    if jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
         raise RuntimeError("fixed-point arithmetic needs 64-bit types: jax.enable_x64(True)")
     return jnp.asarray(x).astype(np.int64)
 
@@ -103,7 +103,7 @@ def multiply_greater_than_one(
 
 
 def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
-    """a * b / 2**(bits - 1), ties upwards, saturated."""
+    """The product a * b / 2**(bits - 1), ties upwards, saturated."""
     dtype = dtype_of(a)
     value_bits = 8 * dtype.itemsize - 1
     product = (wide(a) * wide(b) + (1 << (value_bits - 1))) >> value_bits
@@ -111,7 +111,7 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array
 
 
 def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
-    """a * b / 2**(bits - 1), towards zero, saturated."""
+    """The product a * b / 2**(bits - 1), towards zero, saturated."""
     dtype = dtype_of(a)
     value_bits = 8 * dtype.itemsize - 1
     product = wide(a) * wide(b)
@@ -124,7 +124,7 @@ def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
 
 
 def rounding_divide_by_pot(x: Integers, exponent: Integers) -> jax.Array:
-    """x / 2**exponent, ties away from zero; see fixed_point.rounding_divide_by_pot."""
+    """The quotient x / 2**exponent, ties away from zero; see fixed_point.rounding_divide_by_pot."""
     dtype, x, exponent = dtype_of(x), wide(x), wide(exponent)
     mask = wide(wrap((jnp.int64(1) << exponent) - 1, dtype))
     threshold = (mask >> 1) + (x < 0).astype(np.int64)
@@ -132,12 +132,12 @@ def rounding_divide_by_pot(x: Integers, exponent: Integers) -> jax.Array:
 
 
 def saturating_left_shift(x: Integers, amount: Integers) -> jax.Array:
-    """x * 2**amount, saturated."""
+    """The product x * 2**amount, saturated."""
     return saturate(wide(x) << jnp.minimum(wide(amount), 32), dtype_of(x))
 
 
 def saturating_multiply_by_pot(x: Integers, exponent: Integers) -> jax.Array:
-    """x * 2**exponent, saturated, or rounded where the exponent is negative."""
+    """The product x * 2**exponent, saturated, or rounded where the exponent is negative."""
     up, down = _positive_part(exponent), _positive_part(-exponent)
     if _is_zero(down):
         return saturating_left_shift(x, up)
@@ -156,12 +156,12 @@ def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> jax.Ar
 
 
 def saturating_add(a: Integers, b: Integers) -> jax.Array:
-    """a + b, saturated."""
+    """The sum a + b, saturated."""
     return saturate(wide(a) + wide(b), dtype_of(a))
 
 
 def saturating_sub(a: Integers, b: Integers) -> jax.Array:
-    """a - b, saturated."""
+    """The difference a - b, saturated."""
     return saturate(wide(a) - wide(b), dtype_of(a))
 
 

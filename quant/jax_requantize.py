@@ -23,7 +23,7 @@ def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
 
 
 def add_bias(accumulator: jax.Array, bias: jax.Array | np.ndarray | None) -> jax.Array:
-    """accumulator [..., channels] + bias [channels]; see requantize.add_bias."""
+    """The sum accumulator [..., channels] + bias [channels]; see requantize.add_bias."""
     if bias is None:
         return accumulator
     values = jnp.asarray(bias).astype(accumulator.dtype)
@@ -56,8 +56,8 @@ def requantize_accumulator(
         if accumulator.dtype == np.int64
         else multiply_by_quantized_multiplier
     )
-    multiplier, shift = (_for_last_axis(v, accumulator.ndim) for v in (multiplier, shift))
-    scaled = multiply(accumulator, multiplier, shift)
+    rank = accumulator.ndim
+    scaled = multiply(accumulator, _for_last_axis(multiplier, rank), _for_last_axis(shift, rank))
     return clamp(scaled + np.int32(zero_point), *bounds, dtype)
 
 

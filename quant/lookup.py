@@ -30,7 +30,7 @@ def _rounded(function: Any, x: np.ndarray) -> np.ndarray:
 
 
 def exp(x: np.ndarray) -> np.ndarray:
-    """exp(x), for EXP and the int16 SOFTMAX (kernels/exp.cc, activations.cc)."""
+    """The exponential, for EXP and the int16 SOFTMAX (kernels/exp.cc, activations.cc)."""
     return _rounded(np.exp, x)
 
 
@@ -46,7 +46,7 @@ def logistic(x: np.ndarray) -> np.ndarray:
 
 
 def tanh(x: np.ndarray) -> np.ndarray:
-    """tanh(x), for TANH of 8 bits (kernels/activations.cc)."""
+    """The tanh, for TANH of 8 bits (kernels/activations.cc)."""
     return _rounded(np.tanh, x)
 
 
@@ -56,7 +56,7 @@ def elu(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """x / 2 * erfc(-x / sqrt(2)), for GELU (reference/gelu.h)."""
+    """GELU, x / 2 * erfc(-x / sqrt(2)) (reference/gelu.h)."""
     half, root = x.dtype.type(0.5), x.dtype.type(-math.sqrt(0.5))
     return np.asarray(half * x * _rounded(np.vectorize(math.erfc, [np.float64]), x * root))
 
@@ -68,7 +68,7 @@ def gelu_approximate(x: np.ndarray) -> np.ndarray:
 
 
 def log(lowest: float) -> RealFunction:
-    """log(x), or `lowest` where x <= 0: LOG's least output (kernels/elementwise.cc)."""
+    """The logarithm, or `lowest` where x <= 0: LOG's least output (kernels/elementwise.cc)."""
 
     def function(x: np.ndarray) -> np.ndarray:
         return np.where(x <= 0, x.dtype.type(lowest), _rounded(np.log, x))
@@ -81,7 +81,8 @@ def rsqrt(largest: float) -> RealFunction:
 
     def function(x: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return np.where(x <= 0, x.dtype.type(largest), x.dtype.type(1) / np.sqrt(x))
+            y = x.dtype.type(1) / np.sqrt(x)
+            return np.asarray(np.where(x <= 0, x.dtype.type(largest), y))
 
     return function
 
@@ -132,7 +133,7 @@ def _table_of_8_bits(
     x = scales[0] * (q - zero_points[0]).astype(real)
     steps = round_half_away(function(x) * (real(1) / scales[1])) + real(zero_points[1])
     steps = np.minimum(np.where(steps >= low, steps, real(low)), real(high))
-    return steps.astype(dtype)
+    return np.asarray(steps, dtype)
 
 
 def _table_of_int16(
@@ -155,7 +156,7 @@ def _table_of_int16(
     value = value - round_half_away((interpolated - middle) / real(2))
     end = round_half_away(function(np.asarray([last], real)) * to_steps)
     table = np.clip(np.concatenate([value, end]), real(-32768), real(32767))
-    return np.where(np.isnan(table), real(0), table).astype(np.int16)
+    return np.asarray(np.where(np.isnan(table), real(0), table), np.int16)
 
 
 def lut_lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -166,7 +167,7 @@ def lut_lookup(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     index, offset = 256 + (wide >> 7), wide & 0x7F
     base, following = table[index].astype(np.int64), table[index + 1].astype(np.int64)
     slope = (following - base).astype(np.int16).astype(np.int64)  # wraps around
-    return (base + ((slope * offset + 64) >> 7)).astype(np.int16)
+    return np.asarray(base + ((slope * offset + 64) >> 7), np.int16)
 
 
 # ---- LOGISTIC and TANH of int16
@@ -180,7 +181,7 @@ def _sigmoid_table() -> np.ndarray:
     """
     y = 1 / (1 + np.exp(-np.arange(256) / 24))
     lost = y * (1 - y) * (2 * y - 1) / 24**2 / 8
-    table = np.floor(65536 * (y + lost / 2) + 0.5).astype(np.int64)
+    table: np.ndarray = np.floor(65536 * (y + lost / 2) + 0.5).astype(np.int64)
     table[-1] = 65535
     return table
 
@@ -215,7 +216,7 @@ def _table_steps(x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
         multiplier, shift = 3 << shift, 0
     half = 1 << (shift - 1) if shift > 0 else 0
     scaled = (x.astype(np.int64) * multiplier + half).astype(np.int32)
-    return (scaled >> shift).astype(np.int64)
+    return np.asarray(scaled >> shift, np.int64)
 
 
 def _interpolate(magnitude: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:

@@ -43,7 +43,7 @@ def quantize_multipliers(
 
 def quantize_multiplier(real: float, *, single_rounding: bool = False) -> tuple[int, int]:
     """Multiplier and shift of one real; see quantize_multipliers."""
-    multiplier, shift = quantize_multipliers(np.float64(real), single_rounding=single_rounding)
+    multiplier, shift = quantize_multipliers(np.asarray(real), single_rounding=single_rounding)
     return int(multiplier), int(shift)
 
 

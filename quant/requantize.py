@@ -1,5 +1,7 @@
 """Integers of one scale as integers of another. Its twin is jax_requantize.py."""
 
+from typing import Any
+
 import numpy as np
 
 from jaxdelegate.quant.fixed_point import (
@@ -35,11 +37,8 @@ def rescale_multiplier(
         in_float32: round the quotient to float32 first, as RELU, LEAKY_RELU, PRELU and ABS do
             (kernels/activations.cc, elementwise.cc); QUANTIZE does not (kernels/quantize.cc).
     """
-    if in_float32:
-        real = np.float32(tensor_scale(source)) / np.float32(tensor_scale(target))
-    else:
-        real = np.float64(tensor_scale(source)) / np.float64(tensor_scale(target))
-    return quantize_multiplier(float(real))
+    real = _quotient(tensor_scale(source), tensor_scale(target))
+    return quantize_multiplier(float(np.float32(real)) if in_float32 else real)
 
 
 def convolution_multipliers(
@@ -55,7 +54,7 @@ def convolution_multipliers(
         ValueError: the filter has neither 1 nor `channels` scales, or the others not one.
     """
     product = tensor_scale(x) * channel_scales(w, channels).astype(np.float64)
-    return quantize_multipliers(product / tensor_scale(y))
+    return quantize_multipliers(_quotient(product, tensor_scale(y)))
 
 
 def product_multiplier(x: Quantization, w: Quantization, y: Quantization) -> tuple[int, int]:
@@ -66,7 +65,7 @@ def product_multiplier(x: Quantization, w: Quantization, y: Quantization) -> tup
     FULLY_CONNECTED with one filter scale, BATCH_MATMUL and convolutions of uint8.
     """
     product = np.float32(tensor_scale(x)) * np.float32(tensor_scale(w))
-    return quantize_multiplier(float(product) / tensor_scale(y))
+    return quantize_multiplier(_quotient(float(product), tensor_scale(y)))
 
 
 def float32_product_multiplier(
@@ -77,7 +76,7 @@ def float32_product_multiplier(
     Source: MUL in kernels/mul.cc, PRELU in kernels/activations.cc.
     """
     product = np.float32(tensor_scale(a)) * np.float32(tensor_scale(b))
-    return quantize_multiplier(float(product / np.float32(tensor_scale(y))))
+    return quantize_multiplier(float(_quotient(product, np.float32(tensor_scale(y)))))
 
 
 def bias_scale_fits(x: Quantization, w: Quantization, bias: Quantization, y: Quantization) -> bool:
@@ -87,7 +86,13 @@ def bias_scale_fits(x: Quantization, w: Quantization, bias: Quantization, y: Qua
     of more than 0.02 output steps; where it is called without a bias, nothing is asked.
     """
     difference = abs(tensor_scale(x) * tensor_scale(w) - tensor_scale(bias))
-    return difference / tensor_scale(y) <= 0.02
+    return bool(_quotient(difference, tensor_scale(y)) <= 0.02)
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    """Division that gives infinity or NaN for a divisor of 0, which no multiplier is made of."""
+    with np.errstate(all="ignore"):
+        return np.divide(x, y)
 
 
 # ---- Data
@@ -95,13 +100,13 @@ def bias_scale_fits(x: Quantization, w: Quantization, bias: Quantization, y: Qua
 
 def clamp(x: Integers, low: Integers, high: Integers, dtype: np.dtype) -> np.ndarray:
     """`x` in [low, high], as integers of `dtype`."""
-    return np.minimum(np.maximum(wide(x), low), high).astype(dtype)
+    return np.asarray(np.minimum(np.maximum(wide(x), low), high), dtype)
 
 
 def add_bias(accumulator: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """accumulator [..., channels] + bias [channels], of the accumulator's dtype; it wraps around.
+    """The sum accumulator [..., channels] + bias [channels], of the accumulator's dtype.
 
-    Accumulators are int32, and int64 for int16 activations with an int64 bias.
+    Accumulators are int32, and int64 for int16 activations with an int64 bias. It wraps around.
     """
     if bias is None:
         return accumulator

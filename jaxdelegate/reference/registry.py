@@ -6,6 +6,7 @@ from jaxdelegate.reference import (
     comparison,
     control_flow,
     convolution,
+    custom,
     detection,
     elementwise,
     indexing,
@@ -243,6 +244,9 @@ KERNELS: dict[str, Kernel] = {
         stablehlo.undeclared_shapes,
         inferred_shapes=parse_example.parse_example_v2_shapes,
     ),
+    # custom
+    "NumericVerify": Kernel(custom.numeric_verify, same_shape),
+    "aeq.hadamard_rotation": Kernel(custom.hadamard_rotation, same_shape),
     # sparse
     "DENSIFY": Kernel(sparse.densify, same_shape),
     # recurrent

@@ -146,3 +146,20 @@ class MaxPoolWithArgmaxOptions(TensorFlowPoolOptions):
 
     operators: ClassVar[tuple[str, ...]] = ("MaxPoolWithArgmax",)
     include_batch_in_index: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class HadamardRotationOptions(FlexbufferOptions):
+    """aeq.hadamard_rotation: the transform's size. Its kernel reads no other entry."""
+
+    operators: ClassVar[tuple[str, ...]] = ("aeq.hadamard_rotation",)
+    hadamard_size: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class NumericVerifyOptions(FlexbufferOptions):
+    """NumericVerify: how many quantization steps may lie between, and whether more is an error."""
+
+    operators: ClassVar[tuple[str, ...]] = ("NumericVerify",)
+    tolerance: float = 0.0
+    log_if_failed: bool = False

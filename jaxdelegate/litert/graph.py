@@ -1,0 +1,203 @@
+"""A stock interpreter's subgraph: its nodes, and what its tensors look like for the current shapes."""
+
+import ctypes
+import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+
+from jaxdelegate.choice import Taken
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.litert import structures
+from jaxdelegate.litert.nodes import PlanRow
+from jaxdelegate.litert.structures import Context, Tensor
+from jaxdelegate.litert.tensors import shape_of, spec_of
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes import gather, propagate
+from jaxdelegate.reading.operator_tables import called_subgraphs
+from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.simple_delegate import Node
+
+Specs = Sequence[TensorSpec]
+
+
+class TensorTable:
+    """The TfLiteTensors of a subgraph. The interpreter may move them between two calls of ours."""
+
+    def __init__(self, address: int) -> None:
+        """`address` is the TfLiteContext's."""
+        self.address = address
+        self._context = Context.from_address(address)
+
+    def __len__(self) -> int:
+        return int(self._context.tensors_size)
+
+    @property
+    def base(self) -> int:
+        """Where the first one lies."""
+        return int(self._context.tensors)
+
+    def __getitem__(self, index: int) -> Tensor:
+        """The tensor itself, not a copy; do not keep it."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"tensor {index} of {len(self)}")
+        return Tensor.from_address(self.base + index * ctypes.sizeof(Tensor))
+
+    def resize(self, index: int, shape: Shape) -> None:
+        """Give a tensor another shape, and other memory at the interpreter's next chance.
+
+        Raises:
+            InterpreterError: the interpreter refuses.
+        """
+        size = structures.allocated_int_array(shape)
+        tensor = ctypes.addressof(self[index])
+        if self._context.ResizeTensor(self.address, tensor, size) != structures.OK:
+            raise InterpreterError(f"tensor {index} cannot be resized to {list(shape)}")
+
+
+class Graph:
+    """One subgraph, as long as kernels of ours run in it.
+
+    The operators are read once, the shapes at every `update`. Shapes follow from the graph's inputs
+    by the reference kernels, whatever the file declares; where those cannot tell (operators that
+    call subgraphs, unknown custom ones, ones that refuse their inputs) the interpreter's own stand.
+    """
+
+    def __init__(
+        self, tensors: TensorTable, rows: Sequence[PlanRow], unreadable: dict[int, str], index: int
+    ) -> None:
+        """Take over what was read of the plan, and the tensors' static sides."""
+        self.tensors, self.rows, self.index = tensors, rows, index
+        self._unreadable = unreadable
+        self._operators = [op for row in rows for op in row.operators]
+        self._read = [spec_of(tensors[i]) for i in range(len(tensors))]
+        self._made = {i for op in self._operators for i in op.outputs}
+        self._touched = sorted(
+            {i for op in self._operators for i in (*op.inputs, *op.outputs) if i >= 0}
+        )
+        self._refused: dict[int, str] = {}
+        self._sources: tuple[int, ...] = ()
+        self._shapes: tuple[Shape, ...] | None = None
+        self.specs: Specs = ()
+        self.update()
+
+    # ---- shapes
+
+    def update(self) -> None:
+        """Propagate the shapes that the interpreter's tensors now have."""
+        if self._shapes is not None and self._live() == self._shapes:
+            return
+        base = [self._current(i) for i in range(len(self._read))]
+        self.specs, self._refused = propagated(self._operators, base)
+        # What propagation left as it was only the interpreter knows.
+        self._sources = tuple(
+            i for i in self._touched if self.specs[i] is base[i] and base[i].const is None
+        )
+        self._shapes = self._live()
+
+    def shapes(self) -> Hashable:
+        """The shapes that all the others follow from."""
+        return self._sources, self._shapes
+
+    def _live(self) -> tuple[Shape, ...]:
+        return tuple(shape_of(self.tensors[i]) for i in self._sources)
+
+    def _current(self, index: int) -> TensorSpec:
+        spec = self._read[index]
+        if spec.const is not None:
+            return spec
+        tensor = self.tensors[index]
+        shape, is_dynamic = shape_of(tensor), tensor.allocation_type == structures.DYNAMIC
+        # An input without elements is as good as a constant.
+        is_empty = 0 in shape and index not in self._made and not spec.is_variable
+        const = np.empty(shape, spec.dtype) if is_empty else None
+        return dataclasses.replace(spec, shape=shape, is_dynamic=is_dynamic, const=const)
+
+    def specs_behind(
+        self, operators: Sequence[Operator], inputs: Iterable[int]
+    ) -> tuple[Specs, Hashable]:
+        """Specs for a partition whose inputs are ready, and what they follow from.
+
+        By then the interpreter knows shapes that depend on data.
+        """
+        self.update()
+        others: dict[int, Shape] = {}
+        for i in inputs:
+            spec, shape = self.specs[i], shape_of(self.tensors[i])
+            if spec.const is None and (spec.is_dynamic or spec.shape != shape):
+                others[i] = shape
+        if not others:
+            return self.specs, self.shapes()
+        specs = list(self.specs)
+        for i, shape in others.items():
+            specs[i] = dataclasses.replace(specs[i], shape=shape, is_dynamic=False)
+        specs, _ = propagated(operators, specs)
+        return specs, (self.shapes(), tuple(sorted(others.items())))
+
+    # ---- nodes
+
+    def plan(self) -> list[Node | Taken]:
+        """The execution plan as delegates see it."""
+        rows: list[Node | Taken] = []
+        for row in self.rows:
+            nodes = self.nodes(row.operators, self.specs)
+            rows.append(nodes[0] if row.delegate is None else Taken(row.delegate, nodes))
+        return rows
+
+    def nodes(self, operators: Iterable[Operator], specs: Specs) -> tuple[Node, ...]:
+        """Operators with the specs of their tensors."""
+        return tuple(
+            Node(
+                operator,
+                gather(specs, operator.inputs),
+                gather(specs, operator.outputs),
+                gather(specs, operator.intermediates),
+            )
+            for operator in operators
+        )
+
+    def refused(self) -> dict[int, str]:
+        """Why some rows of the plan cannot be handed to any delegate, by position."""
+        reasons = {}
+        for position, row in enumerate(self.rows):
+            if row.delegate is None and (reason := self._why_not(row.operators[0])) is not None:
+                reasons[position] = reason
+        return reasons
+
+    def _why_not(self, operator: Operator) -> str | None:
+        unknown = self._unreadable.get(operator.index) or self._refused.get(operator.index)
+        if called_subgraphs(operator.options):  # first: such an operator refuses its shapes, too
+            return "stock interpreters do not show delegates the inputs of called subgraphs"
+        return unknown or self._why_not_kept(operator)
+
+    def _why_not_kept(self, operator: Operator) -> str | None:
+        """A sentence if the operator works on what only the interpreter can reach."""
+        kernel = KERNELS.get(operator.name)
+        if kernel is not None and kernel.initial_state is not None:
+            return "its random state is inside of the interpreter"
+        inputs, outputs = gather(self.specs, operator.inputs), gather(self.specs, operator.outputs)
+        if any(spec is not None and spec.dtype in HANDLES for spec in (*inputs, *outputs)):
+            return "what its handle stands for is inside of the interpreter"
+        if any(spec is not None and spec.dtype.hasobject for spec in outputs):
+            return "stock interpreters give delegates no memory for strings"
+        return None
+
+
+def propagated(operators: Sequence[Operator], specs: Specs) -> tuple[Specs, dict[int, str]]:
+    """Specs after propagation, and what each operator said that refuses its inputs, by its index.
+
+    The outputs of one that refuses stay as they are.
+    """
+    try:
+        return propagate(operators, specs), {}
+    except InterpreterError:
+        pass
+    refused: dict[int, str] = {}
+    for operator in operators:
+        try:
+            specs = propagate([operator], specs)
+        except InterpreterError as error:
+            refused[operator.index] = str(error)
+    return specs, refused

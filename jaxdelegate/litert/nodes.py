@@ -1,0 +1,162 @@
+"""The execution plan of a stock interpreter's subgraph as operator records.
+
+Everything here calls functions that a TfLiteContext has only while a delegate prepares.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from ai_edge_litert.schema_py_generated import BuiltinOperator
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.litert import params
+from jaxdelegate.litert.structures import (
+    OK,
+    Context,
+    Delegate,
+    DelegateParams,
+    Node,
+    Registration,
+    Tensor,
+    elements,
+    int_array,
+)
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.options import NoOptions, Options, custom_options
+from jaxdelegate.partition import Subset
+
+_NAMES = {code: name for name, code in vars(BuiltinOperator).items() if isinstance(code, int)}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRow:
+    """One node of the plan: an operator, or those that a delegate's kernel stands for."""
+
+    node: int  # as the interpreter counts
+    operators: tuple[Operator, ...]
+    delegate: str | None = None
+
+
+class PlanReader:
+    """Reads the plan of the subgraph that a delegate prepares for.
+
+    `unreadable` says of some operators, by node, why their options could not be read.
+    """
+
+    def __init__(self, address: int) -> None:
+        """`address` is the TfLiteContext's."""
+        self._address = address
+        self._context = Context.from_address(address)
+        self.unreadable: dict[int, str] = {}
+
+    def rows(self) -> tuple[PlanRow, ...]:
+        """The execution plan.
+
+        Raises:
+            InterpreterError: the interpreter does not show it.
+        """
+        plan = ctypes.c_void_p()
+        self._check(self._context.GetExecutionPlan(self._address, plan), "GetExecutionPlan")
+        return tuple(map(self._row, elements(plan.value)))  # later calls may replace the array
+
+    def subgraph_index(self) -> int:
+        """Which of the model's subgraphs this is; the interpreter only says it the other way."""
+        index = 0
+        while True:
+            with self._subgraph(index) as found:
+                if found == self._address:
+                    return index
+            index += 1
+
+    def partitions(self, rows: Sequence[PlanRow], chosen: Iterator[int]) -> list[Subset]:
+        """What the interpreter would make one kernel each of, if a delegate took these rows."""
+        positions = {row.node: position for position, row in enumerate(rows)}
+        wanted = int_array(rows[position].node for position in sorted(chosen))
+        found, count = ctypes.POINTER(DelegateParams)(), ctypes.c_int()
+        status = self._context.PreviewDelegatePartitioning(
+            self._address, ctypes.addressof(wanted), found, count
+        )
+        self._check(status, "PreviewDelegatePartitioning")
+        nodes = [elements(found[i].nodes_to_replace) for i in range(count.value)]
+        return [Subset(True, tuple(positions[n] for n in subset)) for subset in nodes]
+
+    def _row(self, index: int) -> PlanRow:
+        node, registration = self._node(index)
+        if registration.builtin_code != BuiltinOperator.DELEGATE:
+            return PlanRow(index, (self._operator(index, node, registration),))
+        name = _text(registration.custom_name) or "another delegate"
+        operators = (self._operator(i, *self._node(i)) for i in _replaced(node))
+        return PlanRow(index, tuple(operators), name)
+
+    def _operator(self, index: int, node: Node, registration: Registration) -> Operator:
+        code, inputs = registration.builtin_code, tuple(elements(node.inputs))
+        custom, data = code == BuiltinOperator.CUSTOM, b""
+        name = _text(registration.custom_name) if custom else _NAMES.get(code, f"operator {code}")
+        if node.custom_initial_data:
+            data = ctypes.string_at(node.custom_initial_data, node.custom_initial_data_size)
+        try:
+            options: Options = (
+                custom_options(name, data)
+                if custom
+                else params.decode(
+                    name, registration.version, node.builtin_data, self._rank(inputs)
+                )
+            )
+        except ValueError as error:
+            self.unreadable[index] = str(error)
+            options = NoOptions()
+        return Operator(
+            index,
+            name,
+            code,
+            custom,
+            registration.version,
+            inputs,
+            tuple(elements(node.outputs)),
+            tuple(elements(node.intermediates)),
+            options,
+            data,
+            mutating_variable_inputs=(),
+        )
+
+    def _rank(self, inputs: Sequence[int]) -> int:
+        if not inputs or inputs[0] < 0:
+            return 0
+        address = self._context.tensors + inputs[0] * ctypes.sizeof(Tensor)
+        return len(elements(Tensor.from_address(address).dims))
+
+    def _node(self, index: int) -> tuple[Node, Registration]:
+        node, registration = ctypes.POINTER(Node)(), ctypes.POINTER(Registration)()
+        status = self._context.GetNodeAndRegistration(self._address, index, node, registration)
+        self._check(status, f"GetNodeAndRegistration({index})")
+        return node.contents, registration.contents
+
+    @contextlib.contextmanager
+    def _subgraph(self, index: int) -> Iterator[int | None]:
+        """The address of another subgraph's context."""
+        found = ctypes.c_void_p()
+        status = self._context.AcquireSubgraphContext(self._address, index, found)
+        self._check(status, f"AcquireSubgraphContext({index})")
+        try:
+            yield found.value
+        finally:
+            self._context.ReleaseSubgraphContext(self._address, index)
+
+    def _check(self, status: int, call: str) -> None:
+        if status != OK:
+            raise InterpreterError(f"the interpreter answered {status} to {call}")
+
+
+def _replaced(node: Node) -> list[int]:
+    """The nodes that another delegate's kernel stands for, where it says so in a way we know."""
+    if not node.builtin_data or not node.delegate:
+        return []
+    if Delegate.from_address(node.delegate).opaque_delegate_builder:
+        return []
+    return elements(DelegateParams.from_address(node.builtin_data).nodes_to_replace)
+
+
+def _text(name: bytes | None) -> str:
+    return (name or b"").decode(errors="replace")

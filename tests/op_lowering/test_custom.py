@@ -1,0 +1,119 @@
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from flatbuffers import flexbuffers
+
+from jaxdelegate.op_lowering.options import HadamardRotationOptions, NumericVerifyOptions
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import Arg, Case, f32, of, value
+
+SCALE = Quantization(np.float32([0.25]), np.int64([3]))
+CHANNELS = Quantization(np.float32([0.25, 0.5, 2]), np.int64([0, 0, 0]), 1)
+OPTIMIZED = "in the optimized kernels only"
+
+
+def verify(label: str, x: Arg, tolerance: float = 5.0, stops: bool = False, **details: Any) -> Case:
+    data = bytes(flexbuffers.Dumps({"tolerance": tolerance, "log_if_failed": stops}))
+    inputs = [x, f32(*x.value.shape)]
+    options = NumericVerifyOptions.from_bytes(data)
+    return Case("NumericVerify", label, inputs, options, [np.float32], **details)
+
+
+def integers(dtype: Any, *shape: int, scale: Quantization | None = SCALE) -> Arg:
+    return Arg(of(dtype, *shape, low=-9, high=9).value, quantization=scale)
+
+
+VERIFIED = [
+    verify("int8", integers(np.int8, 2, 3)),
+    verify("uint8", integers(np.uint8, 2, 3, 4)),
+    verify("int16", integers(np.int16, 7)),
+    verify("scalar", integers(np.int8)),
+    verify("float16", of(np.float16, 2, 3)),
+    verify("channels", integers(np.int8, 2, 3, scale=CHANNELS)),
+    verify("empty", integers(np.int8, 0, 3), litert="refuses empty tensors"),
+    verify("no-tolerance", integers(np.int8, 2, 3), 0.0, True),
+]
+TOLERATED = verify("tolerated", integers(np.int8, 2, 3), 50.0, True)
+
+
+def rotate(x: Arg, size: int, **details: Any) -> Case:
+    entries = {"hadamard_size": size, "random_binary_vector": [1, -1] * (size // 2)}
+    options = HadamardRotationOptions.from_bytes(bytes(flexbuffers.Dumps(entries)))
+    return Case("aeq.hadamard_rotation", f"{list(x.value.shape)}-{size}", [x], options, **details)
+
+
+ROTATED = [
+    rotate(f32(2, 8), 8),
+    rotate(f32(3, 8), 4),
+    rotate(f32(2, 3, 16), 16),
+    rotate(f32(2, 3, 128), 128),
+    rotate(f32(1, 2, 512), 64),
+    rotate(f32(2, 2), 2),
+    rotate(f32(2, 5), 1),
+    rotate(f32(3, 7), 2),
+    rotate(f32(3, 7), 8),
+    rotate(f32(3, 12), 6),
+    rotate(f32(0, 8), 8, litert="refuses empty tensors"),
+]
+CASES = [*VERIFIED, *ROTATED]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering_matches_the_reference(case: Case) -> None:
+    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", [c for c in [*CASES, TOLERATED] if c.litert is None], ids=str)
+def test_reference_matches_litert(case: Case) -> None:
+    optimized = case.name != "NumericVerify"  # the reference resolver lacks the rotation
+    case.check(case.run_reference(), case.run_litert(optimized=optimized))
+
+
+def reason(case: Case) -> str | None:
+    return RULES[case.name].reason(LoweringContext(), case.op_options, *case.specs())
+
+
+REFUSED = {
+    "stops the model at a mismatch": TOLERATED,
+    "int8 without a scale": verify("", of(np.int8, 2, 3)),
+    "[2, 3] and [3, 2] differ": dataclasses.replace(
+        TOLERATED, inputs=[integers(np.int8, 2, 3), f32(3, 2)], options=VERIFIED[0].options
+    ),
+    "'in0' is int32": rotate(of(np.int32, 2, 8), 8),
+    "want [rows, n]": rotate(f32(8), 8),
+    "hadamard_size is 0": rotate(f32(2, 8), 0),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refuses(sentence: str) -> None:
+    assert sentence in (reason(REFUSED[sentence]) or "")
+
+
+STOPPED = {
+    "more than 2.0 steps": verify("", integers(np.int8, 2, 3), 2.0, True),
+    "without a scale": verify("", of(np.int8, 2, 3)),
+    "differ": REFUSED["[2, 3] and [3, 2] differ"],
+    "not float32": rotate(of(np.int32, 2, 8), 8),
+    "x is [8]": rotate(f32(8), 8),
+    "the size 0": rotate(f32(2, 8), 0),
+}
+
+
+@pytest.mark.parametrize("sentence", STOPPED)
+def test_reference_stops_at_what_the_kernel_stops_at(sentence: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        STOPPED[sentence].run_reference()
+    assert sentence in str(caught.value)
+
+
+def test_a_rotation_twice_is_none() -> None:
+    case = ROTATED[2]
+    (once,) = case.run_reference()
+    (twice,) = dataclasses.replace(case, inputs=[value(once)]).run_reference()
+    case.check([twice], [case.inputs[0].value])  # type: ignore[union-attr]

@@ -1,0 +1,174 @@
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.options import StablehloGatherOptions
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
+
+SIZES = "LiteRT has no gather for elements of this size"
+INDICES = "LiteRT wants int32 or int64 indices"
+EMPTY = "LiteRT refuses empty tensors"
+DTYPES = [
+    np.dtype(t)
+    for t in (
+        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64, np.complex128),
+        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
+    )
+]
+# Rows of [3, 4, 2] from two coordinates, the second first, as in the specification's example.
+SPEC: dict[str, Any] = {
+    "offset_dims": (2, 3),
+    "collapsed_slice_dims": (0,),
+    "start_index_map": (1, 0),
+    "index_vector_dim": 2,
+    "slice_sizes": (1, 2, 2),
+}
+
+
+def gather(label: str, x: Arg, indices: Arg, litert: str | None = None, **o: Any) -> Case:
+    name = f"{label}-{x.value.dtype}-{indices.value.dtype}"
+    options = StablehloGatherOptions(**{**SPEC, **o})
+    return Case("STABLEHLO_GATHER", name, [x, indices], options, litert=litert)
+
+
+def places(*shape: int, dtype: Any = np.int32, high: int = 5) -> Arg:
+    return of(dtype, *shape, low=-2, high=high)
+
+
+def stock(dtype: np.dtype) -> str | None:
+    known = dtype.itemsize <= 8 and dtype != ml_dtypes.bfloat16
+    return None if known else SIZES
+
+
+def cases() -> list[Case]:
+    rows: dict[str, Any] = {
+        "offset_dims": (1,),
+        "collapsed_slice_dims": (0,),
+        "start_index_map": (0,),
+        "index_vector_dim": 1,
+        "slice_sizes": (1, 4),
+    }
+    points: dict[str, Any] = {
+        "offset_dims": (),
+        "collapsed_slice_dims": (0, 1, 2),
+        "start_index_map": (2, 0, 1),
+        "index_vector_dim": 0,
+        "slice_sizes": (1, 1, 1),
+    }
+    blocks: dict[str, Any] = {
+        "offset_dims": (0, 2, 3),
+        "collapsed_slice_dims": (),
+        "start_index_map": (2, 1),
+        "index_vector_dim": 1,
+        "slice_sizes": (2, 1, 2),
+    }
+    return [
+        *(gather("spec", of(d, 3, 4, 2), places(2, 3, 2), stock(d)) for d in DTYPES),
+        *(
+            gather("index", f32(3, 4, 2), places(2, 3, 2, dtype=d), INDICES)
+            for d in (np.int8, np.int16, np.uint8, np.uint32, np.uint64)
+        ),
+        gather("index", f32(3, 4, 2), places(2, 3, 2, dtype=np.int64)),
+        gather("rows", f32(5, 4), places(7, 1), **rows),
+        gather(
+            "single indices", f32(5, 4), places(7), "LiteRT reads one dimension too many", **rows
+        ),
+        gather(
+            "one index",
+            f32(5, 4),
+            value([2], np.int32),
+            **{**rows, "offset_dims": (0,), "index_vector_dim": 0},
+        ),
+        gather("points", f32(3, 4, 2), places(3, 6), **points),
+        gather("blocks", f32(3, 4, 2), places(3, 2, 2), **blocks),
+        gather(
+            "sorted", f32(5, 4), value([[0], [1], [4]], np.int32), indices_are_sorted=True, **rows
+        ),
+        gather("no indices", f32(5, 4), places(0, 1), EMPTY, **rows),
+        gather("no elements", f32(5, 0), places(3, 1), EMPTY, **{**rows, "slice_sizes": (1, 0)}),
+        gather("long", f32(300, 4), places(7, 1, dtype=np.uint8, high=255), INDICES, **rows),
+        gather("far", f32(5, 4), value([[2**62], [-(2**62)], [3]], np.int64), **rows),
+        gather("farther", f32(5, 4), value([[2**64 - 1], [3]], np.uint64), INDICES, **rows),
+    ]
+
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering_matches_the_reference(case: Case) -> None:
+    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
+def test_reference_matches_litert(case: Case) -> None:
+    case.check(case.run_reference(), case.run_litert())
+
+
+def test_example_of_the_specification() -> None:
+    x = np.arange(1, 25, dtype=np.int32).reshape(3, 4, 2)
+    indices = [[[0, 0], [1, 0], [2, 1]], [[0, 1], [1, 1], [0, 9]]]
+    want = [
+        [[[1, 2], [3, 4]], [[3, 4], [5, 6]], [[13, 14], [15, 16]]],
+        [[[9, 10], [11, 12]], [[11, 12], [13, 14]], [[17, 18], [19, 20]]],
+    ]
+    case = gather("", value(x), value(indices, np.int64))
+    assert_close(case.run_reference(), [np.int32(want)])
+    assert_close(case.run_lowered(RULES[case.name]), [np.int32(want)])
+
+
+SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+
+
+def reason(case: Case, quantization: Quantization | None = None) -> str:
+    inputs = tuple(
+        TensorSpec(f"in{i}", a.value.shape, a.value.dtype, a.quantization)
+        for i, a in enumerate(case.inputs)
+        if a is not None
+    )
+    output = TensorSpec("out", (2, 3, 2, 2), inputs[0].dtype, quantization)
+    rule = RULES[case.name]
+    return rule.reason(LoweringContext(), case.op_options, inputs, (output,)) or ""
+
+
+X, PLACES = f32(3, 4, 2), places(2, 3, 2)
+REFUSED = {
+    "index_vector_dim 4 is outside": gather("", X, PLACES, index_vector_dim=4),
+    "index vectors have 3 entries for 2": gather("", X, places(2, 3, 3)),
+    "start_index_map [0, 0] are not": gather("", X, PLACES, start_index_map=(0, 0)),
+    "collapsed_slice_dims [3] are not ascending": gather("", X, PLACES, collapsed_slice_dims=(3,)),
+    "offset_dims [3, 2] are not ascending": gather("", X, PLACES, offset_dims=(3, 2)),
+    "offset_dims [3] has not one entry": gather("", X, PLACES, offset_dims=(3,)),
+    "slice_sizes [1, 2] has not one": gather("", X, PLACES, slice_sizes=(1, 2)),
+    "slices of [1, 2, 3] do not fit": gather("", X, PLACES, slice_sizes=(1, 2, 3)),
+    "are collapsed along [0]": gather("", X, PLACES, slice_sizes=(2, 2, 2)),
+    "indices 'in1' are float32": gather("", X, f32(2, 3, 2)),
+    "are quantized differently": gather(
+        "", Arg(of(np.int8, 3, 4, 2).value, quantization=SCALE), PLACES
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refuses(sentence: str) -> None:
+    assert sentence in reason(REFUSED[sentence])
+
+
+def test_gathers_quantized_values_of_one_scale() -> None:
+    x = Arg(of(np.int8, 3, 4, 2).value, quantization=SCALE)
+    assert reason(gather("", x, PLACES), SCALE) == ""
+
+
+@pytest.mark.parametrize(
+    "sentence", [s for s in REFUSED if "float32" not in s and "quantized" not in s]
+)
+def test_reference_stops_at_what_is_not_defined(sentence: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (the sentences are the reference's own)
+        REFUSED[sentence].run_reference()

@@ -1,0 +1,359 @@
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.options import (
+    StablehloConvolutionOptions,
+    StablehloDotGeneralOptions,
+    StablehloPrecisionConfig,
+)
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
+
+DTYPES = [
+    np.dtype(t)
+    for t in (
+        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64, np.complex128),
+        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
+    )
+]
+Dims = tuple[int, ...]
+
+
+def dot(
+    x: Arg,
+    w: Arg,
+    contract: tuple[Dims, Dims],
+    batch: tuple[Dims, Dims] = ((), ()),
+    dtype: Any = None,
+) -> Case:
+    options = StablehloDotGeneralOptions(*batch, *contract, (StablehloPrecisionConfig.DEFAULT,) * 2)
+    y = np.dtype(dtype or x.value.dtype)
+    label = f"{x.value.dtype}-{y}-{x.value.shape}-{w.value.shape}-{contract}-{batch}"
+    k = int(np.prod([x.value.shape[d] for d in contract[0]]))
+    return Case("STABLEHLO_DOT_GENERAL", label, [x, w], options, outputs=[y], accumulated=max(k, 1))
+
+
+MATRIX = ((1,), (0,))
+
+
+def dots() -> list[Case]:
+    return [
+        *(dot(of(d, 3, 4, high=9), of(d, 4, 5, high=9, seed=1), MATRIX) for d in DTYPES),
+        *(
+            dot(of(a, 3, 4, low=-99, high=99), of(a, 4, 5, low=-99, high=99), MATRIX, dtype=b)
+            for a, b in (
+                (np.int8, np.int32),
+                (np.uint8, np.int32),
+                (np.int32, np.int64),
+                (np.float16, np.float32),
+                (ml_dtypes.bfloat16, np.float32),
+                (np.float32, np.float64),
+                (np.float32, np.float16),
+            )
+        ),
+        *(
+            dot(f32(*x), f32(*w, seed=1), contract, batch)
+            for x, w, contract, batch in (
+                ((4,), (4,), ((0,), (0,)), ((), ())),
+                ((3,), (2,), ((), ()), ((), ())),
+                ((), (), ((), ()), ((), ())),
+                ((2, 3, 4), (2, 4, 5), ((2,), (1,)), ((0,), (0,))),
+                ((4, 2, 3), (5, 3, 4, 2), ((2, 0), (1, 2)), ((1,), (3,))),
+                ((2, 3, 4, 5), (3, 2, 6), ((), ()), ((0, 1), (1, 0))),
+                ((0, 3), (3, 2), MATRIX, ((), ())),
+                ((2, 0), (0, 3), MATRIX, ((), ())),
+            )
+        ),
+    ]
+
+
+NHWC: dict[str, Any] = {
+    "input_batch_dimension": 0,
+    "input_feature_dimension": 3,
+    "input_spatial_dimensions": (1, 2),
+    "kernel_input_feature_dimension": 2,
+    "kernel_output_feature_dimension": 3,
+    "kernel_spatial_dimensions": (0, 1),
+    "output_batch_dimension": 0,
+    "output_feature_dimension": 3,
+    "output_spatial_dimensions": (1, 2),
+}
+ODD_LAYOUT: dict[str, Any] = {
+    "input_batch_dimension": 2,
+    "input_feature_dimension": 0,
+    "input_spatial_dimensions": (3, 1),
+    "kernel_input_feature_dimension": 1,
+    "kernel_output_feature_dimension": 0,
+    "kernel_spatial_dimensions": (3, 2),
+    "output_batch_dimension": 1,
+    "output_feature_dimension": 3,
+    "output_spatial_dimensions": (2, 0),
+}
+
+
+def convolution(
+    label: str,
+    x: Arg,
+    w: Arg,
+    dtype: Any = None,
+    layout: dict[str, Any] = NHWC,
+    k: int = 36,
+    **o: Any,
+) -> Case:
+    options = StablehloConvolutionOptions(**{**layout, **o})
+    y = np.dtype(dtype or x.value.dtype)
+    name = f"{x.value.dtype}-{y}-{label}"
+    return Case("STABLEHLO_CONVOLUTION", name, [x, w], options, outputs=[y], accumulated=k)
+
+
+X, W = f32(2, 7, 8, 4), f32(3, 2, 4, 6, seed=1)
+WINDOWS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "strides": {"window_strides": (2, 3)},
+    "padding": {"padding": (1, 2, 0, 3)},
+    "cropping": {"padding": (-1, 2, 1, -3)},
+    "base": {"lhs_dilation": (2, 3), "padding": (1, 0, -2, 1)},
+    "dilated": {"rhs_dilation": (2, 3)},
+    "reversed": {"window_reversal": (True, False)},
+    "both reversed": {"window_reversal": (True, True), "window_strides": (1, 2)},
+    "all": {
+        "window_strides": (2, 1),
+        "padding": (2, -1, 3, 1),
+        "lhs_dilation": (2, 1),
+        "rhs_dilation": (1, 2),
+        "window_reversal": (False, True),
+    },
+    "too large": {"rhs_dilation": (4, 1)},
+    "nothing": {"padding": (-4, -3, 0, 0)},
+}
+
+
+def convolutions() -> list[Case]:
+    spatial_1d: dict[str, Any] = {
+        **NHWC,
+        "input_feature_dimension": 2,
+        "input_spatial_dimensions": (1,),
+        "kernel_input_feature_dimension": 1,
+        "kernel_output_feature_dimension": 2,
+        "kernel_spatial_dimensions": (0,),
+        "output_feature_dimension": 2,
+        "output_spatial_dimensions": (1,),
+    }
+    spatial_0d: dict[str, Any] = {
+        **NHWC,
+        "input_feature_dimension": 1,
+        "input_spatial_dimensions": (),
+        "kernel_input_feature_dimension": 0,
+        "kernel_output_feature_dimension": 1,
+        "kernel_spatial_dimensions": (),
+        "output_feature_dimension": 1,
+        "output_spatial_dimensions": (),
+    }
+    spatial_3d: dict[str, Any] = {
+        **NHWC,
+        "input_feature_dimension": 4,
+        "input_spatial_dimensions": (1, 2, 3),
+        "kernel_input_feature_dimension": 3,
+        "kernel_output_feature_dimension": 4,
+        "kernel_spatial_dimensions": (0, 1, 2),
+        "output_feature_dimension": 4,
+        "output_spatial_dimensions": (1, 2, 3),
+    }
+    return [
+        *(convolution(label, X, W, **o) for label, o in WINDOWS.items()),
+        *(
+            convolution("dtype", of(d, 1, 4, 5, 2, high=9), of(d, 2, 2, 2, 3, high=9, seed=1))
+            for d in DTYPES
+        ),
+        *(
+            convolution("wider", of(a, 1, 4, 5, 2, high=99), of(a, 2, 2, 2, 3, high=99), b)
+            for a, b in ((np.int8, np.int32), (np.float16, np.float32), (np.float32, np.float64))
+        ),
+        convolution("features", X, f32(3, 2, 2, 6, seed=1), feature_group_count=2),
+        convolution("depthwise", X, f32(3, 2, 1, 8, seed=1), feature_group_count=4),
+        convolution("batches", X, f32(3, 2, 4, 6, seed=1), batch_group_count=2),
+        convolution("all batches", f32(6, 5, 5, 2), f32(2, 2, 2, 6), batch_group_count=6),
+        convolution("layout", f32(4, 7, 2, 8), f32(6, 4, 2, 3, seed=1), layout=ODD_LAYOUT),
+        convolution(
+            "layout and groups",
+            f32(4, 7, 2, 8),
+            f32(6, 2, 2, 3, seed=1),
+            layout=ODD_LAYOUT,
+            feature_group_count=2,
+            window_reversal=(True, False),
+            window_strides=(2, 1),
+        ),
+        convolution("1d", f32(2, 9, 3), f32(4, 3, 5), layout=spatial_1d, padding=(1, 2)),
+        convolution("0d", f32(2, 3), f32(3, 5), layout=spatial_0d),
+        convolution("3d", f32(1, 4, 5, 3, 2), f32(2, 3, 2, 2, 3), layout=spatial_3d),
+        convolution("no features", f32(1, 3, 3, 0), f32(2, 2, 0, 2)),
+        convolution("no batch", f32(0, 3, 3, 2), f32(2, 2, 2, 2)),
+        convolution("no window", f32(1, 3, 3, 2), f32(2, 0, 2, 2)),
+    ]
+
+
+CASES = [*dots(), *convolutions()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering_matches_the_reference(case: Case) -> None:
+    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "float16" in str(c)], ids=str)
+def test_devices_multiply_half_precision_as_it_is(case: Case) -> None:
+    case.check(
+        case.run_lowered(RULES[case.name], LoweringContext(platform="gpu")), case.run_reference()
+    )
+
+
+def both(case: Case) -> list[list[np.ndarray]]:
+    return [case.run_reference(), case.run_lowered(RULES[case.name])]
+
+
+def test_dot_example_of_the_specification() -> None:
+    x = value(np.int32([[[1, 2], [3, 4]], [[5, 6], [7, 8]]]))
+    w = value(np.int32([[[1, 0], [0, 1]], [[1, 0], [0, 1]]]))
+    for got in both(dot(x, w, ((2,), (1,)), ((0,), (0,)))):
+        assert_close(got, [x.value])
+
+
+def test_dot_contracts_several_dimensions() -> None:
+    x, w = f32(4, 2, 3), f32(5, 3, 4, 2, seed=1)
+    want = np.einsum("abc,dcab->bd", x.value, w.value)
+    for got in both(dot(x, w, ((2, 0), (1, 2)), ((1,), (3,)))):
+        assert_close(got, [want], accumulated=12)
+
+
+def test_dot_of_booleans_asks_whether_any_pair_is_true() -> None:
+    x, w = value([[True, True], [False, True]]), value([[True, False], [True, False]])
+    for got in both(dot(x, w, MATRIX)):
+        assert_close(got, [np.array([[True, False], [True, False]])])
+
+
+def test_wide_sums_of_bytes() -> None:
+    x = value(np.full((1, 1000), -128, np.int8))
+    for got in both(dot(x, value(x.value.T), MATRIX, dtype=np.int32)):
+        assert_close(got, [np.int32([[16384000]])])
+
+
+def test_convolution_example_of_the_specification() -> None:
+    grid = [[1, 2, 5, 6], [3, 4, 7, 8], [10, 11, 14, 15], [12, 13, 16, 17]]
+    x = value(np.int32(grid).reshape(1, 4, 4, 1))
+    w = value(np.ones((3, 3, 1, 1), np.int32))
+    case = convolution(
+        "",
+        x,
+        w,
+        window_strides=(4, 4),
+        padding=(0, 0, 0, 0),
+        lhs_dilation=(2, 2),
+        rhs_dilation=(1, 1),
+        window_reversal=(False, False),
+        feature_group_count=1,
+        batch_group_count=1,
+        precision_config=(StablehloPrecisionConfig.DEFAULT,) * 2,
+    )
+    for got in both(case):
+        assert_close(got, [np.int32([[10, 26], [46, 62]]).reshape(1, 2, 2, 1)])
+
+
+def test_reversal_turns_correlation_into_convolution() -> None:
+    x, w = f32(1, 9, 1), f32(4, 1, 1, seed=1)
+    layout = {
+        **NHWC,
+        "input_feature_dimension": 2,
+        "input_spatial_dimensions": (1,),
+        "kernel_input_feature_dimension": 1,
+        "kernel_output_feature_dimension": 2,
+        "kernel_spatial_dimensions": (0,),
+        "output_feature_dimension": 2,
+        "output_spatial_dimensions": (1,),
+    }
+    want = np.convolve(x.value[0, :, 0], w.value[:, 0, 0], "valid").reshape(1, -1, 1)
+    for got in both(convolution("", x, w, layout=layout, window_reversal=(True,))):
+        assert_close(got, [want], accumulated=4)
+
+
+def test_batch_groups_meet_their_own_kernels() -> None:
+    x, w = f32(4, 3, 3, 2), f32(3, 3, 2, 2, seed=1)
+    first = np.einsum("nhwc,hwc->n", x.value[:2], w.value[..., 0])
+    second = np.einsum("nhwc,hwc->n", x.value[2:], w.value[..., 1])
+    want = np.stack([first, second], -1).reshape(2, 1, 1, 2)
+    for got in both(convolution("", x, w, batch_group_count=2)):
+        assert_close(got, [want], accumulated=18)
+
+
+# ---- refusals
+
+
+def reason(case: Case, platform: str = "cpu") -> str:
+    from jaxdelegate.op_lowering.spec import TensorSpec
+
+    inputs = tuple(
+        TensorSpec(f"in{i}", a.value.shape, a.value.dtype, a.quantization)
+        for i, a in enumerate(case.inputs)
+        if a is not None
+    )
+    outputs = (TensorSpec("out", (1,) * len(inputs[0].shape), np.dtype(case.outputs[0])),)  # type: ignore[index]
+    rule = RULES[case.name]
+    return rule.reason(LoweringContext(platform), case.op_options, inputs, outputs) or ""
+
+
+QUANTIZED = Arg(of(np.int8, 3, 4).value, quantization=Quantization(np.float32([1]), np.int64([0])))
+A = f32(3, 4)
+REFUSED = {
+    "lhs dimensions [1, 1] are not": dot(A, A, ((1,), (1,)), ((1,), (0,))),
+    "rhs dimensions [2] are not": dot(A, A, ((1,), (2,))),
+    "do not match": dot(A, A, MATRIX),
+    "'in0' is float32 and 'in1' int8": dot(A, of(np.int8, 4, 3), MATRIX),
+    "products of float32 are not int32": dot(A, f32(4, 3), MATRIX, dtype=np.int32),
+    "'in0' is quantized": dot(QUANTIZED, QUANTIZED, ((1,), (1,))),
+    "input dimensions [0, 3, 1, 1] are not": convolution(
+        "", X, W, layout={**NHWC, "input_spatial_dimensions": (1, 1)}
+    ),
+    "kernel_dimensions [3, 2, 0] has not one entry": convolution(
+        "", X, W, layout={**NHWC, "kernel_spatial_dimensions": (0,)}
+    ),
+    "window_strides [1] has not one entry": convolution("", X, W, window_strides=(1,)),
+    "does not come in pairs": convolution("", X, W, padding=(1, 2, 3, 4, 5)),
+    "is not positive": convolution("", X, W, rhs_dilation=(0, 1)),
+    "does not split into 2 feature groups": convolution("", X, W, feature_group_count=2),
+    "do not go together": convolution("", X, W, feature_group_count=2, batch_group_count=2),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refuses(sentence: str) -> None:
+    assert sentence in reason(REFUSED[sentence])
+
+
+def test_refuses_integer_convolutions_beside_the_cpu() -> None:
+    case = convolution("", of(np.int8, 1, 3, 3, 1), of(np.int8, 2, 2, 1, 1))
+    assert "gpu libraries have no convolution of int8" in reason(case, "gpu")
+    assert reason(case) == ""
+
+
+STOPS = {
+    "do not match": dot(A, A, MATRIX),
+    "not distinct": dot(A, A, ((1, 1), (0, 0))),
+    "not 2 groups of 4": convolution("", X, W, feature_group_count=2),
+    "are not the dimensions": convolution("", X, W, layout={**NHWC, "input_batch_dimension": 1}),
+    "do not fit 2": convolution("", X, W, rhs_dilation=(0, 1)),
+}
+
+
+@pytest.mark.parametrize("sentence", STOPS)
+def test_reference_stops_at_what_is_not_defined(sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        STOPS[sentence].run_reference()
+
+
+def test_reference_does_not_compute_with_quantized_values() -> None:
+    with pytest.raises(TypeError, match="quantized int8"):
+        dot(QUANTIZED, QUANTIZED, ((1,), (1,))).run_reference()
