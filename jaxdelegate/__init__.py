@@ -20,11 +20,12 @@ from jaxdelegate.errors import (
 from jaxdelegate.version import __version__
 
 if TYPE_CHECKING:
-    from jaxdelegate import reference, testing
+    from jaxdelegate import litert, reference, testing
     from jaxdelegate.delegate import JaxDelegate
     from jaxdelegate.function import CallableModel as Model
     from jaxdelegate.function import load
     from jaxdelegate.interpreter import Interpreter, OpResolverType
+    from jaxdelegate.litert import load_delegate
     from jaxdelegate.options import DelegateOptions
     from jaxdelegate.report.delegation import DelegationReport
     from jaxdelegate.simple_delegate import SimpleDelegate, SimpleDelegateKernel
@@ -47,7 +48,9 @@ __all__ = [
     "SimpleDelegateKernel",
     "TensorError",
     "__version__",
+    "litert",
     "load",
+    "load_delegate",
     "reference",
     "testing",
 ]
@@ -63,8 +66,9 @@ _LAZY = {
     "SimpleDelegate": ("jaxdelegate.simple_delegate", "SimpleDelegate"),
     "SimpleDelegateKernel": ("jaxdelegate.simple_delegate", "SimpleDelegateKernel"),
     "load": ("jaxdelegate.function", "load"),
+    "load_delegate": ("jaxdelegate.litert", "load_delegate"),
 }
-_SUBMODULES = ("reference", "testing")
+_SUBMODULES = ("litert", "reference", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ from jaxdelegate.op_lowering.rule import (
     first_reason,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes import gather, subgraph_specs
+from jaxdelegate.passes import declared_specs, gather, subgraph_specs
 from jaxdelegate.states import with_explicit_states
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
@@ -340,7 +340,7 @@ class Callees:
     def lower(self, index: int, inputs: Specs | None = None) -> Function:
         """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`."""
         subgraph = self.subgraphs[index]
-        declared = gather([t.spec() for t in subgraph.tensors], subgraph.inputs)
+        declared = gather(declared_specs(subgraph), subgraph.inputs)
         constants = [
             spec.const if spec.dtype == stored.dtype else None
             for stored, spec in zip(declared, declared if inputs is None else inputs, strict=True)
@@ -362,7 +362,7 @@ class Callees:
 
     def _as_stored(self, subgraph: Subgraph, inputs: Specs) -> Specs:
         """The caller's specs with the subgraph's dtypes: the caller may hold a float view."""
-        declared = gather([t.spec() for t in subgraph.tensors], subgraph.inputs)
+        declared = gather(declared_specs(subgraph), subgraph.inputs)
         return tuple(
             dataclasses.replace(stored, shape=spec.shape, is_dynamic=spec.is_dynamic, const=None)
             if stored.is_quantized and spec.dtype == np.float32

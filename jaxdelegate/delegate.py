@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,7 +11,12 @@ import numpy as np
 
 from jaxdelegate import compiler
 from jaxdelegate.compiler import Program, ResidentWeights
-from jaxdelegate.errors import DelegationError, OptionError
+from jaxdelegate.errors import (
+    DelegationError,
+    JaxDelegateError,
+    LoweringError,
+    OptionError,
+)
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
@@ -26,6 +31,9 @@ from jaxdelegate.simple_delegate import (
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
+
+# What lowering, tracing and XLA raise; device and out-of-memory errors are RuntimeErrors.
+_COMPILE_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 _DEVICE_NAMES = {"gpu": "the GPU", "tpu": "the TPU", "cpu": "XLA:CPU"}
 _PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu", "cpu": "cpu"}
@@ -62,6 +70,15 @@ class JaxDelegate(SimpleDelegate):
         )
         self.device_name = _DEVICE_NAMES[self.lowering_context.platform]
         self.last_error: str | None = None
+
+    @classmethod
+    def from_strings(cls, options: Mapping[str, str]) -> Self:
+        """An instance from `load_delegate`'s options: those of DelegateOptions, as strings.
+
+        Raises:
+            OptionError: an unknown option, or a string that does not read as its type.
+        """
+        return cls(DelegateOptions.from_strings(options))
 
     def is_node_supported(self, node: Node) -> bool:
         """Whether XLA can run the node."""
@@ -188,16 +205,31 @@ class JaxKernel(SimpleDelegateKernel):
         key = _program_key(context, node)
         program = kept.get(key)
         if program is None:
-            partition = compiler.lower_partition(
-                [n.operator for n in node.nodes],
-                specs,
-                node.inputs,
-                [i for i in node.outputs if i not in known],
-                self._delegate.context_for(node.nodes[0]),
-            )
-            program = compiler.compile_partition(partition, kept.weights)
+            leaving = [i for i in node.outputs if i not in known]
+            program = self._compiled(node, specs, leaving, kept.weights)
             kept.put(key, program)
         self._program = program
+
+    def _compiled(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        weights: ResidentWeights,
+    ) -> Program:
+        operators = [n.operator for n in node.nodes]
+        context = self._delegate.context_for(node.nodes[0])
+        try:
+            partition = compiler.lower_partition(operators, specs, node.inputs, outputs, context)
+            return compiler.compile_partition(partition, weights)
+        except JaxDelegateError:
+            raise
+        except _COMPILE_ERRORS as error:
+            first, last = operators[0], operators[-1]
+            raise LoweringError(
+                f"nodes {first.index} ({first.name}) to {last.index} ({last.name}) "
+                f"could not be compiled for {self._delegate.device}: {error}"
+            ) from error
 
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """Dispatch the program; results stay on the device until the host wants them."""

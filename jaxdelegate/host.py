@@ -17,7 +17,7 @@ from jaxdelegate.choice import choose
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.model import Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
-from jaxdelegate.passes import gather, propagate
+from jaxdelegate.passes import declared_specs, gather, propagate
 from jaxdelegate.plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
@@ -52,7 +52,7 @@ class Host:
         self.shared: MutableMapping[Any, Any] = model.shared.setdefault(subgraph.index, {})
         self.delegates = tuple(delegates)
         self.is_allocated = False
-        self._declared = [tensor.spec() for tensor in subgraph.tensors]
+        self._declared = declared_specs(subgraph)
         self._specs = self._declared
         self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
         self._shapes: dict[int, Shape] = {i: self._declared[i].shape for i in subgraph.inputs}
@@ -100,11 +100,12 @@ class Host:
             InterpreterError: an operator refuses the shapes.
             LoweringError: a partition cannot be compiled.
         """
-        if self._planned != self.shapes():
+        is_resized = self._planned != self.shapes()
+        if is_resized:
             self.plan()
         self._prepare()
         self._released = self._last_reads()
-        self._hold_tensors()
+        self._hold_tensors(is_resized=is_resized or not self._values)
         self.is_allocated = True
 
     def plan(self) -> None:
@@ -186,9 +187,11 @@ class Host:
 
     # ---- tensors
 
-    def _hold_tensors(self) -> None:
+    def _hold_tensors(self, *, is_resized: bool) -> None:
         """Lay out inputs, variables and constants; drop what an earlier shape left behind."""
         kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._variables)}
+        if is_resized:  # random operators begin anew, as LiteRT prepares them again
+            kept.update(dict.fromkeys(self._explicit.initial))
         self._values = {}
         for index, old in kept.items():
             fits = old is not None and tuple(old.shape) == self._specs[index].shape
@@ -199,9 +202,10 @@ class Host:
                 self._values[index] = spec.const
 
     def reset_variables(self) -> None:
-        """Set variable tensors as at the first invoke; resource variables keep their values."""
+        """Set the file's variable tensors to zero; random counters and resources go on."""
         for index in self._variables:
-            self._values[index] = self._first_value(index)
+            if index not in self._explicit.initial:
+                self._values[index] = self._first_value(index)
 
     def _first_value(self, index: int) -> np.ndarray:
         if index in self._explicit.initial:

@@ -16,6 +16,7 @@ from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.reference.sparse import densified
 
 # What a kernel may raise on a graph that is wrong, as opposed to a bug of ours.
 KERNEL_ERRORS = (ValueError, TypeError, IndexError, AttributeError, ArithmeticError, LookupError)
@@ -62,6 +63,17 @@ def propagate(
     return result
 
 
+def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
+    """The specs of a subgraph's tensors as its file has them, sparse constants unfolded."""
+    return [_unfolded(tensor.spec()) for tensor in subgraph.tensors]
+
+
+def _unfolded(spec: TensorSpec) -> TensorSpec:
+    if spec.const is None or spec.sparsity is None:
+        return spec
+    return dataclasses.replace(spec, const=densified(spec), sparsity=None)
+
+
 def subgraph_specs(
     subgraph: Subgraph, inputs: Specs | None, subgraphs: Sequence[Subgraph]
 ) -> list[TensorSpec]:
@@ -70,7 +82,7 @@ def subgraph_specs(
     Raises:
         InterpreterError: the inputs do not fit, or an operator refuses the shapes.
     """
-    specs = [tensor.spec() for tensor in subgraph.tensors]
+    specs = declared_specs(subgraph)
     given = gather(specs, subgraph.inputs) if inputs is None else inputs
     if len(given) != len(subgraph.inputs):
         raise InterpreterError(

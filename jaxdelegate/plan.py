@@ -128,6 +128,8 @@ class OperatorStep:
             inputs, outputs = self._current_specs(arrays)
             kernel = KERNELS[operator.name]
             run = functools.partial(kernel.run, host.services) if kernel.calls else kernel.run
+            if kernel.takes_intermediates:
+                run = functools.partial(run, intermediates=self.node.intermediates)
             results = run(operator.options, inputs, outputs, *arrays)
         except KERNEL_ERRORS as error:
             raise InterpreterError(

@@ -7,8 +7,9 @@ shapes change, and evaluated at every invoke.
 
 import abc
 import dataclasses
-from collections.abc import Hashable, MutableMapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+import importlib
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -120,10 +121,16 @@ class SimpleDelegate(abc.ABC):
 
     name: str = "SimpleDelegate"
     options: Any = SimpleDelegateOptions()
+    last_error: str | None = None  # what a stock interpreter was told latest
 
     def __init__(self) -> None:
         """Begin with an empty report."""
         self._reports: dict[int, DelegationReport] = {}
+
+    @classmethod
+    def from_strings(cls, options: Mapping[str, str]) -> Self:
+        """An instance from `load_delegate`'s options; by default its keyword arguments."""
+        return cls(**options)
 
     @abc.abstractmethod
     def is_node_supported(self, node: Node) -> bool:
@@ -153,3 +160,12 @@ class SimpleDelegate(abc.ABC):
         if subgraph_index not in self._reports:
             raise LookupError(f"{self.name} was not applied to subgraph {subgraph_index} yet")
         return self._reports[subgraph_index]
+
+    def _get_native_delegate_pointer(self) -> int:
+        """What stock interpreters ask of a delegate: the address of a TfLiteDelegate.
+
+        Raises:
+            InterpreterError: this process has a stock interpreter that is not supported.
+        """
+        bridge = importlib.import_module("jaxdelegate.litert")
+        return int(bridge.native_pointer(self))

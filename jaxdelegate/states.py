@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping
 import numpy as np
 
 from jaxdelegate.model import Operator, Subgraph, Tensor
-from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+from jaxdelegate.op_lowering.dtypes import HANDLES, TENSOR_TYPES
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.reference.resources import handle_key
 
@@ -92,7 +92,7 @@ def _known_handles(subgraph: Subgraph) -> dict[int, Hashable]:
         kernel = KERNELS.get(operator.name)
         if kernel is None or operator.inputs or len(operator.outputs) != 1:
             continue
-        if not kernel.calls and kernel.initial_state is None:
+        if subgraph.tensors[operator.outputs[0]].dtype in HANDLES:
             (handle,) = kernel(operator.options, (), ())
             known[operator.outputs[0]] = handle_key(handle)
     return known

@@ -22,7 +22,13 @@ from jaxdelegate.op_lowering.options import (
     StablehloWhileOptions,
     WhileOptions,
 )
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule, first_reason
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    host_only,
+)
 from jaxdelegate.op_lowering.spec import Specs
 
 _Callees = Callable[[Any], Sequence[int]]
@@ -129,12 +135,4 @@ STABLEHLO_COMPOSITE = _calling(
 )
 
 
-def _why_not_call_once(*_: object) -> str:
-    return "initialization runs once, on the host"
-
-
-def _lower_call_once(*_: object) -> Function:
-    raise ValueError("CALL_ONCE stays on the host")
-
-
-CALL_ONCE = OpRule("CALL_ONCE", CallOnceOptions, 1, _why_not_call_once, _lower_call_once, arity=0)
+CALL_ONCE = host_only("CALL_ONCE", CallOnceOptions, 1, "initialization runs once, on the host")

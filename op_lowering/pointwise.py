@@ -1,5 +1,6 @@
 """The shell around operators that act element by element: dtypes, broadcasting, float32 inside."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,16 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant.params import (
+    Quantization,
+    integer_range,
+    tensor_scale,
+    tensor_zero_point,
+)
 
 Elementwise = Callable[..., jax.Array]  # arrays of one rank -> their elementwise result
 Build = Callable[[Any, Specs], Elementwise]  # options, inputs -> the function to apply
+BuildInteger = Callable[[Any, Specs, Specs], Elementwise]  # options, inputs, outputs -> likewise
 Dtypes = frozenset[np.dtype]
 
 BOOL = np.dtype(np.bool_)
@@ -31,6 +39,43 @@ INTEGERS: Dtypes = frozenset(np.dtype(f"{sign}int{8 << i}") for sign in ("", "u"
 PACKED: Dtypes = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2))
 COMPLEX: Dtypes = frozenset([np.dtype(np.complex64), np.dtype(np.complex128)])
 NUMBERS: Dtypes = FLOATS | INTEGERS
+INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerKernel:
+    """How an operator computes on quantized tensors, one scale each.
+
+    `dtypes` lists what the inputs, then the output, may hold together.
+    `build` makes the function: stored integers of one rank -> stored integers. It raises ValueError
+    where the kernel has no arithmetic for such scales; why_not gives that sentence.
+    `symmetric`: the kernel wants zero points of 0 in int16 tensors.
+    """
+
+    dtypes: frozenset[tuple[np.dtype, ...]]
+    build: BuildInteger
+    symmetric: bool = True
+
+    def why_not(self, name: str, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+        """A sentence if the kernel cannot take these tensors."""
+        specs = (*inputs, *outputs)
+        if tuple(spec.dtype for spec in specs) not in self.dtypes:
+            kinds = ", ".join(str(spec.dtype) for spec in inputs)
+            return f"LiteRT has no integer kernel of {name} from {kinds} to {outputs[0].dtype}"
+        reason = first_reason(
+            *(why_not_one_scale(spec) for spec in specs if spec.dtype != BOOL),
+            *(why_not_symmetric(spec) for spec in specs if self.symmetric),
+            why_not_broadcast(*(spec.shape for spec in inputs)),
+        )
+        return reason or self._why_not_build(name, o, inputs, outputs)
+
+    def _why_not_build(self, name: str, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+        try:
+            with np.errstate(all="ignore"):
+                self.build(o, inputs, outputs)
+        except ValueError as error:
+            return f"{name} has no arithmetic for these scales: {error}"
+        return None
 
 
 def unary(
@@ -41,10 +86,19 @@ def unary(
     *,
     dtypes: Dtypes = FLOATS,
     results: Dtypes | None = None,
+    stored: Dtypes = frozenset(),
+    integer: IntegerKernel | None = None,
 ) -> OpRule:
     """The record of `y = function(x)`; see `pointwise`."""
     return pointwise(
-        name, options_type, max_version, lambda _o, _inputs: function, dtypes, results=results
+        name,
+        options_type,
+        max_version,
+        lambda _o, _inputs: function,
+        dtypes,
+        results=results,
+        stored=stored,
+        integer=integer,
     )
 
 
@@ -57,6 +111,8 @@ def binary(
     dtypes: Dtypes = NUMBERS,
     results: Dtypes | None = None,
     why_not: WhyNot | None = None,
+    stored: Dtypes = frozenset(),
+    integer: IntegerKernel | None = None,
 ) -> OpRule:
     """The record of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
     return pointwise(
@@ -68,6 +124,8 @@ def binary(
         arity=2,
         results=results,
         why_not=why_not,
+        stored=stored,
+        integer=integer,
     )
 
 
@@ -82,6 +140,8 @@ def pointwise(
     variadic: bool = False,
     results: Dtypes | None = None,
     why_not: WhyNot | None = None,
+    stored: Dtypes = frozenset(),
+    integer: IntegerKernel | None = None,
 ) -> OpRule:
     """The record of an operator whose function `build` makes from the options and the input specs.
 
@@ -99,17 +159,24 @@ def pointwise(
         variadic: more inputs than `arity` may follow.
         results: what the output may hold; None: the inputs' dtype.
         why_not: reasons besides the common ones, asked when those found nothing.
+        stored: dtypes that the kernel takes as they are stored, whatever their scales.
+        integer: how quantized tensors of other dtypes are computed.
     """
 
     def refuse(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
-        reason = (
-            (None if variadic else why_not_count(inputs, arity))
-            or why_not_elements(inputs, dtypes)
-            or _why_not_result(inputs, outputs, results)
-        )
+        count = None if variadic else why_not_count(inputs, arity)
+        if count is not None or any(s is None for s in inputs):
+            return count or "an input is left out"
+        if _is_quantized(inputs, outputs, stored):
+            reason = _why_not_quantized(name, integer, o, inputs, outputs)
+        else:
+            inputs, outputs = _without_scales(inputs), _without_scales(outputs)
+            reason = why_not_elements(inputs, dtypes) or _why_not_result(inputs, outputs, results)
         return reason if reason or why_not is None else why_not(context, o, inputs, outputs)
 
     def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+        if integer is not None and _is_quantized(inputs, outputs, stored):
+            return _lower_integer(integer.build(o, inputs, outputs))
         function, wide = build(o, inputs), context.precision.accumulator(inputs[0].dtype)
 
         def run(*arrays: Any) -> tuple[jax.Array]:
@@ -119,6 +186,79 @@ def pointwise(
         return run
 
     return OpRule(name, options_type, max_version, refuse, lower, arity=arity)
+
+
+def _is_quantized(inputs: Specs, outputs: Specs, stored: Dtypes) -> bool:
+    """Whether scales matter, unless the kernel takes this dtype as it is stored."""
+    return inputs[0].dtype not in stored and any(s.is_quantized for s in (*inputs, *outputs))
+
+
+def _without_scales(specs: Specs) -> Specs:
+    return tuple(dataclasses.replace(spec, quantization=None) for spec in specs)
+
+
+def _why_not_quantized(
+    name: str, kernel: IntegerKernel | None, o: Any, inputs: Specs, outputs: Specs
+) -> str | None:
+    if kernel is not None:
+        return kernel.why_not(name, o, inputs, outputs)
+    spec = next(s for s in (*inputs, *outputs) if s.is_quantized)
+    return f"{spec.name!r} is quantized {spec.dtype}: LiteRT has no integer kernel of {name}"
+
+
+def _lower_integer(function: Elementwise) -> Function:
+    return lambda *arrays: (function(*align_ranks(*map(jnp.asarray, arrays))),)
+
+
+# ---- scales
+
+
+def quantization_of(spec: TensorSpec) -> Quantization:
+    """How the tensor is quantized.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if spec.quantization is None:
+        raise ValueError(f"{spec.name!r} is {spec.dtype} without a scale")
+    return spec.quantization
+
+
+def scale_of(spec: TensorSpec) -> float:
+    """The tensor's only scale, a float32 value."""
+    return tensor_scale(quantization_of(spec))
+
+
+def zero_point_of(spec: TensorSpec) -> int:
+    """The tensor's only zero point."""
+    return tensor_zero_point(quantization_of(spec))
+
+
+def why_not_one_scale(spec: TensorSpec) -> str | None:
+    """A sentence unless the tensor has one scale above 0 and a zero point of its own dtype."""
+    q = spec.quantization
+    if q is not None and q.blockwise is not None:
+        return f"{spec.name!r} has blockwise scales; the kernel takes one scale"
+    if q is None or not spec.is_quantized:
+        return f"{spec.name!r} is {spec.dtype} without a scale"
+    if q.is_per_channel or q.zero_point.size > 1:
+        return f"{spec.name!r} has {q.scale.size} scales; the kernel takes one scale"
+    if not 0 < tensor_scale(q) < np.inf:
+        return f"the scale of {spec.name!r} is {tensor_scale(q)}"
+    low, high = integer_range(spec.dtype)
+    if not low <= tensor_zero_point(q) <= high:
+        return f"the zero point of {spec.name!r} is {tensor_zero_point(q)}, not of {spec.dtype}"
+    return None
+
+
+def why_not_symmetric(spec: TensorSpec) -> str | None:
+    """A sentence for an int16 tensor whose zero point is not 0."""
+    if spec.dtype != INT16 or zero_point_of(spec) == 0:
+        return None
+    return f"the zero point of int16 {spec.name!r} is {zero_point_of(spec)}; the kernel wants 0"
+
+
+# ---- reasons
 
 
 def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:

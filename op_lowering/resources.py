@@ -23,6 +23,7 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     OpRule,
+    host_only,
     optional,
     variable_inputs,
 )
@@ -68,19 +69,9 @@ ASSIGN_VARIABLE = OpRule(
 )
 
 
-def _on_the_host(name: str, options_type: type[Options], reason: str) -> OpRule:
-    def why_not(*_: object) -> str:
-        return reason
-
-    def lower(*_: object) -> Function:
-        raise ValueError(f"{name}: {reason}")
-
-    return OpRule(name, options_type, 1, why_not, lower, arity=0)
-
-
-VAR_HANDLE = _on_the_host("VAR_HANDLE", VarHandleOptions, "a handle is no value that XLA knows")
+VAR_HANDLE = host_only("VAR_HANDLE", VarHandleOptions, 1, "a handle is no value that XLA knows")
 _TABLES = "hash tables stay on the host"
-HASHTABLE = _on_the_host("HASHTABLE", HashtableOptions, _TABLES)
-HASHTABLE_FIND = _on_the_host("HASHTABLE_FIND", HashtableFindOptions, _TABLES)
-HASHTABLE_IMPORT = _on_the_host("HASHTABLE_IMPORT", HashtableImportOptions, _TABLES)
-HASHTABLE_SIZE = _on_the_host("HASHTABLE_SIZE", HashtableSizeOptions, _TABLES)
+HASHTABLE = host_only("HASHTABLE", HashtableOptions, 1, _TABLES)
+HASHTABLE_FIND = host_only("HASHTABLE_FIND", HashtableFindOptions, 1, _TABLES)
+HASHTABLE_IMPORT = host_only("HASHTABLE_IMPORT", HashtableImportOptions, 1, _TABLES)
+HASHTABLE_SIZE = host_only("HASHTABLE_SIZE", HashtableSizeOptions, 1, _TABLES)

@@ -62,6 +62,7 @@ class OpRule:
 
     `why_not` is total: it never raises, and what it lets pass `lower` lowers.
     `is_identity_in_float_view`: it only changes how reals are stored (QUANTIZE, DEQUANTIZE).
+    `host_reason`: why the operator stays on the host whatever its attributes (see host_only).
     `arity` counts the leading inputs that must be there. `max_version` is the newest that LiteRT
     registers.
     """
@@ -74,6 +75,7 @@ class OpRule:
     states: States | None = None
     arity: int = 1
     is_identity_in_float_view: bool = False
+    host_reason: str | None = None
 
     def reason(
         self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs
@@ -95,6 +97,18 @@ class OpRule:
         if dynamic is not None:
             return f"the shape of {dynamic.name!r} depends on data; XLA needs it before the run"
         return self.why_not(context, options, inputs, outputs)
+
+
+def host_only(name: str, options_type: type[Options], max_version: int, reason: str) -> OpRule:
+    """The record of an operator that is never lowered, with the reason that the report prints."""
+
+    def why_not(*_: object) -> str:
+        return reason
+
+    def lower(*_: object) -> Function:
+        raise ValueError(f"{name} is never lowered: {reason}")
+
+    return OpRule(name, options_type, max_version, why_not, lower, arity=0, host_reason=reason)
 
 
 def optional(inputs: Specs, position: int) -> TensorSpec | None:

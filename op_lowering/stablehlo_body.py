@@ -89,13 +89,13 @@ class Body:
 
         Conversions to `wide` and back, around it, belong to how half precision is computed.
         """
-        jaxpr = self.closed.jaxpr
+        jaxpr, makers = self.closed.jaxpr, self._makers()
         n, y = len(jaxpr.outvars), jaxpr.outvars[position]
-        makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
-        eqn = makers.get(_unconverted(y, makers, y.aval.dtype, wide))
+        dtypes = (y.aval.dtype, wide)
+        eqn = _maker(y, makers, *dtypes)
         if eqn is None or eqn.primitive.name not in FOLDS:
             return None
-        sources = [_unconverted(v, makers, y.aval.dtype, wide) for v in eqn.invars]
+        sources = [_source(v, makers, *dtypes) for v in eqn.invars]
         wanted = [jaxpr.invars[position], jaxpr.invars[n + position]]
         same = all(any(v is s for s in sources) for v in wanted)
         if not same or y.aval.dtype != wanted[0].aval.dtype:
@@ -103,10 +103,15 @@ class Body:
         name = eqn.primitive.name
         return FOLDS[_OF_BOOLEANS.get(name, name) if y.aval.dtype == BOOL else name]
 
+    def _makers(self) -> dict[Any, Any]:
+        """The equation behind each variable that is no argument."""
+        return {var: eqn for eqn in self.closed.jaxpr.eqns for var in eqn.outvars}
+
     def order(self) -> "Order | None":
         """A comparator's order, if it compares one key of both sides: key(a) < key(b)."""
         jaxpr = self.closed.jaxpr
-        eqn = next((e for e in jaxpr.eqns if e.outvars[0] is jaxpr.outvars[0]), None)
+        makers = self._makers()
+        eqn = _maker(jaxpr.outvars[0], makers)
         if eqn is None or eqn.primitive.name not in _ASCENDING:
             return None
         numbers: dict[str, int] = {}
@@ -115,7 +120,7 @@ class Body:
         sides = {i % 2 for i in left.arguments}
         if right != _name(eqn.invars[0], mirrored) or len(sides) != 1:
             return None
-        key = self.closed.replace(jaxpr=jaxpr.replace(outvars=[eqn.invars[0]]))
+        key = self.closed.replace(jaxpr=jaxpr.replace(outvars=[_source(eqn.invars[0], makers)]))
         ascending = _ASCENDING[eqn.primitive.name] == (sides == {0})
         return Order(Body(key), ascending)
 
@@ -123,13 +128,24 @@ class Body:
 _ASCENDING = {"lt": True, "le": True, "gt": False, "ge": False}
 
 
-def _unconverted(var: Any, makers: dict[Any, Any], dtype: np.dtype, wide: np.dtype) -> Any:
-    """What stands before a conversion from `dtype` to `wide` or back; else the variable itself."""
-    eqn = None if isinstance(var, core.Literal) else makers.get(var)
-    if eqn is None or eqn.primitive.name != "convert_element_type":
-        return var
-    source = eqn.invars[0]
-    return source if {source.aval.dtype, var.aval.dtype} <= {dtype, wide} else var
+def _source(var: Any, makers: dict[Any, Any], *dtypes: np.dtype) -> Any:
+    """Where a scalar comes from, before reshapes and conversions between the given dtypes."""
+    while not isinstance(var, core.Literal) and var in makers:
+        eqn = makers[var]
+        passes = eqn.primitive.name == "reshape" or (
+            eqn.primitive.name == "convert_element_type"
+            and {eqn.invars[0].aval.dtype, var.aval.dtype} <= set(dtypes)
+        )
+        if not passes:
+            break
+        var = eqn.invars[0]
+    return var
+
+
+def _maker(var: Any, makers: dict[Any, Any], *dtypes: np.dtype) -> Any:
+    """The equation behind a scalar; None where it is an argument or a constant."""
+    source = _source(var, makers, *dtypes)
+    return None if isinstance(source, core.Literal) else makers.get(source)
 
 
 # ---- folds

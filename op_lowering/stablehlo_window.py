@@ -74,7 +74,7 @@ class _Reducer:
         found = [body.fold(i, dtype) for i, dtype in enumerate(wide)]
         folds = tuple(fold for fold in found if fold is not None)
         if len(folds) < len(dtypes):
-            return cls(lambda x, y: body.elements(*x, *y), None, tuple(dtypes))
+            return cls(lambda x, y: list(body.elements(*x, *y)), None, tuple(dtypes))
 
         def pairs(x: Arrays, y: Arrays) -> Arrays:
             return [fold.function(a, b) for fold, a, b in zip(folds, x, y, strict=True)]
@@ -138,9 +138,13 @@ def _lower_reduce(
 
 def _reduce(reducer: _Reducer, operands: Arrays, starts: Arrays, dims: Sequence[int]) -> Arrays:
     """Folds begin with their identity, so that each result takes its start in exactly once."""
+    shape = operands[0].shape
+    if reducer.folds is None and math.prod(shape[d] for d in dims) == 1:
+        # XLA drops a reduction over one element, start and all.
+        one = [lax.squeeze(x, dims) for x in operands]
+        return reducer.pairs([jnp.full_like(y, a) for y, a in zip(one, starts, strict=True)], one)
     if reducer.folds is None:
-        reduced: Arrays = lax.reduce(operands, starts, reducer.pairs, dims)
-        return reduced
+        return list(lax.reduce(operands, starts, reducer.pairs, dims))
     totals = [
         lax.reduce(x, fold.start(x.dtype), fold.function, dims)
         for fold, x in zip(reducer.folds, operands, strict=True)

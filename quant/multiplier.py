@@ -87,7 +87,9 @@ def downscale_multiplier(multiplier: int) -> int:
     return min((multiplier + (1 << 15)) >> 16, (1 << 15) - 1)
 
 
-def softmax_multiplier(beta: float, input_scale: float, input_integer_bits: int) -> tuple[int, int]:
+def softmax_multiplier(
+    beta: float, input_scale: float, input_integer_bits: int, *, single_rounding: bool = False
+) -> tuple[int, int]:
     """Multiplier and shift from input steps to the exponent of a softmax, in Qm.31-m.
 
     Source: PreprocessSoftmaxScaling; SOFTMAX and LOG_SOFTMAX of 8 bits have 5 integer bits.
@@ -95,8 +97,9 @@ def softmax_multiplier(beta: float, input_scale: float, input_integer_bits: int)
     Raises:
         ValueError: a step is so small that the multiplier is not above 1.
     """
-    real = beta * input_scale * 2.0 ** (31 - input_integer_bits)
-    return quantize_multiplier_greater_than_one(min(real, 2.0**31 - 1))
+    largest = 2.0 ** (30 if single_rounding else 31) - 1
+    real = min(beta * input_scale * 2.0 ** (31 - input_integer_bits), largest)
+    return quantize_multiplier_greater_than_one(real, single_rounding=single_rounding)
 
 
 def log_softmax_multipliers(

@@ -197,6 +197,19 @@ def test_a_lying_lowering_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close([run(fallback, X)], [np.maximum(2 * X, 0)])
 
 
+def test_a_crashing_lowering_names_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    def crash(*_: object) -> None:
+        raise ValueError("no such luck")
+
+    monkeypatch.setitem(RULES, "RELU", dataclasses.replace(RULES["RELU"], lower=crash))
+    interpreter, _ = delegated(chain("ar"))
+    message = r"nodes 0 \(ADD\) to 1 \(RELU\) could not be compiled for .*: no such luck"
+    with pytest.raises(jd.LoweringError, match=message):
+        interpreter.allocate_tensors()
+
+
 def test_platforms() -> None:
     with pytest.raises(jd.OptionError, match="platform: 'tpu' is not there; JAX has: "):
         jd.JaxDelegate(platform="tpu")

@@ -109,11 +109,15 @@ class Graph:
         if spec.const is not None:
             return spec
         tensor = self.tensors[index]
-        shape, is_dynamic = shape_of(tensor), tensor.allocation_type == structures.DYNAMIC
+        shape, is_made = shape_of(tensor), index in self._made
         # An input without elements is as good as a constant.
-        is_empty = 0 in shape and index not in self._made and not spec.is_variable
-        const = np.empty(shape, spec.dtype) if is_empty else None
-        return dataclasses.replace(spec, shape=shape, is_dynamic=is_dynamic, const=const)
+        is_empty = 0 in shape and not is_made and not spec.is_variable
+        return dataclasses.replace(
+            spec,
+            shape=shape,
+            is_dynamic=is_made and tensor.allocation_type == structures.DYNAMIC,
+            const=np.empty(shape, spec.dtype) if is_empty else None,
+        )
 
     def specs_behind(
         self, operators: Sequence[Operator], inputs: Iterable[int]

@@ -100,9 +100,7 @@ class PlanReader:
             options: Options = (
                 custom_options(name, data)
                 if custom
-                else params.decode(
-                    name, registration.version, node.builtin_data, self._rank(inputs)
-                )
+                else params.decode(name, node.builtin_data, self._rank(inputs))
             )
         except ValueError as error:
             self.unreadable[index] = str(error)

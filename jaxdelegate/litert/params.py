@@ -2,7 +2,8 @@
 
 Stock interpreters parse a file's options tables into C structs. Here each struct is the list of its
 members in C's order; a member's name is that of the field of our Options dataclass it fills, its
-kind says which C members hold it and how they are read.
+kind says which C members hold it and how they are read. Structs only ever grow at their end; every
+member here is there in the oldest interpreter that `structures.check_host` lets pass.
 """
 
 import ctypes
@@ -63,12 +64,10 @@ class Kind:
         ctypes: of the consecutive C members that hold it.
         read: their values and the rank of the operator's first input -> the parameter; None: it was
             not set.
-        since: the first operator version that has it; older interpreters end their struct before.
     """
 
     ctypes: tuple[Any, ...]
     read: Callable[[list[Any], int], Any]
-    since: int = 1
 
 
 def _plain(ctype: Any) -> Kind:
@@ -112,10 +111,6 @@ def _text(values: list[Any], _rank: int) -> str:
 
 def _bytes(values: list[Any], _rank: int) -> bytes:
     return ctypes.string_at(*values) if values[0] else b""
-
-
-def _since(version: int, kind: Kind) -> Kind:
-    return dataclasses.replace(kind, since=version)
 
 
 _INT, _FLOAT, _BOOL = _plain(ctypes.c_int), _plain(ctypes.c_float), _plain(ctypes.c_bool)
@@ -186,7 +181,7 @@ LAYOUTS: dict[str, Layout] = {
         "fused_activation_function": _ACTIVATION,
         "dilation_w_factor": _INT,
         "dilation_h_factor": _INT,
-        "quantized_bias_type": _since(7, _TYPE),
+        "quantized_bias_type": _TYPE,
     },
     "CONV_3D": _CONV_3D,
     "CONV_3D_TRANSPOSE": _CONV_3D,
@@ -209,7 +204,7 @@ LAYOUTS: dict[str, Layout] = {
         "weights_format": _same(FullyConnectedOptionsWeightsFormat),
         "keep_num_dims": _BOOL,
         "asymmetric_quantize_inputs": _BOOL,
-        "quantized_bias_type": _since(10, _TYPE),
+        "quantized_bias_type": _TYPE,
     },
     "GATHER": {"axis": _INT, "batch_dims": _INT},
     "GELU": {"approximate": _BOOL},
@@ -304,7 +299,7 @@ LAYOUTS: dict[str, Layout] = {
         "ellipsis_mask": _INT,
         "new_axis_mask": _INT,
         "shrink_axis_mask": _INT,
-        "offset": _since(8, _BOOL),
+        "offset": _BOOL,
     },
     "SUB": _ADDED,
     "SUM": _REDUCER,
@@ -318,7 +313,7 @@ LAYOUTS: dict[str, Layout] = {
         "stride_w": _INT,
         "stride_h": _INT,
         "fused_activation_function": _ACTIVATION,
-        "quantized_bias_type": _since(5, _TYPE),
+        "quantized_bias_type": _TYPE,
     },
     "UNIDIRECTIONAL_SEQUENCE_LSTM": {
         "fused_activation_function": _ACTIVATION,
@@ -326,7 +321,7 @@ LAYOUTS: dict[str, Layout] = {
         "proj_clip": _FLOAT,
         "time_major": _BOOL,
         "asymmetric_quantize_inputs": _BOOL,
-        "diagonal_recurrent_tensors": _since(4, _BOOL),
+        "diagonal_recurrent_tensors": _BOOL,
     },
     "UNIDIRECTIONAL_SEQUENCE_RNN": {
         "time_major": _BOOL,
@@ -346,12 +341,11 @@ LOST: dict[str, tuple[str, ...]] = {
 }
 
 
-def decode(operator: str, version: int, address: int | None, rank: int = 0) -> Options:
+def decode(operator: str, address: int | None, rank: int = 0) -> Options:
     """A builtin operator's options out of `node->builtin_data`; nothing keeps pointing there.
 
     Args:
         operator: the BuiltinOperator's name.
-        version: `registration->version`.
         address: of the struct; None: the interpreter has none.
         rank: of the first input, for lists whose length is not stored.
 
@@ -367,8 +361,6 @@ def decode(operator: str, version: int, address: int | None, rank: int = 0) -> O
     members = _members(operator)
     struct = members.struct.from_address(address)
     for name, kind, at in members.fields:
-        if version < kind.since:
-            continue
         values = [getattr(struct, f"m{i}") for i in at]
         try:
             value = kind.read(values, rank)

@@ -18,7 +18,8 @@ NULL_HANDLE = -1  # kTfLiteNullBufferHandle
 AFFINE, BLOCKWISE, MULTI_AXIS = 1, 2, 3  # TfLiteQuantizationType
 
 # TfLiteAllocationType
-MMAP_RO, DYNAMIC = 1, 4
+MMAP_RO, DYNAMIC, PERSISTENT_RO = 1, 4, 5
+ON_HEAP = frozenset((DYNAMIC, PERSISTENT_RO))
 
 _STATUS = ctypes.c_int
 _POINTER = ctypes.c_void_p

@@ -42,7 +42,6 @@ def spec_of(tensor: Tensor) -> TensorSpec:
         _sparsity(tensor),
         is_variable=tensor.is_variable,
         const=_constant(tensor, shape),
-        is_dynamic=tensor.allocation_type == structures.DYNAMIC,
     )
 
 

@@ -50,6 +50,8 @@ class Kernel:
     `initial_state(options)` gives the first values of a state that no tensor of the file holds (a
     random counter). Hosts append such states to the inputs, as variables; the kernel returns their
     new values last.
+    `takes_intermediates`: `run` has the keyword `intermediates`, the specs of the operator's
+    intermediate tensors (integer LSTM: the scales between its gates).
     `takes_handle`: the first input is a variable's handle. Where its variable is known beforehand,
     hosts append that variable to the inputs, so that delegates can keep it on the device.
     """
@@ -60,6 +62,7 @@ class Kernel:
     initial_state: InitialState | None = None
     calls: bool = False
     takes_handle: bool = False
+    takes_intermediates: bool = False
     inferred_shapes: InferredShapes | None = None
 
     def __call__(

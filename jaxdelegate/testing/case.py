@@ -88,6 +88,7 @@ class Case:
     because: str | None = None
     litert: str | None = None  # why stock LiteRT cannot run it; None: it can
     output_quantization: Sequence[Quantization | None] | None = None  # one for each output
+    intermediates: Sequence[Arg] = ()  # for their quantization; the values do not matter
 
     def __str__(self) -> str:
         """The test id."""
@@ -117,9 +118,15 @@ class Case:
         """The values of the inputs."""
         return [None if a is None else a.value for a in self.inputs]
 
+    def intermediate_specs(self) -> Specs:
+        """The specs of the operator's intermediate tensors."""
+        return tuple(_spec(f"between{i}", a) for i, a in enumerate(self.intermediates))
+
     def run_reference(self) -> list[np.ndarray]:
         """Outputs, then new states, from the numpy kernel."""
-        return list(KERNELS[self.name](self.op_options, *self.specs(), *self.arrays()))  # type: ignore[arg-type]
+        kernel = KERNELS[self.name]
+        more = {"intermediates": self.intermediate_specs()} if kernel.takes_intermediates else {}
+        return list(kernel.run(self.op_options, *self.specs(), *self.arrays(), **more))
 
     def run_lowered(self, rule: OpRule, context: LoweringContext | None = None) -> list[np.ndarray]:
         """Outputs, then new states, from the lowering, jitted, under 64-bit types as when compiled.
@@ -130,7 +137,11 @@ class Case:
         import jax  # noqa: PLC0415 (this module is used by the reference's own tests, without jax)
 
         inputs, outputs = self.specs()
-        context = context or LoweringContext(op_version=self.version, quant_mode="integer")
+        context = context or LoweringContext(
+            op_version=self.version,
+            quant_mode="integer",
+            intermediates=self.intermediate_specs(),
+        )
         reason = rule.reason(context, self.op_options, inputs, outputs)
         assert reason is None, f"{self}: refused: {reason}"
         lowered = rule.lower(context, self.op_options, inputs, outputs)
@@ -163,7 +174,18 @@ class Case:
             builder.tensor(spec.shape, spec.dtype, spec.name, quantization=spec.quantization)
             for spec in outputs
         ]
-        builder.operator(self.name, tensors, results, self._written_options(), version=self.version)
+        between = [
+            builder.tensor(spec.shape, spec.dtype, spec.name, quantization=spec.quantization)
+            for spec in self.intermediate_specs()
+        ]
+        builder.operator(
+            self.name,
+            tensors,
+            results,
+            self._written_options(),
+            version=self.version,
+            intermediates=between,
+        )
         builder.outputs(*results)
         return builder.build()
 

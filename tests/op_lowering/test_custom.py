@@ -13,7 +13,6 @@ from jaxdelegate.testing import Arg, Case, f32, of, value
 
 SCALE = Quantization(np.float32([0.25]), np.int64([3]))
 CHANNELS = Quantization(np.float32([0.25, 0.5, 2]), np.int64([0, 0, 0]), 1)
-OPTIMIZED = "in the optimized kernels only"
 
 
 def verify(label: str, x: Arg, tolerance: float = 5.0, stops: bool = False, **details: Any) -> Case:

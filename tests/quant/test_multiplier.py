@@ -98,9 +98,24 @@ def test_negative_multipliers_are_not_downscaled() -> None:
         multiplier.downscale_multiplier(-1)
 
 
-@pytest.mark.parametrize(("scale", "want"), [(1.0, (2**30, 27)), (2.0**-10, (2**30, 17))])
-def test_softmax_multipliers(scale: float, want: tuple[int, int]) -> None:
-    assert multiplier.softmax_multiplier(1.0, scale, 5) == want
+# beta, scale, integer bits; multiplier and shift for either rounding: TFLite's own expectations
+# (kernels/internal/quantization_util_test.cc).
+@pytest.mark.parametrize(
+    ("arguments", "double", "single"),
+    [
+        ((1.0, 16.0, 4), (2147483647, 31), (2147483646, 30)),
+        ((1.0, 8.0, 4), (1073741824, 31), (2147483646, 30)),
+        ((1.0, 4.0, 4), (1073741824, 30), (1073741824, 30)),
+        ((2.0, 16.0, 5), (2147483647, 31), (2147483646, 30)),
+        ((2.0, 8.0, 5), (1073741824, 31), (2147483646, 30)),
+        ((2.0, 4.0, 5), (1073741824, 30), (1073741824, 30)),
+    ],
+)
+def test_softmax_multipliers(
+    arguments: tuple[float, float, int], double: tuple[int, int], single: tuple[int, int]
+) -> None:
+    assert multiplier.softmax_multiplier(*arguments) == double
+    assert multiplier.softmax_multiplier(*arguments, single_rounding=True) == single
 
 
 @given(st.floats(0.1, 4.0), st.floats(2.0**-20, 2.0**8))

@@ -1,0 +1,126 @@
+"""Write docs/models.md: real models, how much of each is delegated, how far from LiteRT.
+
+    python docs/generate_models.py FOLDER
+
+FOLDER holds .tflite files and manifest.json: a list of {"file", "kind", "litert_runs"}. Errors are
+the largest of any output element, over the largest element; for quantized outputs in LSB.
+"""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter as StockInterpreter
+from ai_edge_litert.interpreter import OpResolverType
+
+import jaxdelegate as jd
+
+HEAD = """# Real models
+
+Written by `docs/generate_models.py` over a collection of public models (float ones first). LiteRT's
+reference kernels judge; where those lack an operator, its other kernels do. Inputs are uniform and
+seeded. An error is the largest of any output element over the largest element, or for 8 and 16 bit
+outputs in LSB. Quantized models run in the delegate's default mode, the float view, whose rounding
+differs from integer kernels by design; random weights make that visible.
+
+| model | kind | operators | delegated | partitions | reference error | delegated error |
+|---|---|--:|--:|--:|--:|--:|
+"""
+
+
+def feeds(details: list[dict[str, Any]]) -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    arrays = []
+    for detail in details:
+        shape, dtype = np.maximum(detail["shape"], 1), np.dtype(detail["dtype"])
+        if dtype.kind == "f":
+            arrays.append(rng.uniform(-1, 1, shape).astype(dtype))
+        elif dtype.itemsize == 1 and dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            arrays.append(rng.integers(info.min, info.max + 1, shape).astype(dtype))
+        else:
+            arrays.append(rng.integers(0, 2, shape).astype(dtype))
+    return arrays
+
+
+def run(interpreter: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    interpreter.allocate_tensors()
+    for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
+        interpreter.set_tensor(detail["index"], array)
+    interpreter.invoke()
+    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+
+
+def litert(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    kinds = (
+        OpResolverType.BUILTIN_REF,
+        OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        OpResolverType.AUTO,
+    )
+    for kind in kinds:
+        try:
+            return run(StockInterpreter(str(path), experimental_op_resolver_type=kind), arrays)
+        except (RuntimeError, ValueError):
+            continue
+    raise RuntimeError(f"LiteRT does not run {path.name}")
+
+
+def error(got: list[np.ndarray], want: list[np.ndarray]) -> str:
+    worst, unit = 0.0, ""
+    for g, w in zip(got, want, strict=True):
+        if g.shape != w.shape or g.dtype != w.dtype:
+            return f"{g.dtype}{list(g.shape)} for {w.dtype}{list(w.shape)}"
+        if not w.size:
+            continue
+        if w.dtype.kind == "f":
+            finite = np.isfinite(w)
+            scale = max(float(np.abs(w[finite]).max(initial=0)), 1e-2)
+            worst = max(worst, float(np.abs(np.where(finite, g - w, 0)).max() / scale))
+        elif w.dtype.kind in "iu" and w.dtype.itemsize <= 2:
+            worst, unit = max(worst, float(np.abs(g.astype(int) - w.astype(int)).max())), " LSB"
+        else:
+            worst, unit = max(worst, float(np.sum(g != w))), " differ"
+    return f"{worst:.2g}{unit}" if worst else "0"
+
+
+def row(root: Path, entry: dict[str, Any]) -> str:
+    path = root / entry["file"]
+    try:
+        delegate = jd.JaxDelegate()
+        delegated = jd.Interpreter(path, experimental_delegates=[delegate])
+        report = delegate.report()
+        arrays = feeds(delegated.get_input_details())
+        want = litert(path, arrays)
+        counts = f"{len(report.nodes)} | {len(report.delegated)} | {report.n_partitions}"
+    except (jd.JaxDelegateError, RuntimeError, ValueError) as problem:
+        return f"| {entry['file']} | {entry['kind']} | | | | {one_line(problem)} | |"
+    errors = [attempt(way, arrays, want) for way in (jd.Interpreter(path), delegated)]
+    return f"| {entry['file']} | {entry['kind']} | {counts} | {' | '.join(errors)} |"
+
+
+def attempt(interpreter: jd.Interpreter, arrays: list[np.ndarray], want: list[np.ndarray]) -> str:
+    try:
+        return error(run(interpreter, arrays), want)
+    except jd.JaxDelegateError as problem:
+        return one_line(problem)
+
+
+def one_line(problem: Exception) -> str:
+    return str(problem).splitlines()[0].replace("|", "/")[:90]
+
+
+def main() -> None:
+    logging.getLogger("jaxdelegate").setLevel(logging.ERROR)
+    root = Path(sys.argv[1])
+    manifest = json.loads((root / "manifest.json").read_text())
+    floats = ("float", "fp16w", "integer", "string", "other")
+    entries = sorted(manifest, key=lambda m: (m["kind"] not in floats, m["file"]))
+    rows = [row(root, entry) for entry in entries if entry["litert_runs"]]
+    (Path(__file__).parent / "models.md").write_text(HEAD + "\n".join(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()

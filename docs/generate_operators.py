@@ -1,0 +1,103 @@
+"""Write docs/operators.md from the registry and the operator tests.
+
+A row's dtypes are those of the first run-time input in the test cases that the rule lowers: what
+is listed is tested. peers.json holds what other runtimes registered: LiteRT and its delegates at
+google-ai-edge/LiteRT f6745779, OpenVINO's TFLite frontend at 18567185, TVM's relax frontend at
+5d4dc872.
+"""
+
+import importlib.util
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ai_edge_litert import schema_py_generated as schema
+
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.reference import KERNELS
+from jaxdelegate.testing import Case
+
+ROOT = Path(__file__).parents[1]
+MARKERS = ("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES")
+
+COLUMNS = (
+    "operator",
+    "runs on",
+    "version",
+    "LiteRT CPU",
+    "dtypes that tests lower",
+    "GPU delegate",
+    "ML Drift",
+    "OpenVINO",
+    "TVM",
+)
+HEAD = """# Operators
+
+Written by `python docs/generate_operators.py`; a test keeps it current. *XLA*: the delegate takes
+the operator, for the dtypes in the table (q: quantized) and more of the same kind; a combination
+that it refuses, with the reason in the delegation report, runs on the host. *host*: always there.
+Version: the newest that is known, beside the newest that LiteRT's CPU runtime registers (-: none).
+"""
+
+
+def cases() -> Iterator[Case]:
+    """Every case of the operator tables in the tests."""
+    for path in sorted((ROOT / "tests" / "op_lowering").glob("test_*.py")):
+        spec = importlib.util.spec_from_file_location(f"operator_tests_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise ImportError(path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        yield from (c for c in getattr(module, "CASES", ()) if isinstance(c, Case))
+
+
+def lowered_dtypes() -> dict[str, set[str]]:
+    """For each operator the dtypes of the cases that its rule lets pass."""
+    found = defaultdict(set)
+    for case in cases():
+        rule = RULES.get(case.name)
+        if rule is None:
+            continue
+        live = [a for a in case.inputs if a is not None and not a.is_const]
+        context = LoweringContext(op_version=case.version, quant_mode="integer")
+        if live and rule.reason(context, case.op_options, *case.specs()) is None:
+            quantized = "q" if live[0].quantization is not None else ""
+            found[case.name].add(f"{quantized}{live[0].value.dtype}")
+    return found
+
+
+def row(name: str, dtypes: set[str], peers: dict[str, Any]) -> str:
+    """One operator's line."""
+    rule = RULES.get(name)
+    where = "XLA"
+    if rule is None or rule.host_reason is not None:
+        where = "host" if name in KERNELS else "-"
+    litert = peers["litert_cpu_versions"].get(name, "-")
+    yes = ["yes" if name in peers[p] else "" for p in ("gpu_delegate_v2", "ml_drift", "openvino")]
+    tvm = "yes" if name.isupper() and name not in peers["tvm_relax_lacks"] else ""
+    version = rule.max_version if rule is not None else ""
+    listed = " ".join(sorted(dtypes))
+    return f"| {name} | {where} | {version} | {litert} | {listed} | {' | '.join(yes)} | {tvm} |"
+
+
+def generate() -> str:
+    """The whole page."""
+    peers = json.loads((ROOT / "docs" / "peers.json").read_text())
+    dtypes = lowered_dtypes()
+    builtin = [n for n in vars(schema.BuiltinOperator) if n[0] != "_" and n not in MARKERS]
+    custom = sorted({*RULES, *KERNELS} - set(builtin))
+    rows = [row(name, dtypes[name], peers) for name in (*sorted(builtin), *custom)]
+    reasons = {n: r.host_reason for n, r in sorted(RULES.items()) if r.host_reason}
+    table = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *rows]
+    tail = ["", "Always on the host, with the report's reason:", ""]
+    tail += [f"* {name}: {reason}" for name, reason in reasons.items()]
+    return "\n".join([HEAD, *table, *tail, ""])
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "operators.md").write_text(generate())

@@ -1,0 +1,10 @@
+"""Delegates written in Python for the stock interpreters: ai_edge_litert >= 1.4, tf.lite >= 2.19.
+
+Any SimpleDelegate can stand in their `experimental_delegates`; `docs/stock_interpreters.md` tells
+what happens then.
+"""
+
+from jaxdelegate.litert.library import library_path, load_delegate
+from jaxdelegate.litert.native import native_pointer
+
+__all__ = ["library_path", "load_delegate", "native_pointer"]

@@ -1,0 +1,265 @@
+"""A SimpleDelegate as the TfLiteDelegate that stock interpreters know: structures and callbacks.
+
+The interpreter calls the functions at the end of this file. ctypes would turn an exception that
+leaves one of them into "all is well": each catches everything, and answers with an error status and
+one line of text.
+"""
+
+import ctypes
+import dataclasses
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from jaxdelegate.choice import choose
+from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.litert import structures
+from jaxdelegate.litert.context import PartitionContext
+from jaxdelegate.litert.graph import Graph, TensorTable
+from jaxdelegate.litert.nodes import PlanReader
+from jaxdelegate.litert.partition import Partition
+from jaxdelegate.litert.structures import Context, DelegateParams, Node, Registration, elements
+from jaxdelegate.simple_delegate import SimpleDelegate
+
+_LOGGER = logging.getLogger("jaxdelegate")
+_MOST_BYTES = 1023  # of a message; interpreters cut it there
+
+Shared = MutableMapping[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Application:
+    """A delegate that is being applied to one subgraph."""
+
+    graph: Graph
+    shared: Shared
+
+
+class NativeDelegate:
+    """A SimpleDelegate's TfLiteDelegate. The SimpleDelegate owns it, so that both live equally long."""
+
+    def __init__(self, delegate: SimpleDelegate) -> None:
+        """Fill in the structures; the delegate is to hold on to this object."""
+        self._delegate = weakref.ref(delegate)
+        self._name = delegate.name.encode()
+        # With this flag the interpreter neither refuses graphs with dynamic tensors nor starts over
+        # at each resize. In turn the kernels give their outputs their shapes.
+        flags = structures.ALLOW_DYNAMIC_TENSORS
+        self._struct = structures.Delegate(
+            Prepare=_prepare_delegate, FreeBufferHandle=_free_handle, flags=flags
+        )
+        self._registration = Registration(
+            init=_init,
+            free=_free,
+            prepare=_prepare,
+            invoke=_invoke,
+            custom_name=self._name,
+            version=1,
+        )
+        self._applications: dict[int, _Application] = {}
+        self.address = ctypes.addressof(self._struct)
+        # The interpreter may call these while Python shuts down and this module is already empty.
+        self._alive = (_prepare_delegate, _free_handle, _init, _free, _prepare, _invoke)
+        _NATIVES[self.address] = self
+
+    @property
+    def delegate(self) -> SimpleDelegate:
+        """The SimpleDelegate."""
+        delegate = self._delegate()
+        if delegate is None:
+            raise ReferenceError("the delegate was dropped while an interpreter used it")
+        return delegate
+
+    def apply(self, address: int) -> int:
+        """Let the delegate choose among a subgraph's nodes, and the interpreter replace them.
+
+        Args:
+            address: of the subgraph's TfLiteContext.
+
+        Returns:
+            The interpreter's status.
+        """
+        delegate, reader = self.delegate, PlanReader(address)
+        rows = reader.rows()
+        tensors = TensorTable(address)
+        graph = Graph(tensors, rows, reader.unreadable, reader.subgraph_index())
+        shared = _SHARED.get((address, self.address), {})
+        subsets = choose(
+            delegate,
+            PartitionContext(graph, shared),
+            graph.plan(),
+            lambda positions: reader.partitions(rows, positions),
+            subgraph=graph.index,
+            refused=graph.refused(),
+        )
+        nodes = [rows[i].node for subset in subsets for i in subset.items]
+        _LOGGER.info(
+            "%s delegate: %d nodes delegated out of %d nodes with %d partitions.",
+            delegate.name,
+            len(nodes),
+            len(rows),
+            len(subsets),
+        )
+        self._applications[address] = _Application(graph, shared)
+        try:
+            replaced = structures.int_array(nodes)
+            status = Context.from_address(address).ReplaceNodeSubsetsWithDelegateKernels(
+                address, self._registration, ctypes.addressof(replaced), self.address
+            )
+        finally:
+            del self._applications[address]
+        if status == structures.OK:
+            self._keep(tensors, shared)
+        return int(status)
+
+    def partition(self, address: int, params: DelegateParams) -> Partition:
+        """The partition that the interpreter has formed."""
+        application = self._applications[address]
+        operators = {op.index: op for row in application.graph.rows for op in row.operators}
+        return Partition(
+            self.delegate,
+            application.graph,
+            application.shared,
+            [operators[i] for i in elements(params.nodes_to_replace)],
+            elements(params.input_tensors),
+            elements(params.output_tensors),
+        )
+
+    def _keep(self, tensors: TensorTable, shared: Shared) -> None:
+        """Keep `shared` until the interpreter goes, beyond a resize that undoes all delegates.
+
+        A buffer handle on a tensor of ours tells when that is: the interpreter frees it then.
+        """
+        key = (tensors.address, self.address)
+        if key in _SHARED:
+            return
+        for index in range(len(tensors)):
+            tensor = tensors[index]
+            if tensor.delegate == self.address and tensor.buffer_handle == structures.NULL_HANDLE:
+                tensor.buffer_handle = next(_NUMBERS)
+                _SHARED[key] = shared
+                return
+
+
+# What interpreters refer to by a number or an address.
+_NATIVES: weakref.WeakValueDictionary[int, NativeDelegate] = weakref.WeakValueDictionary()
+_PARTITIONS: dict[int, Partition] = {}
+_SHARED: dict[tuple[int, int], Shared] = {}
+_NUMBERS = itertools.count(1)
+
+
+def native_pointer(delegate: SimpleDelegate) -> int:
+    """The address of the TfLiteDelegate that stands for a delegate; made at the first call.
+
+    Raises:
+        InterpreterError: the stock interpreters of this process are not supported.
+    """
+    structures.check_host()
+    native = vars(delegate).get("_native")
+    if native is None:
+        native = NativeDelegate(delegate)
+        vars(delegate)["_native"] = native
+    return int(native.address)
+
+
+def report_error(context: int, text: str) -> None:
+    """Hand one line to the interpreter, whose ReportError reads it as a printf format."""
+    line = text.encode().replace(b"\0", b"?")
+    room = _MOST_BYTES - line.count(b"%")
+    if len(line) > room:
+        line = line[: room - 3].decode(errors="ignore").encode() + b"..."
+    Context.from_address(context).ReportError(context, line.replace(b"%", b"%%"))
+
+
+def _fail(context: int, delegate: SimpleDelegate | None, where: str, error: BaseException) -> None:
+    """Tell the interpreter, and keep the text: an exception would keep its frames alive."""
+    name = "delegate" if delegate is None else delegate.name
+    # Errors of ours say it all; of others the class is part of the message.
+    what = f"{error}" if isinstance(error, JaxDelegateError) else f"{type(error).__name__}: {error}"
+    text = f"{name}: {where}: {what}"
+    if delegate is not None:
+        delegate.last_error = text
+    report_error(context, text)
+
+
+# ---- what interpreters call. The default arguments are there for shutdown, which empties modules.
+
+
+@structures.PREPARE
+def _prepare_delegate(context: int, address: int) -> int:
+    native = _NATIVES.get(address)
+    try:
+        if native is None:
+            raise ReferenceError("the delegate was dropped while an interpreter used it")
+        return native.apply(context)
+    except BaseException as error:  # noqa: BLE001
+        _fail(context, native and native.delegate, "choosing operators", error)
+        return structures.DELEGATE_ERROR
+
+
+@structures.INIT
+def _init(context: int, buffer: int, _length: int) -> int | None:
+    params = DelegateParams.from_address(buffer)
+    native = _NATIVES.get(params.delegate)
+    try:
+        if native is None:
+            raise ReferenceError("the delegate was dropped while an interpreter used it")
+        number = next(_NUMBERS)
+        _PARTITIONS[number] = native.partition(context, params)
+        return number
+    except BaseException as error:  # noqa: BLE001
+        _fail(context, native and native.delegate, "making a kernel", error)
+        return structures.INIT_FAILED
+
+
+@structures.FREE
+def _free(_context: int, number: int, partitions: dict[int, Partition] = _PARTITIONS) -> None:
+    partitions.pop(number, None)
+
+
+@structures.FREE_HANDLE
+def _free_handle(
+    context: int, address: int, _handle: Any, shared: dict[tuple[int, int], Shared] = _SHARED
+) -> None:
+    shared.pop((context, address), None)
+
+
+def _partition(
+    node: int,
+    pointer: Callable[[int], ctypes.c_void_p] = ctypes.c_void_p.from_address,
+    offset: int = Node.user_data.offset,
+) -> Partition:
+    return _PARTITIONS[pointer(node + offset).value]  # type: ignore[index]
+
+
+@structures.RUN
+def _prepare(context: int, node: int) -> int:
+    partition = None
+    try:
+        partition = _partition(node)
+        partition.prepare()
+    except BaseException as error:  # noqa: BLE001
+        _fail_in(context, partition, "prepare", error)
+        return structures.ERROR
+    return structures.OK
+
+
+@structures.RUN
+def _invoke(context: int, node: int) -> int:
+    partition = None
+    try:
+        partition = _partition(node)
+        partition.run()
+    except BaseException as error:  # noqa: BLE001
+        _fail_in(context, partition, "eval", error)
+        return structures.ERROR
+    return structures.OK
+
+
+def _fail_in(context: int, partition: Partition | None, step: str, error: BaseException) -> None:
+    if partition is None:
+        _fail(context, None, f"{step} of a kernel that failed to initialize", error)
+    else:
+        _fail(context, partition.delegate, f"{step} of {partition}", error)

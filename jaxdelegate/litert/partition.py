@@ -1,0 +1,125 @@
+"""One delegated partition in a stock interpreter: a kernel, and what its node is made of."""
+
+import logging
+from collections.abc import Hashable, MutableMapping, Sequence
+from typing import Any
+
+from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.litert.context import PartitionContext
+from jaxdelegate.litert.graph import Graph, Specs
+from jaxdelegate.model import Operator
+from jaxdelegate.plan import OperatorStep
+from jaxdelegate.simple_delegate import (
+    DelegateContext,
+    DelegateParams,
+    SimpleDelegate,
+    SimpleDelegateKernel,
+)
+
+_LOGGER = logging.getLogger("jaxdelegate")
+
+
+class Partition:
+    """What the interpreter calls through the three functions of a TfLiteRegistration."""
+
+    def __init__(
+        self,
+        delegate: SimpleDelegate,
+        graph: Graph,
+        shared: MutableMapping[Any, Any],
+        operators: Sequence[Operator],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+    ) -> None:
+        """Create and initialize the kernel.
+
+        Args:
+            delegate: makes the kernel.
+            graph: the partition's.
+            shared: what the delegate keeps as long as the interpreter lives.
+            operators: in execution order.
+            inputs: the node's input tensors, constants among them.
+            outputs: the node's output tensors.
+        """
+        self.delegate, self._graph = delegate, graph
+        self._operators, self._inputs, self._outputs = operators, inputs, outputs
+        self._prepared_for: Hashable = None
+        self._context = PartitionContext(graph, shared)
+        self._params = self._params_for(graph.specs)
+        self._kernel = delegate.create_kernel()
+        self._kernel.init(self._context, self._params)
+
+    def __str__(self) -> str:
+        """Its operators, for messages."""
+        named = [f"{op.name} #{op.index}" for op in self._operators[:4]]
+        return ", ".join(named) + (", ..." if len(self._operators) > 4 else "")
+
+    def prepare(self) -> None:
+        """Get ready for the shapes that the interpreter has given the inputs; size the outputs."""
+        context, graph = self._context, self._graph
+        specs, shapes = graph.specs_behind(self._operators, self._inputs)
+        if shapes != self._prepared_for:
+            self._params = self._params_for(specs)
+            context.update(specs, shapes, self._inside(specs))
+            self._prepare_kernel()
+            self._prepared_for = shapes
+        context.size_outputs(self._params.outputs)
+        context.forget()
+
+    def run(self) -> None:
+        """Evaluate the kernel."""
+        self._context.begin()
+        self._kernel.eval(self._context, self._params)
+
+    def _params_for(self, specs: Specs) -> DelegateParams:
+        return DelegateParams(
+            self._graph.nodes(self._operators, specs),
+            tuple(i for i in self._inputs if i >= 0 and specs[i].const is None),
+            tuple(i for i in self._outputs if i >= 0),
+        )
+
+    def _inside(self, specs: Specs) -> set[int]:
+        made = {i for op in self._operators for i in op.outputs if i >= 0}
+        return {i for i in made - set(self._outputs) if not specs[i].is_variable}
+
+    def _prepare_kernel(self) -> None:
+        try:
+            self._kernel.prepare(self._context, self._params)
+        except JaxDelegateError as error:
+            if not getattr(self.delegate.options, "fallback_on_error", False):
+                raise
+            name = self.delegate.name
+            _LOGGER.warning("%s: %s; the partition runs on the CPU", name, error)
+            self._kernel = HostKernel(self._context)
+            self._kernel.prepare(self._context, self._params)
+
+
+class HostKernel(SimpleDelegateKernel):
+    """Runs a partition's operators by the numpy reference, where its delegate failed to."""
+
+    def __init__(self, context: PartitionContext) -> None:
+        """Belong to the partition that has this context."""
+        self._host = context
+        self._steps: list[OperatorStep] = []
+
+    def init(self, context: DelegateContext, params: DelegateParams) -> None:
+        """Nothing to do before the shapes are final."""
+
+    def prepare(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
+        """Check that every operator has a reference kernel.
+
+        Raises:
+            InterpreterError: one has none.
+        """
+        self._steps = [OperatorStep(n) for n in node.nodes]
+        for step in self._steps:
+            step.check()
+
+    def eval(self, context: DelegateContext, node: DelegateParams) -> None:
+        """Run the operators one by one, and write the outputs that are constants."""
+        for step in self._steps:
+            step.run(self._host)
+        for index in node.outputs:
+            const = context.spec(index).const
+            if const is not None:
+                context.assign(index, const)

@@ -1,0 +1,76 @@
+"""Delegates by name and string options: what `load_delegate` and the stub library stand on."""
+
+import ctypes
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.litert.native import native_pointer
+from jaxdelegate.simple_delegate import SimpleDelegate
+
+DELEGATE_OPTION = "delegate"  # names the class; everything else is the class's own
+DEFAULT = "jaxdelegate:JaxDelegate"
+
+
+def load(name: str, options: Mapping[str, Any] | None = None) -> SimpleDelegate:
+    """An instance of a delegate class.
+
+    Args:
+        name: `package.module:Class`, importable from where Python runs.
+        options: for the class's `from_strings`; the values are turned into strings, as the stock
+            `load_delegate` does.
+
+    Raises:
+        OptionError: there is no such class, or it does not take these options.
+    """
+    module_name, _, class_name = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(f"delegate: want package.module:Class, got {name!r}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, SimpleDelegate)):
+        raise OptionError(f"delegate: {name!r} is no SimpleDelegate class")
+    return found.from_strings({key: str(value) for key, value in (options or {}).items()})
+
+
+_REPORT = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_STRINGS = ctypes.POINTER(ctypes.c_char_p)
+_CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, _STRINGS, _STRINGS, ctypes.c_int, _REPORT)
+_DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Hooks(ctypes.Structure):
+    """`hooks` of stub.c."""
+
+    _fields_ = (("create", _CREATE), ("destroy", _DESTROY))
+
+
+# Delegates that only C holds, by the address it holds them by.
+_LOADED: dict[int, SimpleDelegate] = {}
+
+
+@_CREATE
+def _create(keys: Any, values: Any, count: int, report: Any) -> int | None:
+    try:
+        options = {keys[i].decode(): values[i].decode() for i in range(count)}
+        delegate = load(options.pop(DELEGATE_OPTION, DEFAULT), options)
+        address = native_pointer(delegate)
+    except BaseException as error:  # noqa: BLE001 (it would be lost in C)
+        if report:
+            report(f"{error}".encode().replace(b"\0", b"?"))
+        return None
+    _LOADED[address] = delegate
+    return address
+
+
+@_DESTROY
+def _destroy(address: int, loaded: dict[int, SimpleDelegate] = _LOADED) -> None:
+    loaded.pop(address, None)
+
+
+def install(address: int) -> None:
+    """Fill in the stub's table of functions."""
+    hooks = _Hooks.from_address(address)
+    hooks.create, hooks.destroy = _create, _destroy
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_destroy))  # C may call it while Python shuts down

@@ -1,0 +1,62 @@
+"""Integer AVERAGE_POOL_2D and MAX_POOL_2D, on int8, uint8 and int16.
+
+Input and output share a scale, so that the stored integers are pooled as they are; only the fused
+activation asks for the scale. Semantics: kernels/pooling.cc, kernels/internal/reference/pooling.h
+and reference/integer_ops/pooling.h.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.op_lowering import common
+from jaxdelegate.op_lowering.options import ActivationFunctionType
+from jaxdelegate.op_lowering.quantized_checks import (
+    quantization_of,
+    why_not_activation_range,
+    why_not_same,
+)
+from jaxdelegate.op_lowering.rule import why_not_dtype
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.jax_requantize import clamp
+from jaxdelegate.quant.params import activation_range, tensor_scale, tensor_zero_point
+
+_INTEGERS = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
+_SCALE_TOLERANCE = 1e-6  # kernels/pooling.cc
+
+
+def why_not_pooled(
+    x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype], activation: ActivationFunctionType
+) -> str | None:
+    """A sentence if values of `x`, quantized or not, cannot be pooled into `y`.
+
+    Args:
+        x: the input.
+        y: the output.
+        dtypes: what the operator takes.
+        activation: the fused one.
+    """
+    if not x.is_quantized:
+        return why_not_dtype(x, dtypes)
+    return (
+        why_not_same(x, y, dtypes & _INTEGERS)
+        or _why_not_one_scale(x, y)
+        or why_not_activation_range(activation, y)
+    )
+
+
+def _why_not_one_scale(x: TensorSpec, y: TensorSpec) -> str | None:
+    of_x, of_y = quantization_of(x), quantization_of(y)
+    apart = abs(tensor_scale(of_x) - tensor_scale(of_y))
+    if apart <= _SCALE_TOLERANCE and tensor_zero_point(of_x) == tensor_zero_point(of_y):
+        return None
+    return f"{x.name!r} and {y.name!r} are quantized differently; pools do not requantize"
+
+
+def fused_activation(activation: ActivationFunctionType, y: TensorSpec) -> Callable[[Any], Any]:
+    """The function that a pool applies to its result before it stores it in `y`."""
+    if not y.is_quantized:
+        return common.fused_activation(activation)
+    low, high = activation_range(activation, quantization_of(y), y.dtype)
+    return lambda pooled: clamp(pooled, low, high, y.dtype)

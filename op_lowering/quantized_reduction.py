@@ -1,0 +1,131 @@
+"""Integer MEAN, SUM and REDUCE_PROD. Semantics: kernels/reduce.cc, reference/reduce.h.
+
+LiteRT's reference SUM reads int8 and int16 as if they were uint8; here all dtypes are summed as it
+sums uint8. The optimized SUM works in float32 and may differ by one step.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.quantized_checks import (
+    quantization_of,
+    why_not_same,
+    why_not_symmetric,
+)
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier_64, wide
+from jaxdelegate.quant.jax_requantize import requantize_accumulator
+from jaxdelegate.quant.multiplier import quantize_multiplier
+from jaxdelegate.quant.params import integer_range, tensor_scale, tensor_zero_point
+from jaxdelegate.quant.requantize import rescale_multiplier
+
+_Axes = tuple[int, ...]
+_Integers = Callable[[jax.Array], jax.Array]
+_Build = Callable[[TensorSpec, TensorSpec, _Axes], _Integers]
+_MOST_PROD_SHIFT = 7  # of MultiplyByQuantizedMultiplier(int64), kernels/internal/common.cc
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerReduction:
+    """A reduction of quantized values.
+
+    `build(x, y, axes)` makes the function from stored integers to stored integers; it drops the
+    axes. `why_not_more(x, y, axes)` asks what is particular to the operator.
+    """
+
+    dtypes: frozenset[np.dtype]
+    build: _Build
+    why_not_more: Callable[[TensorSpec, TensorSpec, _Axes], str | None] | None = None
+
+    def why_not(self, x: TensorSpec, y: TensorSpec, axes: _Axes) -> str | None:
+        """A sentence if the kernel does not reduce `x` into `y`."""
+        reason = why_not_same(x, y, self.dtypes) or why_not_symmetric(x, y)
+        if reason is not None or self.why_not_more is None:
+            return reason
+        return self.why_not_more(x, y, axes)
+
+    def lower(self, x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
+        """The function from `x` to values of `y`, without the axes; of nothing: stored zeros."""
+        if 0 in x.shape:
+            return lambda _x: jnp.zeros(y.shape, y.dtype)
+        return self.build(x, y, axes)
+
+
+def _count(x: TensorSpec, axes: _Axes) -> int:
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+def _scaled_sum(
+    x: TensorSpec, y: TensorSpec, axes: _Axes, multiplier: int, shift: int
+) -> _Integers:
+    """The sum of differences from the zero point, in int32, which wraps around, times a real."""
+    of_x, of_y = quantization_of(x), quantization_of(y)
+    offset = np.asarray(tensor_zero_point(of_x) * _count(x, axes), np.int64).astype(np.int32)
+
+    def scaled_sum(q: jax.Array) -> jax.Array:
+        total = jnp.sum(q.astype(np.int32), axis=axes, dtype=np.int32) - offset
+        zero_point, bounds = tensor_zero_point(of_y), integer_range(y.dtype)
+        return requantize_accumulator(total, multiplier, shift, zero_point, bounds, y.dtype)
+
+    return scaled_sum
+
+
+def _sum(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
+    multiplier, shift = rescale_multiplier(quantization_of(x), quantization_of(y))
+    return _scaled_sum(x, y, axes, multiplier, shift)
+
+
+def _mean(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
+    """The sum, with the division by the count put into the multiplier, at full precision."""
+    multiplier, shift = rescale_multiplier(quantization_of(x), quantization_of(y))
+    count = _count(x, axes)
+    headroom = min(count.bit_length() - 1, 32, 31 + shift)
+    return _scaled_sum(x, y, axes, (multiplier << headroom) // count, shift - headroom)
+
+
+def _prod_multiplier(x: TensorSpec, y: TensorSpec, axes: _Axes) -> tuple[int, int]:
+    """Multiplier and shift of x scale / y scale^(1/n): every factor takes a part of the rescale."""
+    root = tensor_scale(quantization_of(y)) ** (1 / _count(x, axes))
+    return quantize_multiplier(tensor_scale(quantization_of(x)) / root)
+
+
+def _why_not_prod(x: TensorSpec, y: TensorSpec, axes: _Axes) -> str | None:
+    if 0 in x.shape:
+        return None if 0 in y.shape else f"{x.name!r} holds no values to multiply"
+    _, shift = _prod_multiplier(x, y, axes)
+    if shift <= _MOST_PROD_SHIFT:
+        return None
+    return f"a factor of {x.name!r} is 2**{shift} steps of {y.name!r}, more than the kernel scales"
+
+
+def _prod(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
+    """Factor by factor in row-major order, each product rounded to int32."""
+    of_x, of_y = quantization_of(x), quantization_of(y)
+    multiplier, shift = _prod_multiplier(x, y, axes)
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    rows = (_count(x, axes), *(x.shape[axis] for axis in kept))
+
+    def times(product: jax.Array, factor: jax.Array) -> tuple[jax.Array, None]:
+        exact = wide(product) * wide(factor)
+        return multiply_by_quantized_multiplier_64(exact, multiplier, shift), None
+
+    def prod(q: jax.Array) -> jax.Array:
+        factors = q.astype(np.int32) - np.int32(tensor_zero_point(of_x))
+        factors = lax.transpose(factors, (*axes, *kept)).reshape(rows)
+        product, _ = lax.scan(times, factors[0], factors[1:])
+        zero_point, bounds = tensor_zero_point(of_y), integer_range(y.dtype)
+        return requantize_accumulator(wide(product), multiplier, shift, zero_point, bounds, y.dtype)
+
+    return prod
+
+
+_SUMMED = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
+MEAN = IntegerReduction(_SUMMED, _mean)
+SUM = IntegerReduction(_SUMMED, _sum)
+REDUCE_PROD = IntegerReduction(_SUMMED - {np.dtype(np.uint8)}, _prod, _why_not_prod)

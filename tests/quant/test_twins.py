@@ -1,0 +1,257 @@
+"""The jax halves give the bits of the numpy halves, on the corners and on samples of the domain."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxdelegate.quant import (
+    affine,
+    fixed_math,
+    fixed_point,
+    jax_affine,
+    jax_fixed_math,
+    jax_fixed_point,
+    jax_lookup,
+    jax_packing,
+    jax_requantize,
+    lookup,
+    packing,
+    requantize,
+)
+from jaxdelegate.quant.multiplier import quantize_multipliers
+from jaxdelegate.quant.params import Blockwise, Quantization
+
+LOW, HIGH = -(2**31), 2**31 - 1
+TWINS = {
+    affine: jax_affine,
+    fixed_math: jax_fixed_math,
+    fixed_point: jax_fixed_point,
+    lookup: jax_lookup,
+    packing: jax_packing,
+    requantize: jax_requantize,
+}
+
+
+def _integers(n: int, dtype: type = np.int32, seed: int = 0) -> np.ndarray:
+    """Corners, then integers of every magnitude."""
+    rng, info = np.random.default_rng(seed), np.iinfo(dtype)
+    bits = info.bits
+    corners = [info.min, info.min + 1, info.max, info.max - 1, -2, -1, 0, 1, 2]
+    wide = rng.integers(info.min, info.max, n, dtype=np.int64, endpoint=True)
+    return np.concatenate([corners, wide >> rng.integers(0, bits, n)]).astype(dtype)
+
+
+X32, Y32 = _integers(5000), _integers(5000, seed=1)[::-1].copy()
+X16, Y16 = _integers(5000, np.int16), _integers(5000, np.int16, seed=1)[::-1].copy()
+INT8 = np.arange(-128, 128).astype(np.int8)
+INT16 = np.arange(-(2**15), 2**15).astype(np.int16)
+POSITIVE = X32[X32 > 0]
+X64 = np.concatenate([[-(2**47), 2**47 - 1], X32.astype(np.int64) << 16, X32])
+REALS = 2.0 ** np.linspace(-31, 30, X32.size) * np.linspace(1, 1.99, X32.size)
+MULTIPLIERS, SHIFTS = quantize_multipliers(REALS)
+EXPONENTS = np.arange(X32.size, dtype=np.int32) % 32
+FLOATS = np.random.default_rng(2).normal(0, 3, (40, 33)).astype(np.float32)
+FLOATS[3] = 0
+FLOATS[4] = 1.5
+FLOATS[5] = -np.abs(FLOATS[5])
+TABLE8 = lookup.lookup_table(lookup.gelu, 0.05, 3, 0.04, -5, np.dtype(np.int8))
+TABLE16 = lookup.lookup_table(lookup.exp, 1e-4, 0, 7e-4, 0, np.dtype(np.int16))
+STEEP = np.where(np.arange(513) % 2, 30000, -30000).astype(np.int16)
+INT4 = np.arange(35).reshape(5, 7) % 16 - 8
+SCALES = np.random.default_rng(3).uniform(0.01, 2, (4, 3)).astype(np.float16)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Twins:
+    """One call of both halves: arrays are traced, the rest is static."""
+
+    function: Callable[..., Any]
+    arrays: tuple[np.ndarray, ...]
+    rest: tuple[Any, ...] = ()
+    label: str = ""
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.function.__name__}{self.label and '-'}{self.label}"
+
+
+def _quantization(scale: Any, zero_point: Any = 0, axis: int = 0) -> Quantization:
+    scale = np.atleast_1d(np.float32(scale))
+    return Quantization(scale, np.broadcast_to(np.int64(zero_point), scale.shape), axis)
+
+
+f, m = fixed_point, fixed_math
+ONE, HALF = _quantization(1.0, 3), _quantization(0.5, -7)
+CASES = [
+    Twins(f.multiply_by_quantized_multiplier, (X32, MULTIPLIERS, SHIFTS), (), "traced"),
+    Twins(f.multiply_by_quantized_multiplier, (X32,), (MULTIPLIERS, SHIFTS), "static"),
+    *(Twins(f.multiply_by_quantized_multiplier, (X32,), (HIGH, s), f"{s}") for s in (-31, 0, 31)),
+    Twins(f.multiply_by_quantized_multiplier, (X32,), (-(2**30), -3), "negative"),
+    Twins(
+        f.multiply_by_quantized_multiplier,
+        (X32, MULTIPLIERS, np.minimum(SHIFTS, 30)),
+        (),
+        "single",
+        {"single_rounding": True},
+    ),
+    Twins(f.multiply_by_quantized_multiplier_64, (X64,), (2**30 + 12345, -9)),
+    Twins(f.multiply_by_quantized_multiplier_64, (X64,), (HIGH, 7), "largest"),
+    Twins(
+        f.multiply_by_quantized_multiplier_64,
+        (X32.astype(np.int64), MULTIPLIERS, np.minimum(SHIFTS, 7)),
+        (),
+        "traced",
+    ),
+    Twins(f.multiply_smaller_than_one, (X32,), (HIGH, -5)),
+    Twins(f.multiply_greater_than_one, (X32,), (HIGH, 5)),
+    *(
+        Twins(function, arrays, (), str(arrays[0].dtype))
+        for arrays in ((X32, Y32), (X16, Y16))
+        for function in (
+            f.saturating_rounding_doubling_high_mul,
+            f.saturating_doubling_high_mul,
+            f.saturating_add,
+            f.saturating_sub,
+            f.rounding_half_sum,
+        )
+    ),
+    Twins(f.rounding_divide_by_pot, (X32, EXPONENTS)),
+    Twins(f.rounding_divide_by_pot, (X16, EXPONENTS), (), "int16"),
+    Twins(f.saturating_left_shift, (X32, EXPONENTS + 9)),
+    Twins(f.saturating_left_shift, (X16,), (3,), "int16"),
+    Twins(f.saturating_multiply_by_pot, (X32, EXPONENTS - 15), (), "traced"),
+    *(Twins(f.saturating_multiply_by_pot, (X16,), (e,), f"{e}") for e in (-5, 0, 5)),
+    Twins(f.rescale, (X32,), (5, 12), "down"),
+    Twins(f.rescale, (X32,), (12, 5), "up"),
+    *(Twins(f.count_leading_zeros, (x,), (), str(x.dtype)) for x in (X32, X16, X64)),
+    *(Twins(f.count_leading_sign_bits, (x,), (), str(x.dtype)) for x in (X32, X16, X64)),
+    Twins(f.floor_log2, (POSITIVE,)),
+    *(
+        Twins(
+            function,
+            (x[x <= 0] if function is m.exp_on_negative_values else x,),
+            (bits,),
+            f"{bits}-{x.dtype}",
+        )
+        for x, many in ((X32, (0, 3, 5, 12)), (X16, (0, 3, 6)))
+        for bits in many
+        for function in (m.exp_on_negative_values, m.logistic, m.tanh)
+    ),
+    Twins(m.one_over_one_plus_x, (POSITIVE,)),
+    Twins(m.one_minus_x_over_one_plus_x, (POSITIVE,)),
+    Twins(m.log_at_least_one, (POSITIVE,), (12, 5)),
+    Twins(m.reciprocal, (POSITIVE,), (12,)),
+    Twins(m.inverse_sqrt, (X32[X32 >= 0],)),
+    Twins(m.inverse_sqrt, (POSITIVE,), (1,), "reversed"),
+    Twins(lookup.lut_lookup, (INT8,), (TABLE8,), "int8"),
+    Twins(lookup.lut_lookup, (INT8.view(np.uint8),), (TABLE8.view(np.uint8),), "uint8"),
+    Twins(lookup.lut_lookup, (INT16,), (TABLE16,), "int16"),
+    Twins(lookup.lut_lookup, (INT16,), (STEEP,), "steep"),
+    *(
+        Twins(function, (INT16,), (multiplier, shift), f"{multiplier}-{shift}")
+        for multiplier, shift in ((0, 0), (0, 1), (20132, 14), (400000, 0))
+        for function in (lookup.logistic_int16, lookup.tanh_int16)
+    ),
+    *(
+        Twins(
+            requantize.requantize,
+            (q,),
+            (_quantization(s, z), HALF, np.dtype(to)),
+            f"{q.dtype}-{np.dtype(to)}-{s}",
+        )
+        for q, z in ((INT8, 5), (INT8.view(np.uint8), 127), (INT16, 0), (X32, -9))
+        for s in (0.137, 0.75, 3.3)
+        for to in (np.int8, np.uint8, np.int16)
+    ),
+    *(
+        Twins(
+            requantize.requantize_accumulator,
+            (X32[:5004].reshape(2, -1, 3).astype(dtype),),
+            (
+                np.int32([2**30, HIGH, 2**30 + 7]),
+                np.int32([-9, 0, 2]),
+                3,
+                (-100, 127),
+                np.dtype(np.int8),
+            ),
+            np.dtype(dtype).name,
+        )
+        for dtype in (np.int32, np.int64)
+    ),
+    Twins(requantize.add_bias, (X32[:5004].reshape(-1, 3), np.int32([HIGH, 0, LOW]))),
+    Twins(requantize.clamp, (X32,), (-3, 100, np.dtype(np.int16))),
+    *(
+        Twins(packing.pack, (INT4.astype(dtype),), (), np.dtype(dtype).name)
+        for dtype in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)
+    ),
+    *(
+        Twins(
+            packing.unpack,
+            (np.arange(256).astype(np.uint8),),
+            (count, np.dtype(dtype)),
+            f"{np.dtype(dtype)}-{count}",
+        )
+        for dtype, count in ((ml_dtypes.int4, 511), (ml_dtypes.uint4, 510), (ml_dtypes.int2, 1021))
+    ),
+    Twins(affine.symmetric_quantize, (FLOATS,)),
+    Twins(affine.asymmetric_quantize, (FLOATS,)),
+    Twins(affine.asymmetric_quantize, (np.abs(FLOATS).reshape(4, 10, 33),), (), "positive"),
+    Twins(affine.dequantize, (X32,), (_quantization(0.0123, 7),), "int32"),
+    Twins(
+        affine.dequantize,
+        (X32[:5004].reshape(2, 3, -1),),
+        (_quantization([0.1, 0.2, 0.3], [1, 2, 3], 1),),
+        "int32 channels",
+    ),
+    Twins(affine.quantize_and_dequantize, (FLOATS,), (-3.1, 7.9, 0.0371)),
+    Twins(affine.quantize, (FLOATS,), (_quantization(0.0, 3), np.dtype(np.int8)), "zero scale"),
+    Twins(
+        affine.dequantize_blocks,
+        (INT8.reshape(4, 64)[:, :6], SCALES),
+        (None, Blockwise(1, -1, 2)),
+        "traced scales",
+    ),
+    Twins(
+        affine.dequantize_blocks,
+        (INT8.reshape(4, 16, 4)[..., :3], SCALES, np.arange(12).reshape(4, 3)),
+        (Blockwise(1, -1, 0, (0, 2)),),
+        "zero points",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_twins_agree(case: Twins) -> None:
+    twins = {module.__name__: twin for module, twin in TWINS.items()}
+    twin = getattr(twins[case.function.__module__], case.function.__name__)
+    want = case.function(*case.arrays, *case.rest, **case.options)
+    with jax.enable_x64(True):
+        got = jax.jit(lambda *arrays: twin(*arrays, *case.rest, **case.options))(*case.arrays)
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(got)]
+    for y, expected in zip(leaves, jax.tree.leaves(want), strict=True):
+        assert y.dtype == expected.dtype
+        assert y.shape == expected.shape
+        assert y.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def test_every_function_of_the_twins_is_tried() -> None:
+    tried = {(case.function.__module__, case.function.__name__) for case in CASES}
+    elsewhere = {"quantize", "dequantize", "fake_quantize"}  # test_affine.py
+    helpers = {"wide", "wrap", "dtype_of", "saturate"}
+    for module, twin in TWINS.items():
+        defined = {
+            n for n, v in vars(twin).items() if getattr(v, "__module__", "") == twin.__name__
+        }
+        public = {n for n in defined if not n.startswith("_")} - helpers - elsewhere
+        assert {n for n in public if n in vars(module)} == public
+        assert {n for n in public if (module.__name__, n) not in tried} == set()
+
+
+def test_64_bit_types_are_needed() -> None:
+    with jax.enable_x64(False), pytest.raises(RuntimeError, match="64-bit types"):
+        jax_fixed_point.multiply_by_quantized_multiplier(np.int32([1]), 2**30, 0)
