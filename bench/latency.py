@@ -11,7 +11,6 @@ import os
 import time
 from pathlib import Path
 
-import numpy as np
 from absl import app, flags
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
@@ -19,30 +18,13 @@ from harness import append, interleaved, ratios, spread
 
 import jaxdelegate as jd
 from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.testing.tolerance import NETWORK, assert_close
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "A float .tflite; unset: MobileNet v1 1.0 224, built in memory.")
 flags.DEFINE_integer("rounds", 30, "Timed rounds.", 3)
 flags.DEFINE_string("out", None, "A file to append the JSON line to.")
-
-
-def inputs_of(interpreter) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    details = interpreter.get_input_details()
-    return [rng.uniform(-1, 1, d["shape"]).astype(d["dtype"]) for d in details]
-
-
-def prepared(interpreter, arrays: list[np.ndarray]):
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return interpreter
-
-
-def outputs(interpreter) -> list[np.ndarray]:
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 
 def main(_argv: list[str]) -> None:
@@ -54,17 +36,14 @@ def main(_argv: list[str]) -> None:
         "jaxdelegate": jd.Interpreter(model_content=content, experimental_delegates=[delegate]),
         "numpy_reference": jd.Interpreter(model_content=content),
     }
-    arrays = inputs_of(engines["litert_xnnpack"])
-    for engine in engines.values():
-        prepared(engine, arrays)
+    arrays = random_inputs(engines["litert_xnnpack"].get_input_details())
+    results = {name: run_once(engine, arrays) for name, engine in engines.items()}
     kernels = OpResolverType.BUILTIN_REF
-    want = outputs(
-        prepared(
-            StockInterpreter(model_content=content, experimental_op_resolver_type=kernels), arrays
-        )
+    want = run_once(
+        StockInterpreter(model_content=content, experimental_op_resolver_type=kernels), arrays
     )
-    for engine in engines.values():
-        assert_close(outputs(engine), want, tolerance=NETWORK)
+    for result in results.values():
+        assert_close(result, want, tolerance=NETWORK)
     start = time.perf_counter()
     engines["numpy_reference"].invoke()
     reference_ms = 1e3 * (time.perf_counter() - start)

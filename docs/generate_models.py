@@ -17,6 +17,7 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
+from jaxdelegate.testing.running import random_inputs, run_once
 
 HEAD = """# Real models
 
@@ -31,29 +32,6 @@ differs from integer kernels by design; random weights make that visible.
 """
 
 
-def feeds(details: list[dict[str, Any]]) -> list[np.ndarray]:
-    rng = np.random.default_rng(3)
-    arrays = []
-    for detail in details:
-        shape, dtype = np.maximum(detail["shape"], 1), np.dtype(detail["dtype"])
-        if dtype.kind == "f":
-            arrays.append(rng.uniform(-1, 1, shape).astype(dtype))
-        elif dtype.itemsize == 1 and dtype.kind in "iu":
-            info = np.iinfo(dtype)
-            arrays.append(rng.integers(info.min, info.max + 1, shape).astype(dtype))
-        else:
-            arrays.append(rng.integers(0, 2, shape).astype(dtype))
-    return arrays
-
-
-def run(interpreter: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
-
-
 def litert(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
     kinds = (
         OpResolverType.BUILTIN_REF,
@@ -62,7 +40,7 @@ def litert(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
     )
     for kind in kinds:
         try:
-            return run(StockInterpreter(str(path), experimental_op_resolver_type=kind), arrays)
+            return run_once(StockInterpreter(str(path), experimental_op_resolver_type=kind), arrays)
         except (RuntimeError, ValueError):
             continue
     raise RuntimeError(f"LiteRT does not run {path.name}")
@@ -92,7 +70,7 @@ def row(root: Path, entry: dict[str, Any]) -> str:
         delegate = jd.JaxDelegate()
         delegated = jd.Interpreter(path, experimental_delegates=[delegate])
         report = delegate.report()
-        arrays = feeds(delegated.get_input_details())
+        arrays = random_inputs(delegated.get_input_details())
         want = litert(path, arrays)
         counts = f"{len(report.nodes)} | {len(report.delegated)} | {report.n_partitions}"
     except (jd.JaxDelegateError, RuntimeError, ValueError) as problem:
@@ -103,7 +81,7 @@ def row(root: Path, entry: dict[str, Any]) -> str:
 
 def attempt(interpreter: jd.Interpreter, arrays: list[np.ndarray], want: list[np.ndarray]) -> str:
     try:
-        return error(run(interpreter, arrays), want)
+        return error(run_once(interpreter, arrays), want)
     except jd.JaxDelegateError as problem:
         return one_line(problem)
 

@@ -21,6 +21,7 @@ from jaxdelegate.version import __version__
 
 if TYPE_CHECKING:
     from jaxdelegate import litert, reference, testing
+    from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate import JaxDelegate
     from jaxdelegate.function import CallableModel as Model
     from jaxdelegate.function import load
@@ -52,6 +53,7 @@ __all__ = [
     "load",
     "load_delegate",
     "reference",
+    "register_operator",
     "testing",
 ]
 
@@ -66,6 +68,7 @@ _LAZY = {
     "SimpleDelegate": ("jaxdelegate.simple_delegate", "SimpleDelegate"),
     "SimpleDelegateKernel": ("jaxdelegate.simple_delegate", "SimpleDelegateKernel"),
     "load": ("jaxdelegate.function", "load"),
+    "register_operator": ("jaxdelegate.custom", "register_operator"),
     "load_delegate": ("jaxdelegate.litert", "load_delegate"),
 }
 _SUBMODULES = ("litert", "reference", "testing")

@@ -10,14 +10,31 @@ from jaxdelegate.op_lowering.options import TensorType
 # What stock interpreters hand out for types that numpy lacks (interpreter_wrapper/numpy.cc).
 _ARRAY_TYPES: dict[TensorType, type] = {
     TensorType.STRING: np.bytes_,
-    TensorType.RESOURCE: np.void,
-    TensorType.VARIANT: np.void,
+    TensorType.RESOURCE: np.object_,
+    TensorType.VARIANT: np.object_,
+    TensorType.INT4: np.int8,
+    TensorType.INT2: np.int8,
+    TensorType.UINT4: np.uint8,
+    TensorType.FLOAT8_E4M3FN: np.int8,
+    TensorType.FLOAT8_E5M2: np.int8,
 }
+_WIDENED = (TensorType.INT4, TensorType.INT2, TensorType.UINT4)
 
 
 def array_type(tensor: Tensor) -> type:
     """The numpy scalar type in `details["dtype"]`."""
     return _ARRAY_TYPES.get(tensor.type, tensor.dtype.type)
+
+
+def handed_out(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+    """A copy of a tensor's value as stock interpreters give it: packed integers one to a byte."""
+    return array.astype(array_type(tensor)) if tensor.type in _WIDENED else np.array(array)
+
+
+def taken_in(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+    """An array that a user sets, in the tensor's own dtype where stock interpreters widen it."""
+    widened = tensor.type in _WIDENED and array.dtype == array_type(tensor)
+    return array.astype(tensor.dtype) if widened else array
 
 
 def tensor_details(tensor: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.details import op_details, tensor_details
+from jaxdelegate.details import handed_out, op_details, taken_in, tensor_details
 from jaxdelegate.errors import InterpreterError, ModelError, TensorError
 from jaxdelegate.host import Host, ModelStore
 from jaxdelegate.model import Model, SignatureDef, read_model
@@ -192,7 +192,7 @@ class Interpreter:
     def _set(self, subgraph_index: int, index: int, value: Any) -> None:
         host = self._checked(subgraph_index, index)
         spec = host.spec(index)
-        array = _as_array(value, spec.dtype)
+        array = taken_in(host.subgraph.tensors[index], _as_array(value, spec.dtype))
         _check_value(index, spec.name, array, spec.dtype, spec.shape)
         try:
             buffer = host.array(index)
@@ -214,7 +214,7 @@ class Interpreter:
         """
         host = self._checked(subgraph_index, tensor_index)
         try:
-            return np.array(host.array(tensor_index))
+            return handed_out(host.subgraph.tensors[tensor_index], host.array(tensor_index))
         except LookupError:
             hint = (
                 "; intermediates need experimental_preserve_all_tensors"

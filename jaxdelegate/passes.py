@@ -65,10 +65,11 @@ def propagate(
 
 def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
     """The specs of a subgraph's tensors as its file has them, sparse constants unfolded."""
-    return [_unfolded(tensor.spec()) for tensor in subgraph.tensors]
+    return [unfolded(tensor.spec()) for tensor in subgraph.tensors]
 
 
-def _unfolded(spec: TensorSpec) -> TensorSpec:
+def unfolded(spec: TensorSpec) -> TensorSpec:
+    """The spec of a sparse constant as the dense one that it stands for; others as they are."""
     if spec.const is None or spec.sparsity is None:
         return spec
     return dataclasses.replace(spec, const=densified(spec), sparsity=None)

@@ -189,8 +189,13 @@ def pointwise(
 
 
 def _is_quantized(inputs: Specs, outputs: Specs, stored: Dtypes) -> bool:
-    """Whether scales matter, unless the kernel takes this dtype as it is stored."""
-    return inputs[0].dtype not in stored and any(s.is_quantized for s in (*inputs, *outputs))
+    """Whether there are scales, and the kernel does not take this dtype as it is stored."""
+    return inputs[0].dtype not in stored and any(map(_has_scale, (*inputs, *outputs)))
+
+
+def _has_scale(spec: TensorSpec) -> bool:
+    q = spec.quantization
+    return spec.is_quantized or (q is not None and q.blockwise is not None)
 
 
 def _without_scales(specs: Specs) -> Specs:
@@ -202,7 +207,7 @@ def _why_not_quantized(
 ) -> str | None:
     if kernel is not None:
         return kernel.why_not(name, o, inputs, outputs)
-    spec = next(s for s in (*inputs, *outputs) if s.is_quantized)
+    spec = next(filter(_has_scale, (*inputs, *outputs)))
     return f"{spec.name!r} is quantized {spec.dtype}: LiteRT has no integer kernel of {name}"
 
 

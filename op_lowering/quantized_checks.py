@@ -5,7 +5,13 @@ import numpy as np
 from jaxdelegate.op_lowering.options import ActivationFunctionType
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization, activation_range, tensor_zero_point
+from jaxdelegate.quant.params import (
+    Quantization,
+    activation_range,
+    integer_range,
+    tensor_scale,
+    tensor_zero_point,
+)
 
 _INT16 = np.dtype(np.int16)
 
@@ -24,8 +30,11 @@ def _why_not_one_scale(spec: TensorSpec, quantization: Quantization) -> str | No
         return f"{spec.name!r} is quantized in blocks, and the kernel takes one scale"
     if quantization.scale.size != 1 or quantization.zero_point.size > 1:
         return f"{spec.name!r} is quantized per channel, and the kernel takes one scale"
-    scale = float(quantization.scale.reshape(()))
-    return None if 0 < scale < np.inf else f"the scale of {spec.name!r} is {scale}"
+    scale, (low, high) = tensor_scale(quantization), integer_range(spec.dtype)
+    if not 0 < scale < np.inf:
+        return f"the scale of {spec.name!r} is {scale}"
+    point = tensor_zero_point(quantization)
+    return None if low <= point <= high else f"{point} is no zero point of {spec.dtype}"
 
 
 def why_not_same(x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:

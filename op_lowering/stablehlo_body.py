@@ -41,6 +41,7 @@ def why_not_body(
             return f"its body: {reason}"
         found = Body.of(context, index, arguments).closed.out_avals
     except (TypeError, ValueError, LookupError, RuntimeError) as error:
+        # A file may name a subgraph that was made for something else.
         return (
             f"its body, subgraph {index}, does not take {', '.join(map(str, arguments))}: {error}"
         )

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdelegate.quant.jax_fixed_point import (
     Integers,
@@ -59,6 +60,20 @@ def requantize_accumulator(
     rank = accumulator.ndim
     scaled = multiply(accumulator, _for_last_axis(multiplier, rank), _for_last_axis(shift, rank))
     return clamp(scaled + np.int32(zero_point), *bounds, dtype)
+
+
+def requantize_accumulator_by_real(
+    accumulator: jax.Array,
+    scale: float | np.ndarray,
+    zero_point: int,
+    bounds: tuple[int, int],
+    dtype: np.dtype,
+) -> jax.Array:
+    """The same in float64; see requantize.requantize_accumulator_by_real."""
+    real = jnp.asarray(along_axis(np.asarray(scale, np.float64), accumulator.ndim, -1))
+    product = wide(accumulator).astype(np.float64) * real
+    steps = lax.round(product, lax.RoundingMethod.AWAY_FROM_ZERO)
+    return jnp.clip(steps + zero_point, *bounds).astype(dtype)
 
 
 def _for_last_axis(values: int | np.ndarray, rank: int) -> Integers:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.quant.affine import round_half_away
 from jaxdelegate.quant.fixed_point import (
     Integers,
     multiply_by_quantized_multiplier,
@@ -53,8 +54,15 @@ def convolution_multipliers(
     Raises:
         ValueError: the filter has neither 1 nor `channels` scales, or the others not one.
     """
+    return quantize_multipliers(effective_scales(x, w, y, channels))
+
+
+def effective_scales(
+    x: Quantization, w: Quantization, y: Quantization, channels: int
+) -> np.ndarray:
+    """float64 [channels]: x scale * w scale / y scale, what convolution_multipliers stand for."""
     product = tensor_scale(x) * channel_scales(w, channels).astype(np.float64)
-    return quantize_multipliers(_quotient(product, tensor_scale(y)))
+    return np.asarray(_quotient(product, tensor_scale(y)))
 
 
 def product_multiplier(x: Quantization, w: Quantization, y: Quantization) -> tuple[int, int]:
@@ -62,7 +70,8 @@ def product_multiplier(x: Quantization, w: Quantization, y: Quantization) -> tup
 
     The product is rounded to float32, the quotient is taken in float64: other low bits than
     convolution_multipliers. Source: GetQuantizedConvolutionMultipler in kernels/kernel_util.cc, for
-    FULLY_CONNECTED with one filter scale, BATCH_MATMUL and convolutions of uint8.
+    BATCH_MATMUL, convolutions of uint8 and FULLY_CONNECTED with one filter scale; the reference
+    kernel of the last computes in float64 instead, see requantize_accumulator_by_real.
     """
     product = np.float32(tensor_scale(x)) * np.float32(tensor_scale(w))
     return quantize_multiplier(_quotient(float(product), tensor_scale(y)))
@@ -154,3 +163,26 @@ def requantize_accumulator(
     )
     scaled = wide(multiply(accumulator, multiplier, shift)) + zero_point
     return clamp(wrap(scaled, _INT32), *bounds, dtype)
+
+
+def requantize_accumulator_by_real(
+    accumulator: np.ndarray,
+    scale: float | np.ndarray,
+    zero_point: int,
+    bounds: tuple[int, int],
+    dtype: np.dtype,
+) -> np.ndarray:
+    """The same in float64, rounded once, halves away from zero; what exceeds int32 saturates.
+
+    As the reference kernels of FULLY_CONNECTED end (reference/fully_connected.h, reference/
+    integer_ops/fully_connected.h); the optimized ones use fixed point.
+
+    Args:
+        accumulator: int32 or int64.
+        scale: one, or float64 [channels] for the last dimension (effective_scales).
+        zero_point: the output's.
+        bounds: the fused activation's.
+        dtype: the output's.
+    """
+    steps = round_half_away(accumulator.astype(np.float64) * scale)
+    return np.asarray(np.clip(steps + zero_point, *bounds), dtype)

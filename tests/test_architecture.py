@@ -43,10 +43,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "jaxdelegate.compiler": (
         *RECORD,
+        "jaxdelegate.float_view",
         "jaxdelegate.op_lowering",
         "jaxdelegate.passes",
         "jaxdelegate.states",
     ),
+    "jaxdelegate.float_view": RECORD,
     "jaxdelegate.delegate": (
         *RECORD,
         "jaxdelegate.compiler",
@@ -75,6 +77,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "jaxdelegate.simple_delegate",
         "jaxdelegate.states",
     ),
+    "jaxdelegate.custom": (*WORDS, "jaxdelegate.op_lowering", "jaxdelegate.reference"),
     "jaxdelegate.details": RECORD,
     "jaxdelegate.interpreter": (
         *RECORD,

@@ -13,6 +13,7 @@ from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
 from jaxdelegate.testing.op_cases import OpCase, Run, check, find_cases, through
+from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.testing.tolerance import NETWORK, assert_close
 
 SHARED = Path(__file__).parents[1].parent / "shared"
@@ -65,27 +66,6 @@ def runnable(entry: Mapping[str, Any]) -> bool:
     return bool(entry["litert_runs"]) and entry["kind"] in FLOAT_KINDS
 
 
-def feeds(details: list[dict[str, Any]]) -> list[np.ndarray]:
-    """Inputs of a real model: uniform in [-1, 1], or small integers."""
-    rng = np.random.default_rng(3)
-    arrays = []
-    for detail in details:
-        shape, dtype = np.maximum(detail["shape"], 1), np.dtype(detail["dtype"])
-        if dtype.kind == "f":
-            arrays.append(rng.uniform(-1, 1, shape).astype(dtype))
-        else:
-            arrays.append(rng.integers(0, 2, shape).astype(dtype))
-    return arrays
-
-
-def run(interpreter: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
-
-
 def litert_outputs(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Of the reference kernels; of the others where those lack an operator."""
     kinds = (
@@ -95,7 +75,7 @@ def litert_outputs(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
     )
     for kind in kinds:
         try:
-            return run(StockInterpreter(str(path), experimental_op_resolver_type=kind), arrays)
+            return run_once(StockInterpreter(str(path), experimental_op_resolver_type=kind), arrays)
         except (RuntimeError, ValueError):
             if kind is kinds[-1]:
                 raise
@@ -108,11 +88,11 @@ def litert_outputs(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
 def test_real_models(file: str) -> None:
     path = MODELS / file
     reference = jd.Interpreter(path)
-    arrays = feeds(reference.get_input_details())
+    arrays = random_inputs(reference.get_input_details())
     want = litert_outputs(path, arrays)
-    assert_close(run(reference, arrays), want, tolerance=NETWORK)
+    assert_close(run_once(reference, arrays), want, tolerance=NETWORK)
     delegated = jd.Interpreter(path, experimental_delegates=[jd.JaxDelegate()])
-    assert_close(run(delegated, arrays), want, tolerance=NETWORK)
+    assert_close(run_once(delegated, arrays), want, tolerance=NETWORK)
 
 
 FULLY_DELEGATED = [

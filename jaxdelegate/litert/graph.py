@@ -15,7 +15,7 @@ from jaxdelegate.litert.tensors import shape_of, spec_of
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
-from jaxdelegate.passes import gather, propagate
+from jaxdelegate.passes import gather, propagate, unfolded
 from jaxdelegate.reading.operator_tables import called_subgraphs
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.simple_delegate import Node
@@ -72,7 +72,7 @@ class Graph:
         self.tensors, self.rows, self.index = tensors, rows, index
         self._unreadable = unreadable
         self._operators = [op for row in rows for op in row.operators]
-        self._read = [spec_of(tensors[i]) for i in range(len(tensors))]
+        self._read = [unfolded(spec_of(tensors[i])) for i in range(len(tensors))]
         self._made = {i for op in self._operators for i in op.outputs}
         self._touched = sorted(
             {i for op in self._operators for i in (*op.inputs, *op.outputs) if i >= 0}

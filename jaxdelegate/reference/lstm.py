@@ -13,6 +13,8 @@ from jaxdelegate.op_lowering.options import (
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference import quantized_lstm
+from jaxdelegate.reference.hybrid_recurrent import as_operands, product
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.recurrent import (
     apply_activation,
@@ -73,18 +75,17 @@ class Direction:
     def before_activation(
         self, gate: int, x: Array, aux: Array | None, h: Array, c: Array
     ) -> Array:
-        """A gate's sum over what it sees (CalculateLstmGateFloat)."""
-        total: Array = x @ self.weights[gate].T
+        """A gate's sum over what it sees (CalculateLstmGateFloat, CalculateLstmGateHybrid)."""
+        norm, bias = self.norm[gate], self.bias[gate]
+        total = product(x, self.weights[gate])
+        total = total + bias if norm is None else total
         if aux is not None:
-            total += aux @ self.aux[gate].T
+            total += product(aux, self.aux[gate])
         recurrent = self.recurrent[gate]
-        total += h * recurrent if recurrent.ndim == 1 else h @ recurrent.T
+        total += h * recurrent if recurrent.ndim == 1 else product(h, recurrent)
         if self.peephole[gate] is not None:
             total += c * self.peephole[gate]
-        if self.norm[gate] is not None:
-            total = _normalize(total) * self.norm[gate]
-        total += self.bias[gate]
-        return total
+        return total if norm is None else _normalize(total) * norm + bias
 
     def step(self, x: Array, aux: Array | None, h: Array, c: Array) -> tuple[Array, Array]:
         """New output and cell state, [n_batch, n_output] and [n_batch, n_cell]."""
@@ -101,7 +102,7 @@ class Direction:
         nothing = act is ActivationFunctionType.NONE
         h = shown * (proposal if nothing else apply_activation(act, c))
         if self.projection is not None:
-            h = h @ self.projection.T
+            h = product(h, self.projection)
             h = h if self.projection_bias is None else h + self.projection_bias
             h = _clip(h, self.o.proj_clip)
         return h, c
@@ -154,19 +155,29 @@ def lstm_shapes(o: LSTMOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     return tuple((n_batch, n) for n in rows)
 
 
-def lstm(o: LSTMOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> tuple[Array, ...]:
+def lstm(
+    o: LSTMOptions,
+    inputs: Specs,
+    outputs: Specs,
+    *arrays: Array | None,
+    intermediates: Specs = (),
+) -> tuple[Array, ...]:
     """One step of kernels/lstm.cc, by either of its kernels."""
-    tensors = as_floats(inputs, arrays)
     if o.kernel_type is LSTMKernelType.BASIC:
-        return _basic(inputs, outputs, tensors)
+        return _basic(inputs, outputs, arrays)
+    if inputs[0].is_quantized:
+        return quantized_lstm.lstm(o, inputs, outputs, *arrays, intermediates=intermediates)
+    tensors = as_operands(o, inputs, arrays)
     d = Direction(o, FULL, tensors)
     y, h, c = _sequence(d, tensors[0][np.newaxis], None, *tensors[FULL.state : FULL.state + 2])
     return with_states(inputs, outputs, [y[0]], {FULL.state: h, FULL.state + 1: c})
 
 
-def _basic(inputs: Specs, outputs: Specs, tensors: tuple[Array, ...]) -> tuple[Array, ...]:
+def _basic(inputs: Specs, outputs: Specs, arrays: tuple[Any, ...]) -> tuple[Array, ...]:
     """kernels/internal/reference/lstm_cell.h; lstm.cc then copies the results over h and c."""
-    x, h, w, b, c = tensors
+    if inputs[0].is_quantized:
+        return quantized_lstm.basic(inputs, outputs, *arrays)
+    x, h, w, b, c = as_floats(inputs, arrays)
     joined = np.concatenate([x, h], axis=1)
     gates = joined @ w.T + b
     update, proposal, forget, shown = np.split(gates, 4, axis=1)
@@ -186,10 +197,18 @@ def sequence_shapes(
 
 
 def unidirectional_sequence_lstm(
-    o: UnidirectionalSequenceLSTMOptions, inputs: Specs, outputs: Specs, *arrays: Array | None
+    o: UnidirectionalSequenceLSTMOptions,
+    inputs: Specs,
+    outputs: Specs,
+    *arrays: Array | None,
+    intermediates: Specs = (),
 ) -> tuple[Array, ...]:
     """kernels/unidirectional_sequence_lstm.cc."""
-    tensors = as_floats(inputs, arrays)
+    if inputs[0].is_quantized:
+        return quantized_lstm.unidirectional_sequence_lstm(
+            o, inputs, outputs, *arrays, intermediates=intermediates
+        )
+    tensors = as_operands(o, inputs, arrays)
     x = time_first(tensors[0], time_major=o.time_major)
     d = Direction(o, FULL, tensors)
     y, h, c = _sequence(d, x, None, *tensors[FULL.state : FULL.state + 2])
@@ -215,7 +234,7 @@ def bidirectional_sequence_lstm(
 
     The auxiliary input has weights in both directions, or it is the backward direction's input.
     """
-    tensors = as_floats(inputs, arrays)
+    tensors = as_operands(o, inputs, arrays)
     x, aux = time_first(tensors[0], time_major=o.time_major), tensors[AUX_INPUT]
     aux = None if aux is None else time_first(aux, time_major=o.time_major)
     x_backward = x

@@ -14,6 +14,8 @@ from jaxdelegate.op_lowering.options import (
     SVDFOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference import quantized_recurrent
+from jaxdelegate.reference.hybrid_recurrent import Matrix, as_operands, product
 from jaxdelegate.reference.kernel import Array
 
 
@@ -40,14 +42,11 @@ def as_floats(specs: Specs, arrays: tuple[Array | None, ...]) -> tuple[Any, ...]
     """The arrays, halves widened to float32; None where absent.
 
     Raises:
-        TypeError: a tensor is quantized or no float: the kernels' hybrid and integer forms.
+        TypeError: a tensor is quantized or no float.
     """
     for spec in specs:
         if spec is not None and (spec.is_quantized or spec.dtype not in FLOATS):
-            raise TypeError(
-                f"{spec.name!r} is {spec.dtype}: recurrent operators are here in floats only, "
-                "not with quantized weights or inputs"
-            )
+            raise TypeError(f"{spec.name!r} is {spec.dtype}: the kernel takes floats only")
     return tuple(a if a is None or a.dtype.itemsize > 2 else a.astype(np.float32) for a in arrays)
 
 
@@ -67,11 +66,13 @@ def time_first(x: Array, *, time_major: bool) -> Array:
     return x if time_major else x.swapaxes(0, 1)
 
 
-def _rnn_step(cell: list[Array], x: Array, h: Array, aux: Array | None = None) -> Array:
+def _rnn_step(cell: list[Any], x: Array, h: Array, aux: Array | None = None) -> Array:
     """RnnBatchStep of kernels/internal/kernel_utils.cc, before the activation."""
     w, u, b, *w_aux = cell
-    total: Array = b + x @ w.T + h @ u.T
-    return total if aux is None else total + aux @ w_aux[0].T
+    total: Array = b + product(x, w)
+    if aux is not None:
+        total += product(aux, w_aux[0])
+    return total + product(h, u)
 
 
 # --- RNN: input, weights, recurrent weights, bias, hidden state ---
@@ -84,7 +85,7 @@ def rnn_shapes(_o: RNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 def rnn(o: RNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> tuple[Array, ...]:
     """One step of kernels/basic_rnn.cc."""
-    x, *cell, h = as_floats(inputs, arrays)
+    x, *cell, h = as_operands(o, inputs, arrays)
     h = apply_activation(o.fused_activation_function, _rnn_step(cell, x, h))
     return with_states(inputs, outputs, [h], {4: h})
 
@@ -94,7 +95,7 @@ def rnn(o: RNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> 
 
 def _sequence(
     act: ActivationFunctionType,
-    cell: list[Array],
+    cell: list[Any],
     x: Array,
     h: Array,
     aux: Array | None = None,
@@ -118,7 +119,7 @@ def unidirectional_sequence_rnn(
     o: SequenceRNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None
 ) -> tuple[Array, ...]:
     """kernels/unidirectional_sequence_rnn.cc."""
-    x, *cell, h = as_floats(inputs, arrays)
+    x, *cell, h = as_operands(o, inputs, arrays)
     x = time_first(x, time_major=o.time_major)
     y, h = _sequence(o.fused_activation_function, cell, x, h)
     y = time_first(y, time_major=o.time_major)
@@ -151,8 +152,9 @@ def bidirectional_sequence_rnn(
 
     The auxiliary input has weights in both directions, or it is the backward direction's input;
     the kernel knows the latter in the time-major order only, and else reads the input both ways.
+    In that order the hybrid kernel sweeps as many times as there are steps, over the same states.
     """
-    x, *cells, aux, w_aux_forward, w_aux_backward = as_floats(inputs, arrays)
+    x, *cells, aux, w_aux_forward, w_aux_backward = as_operands(o, inputs, arrays)
     x = time_first(x, time_major=o.time_major)
     aux = None if aux is None else time_first(aux, time_major=o.time_major)
     x_backward = x
@@ -160,10 +162,12 @@ def bidirectional_sequence_rnn(
         x_backward, aux = aux if o.time_major else x, None
     (*forward, h), (*backward, h_backward) = cells[:4], cells[4:]
     act = o.fused_activation_function
-    y, h = _sequence(act, [*forward, w_aux_forward], x, h, aux)
-    y_backward, h_backward = _sequence(
-        act, [*backward, w_aux_backward], x_backward, h_backward, aux, backward=True
-    )
+    sweeps = len(x) if o.time_major and isinstance(forward[0], Matrix) else 1
+    for _ in range(max(sweeps, 1)):
+        y, h = _sequence(act, [*forward, w_aux_forward], x, h, aux)
+        y_backward, h_backward = _sequence(
+            act, [*backward, w_aux_backward], x_backward, h_backward, aux, backward=True
+        )
     ys = [time_first(y, time_major=o.time_major) for y in (y, y_backward)]
     ys = [np.concatenate(ys, axis=2)] if o.merge_outputs else ys
     return with_states(inputs, outputs, ys, {4: h, 8: h_backward})
@@ -178,12 +182,15 @@ def svdf_shapes(o: SVDFOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def svdf(o: SVDFOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> tuple[Array, ...]:
-    """EvalFloatSVDF of kernels/internal/reference/svdf.h."""
-    x, w_feature, w_time, b, state = as_floats(inputs, arrays)
+    """EvalFloatSVDF, EvalHybridSVDF or EvalIntegerSVDF of kernels/internal/reference/svdf.h."""
+    if inputs[0].is_quantized:
+        y, memory = quantized_recurrent.svdf(o, inputs, outputs, *arrays)  # type: ignore[arg-type]
+        return with_states(inputs, outputs, [y], {4: memory})
+    x, w_feature, w_time, b, state = as_operands(o, inputs, arrays, dequantized={2})
     n_batch, (n_filters, n_memory) = len(x), w_time.shape
     memory = state.reshape(n_batch, n_filters, n_memory).copy()
     memory[:, :, :-1] = memory[:, :, 1:].copy()
-    memory[:, :, -1] = x @ w_feature.T
+    memory[:, :, -1] = product(x, w_feature)
     filtered = np.einsum("bfm,fm->bf", memory, w_time)
     y = filtered.reshape(n_batch, n_filters // o.rank, o.rank).sum(axis=2)
     y = y if b is None else y + b

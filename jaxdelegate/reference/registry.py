@@ -250,9 +250,12 @@ KERNELS: dict[str, Kernel] = {
     # sparse
     "DENSIFY": Kernel(sparse.densify, same_shape),
     # recurrent
-    "LSTM": Kernel(lstm.lstm, lstm.lstm_shapes, Folds.NEVER),
+    "LSTM": Kernel(lstm.lstm, lstm.lstm_shapes, Folds.NEVER, takes_intermediates=True),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": Kernel(
-        lstm.unidirectional_sequence_lstm, lstm.sequence_shapes, Folds.NEVER
+        lstm.unidirectional_sequence_lstm,
+        lstm.sequence_shapes,
+        Folds.NEVER,
+        takes_intermediates=True,
     ),
     "BIDIRECTIONAL_SEQUENCE_LSTM": Kernel(
         lstm.bidirectional_sequence_lstm, lstm.bidirectional_shapes, Folds.NEVER

@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.testing.running import run_once
 from jaxdelegate.testing.tolerance import EXACT, Tolerance, assert_close
 
 Run = Callable[[bytes, Sequence[np.ndarray]], Sequence[np.ndarray]]
@@ -126,14 +127,6 @@ def through(delegates: Callable[[], Sequence[SimpleDelegate]]) -> Run:
 
     def run(model: bytes, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         interpreter = Interpreter(model_content=model, experimental_delegates=delegates())
-        details = interpreter.get_input_details()
-        for detail, array in zip(details, inputs, strict=True):
-            if tuple(detail["shape"]) != array.shape:
-                interpreter.resize_tensor_input(detail["index"], array.shape)
-        interpreter.allocate_tensors()
-        for detail, array in zip(details, inputs, strict=True):
-            interpreter.set_tensor(detail["index"], array)
-        interpreter.invoke()
-        return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+        return run_once(interpreter, inputs)
 
     return run

@@ -10,6 +10,9 @@ from jaxdelegate.op_lowering.options.decode import custom_options as custom_opti
 from jaxdelegate.op_lowering.options.decode import decode as decode
 from jaxdelegate.op_lowering.options.decode import default_options as default_options
 from jaxdelegate.op_lowering.options.decode import options_class as options_class
+from jaxdelegate.op_lowering.options.decode import (
+    register_custom_options as register_custom_options,
+)
 from jaxdelegate.op_lowering.options.enums import *
 from jaxdelegate.op_lowering.options.math import *
 from jaxdelegate.op_lowering.options.neural import *

@@ -40,6 +40,11 @@ def custom_options(operator: str, data: bytes) -> CustomOptions:
     return _CUSTOM.get(operator, CustomOptions).from_bytes(data)
 
 
+def register_custom_options(operator: str, options_type: type[CustomOptions]) -> None:
+    """Decode a custom operator's options into this class from now on."""
+    _CUSTOM[operator] = options_type
+
+
 def decode(table_name: str, table: Any) -> Options:
     """Read a generated accessor (`schema_py_generated.Conv2DOptions()`, initialized).
 

@@ -137,6 +137,18 @@ def test_accumulators_are_scaled_by_channel_and_clamped() -> None:
         assert got.tolist() == [[53, 120], [-20, 120], [7, -11]]
 
 
+@given(st.integers(-(2**31), 2**31 - 1), st.floats(1e-9, 1.0))
+def test_accumulators_are_scaled_in_float64(accumulator: int, scale: float) -> None:
+    exact = Fraction(accumulator) * Fraction(scale)
+    rounded = Fraction(accumulator * scale)  # Python's product of doubles
+    assert abs(rounded - exact) <= abs(exact) / 2**53
+    steps = math.floor(abs(rounded) + HALF) * (1 if accumulator >= 0 else -1)
+    got = requantize.requantize_accumulator_by_real(
+        np.int32([accumulator]), scale, 3, (-100, 127), np.dtype(np.int8)
+    )
+    assert got.tolist() == [min(max(steps + 3, -100), 127)]
+
+
 def test_clamp() -> None:
     got = requantize.clamp(np.int64([-(2**40), 5, 2**40]), -3, 100, np.dtype(np.int8))
     assert got.dtype == np.int8

@@ -183,6 +183,15 @@ CASES = [
         )
         for dtype in (np.int32, np.int64)
     ),
+    *(
+        Twins(
+            requantize.requantize_accumulator_by_real,
+            (X32[:5004].reshape(-1, 3),),
+            (scale, 3, (-100, 127), np.dtype(np.int8)),
+            label,
+        )
+        for scale, label in ((0.037, "one"), (np.array([0.5, 1e-7, 0.0123]), "channels"))
+    ),
     Twins(requantize.add_bias, (X32[:5004].reshape(-1, 3), np.int32([HIGH, 0, LOW]))),
     Twins(requantize.clamp, (X32,), (-3, 100, np.dtype(np.int16))),
     *(

@@ -1,0 +1,47 @@
+"""Operators of one's own: a custom operator's rule and reference kernel, added to the tables."""
+
+from ai_edge_litert import schema_py_generated as schema
+
+from jaxdelegate.op_lowering.options import CustomOptions, register_custom_options
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import OpRule
+from jaxdelegate.reference.kernel import Kernel
+from jaxdelegate.reference.registry import KERNELS
+
+
+def register_operator(
+    name: str,
+    kernel: Kernel,
+    rule: OpRule | None = None,
+    *,
+    options_type: type[CustomOptions] = CustomOptions,
+) -> None:
+    """Teach every interpreter and delegate of this process a custom operator.
+
+    Register before the model is read: options are decoded then.
+
+    Args:
+        name: the operator's custom code, as it stands in the file.
+        kernel: the numpy kernel and its shape function; the interpreter runs it, and shape
+            propagation and constant folding use it.
+        rule: how XLA runs it; None: it always stays on the host.
+        options_type: what its custom options decode to; FlexbufferOptions reads a flexbuffer map
+            into the dataclass's fields.
+
+    Raises:
+        ValueError: a builtin operator's name, a name that is taken, or a rule of another name or of
+            other options.
+    """
+    if hasattr(schema.BuiltinOperator, name):
+        raise ValueError(f"{name!r} is a builtin operator; only custom ones can be registered")
+    if name in KERNELS or name in RULES:
+        raise ValueError(f"{name!r} is registered already")
+    if rule is not None and (rule.name, rule.options_type) != (name, options_type):
+        raise ValueError(
+            f"the rule is for {rule.name!r} with {rule.options_type.__name__}, "
+            f"not for {name!r} with {options_type.__name__}"
+        )
+    register_custom_options(name, options_type)
+    KERNELS[name] = kernel
+    if rule is not None:
+        RULES[name] = rule
