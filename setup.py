@@ -1,7 +1,7 @@
-"""The one part that pyproject.toml cannot say: a C library without Python's headers, if it can be built.
+"""What pyproject.toml cannot say: a C library without Python's headers, if it can be built.
 
-jaxdelegate/litert/libjaxdelegate.so is what stock `load_delegate` loads. It fits every Python, so the
-wheel is one for all of them on a platform. Without a C compiler everything else still installs.
+jaxdelegate/litert/libjaxdelegate.so is what stock `load_delegate` loads. It fits every Python, so
+one wheel serves all of a platform. Without a C compiler everything else still installs.
 """
 
 from setuptools import Extension, setup

@@ -26,14 +26,14 @@ flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 class AddKernel(jd.SimpleDelegateKernel):
     """The least that an ADD takes: two values in, one out."""
 
-    def init(self, context, params):
+    def init(self, context, params):  # noqa: ARG002
         operator = params.nodes[0].operator
         (self.a, self.b), (self.y,) = operator.inputs, operator.outputs
 
     def prepare(self, context, node):
         self.context, self.node = context, node  # for the direct call
 
-    def eval(self, context, node):
+    def eval(self, context, node):  # noqa: ARG002
         context.assign(self.y, context.value(self.a) + context.value(self.b))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from jaxdelegate import compiler
+from jaxdelegate import compiler, lowering
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import (
     DelegationError,
@@ -89,12 +89,12 @@ class JaxDelegate(SimpleDelegate):
         if node.is_constant:
             return None
         specs = dict(zip(node.operator.intermediates, node.intermediates, strict=False))
-        context = compiler.context_for(self.context_for(node), node.operator, specs)
-        return compiler.why_not(context, node.operator, node.inputs, node.outputs)
+        context = lowering.context_for(self.context_for(node), node.operator, specs)
+        return lowering.why_not(context, node.operator, node.inputs, node.outputs)
 
     def context_for(self, node: Node) -> LoweringContext:
         """The lowering context, with the subgraphs of the node's model in reach."""
-        return compiler.Callees(node.subgraphs, self.lowering_context).in_context()
+        return lowering.Callees(node.subgraphs, self.lowering_context).in_context()
 
     def create_kernel(self) -> "JaxKernel":
         """A kernel for one partition."""
@@ -220,7 +220,7 @@ class JaxKernel(SimpleDelegateKernel):
         operators = [n.operator for n in node.nodes]
         context = self._delegate.context_for(node.nodes[0])
         try:
-            partition = compiler.lower_partition(operators, specs, node.inputs, outputs, context)
+            partition = lowering.lower_partition(operators, specs, node.inputs, outputs, context)
             return compiler.compile_partition(partition, weights)
         except JaxDelegateError:
             raise

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate import compiler
-from jaxdelegate.compiler import LoweredPartition, Weight
+from jaxdelegate.compiler import ARGUMENT_BYTES
 from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, ModelError, TensorError
 from jaxdelegate.host import Host, ModelStore
+from jaxdelegate.lowering import Callees, LoweredPartition, Weight, lower_partition
 from jaxdelegate.model import Model, SignatureDef, Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import Shape
@@ -245,12 +245,12 @@ class _Function:
             raise DelegationError("XLA cannot run the whole model:\n" + "\n".join(left))
         indices = range(len(self._subgraph.tensors))
         made = [i for i in self._outputs if i not in self._inputs]
-        partition = compiler.lower_partition(
+        partition = lower_partition(
             [node.operator for node in nodes],
             {i: host.spec(i) for i in indices},
             self._inputs,
             tuple(dict.fromkeys(made)),
-            compiler.Callees(self._subgraphs, self._delegate.lowering_context).in_context(),
+            Callees(self._subgraphs, self._delegate.lowering_context).in_context(),
             raw_weights=True,
         )
         self._lowered[shapes] = partition
@@ -264,9 +264,7 @@ def _param_names(subgraph: Subgraph, partition: LoweredPartition) -> dict[Weight
     names: dict[Weight, str] = {}
     for weight in partition.preparations:
         const = partition.specs[weight.tensor].const
-        is_weight = const is not None and (
-            const.dtype in FLOATS or const.nbytes >= compiler.ARGUMENT_BYTES
-        )
+        is_weight = const is not None and (const.dtype in FLOATS or const.nbytes >= ARGUMENT_BYTES)
         if is_weight:
             name = subgraph.tensors[weight.tensor].name or f"tensor_{weight.tensor}"
             names[weight] = f"{name}#{weight.tensor}" if name in names.values() else name

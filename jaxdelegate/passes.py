@@ -6,7 +6,7 @@ are binding.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,12 @@ _FOLD_BYTES = 1 << 20
 _FOLD_GROWTH = 4  # int8 weights -> float32
 
 
-def gather(specs: Sequence[TensorSpec], indices: Iterable[int]) -> Specs:
+def is_constant(outputs: Specs) -> bool:
+    """Whether an operator with these outputs has nothing left to compute."""
+    return bool(outputs) and all(spec is None or spec.const is not None for spec in outputs)
+
+
+def gather(specs: Sequence[TensorSpec] | Mapping[int, TensorSpec], indices: Iterable[int]) -> Specs:
     """The specs of an operator's tensors; None stands for an absent optional input."""
     return tuple(specs[i] if i >= 0 else None for i in indices)  # type: ignore[misc]
 

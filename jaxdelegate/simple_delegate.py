@@ -41,9 +41,7 @@ class Node:
     @property
     def is_constant(self) -> bool:
         """Whether every output is known before the first invoke, so that nothing is left to run."""
-        return bool(self.outputs) and all(
-            s is not None and s.const is not None for s in self.outputs
-        )
+        return bool(self.outputs) and all(s is None or s.const is not None for s in self.outputs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering import quantized_activation as quantized
 from jaxdelegate.op_lowering.common import clamp, scalar
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
@@ -58,17 +59,28 @@ def _why_not_prelu(
     return f"alpha {list(alpha.shape)} is larger than the input {list(x.shape)}"
 
 
-RELU = unary("RELU", NoOptions, 3, lambda x: jnp.maximum(x, scalar(0, x)))
-RELU6 = unary("RELU6", NoOptions, 3, lambda x: clamp(x, 0, 6))
-RELU_N1_TO_1 = unary("RELU_N1_TO_1", NoOptions, 1, lambda x: clamp(x, -1, 1))
-RELU_0_TO_1 = unary("RELU_0_TO_1", NoOptions, 1, lambda x: clamp(x, 0, 1))
-LOGISTIC = unary("LOGISTIC", NoOptions, 3, lax.logistic)
-TANH = unary("TANH", NoOptions, 3, jnp.tanh)
-ELU = unary("ELU", NoOptions, 1, _elu)
-HARD_SWISH = unary("HARD_SWISH", HardSwishOptions, 1, _hard_swish)
-LEAKY_RELU = pointwise("LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, FLOATS)
+RELU = unary("RELU", NoOptions, 3, lambda x: jnp.maximum(x, scalar(0, x)), integer=quantized.RELU)
+RELU6 = unary("RELU6", NoOptions, 3, lambda x: clamp(x, 0, 6), integer=quantized.RELU6)
+RELU_N1_TO_1 = unary(
+    "RELU_N1_TO_1", NoOptions, 1, lambda x: clamp(x, -1, 1), integer=quantized.RELU_N1_TO_1
+)
+RELU_0_TO_1 = unary(
+    "RELU_0_TO_1", NoOptions, 1, lambda x: clamp(x, 0, 1), integer=quantized.RELU_0_TO_1
+)
+LOGISTIC = unary("LOGISTIC", NoOptions, 3, lax.logistic, integer=quantized.LOGISTIC)
+TANH = unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH)
+ELU = unary("ELU", NoOptions, 1, _elu, integer=quantized.ELU)
+HARD_SWISH = unary("HARD_SWISH", HardSwishOptions, 1, _hard_swish, integer=quantized.HARD_SWISH)
+LEAKY_RELU = pointwise(
+    "LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, FLOATS, integer=quantized.LEAKY_RELU
+)
 GELU = pointwise(
-    "GELU", GeluOptions, 3, lambda o, _inputs: _gelu_approximate if o.approximate else _gelu, FLOATS
+    "GELU",
+    GeluOptions,
+    3,
+    lambda o, _inputs: _gelu_approximate if o.approximate else _gelu,
+    FLOATS,
+    integer=quantized.GELU,
 )
 PRELU = pointwise(
     "PRELU",
@@ -78,4 +90,5 @@ PRELU = pointwise(
     FLOATS,
     arity=2,
     why_not=_why_not_prelu,
+    integer=quantized.PRELU,
 )

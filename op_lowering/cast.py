@@ -16,12 +16,18 @@ from jaxdelegate.op_lowering.pointwise import (
     BOOL,
     BOOLS,
     COMPLEX,
+    INT8,
+    INT16,
     INTEGERS,
     NUMBERS,
     PACKED,
+    UINT8,
     Dtypes,
+    quantization_of,
     why_not_count,
+    why_not_one_scale,
     why_not_stored,
+    why_not_symmetric,
 )
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -32,7 +38,9 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
-from jaxdelegate.quant.affine import integer_range
+from jaxdelegate.quant.jax_requantize import requantize
+from jaxdelegate.quant.params import integer_range
+from jaxdelegate.quant.requantize import rescale_multiplier
 
 _HALF: Dtypes = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _FLOAT8: Dtypes = frozenset(np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
@@ -40,6 +48,13 @@ _NARROW: Dtypes = PACKED | frozenset(
     np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.uint16)
 )  # what DEQUANTIZE and QUANTIZE convert
 _CASTS: Dtypes = NUMBERS | COMPLEX | BOOLS | PACKED
+_INT32 = np.dtype(np.int32)
+_REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
+    INT8: (INT8, UINT8, INT16),
+    UINT8: (INT8, UINT8, INT16),
+    INT16: (INT8, INT16, _INT32),
+    _INT32: (INT8, INT16),
+}
 
 
 # ---- CAST
@@ -145,19 +160,38 @@ def _why_not_quantize(
     context: LoweringContext, _o: QuantizeOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, y = inputs[0], outputs[0]
-    if x.dtype in INTEGERS:
-        return f"requantization from {x.dtype} to {y.dtype} is not lowered yet"
+    if x.dtype in INTEGERS | PACKED:
+        return first_reason(why_not_count(inputs, 1), _why_not_requantize(x, y))
     return first_reason(
         why_not_count(inputs, 1), why_not_dtype(x, FLOATS), _why_not_scale(context, y)
     )
 
 
+def _why_not_requantize(x: TensorSpec, y: TensorSpec) -> str | None:
+    if y.dtype not in _REQUANTIZED.get(x.dtype, ()):
+        return f"LiteRT has no kernel that requantizes {x.dtype} to {y.dtype}"
+    reason = why_not_one_scale(x) or why_not_one_scale(y)
+    if reason is None and x.dtype == y.dtype:
+        reason = why_not_symmetric(x) or why_not_symmetric(y)
+    return reason or _why_not_multiplier(x, y)
+
+
+def _why_not_multiplier(x: TensorSpec, y: TensorSpec) -> str | None:
+    try:
+        rescale_multiplier(quantization_of(x), quantization_of(y))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _lower_quantize(
-    _context: LoweringContext, _o: QuantizeOptions, _inputs: Specs, outputs: Specs
+    _context: LoweringContext, _o: QuantizeOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    dtype, quantization = outputs[0].dtype, outputs[0].quantization
-    assert quantization is not None  # why_not has seen its scale
-    return lambda x: (jax_affine.quantize(jnp.asarray(x), quantization, dtype),)
+    dtype, target = outputs[0].dtype, quantization_of(outputs[0])
+    if inputs[0].dtype not in INTEGERS:
+        return lambda x: (jax_affine.quantize(jnp.asarray(x), target, dtype),)
+    source = quantization_of(inputs[0])
+    return lambda x: (requantize(jnp.asarray(x), source, target, dtype),)
 
 
 # ---- FAKE_QUANT

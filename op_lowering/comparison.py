@@ -4,7 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxdelegate.op_lowering import quantized_elementwise as quantized
 from jaxdelegate.op_lowering.common import align_ranks, why_not_broadcast
 from jaxdelegate.op_lowering.options import (
     EqualOptions,
@@ -16,13 +18,18 @@ from jaxdelegate.op_lowering.options import (
     LogicalNotOptions,
     LogicalOrOptions,
     NotEqualOptions,
+    Options,
     SelectOptions,
     SelectV2Options,
 )
 from jaxdelegate.op_lowering.pointwise import (
     BOOLS,
     COMPLEX,
+    INT16,
     NUMBERS,
+    Dtypes,
+    Elementwise,
+    IntegerKernel,
     binary,
     unary,
     why_not_count,
@@ -35,12 +42,42 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
 
-EQUAL = binary("EQUAL", EqualOptions, 5, jnp.equal, dtypes=_VALUES, results=BOOLS)
-NOT_EQUAL = binary("NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, dtypes=_VALUES, results=BOOLS)
-LESS = binary("LESS", LessOptions, 3, jnp.less, results=BOOLS)
-LESS_EQUAL = binary("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal, results=BOOLS)
-GREATER = binary("GREATER", GreaterOptions, 2, jnp.greater, results=BOOLS)
-GREATER_EQUAL = binary("GREATER_EQUAL", GreaterEqualOptions, 3, jnp.greater_equal, results=BOOLS)
+# Scales of these do not count: the kernels compare what is stored.
+_WIDE: Dtypes = frozenset(np.dtype(t) for t in (np.int32, np.int64))
+_WIDE_OR_INT16: Dtypes = _WIDE | {INT16}
+
+
+def _equality(
+    name: str, options: type[Options], version: int, function: Elementwise, integer: IntegerKernel
+) -> OpRule:
+    return binary(
+        name,
+        options,
+        version,
+        function,
+        dtypes=_VALUES,
+        results=BOOLS,
+        stored=_WIDE,
+        integer=integer,
+    )
+
+
+def _order(
+    name: str, options: type[Options], version: int, function: Elementwise, integer: IntegerKernel
+) -> OpRule:
+    return binary(
+        name, options, version, function, results=BOOLS, stored=_WIDE_OR_INT16, integer=integer
+    )
+
+
+EQUAL = _equality("EQUAL", EqualOptions, 5, jnp.equal, quantized.EQUAL)
+NOT_EQUAL = _equality("NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, quantized.NOT_EQUAL)
+LESS = _order("LESS", LessOptions, 3, jnp.less, quantized.LESS)
+LESS_EQUAL = _order("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal, quantized.LESS_EQUAL)
+GREATER = _order("GREATER", GreaterOptions, 2, jnp.greater, quantized.GREATER)
+GREATER_EQUAL = _order(
+    "GREATER_EQUAL", GreaterEqualOptions, 3, jnp.greater_equal, quantized.GREATER_EQUAL
+)
 
 LOGICAL_AND = binary("LOGICAL_AND", LogicalAndOptions, 1, jnp.logical_and, dtypes=BOOLS)
 LOGICAL_OR = binary("LOGICAL_OR", LogicalOrOptions, 1, jnp.logical_or, dtypes=BOOLS)

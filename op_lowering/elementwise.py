@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering import quantized_elementwise as quantized
 from jaxdelegate.op_lowering.common import clamp
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
@@ -47,7 +48,9 @@ from jaxdelegate.op_lowering.pointwise import (
     INTEGERS,
     NUMBERS,
     PACKED,
+    Dtypes,
     Elementwise,
+    IntegerKernel,
     binary,
     pointwise,
     unary,
@@ -55,6 +58,7 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_one_dtype,
     why_not_one_shape,
     why_not_stored,
+    zero_point_of,
 )
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -66,6 +70,10 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Specs
 
 Act = ActivationFunctionType
+
+# Scales of these do not count: the kernels compute on what is stored.
+_INT32: Dtypes = frozenset([np.dtype(np.int32)])
+_WIDE: Dtypes = _INT32 | {np.dtype(np.int64)}
 
 # ---- arithmetic with a fused activation: ADD, SUB, MUL, DIV
 
@@ -87,6 +95,8 @@ def _activated(
     options_type: type[Options],
     max_version: int,
     function: Elementwise,
+    integer: IntegerKernel,
+    stored: Dtypes = _WIDE,
     why_not: WhyNot | None = None,
 ) -> OpRule:
     """A binary operator whose result is clamped to the range of its fused activation."""
@@ -103,8 +113,17 @@ def _activated(
             return "complex results take no fused activation"
         return None if why_not is None else why_not(context, o, inputs, outputs)
 
-    dtypes = NUMBERS | COMPLEX
-    return pointwise(name, options_type, max_version, build, dtypes, arity=2, why_not=refuse)
+    return pointwise(
+        name,
+        options_type,
+        max_version,
+        build,
+        NUMBERS | COMPLEX,
+        arity=2,
+        why_not=refuse,
+        stored=stored,
+        integer=integer,
+    )
 
 
 def _divide(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -120,15 +139,16 @@ def _why_not_zero(_context: LoweringContext, o: Any, inputs: Specs, _outputs: Sp
     """Integer DIV, FLOOR_MOD and every FLOOR_DIV stop on a zero divisor."""
     divisor = inputs[1]
     stops = divisor.dtype in INTEGERS or isinstance(o, FloorDivOptions)
-    if stops and divisor.const is not None and not np.all(divisor.const):
+    zero = zero_point_of(divisor) if divisor.is_quantized else 0
+    if stops and divisor.const is not None and not np.all(divisor.const != zero):
         return f"{divisor.name!r} holds a zero: LiteRT stops with an error on that division"
     return None
 
 
-ADD = _activated("ADD", AddOptions, 6, jnp.add)
-SUB = _activated("SUB", SubOptions, 5, jnp.subtract)
-MUL = _activated("MUL", MulOptions, 8, jnp.multiply)
-DIV = _activated("DIV", DivOptions, 2, _divide, _why_not_zero)
+ADD = _activated("ADD", AddOptions, 6, jnp.add, quantized.ADD)
+SUB = _activated("SUB", SubOptions, 5, jnp.subtract, quantized.SUB)
+MUL = _activated("MUL", MulOptions, 8, jnp.multiply, quantized.MUL)
+DIV = _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _INT32, _why_not_zero)
 
 
 # ---- other binary operators
@@ -170,9 +190,16 @@ def _why_not_atan2(
 
 FLOOR_DIV = binary("FLOOR_DIV", FloorDivOptions, 3, _floor_divide, why_not=_why_not_zero)
 FLOOR_MOD = binary("FLOOR_MOD", FloorModOptions, 2, jnp.remainder, why_not=_why_not_zero)
-MAXIMUM = binary("MAXIMUM", MaximumMinimumOptions, 4, _maximum)
-MINIMUM = binary("MINIMUM", MaximumMinimumOptions, 4, _minimum)
-SQUARED_DIFFERENCE = binary("SQUARED_DIFFERENCE", SquaredDifferenceOptions, 2, _squared_difference)
+MAXIMUM = binary("MAXIMUM", MaximumMinimumOptions, 4, _maximum, stored=INTEGERS)
+MINIMUM = binary("MINIMUM", MaximumMinimumOptions, 4, _minimum, stored=INTEGERS)
+SQUARED_DIFFERENCE = binary(
+    "SQUARED_DIFFERENCE",
+    SquaredDifferenceOptions,
+    2,
+    _squared_difference,
+    stored=_INT32,
+    integer=quantized.SQUARED_DIFFERENCE,
+)
 ATAN2 = binary("ATAN2", ATan2Options, 1, jnp.arctan2, dtypes=FLOATS, why_not=_why_not_atan2)
 BITWISE_XOR = binary("BITWISE_XOR", BitwiseXorOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS)
 RIGHT_SHIFT = binary("RIGHT_SHIFT", RightShiftOptions, 1, _right_shift, dtypes=INTEGERS)
@@ -253,14 +280,14 @@ POW = pointwise("POW", PowOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not
 
 # ---- unary operators
 
-ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS)
-NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX)
+ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS, stored=_INT32, integer=quantized.ABS)
+NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX, stored=INTEGERS)
 SIGN = unary("SIGN", SignOptions, 2, jnp.sign, dtypes=NUMBERS)
 SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, dtypes=NUMBERS)
-SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt)
-RSQRT = unary("RSQRT", NoOptions, 3, lax.rsqrt)
-EXP = unary("EXP", ExpOptions, 2, jnp.exp)
-LOG = unary("LOG", NoOptions, 2, jnp.log)
+SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt, integer=quantized.SQRT)
+RSQRT = unary("RSQRT", NoOptions, 3, lax.rsqrt, integer=quantized.RSQRT)
+EXP = unary("EXP", ExpOptions, 2, jnp.exp, integer=quantized.EXP)
+LOG = unary("LOG", NoOptions, 2, jnp.log, integer=quantized.LOG)
 SIN = unary("SIN", NoOptions, 2, jnp.sin)
 COS = unary("COS", CosOptions, 2, jnp.cos)
 FLOOR = unary("FLOOR", NoOptions, 1, jnp.floor)

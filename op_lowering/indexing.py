@@ -31,6 +31,10 @@ from jaxdelegate.op_lowering.options import (
     UniqueOptions,
     WhereOptions,
 )
+from jaxdelegate.op_lowering.quantized_layout import (
+    lower_dequantizing_lookup,
+    why_not_dequantized,
+)
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -218,18 +222,23 @@ def _why_not_embedding_lookup(
     context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     ids, table = inputs[:2]
+    hybrid = table.dtype != outputs[0].dtype
     return first_reason(
-        why_not_moved(context, table, outputs[0]),
+        why_not_dequantized(table, outputs[0])
+        if hybrid
+        else why_not_moved(context, table, outputs[0]),
         why_not_indices(ids),
         None if len(ids.shape) == 1 and table.shape else "ids must be a vector, the table rows",
     ) or _why_not_picked(table.shape[0], outputs[0])
 
 
 def _lower_embedding_lookup(
-    _context: LoweringContext, _o: NoOptions, _inputs: Specs, outputs: Specs
+    _context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     if math.prod(outputs[0].shape) == 0:
         return _empty(outputs[0])
+    if inputs[1].dtype != outputs[0].dtype:
+        return lower_dequantizing_lookup(inputs[1], outputs[0])
     return lambda ids, table: (jnp.take(table, ids, axis=0, mode="clip"),)
 
 

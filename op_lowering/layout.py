@@ -30,6 +30,7 @@ from jaxdelegate.op_lowering.options import (
     TileOptions,
     TransposeOptions,
 )
+from jaxdelegate.op_lowering.quantized_layout import rescaler, why_not_joined
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -68,7 +69,7 @@ def _why_not_concatenation(
     context: LoweringContext, o: ConcatenationOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     reason = why_not_present(*inputs) or first_reason(
-        why_not_moved(context, outputs[0], *inputs),
+        why_not_joined(context, outputs[0], inputs),
         why_not_activation(o.fused_activation_function),
         why_not_axis(o.axis, len(outputs[0].shape)),
     )
@@ -86,13 +87,15 @@ def _why_not_concatenation(
 
 
 def _lower_concatenation(
-    _context: LoweringContext, o: ConcatenationOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, o: ConcatenationOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     shapes = [spec.shape or (1,) for spec in inputs]  # the kernel joins constant scalars too
+    rescale = [rescaler(spec, outputs[0]) for spec in inputs]
     activation = fused_activation(o.fused_activation_function)
 
     def concatenation(*xs: jax.Array) -> tuple[jax.Array]:
-        parts = [x.reshape(shape) for x, shape in zip(xs, shapes, strict=True)]
+        joined = zip(rescale, xs, shapes, strict=True)
+        parts = [to_output(x).reshape(shape) for to_output, x, shape in joined]
         return (activation(jnp.concatenate(parts, o.axis)),)
 
     return concatenation

@@ -4,6 +4,8 @@ SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION, LOCAL_RESPONSE_NORMALIZATION; all comput
 accumulator's dtype and round once, at the end.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -15,8 +17,15 @@ from jaxdelegate.op_lowering.options import (
     L2NormOptions,
     LocalResponseNormalizationOptions,
     LogSoftmaxOptions,
-    Options,
     SoftmaxOptions,
+)
+from jaxdelegate.op_lowering.quantized_normalization import (
+    lower_l2_normalization,
+    lower_log_softmax,
+    lower_softmax,
+    why_not_l2_normalization,
+    why_not_log_softmax,
+    why_not_softmax,
 )
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -34,8 +43,12 @@ def _why_not_scalar(x: TensorSpec) -> str | None:
     return None if x.shape else f"{x.name!r} is a scalar: it has no last axis"
 
 
-def _why_not(_context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs) -> str | None:
+def _why_not(inputs: Specs) -> str | None:
     return first_reason(_why_not_scalar(inputs[0]), why_not_dtype(inputs[0], FLOATS))
+
+
+def _integers(run: Callable[[jax.Array], jax.Array]) -> Function:
+    return lambda x: (run(x),)
 
 
 def _shifted(x: jax.Array) -> jax.Array:
@@ -43,10 +56,20 @@ def _shifted(x: jax.Array) -> jax.Array:
     return x - lax.stop_gradient(jnp.max(x, axis=-1, keepdims=True))
 
 
+def _why_not_softmax(
+    _context: LoweringContext, o: SoftmaxOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    if inputs[0].is_quantized:
+        return _why_not_scalar(inputs[0]) or why_not_softmax(o, inputs[0], outputs[0])
+    return _why_not(inputs)
+
+
 def _lower_softmax(
-    context: LoweringContext, o: SoftmaxOptions, inputs: Specs, _outputs: Specs
+    context: LoweringContext, o: SoftmaxOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     """Compute exp(beta (x - max)) / sum, kernels/internal/reference/softmax.h."""
+    if inputs[0].is_quantized:
+        return _integers(lower_softmax(o, inputs[0], outputs[0]))
     accumulator = context.precision.accumulator(inputs[0].dtype)
 
     def softmax(x: jax.Array) -> tuple[jax.Array]:
@@ -59,13 +82,23 @@ def _lower_softmax(
     return softmax
 
 
-SOFTMAX = OpRule("SOFTMAX", SoftmaxOptions, 4, _why_not, _lower_softmax)
+SOFTMAX = OpRule("SOFTMAX", SoftmaxOptions, 4, _why_not_softmax, _lower_softmax)
+
+
+def _why_not_log_softmax(
+    _context: LoweringContext, _o: LogSoftmaxOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    if inputs[0].is_quantized:
+        return _why_not_scalar(inputs[0]) or why_not_log_softmax(inputs[0], outputs[0])
+    return _why_not(inputs)
 
 
 def _lower_log_softmax(
-    context: LoweringContext, _o: LogSoftmaxOptions, inputs: Specs, _outputs: Specs
+    context: LoweringContext, _o: LogSoftmaxOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     """Compute x - max - log(sum), kernels/internal/reference/log_softmax.h."""
+    if inputs[0].is_quantized:
+        return _integers(lower_log_softmax(inputs[0], outputs[0]))
     accumulator = context.precision.accumulator(inputs[0].dtype)
 
     def log_softmax(x: jax.Array) -> tuple[jax.Array]:
@@ -78,24 +111,27 @@ def _lower_log_softmax(
     return log_softmax
 
 
-LOG_SOFTMAX = OpRule("LOG_SOFTMAX", LogSoftmaxOptions, 2, _why_not, _lower_log_softmax)
+LOG_SOFTMAX = OpRule("LOG_SOFTMAX", LogSoftmaxOptions, 2, _why_not_log_softmax, _lower_log_softmax)
 
 
 def _why_not_l2(
-    context: LoweringContext, o: L2NormOptions, inputs: Specs, outputs: Specs
+    _context: LoweringContext, o: L2NormOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     activation = o.fused_activation_function
     fused = f"LiteRT normalizes without a fused activation, not with {activation.name}"
-    return first_reason(
-        _why_not(context, o, inputs, outputs),
-        None if activation is ActivationFunctionType.NONE else fused,
-    )
+    if activation is not ActivationFunctionType.NONE:
+        return fused
+    if inputs[0].is_quantized:
+        return _why_not_scalar(inputs[0]) or why_not_l2_normalization(inputs[0], outputs[0])
+    return _why_not(inputs)
 
 
 def _lower_l2(
-    context: LoweringContext, _o: L2NormOptions, inputs: Specs, _outputs: Specs
+    context: LoweringContext, _o: L2NormOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     """Compute x / max(sqrt(sum x^2), epsilon), kernels/internal/reference/l2normalization.h."""
+    if inputs[0].is_quantized:
+        return _integers(lower_l2_normalization(inputs[0], outputs[0]))
     accumulator = context.precision.accumulator(inputs[0].dtype)
 
     def l2_normalization(x: jax.Array) -> tuple[jax.Array]:

@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import fused_activation
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
 from jaxdelegate.op_lowering.products import PRODUCT_FLOATS, nothing, why_not_fused
+from jaxdelegate.op_lowering.quantized_pooling import fused_activation, why_not_pooled
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lower,
@@ -23,7 +23,6 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     WhyNot,
     first_reason,
-    why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.op_lowering.window import (
@@ -135,11 +134,11 @@ def why_not_tensorflow(o: Any, rank: int) -> str | None:
 
 
 def _why_not(pool: _Pool, geometry: _Geometry, rank: int) -> WhyNot:
-    def why_not(_context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
+    def why_not(_context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
         x = inputs[0]
         activation = getattr(o, "fused_activation_function", Act.NONE)
         reason = first_reason(
-            why_not_dtype(x, pool.dtypes),
+            why_not_pooled(x, outputs[0], pool.dtypes, activation),
             why_not_fused(activation),
             None if len(x.shape) == rank else f"input {list(x.shape)} must have {rank} dimensions",
             why_not_tensorflow(o, rank) if isinstance(o, Pool3DOptions) else None,
@@ -152,7 +151,7 @@ def _why_not(pool: _Pool, geometry: _Geometry, rank: int) -> WhyNot:
 
 
 def _why_not_integer(x: TensorSpec, activation: Act) -> str | None:
-    if x.dtype in _INTEGERS and activation is not Act.NONE:
+    if x.dtype in _INTEGERS and not x.is_quantized and activation is not Act.NONE:
         return f"a fused {activation.name} on {x.dtype} needs a scale, and {x.name!r} has none"
     return None
 
@@ -164,7 +163,7 @@ def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
             return nothing(outputs)
         count = _count(windows)
         slide = _way(context.platform, windows)
-        activation = fused_activation(getattr(o, "fused_activation_function", Act.NONE))
+        activation = fused_activation(getattr(o, "fused_activation_function", Act.NONE), outputs[0])
 
         def pooled(x: jax.Array) -> tuple[jax.Array]:  # [N, *spatial, C] -> [N, *out, C]
             folded = slide(pool.fold, pool.enter(x, context), windows)

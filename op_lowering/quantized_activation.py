@@ -24,7 +24,6 @@ from jaxdelegate.op_lowering.pointwise import (
 )
 from jaxdelegate.op_lowering.quantized_elementwise import (
     alike,
-    requantizer,
     steps_of,
     tabulated,
 )
@@ -77,7 +76,7 @@ def _leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs) -> Elementwi
     def negative(steps: jax.Array) -> jax.Array:
         return sign * multiply_by_quantized_multiplier(steps, abs(multiplier), shift)
 
-    return _by_sign(x, y, identity, lambda steps: negative(steps))
+    return _by_sign(x, y, identity, negative)
 
 
 def _prelu(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
@@ -175,9 +174,7 @@ RELU6 = IntegerKernel(_8_OR_16_BITS, _rescaled(Act.RELU, Act.RELU6))
 RELU_N1_TO_1 = IntegerKernel(_8_BITS, _rescaled(Act.RELU_N1_TO_1, Act.RELU_N1_TO_1))
 RELU_0_TO_1 = IntegerKernel(_8_BITS, _rescaled(Act.RELU, Act.RELU_N1_TO_1))
 LEAKY_RELU = IntegerKernel(_8_OR_16_BITS, _leaky_relu)
-PRELU = IntegerKernel(
-    alike(2, INT8, UINT8) | {(INT16, INT8, INT16)}, _prelu, symmetric=False
-)
+PRELU = IntegerKernel(alike(2, INT8, UINT8) | {(INT16, INT8, INT16)}, _prelu, symmetric=False)
 HARD_SWISH = IntegerKernel(_8_BITS, _hard_swish)
 ELU = IntegerKernel(alike(1, INT8), tabulated(lambda _o, _y: lookup.elu))
 GELU = IntegerKernel(_8_OR_16_BITS, tabulated(_gelu), symmetric=False)

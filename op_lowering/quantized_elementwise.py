@@ -37,7 +37,6 @@ from jaxdelegate.quant.jax_fixed_point import (
     saturating_add,
     saturating_rounding_doubling_high_mul,
     saturating_sub,
-    wide,
 )
 from jaxdelegate.quant.jax_lookup import lut_lookup
 from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
@@ -72,9 +71,7 @@ def requantizer(
     """How a kernel ends: int32 accumulators -> integers of the output."""
     zero_point, dtype = zero_point_of(y), y.dtype
     bounds = activation_range(activation, quantization_of(y), dtype)
-    return lambda total: requantize_accumulator(
-        total, multiplier, shift, zero_point, bounds, dtype
-    )
+    return lambda total: requantize_accumulator(total, multiplier, shift, zero_point, bounds, dtype)
 
 
 # ---- ADD, SUB, SQUARED_DIFFERENCE: both inputs on one scale, twice the larger one
@@ -114,7 +111,9 @@ def _sum(combine: Elementwise, saturating: Elementwise, multiplier: Multiplier) 
     return build
 
 
-def _sum_of_powers(o: Any, y: TensorSpec, powers: list[int], saturating: Elementwise) -> Elementwise:
+def _sum_of_powers(
+    o: Any, y: TensorSpec, powers: list[int], saturating: Elementwise
+) -> Elementwise:
     """ADD or SUB of int16 by shifts: one input has the output's scale, the other a finer one."""
     shifts = [powers[2] - power for power in powers[:2]]
     if min(shifts) < 0 or 0 not in shifts:
@@ -179,12 +178,8 @@ def _divide(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
         dividend = jnp.where(divisor < 0, -steps_of(x1, a), steps_of(x1, a))
         inverse, exponent = reciprocal(jnp.abs(divisor), 31)
         headroom = count_leading_sign_bits(dividend)
-        quotient = multiply_greater_than_one(
-            *jnp.broadcast_arrays(dividend, inverse, headroom)
-        )
-        scaled = multiply_by_quantized_multiplier(
-            quotient, multiplier, shift - exponent - headroom
-        )
+        quotient = multiply_greater_than_one(*jnp.broadcast_arrays(dividend, inverse, headroom))
+        scaled = multiply_by_quantized_multiplier(quotient, multiplier, shift - exponent - headroom)
         return clamp(scaled + np.int32(zero_point_of(y)), *bounds, y.dtype)
 
     return function
@@ -237,9 +232,10 @@ def tabulated(function: Callable[[Any, TensorSpec], RealFunction]) -> BuildInteg
     """The kernel that looks a real function up; the function may depend on options and output."""
 
     def build(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
-        scales = [value(s) for s in (*inputs, *outputs) for value in (scale_of, zero_point_of)]
-        table = lookup_table(function(o, outputs[0]), *scales, inputs[0].dtype)
-        return lambda x: lut_lookup(x, table)
+        (x,), (y,) = inputs, outputs
+        of_x, of_y = (scale_of(x), zero_point_of(x)), (scale_of(y), zero_point_of(y))
+        table = lookup_table(function(o, y), *of_x, *of_y, x.dtype)
+        return lambda q: lut_lookup(q, table)
 
     return build
 

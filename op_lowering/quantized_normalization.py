@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.options import SoftmaxOptions
+from jaxdelegate.op_lowering.pointwise import INT8, INT16, UINT8, scale_of, zero_point_of
 from jaxdelegate.op_lowering.quantized_checks import (
-    quantization_of,
     why_not_per_tensor,
     why_not_same,
     why_not_zero_point,
@@ -34,23 +34,23 @@ from jaxdelegate.quant.jax_fixed_point import (
 )
 from jaxdelegate.quant.jax_lookup import lut_lookup
 from jaxdelegate.quant.jax_requantize import clamp
-from jaxdelegate.quant.params import integer_range, tensor_scale, tensor_zero_point
+from jaxdelegate.quant.params import integer_range
 
 _Integers = Callable[[jax.Array], jax.Array]
 
-_INT8, _UINT8, _INT16, _INT32 = (np.dtype(t) for t in ("i1", "u1", "i2", "i4"))
-_BYTES = frozenset([_INT8, _UINT8])
+_INT32 = np.dtype(np.int32)
+_BYTES = frozenset([INT8, UINT8])
 _RESULTS = {  # of SOFTMAX, by input
-    _INT8: frozenset([_INT8, _INT16]),
-    _UINT8: frozenset([_UINT8, _INT16]),
-    _INT16: frozenset([_INT16]),
+    INT8: frozenset([INT8, INT16]),
+    UINT8: frozenset([UINT8, INT16]),
+    INT16: frozenset([INT16]),
 }
 _INPUT_BITS, _SUM_BITS, _OUTPUT_BITS = 5, 12, 4  # integer bits of exponents, sums, log outputs
 _INT16_SPAN = 65535
 
 
 def _why_not_scale(spec: TensorSpec, wanted: float, tolerance: float = 0.0) -> str | None:
-    found = tensor_scale(quantization_of(spec))
+    found = scale_of(spec)
     if abs(found - wanted) <= tolerance * wanted:
         return None
     return f"the scale of {spec.name!r} is {found}, and the {spec.dtype} kernel wants {wanted}"
@@ -67,7 +67,7 @@ def why_not_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> str | No
     )
     if reason is not None:
         return reason
-    if x.dtype != _INT16:
+    if x.dtype != INT16:
         return first_reason(_why_not_exponents(o.beta, x), *_why_not_probabilities(x, y))
     finite = bool(np.isfinite(_int16_step(o, x)))
     return first_reason(
@@ -79,13 +79,13 @@ def why_not_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> str | No
 
 def _why_not_probabilities(x: TensorSpec, y: TensorSpec) -> tuple[str | None, str | None]:
     """All of the output's range is [0, 1]; but of int16 inputs it is the positive half."""
-    low, high = (0, 32767) if x.dtype == _INT16 else integer_range(y.dtype)
+    low, high = (0, 32767) if x.dtype == INT16 else integer_range(y.dtype)
     return why_not_zero_point(y, low), _why_not_scale(y, 1 / (high - low + 1), 1e-3)
 
 
 def _why_not_exponents(beta: float, x: TensorSpec) -> str | None:
     try:
-        multiplier.softmax_multiplier(_float32(beta), tensor_scale(quantization_of(x)), _INPUT_BITS)
+        multiplier.softmax_multiplier(_float32(beta), scale_of(x), _INPUT_BITS)
     except ValueError as error:
         return f"steps of {x.name!r} times beta {beta}: {error}"
     return None
@@ -99,7 +99,7 @@ def lower_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers:
     """The function from stored integers to stored integers."""
     if 0 in x.shape:
         return lambda _q: jnp.zeros(y.shape, y.dtype)
-    return _softmax_int16(o, x) if x.dtype == _INT16 else _softmax_bytes(o, x, y)
+    return _softmax_int16(o, x) if x.dtype == INT16 else _softmax_bytes(o, x, y)
 
 
 def _below_largest(q: jax.Array) -> jax.Array:
@@ -127,7 +127,7 @@ def _at(table: np.ndarray, below: jax.Array) -> jax.Array:
 
 
 def _softmax_bytes(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers:
-    scale = tensor_scale(quantization_of(x))
+    scale = scale_of(x)
     pair = multiplier.softmax_multiplier(_float32(o.beta), scale, _INPUT_BITS)
     _, exponentials = _tables(*pair)
     low, high = integer_range(y.dtype)
@@ -148,31 +148,29 @@ def _softmax_bytes(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers
 
 def _int16_step(o: SoftmaxOptions, x: TensorSpec) -> float:
     with np.errstate(over="ignore"):
-        return float(np.float32(tensor_scale(quantization_of(x))) * np.float32(o.beta))
+        return float(np.float32(scale_of(x)) * np.float32(o.beta))
 
 
 def _softmax_int16(o: SoftmaxOptions, x: TensorSpec) -> _Integers:
     """Exponents in [-10, 0] and the reciprocal of the sum come from interpolated tables."""
     span, low, high = _INT16_SPAN, -32768, 32767
     unit, real = 2 / span, np.float64
-    exp = lookup.lookup_table(lookup.exp, 10 / span, high, unit, 0, _INT16, real=real)
+    exp = lookup.lookup_table(lookup.exp, 10 / span, high, unit, 0, INT16, real=real)
     inverse = lookup.lookup_table(
-        lookup.one_over_one_plus, 1 / span, low, unit, 0, _INT16, real=real
+        lookup.one_over_one_plus, 1 / span, low, unit, 0, INT16, real=real
     )
     factor, shift = multiplier.quantize_multiplier(_int16_step(o, x) / (10 / span))
 
     def softmax(q: jax.Array) -> jax.Array:
         exponents = multiply_by_quantized_multiplier(-_below_largest(q), factor, shift)
-        exps = lut_lookup(clamp(wide(exponents) + high, low, high, _INT16), exp).astype(np.int32)
+        exps = lut_lookup(clamp(wide(exponents) + high, low, high, INT16), exp).astype(np.int32)
         total = jnp.sum(exps, axis=-1, keepdims=True, dtype=np.int32)
         zeros = wide(count_leading_zeros(total))
         fraction = ((wide(total) << (zeros - 1)) + (1 << 13)) >> 14  # in [1, 2), 2**16 is 1
-        over_total = lut_lookup(
-            clamp(fraction - (1 << 16) - (1 << 15), low, high, _INT16), inverse
-        )
+        over_total = lut_lookup(clamp(fraction - (1 << 16) - (1 << 15), low, high, INT16), inverse)
         half = jnp.int64(1) << (30 - zeros)
         product = (wide(exps) * wide(over_total) + half) >> (31 - zeros)
-        return clamp(product, 0, high, _INT16)
+        return clamp(product, 0, high, INT16)
 
     return softmax
 
@@ -193,7 +191,7 @@ def why_not_log_softmax(x: TensorSpec, y: TensorSpec) -> str | None:
 
 def _why_not_way_back(x: TensorSpec) -> str | None:
     try:
-        multiplier.log_softmax_multipliers(1.0, tensor_scale(quantization_of(x)), _INPUT_BITS)
+        multiplier.log_softmax_multipliers(1.0, scale_of(x), _INPUT_BITS)
     except ValueError as error:
         return f"steps of {x.name!r}: {error}"
     return None
@@ -203,7 +201,7 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
     """The function from stored integers to stored integers."""
     if 0 in x.shape:
         return lambda _q: jnp.zeros(y.shape, y.dtype)
-    scale = tensor_scale(quantization_of(x))
+    scale = scale_of(x)
     *pair, back, back_shift = multiplier.log_softmax_multipliers(1.0, scale, _INPUT_BITS)
     exponents, exponentials = _tables(*pair)
     radius = multiplier.input_radius(_INPUT_BITS, pair[1])
@@ -211,9 +209,7 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
 
     def log_softmax(q: jax.Array) -> jax.Array:
         below = _below_largest(q)
-        log_total = log_at_least_one(
-            _sum_exponentials(exponentials, below), _SUM_BITS, _INPUT_BITS
-        )
+        log_total = log_at_least_one(_sum_exponentials(exponentials, below), _SUM_BITS, _INPUT_BITS)
         lowest = log_total + np.int32(-(2**31))  # what Q5 holds less the logarithm
         reach = multiply_by_quantized_multiplier(lowest, back, back_shift)
         reached = -below > jnp.maximum(reach, -radius - 1)
@@ -230,16 +226,16 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
 def why_not_l2_normalization(x: TensorSpec, y: TensorSpec) -> str | None:
     """A sentence if the kernels do not normalize quantized `x` into `y`."""
     return why_not_same(x, y, _BYTES) or first_reason(
-        why_not_zero_point(y, 128 if y.dtype == _UINT8 else 0), _why_not_scale(y, 1 / 128)
+        why_not_zero_point(y, 128 if y.dtype == UINT8 else 0), _why_not_scale(y, 1 / 128)
     )
 
 
 def lower_l2_normalization(x: TensorSpec, y: TensorSpec) -> _Integers:
     """The function from stored integers to stored integers, of scale 1/128."""
-    offset = np.int32(tensor_zero_point(quantization_of(x)))
-    zero_point = tensor_zero_point(quantization_of(y))
+    offset = np.int32(zero_point_of(x))
+    zero_point = zero_point_of(y)
     # int8 scales up in the multiplier's shift, uint8 before it: other roundings.
-    before, behind = (128, 0) if x.dtype == _UINT8 else (1, 7)
+    before, behind = (128, 0) if x.dtype == UINT8 else (1, 7)
 
     def l2_normalization(q: jax.Array) -> jax.Array:
         steps = q.astype(np.int32) - offset

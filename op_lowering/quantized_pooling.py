@@ -1,8 +1,8 @@
-"""Integer AVERAGE_POOL_2D and MAX_POOL_2D, on int8, uint8 and int16.
+"""Integer pools of averages and maxima, on int8, uint8 and int16.
 
 Input and output share a scale, so that the stored integers are pooled as they are; only the fused
-activation asks for the scale. Semantics: kernels/pooling.cc, kernels/internal/reference/pooling.h
-and reference/integer_ops/pooling.h.
+activation asks for the scale. Semantics: kernels/pooling.cc, pooling3d.cc, and pooling.h and
+integer_ops/pooling.h of kernels/internal/reference.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,12 @@ import numpy as np
 
 from jaxdelegate.op_lowering import common
 from jaxdelegate.op_lowering.options import ActivationFunctionType
-from jaxdelegate.op_lowering.quantized_checks import (
-    quantization_of,
-    why_not_activation_range,
-    why_not_same,
-)
+from jaxdelegate.op_lowering.pointwise import quantization_of, scale_of, zero_point_of
+from jaxdelegate.op_lowering.quantized_checks import why_not_activation_range, why_not_same
 from jaxdelegate.op_lowering.rule import why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_requantize import clamp
-from jaxdelegate.quant.params import activation_range, tensor_scale, tensor_zero_point
+from jaxdelegate.quant.params import activation_range
 
 _INTEGERS = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 _SCALE_TOLERANCE = 1e-6  # kernels/pooling.cc
@@ -47,9 +44,8 @@ def why_not_pooled(
 
 
 def _why_not_one_scale(x: TensorSpec, y: TensorSpec) -> str | None:
-    of_x, of_y = quantization_of(x), quantization_of(y)
-    apart = abs(tensor_scale(of_x) - tensor_scale(of_y))
-    if apart <= _SCALE_TOLERANCE and tensor_zero_point(of_x) == tensor_zero_point(of_y):
+    apart = abs(scale_of(x) - scale_of(y))
+    if apart <= _SCALE_TOLERANCE and zero_point_of(x) == zero_point_of(y):
         return None
     return f"{x.name!r} and {y.name!r} are quantized differently; pools do not requantize"
 

@@ -13,16 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.quantized_checks import (
+from jaxdelegate.op_lowering.pointwise import (
     quantization_of,
-    why_not_same,
+    scale_of,
     why_not_symmetric,
+    zero_point_of,
 )
+from jaxdelegate.op_lowering.quantized_checks import why_not_same
+from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier_64, wide
 from jaxdelegate.quant.jax_requantize import requantize_accumulator
 from jaxdelegate.quant.multiplier import quantize_multiplier
-from jaxdelegate.quant.params import integer_range, tensor_scale, tensor_zero_point
+from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import rescale_multiplier
 
 _Axes = tuple[int, ...]
@@ -45,7 +48,9 @@ class IntegerReduction:
 
     def why_not(self, x: TensorSpec, y: TensorSpec, axes: _Axes) -> str | None:
         """A sentence if the kernel does not reduce `x` into `y`."""
-        reason = why_not_same(x, y, self.dtypes) or why_not_symmetric(x, y)
+        reason = why_not_same(x, y, self.dtypes) or first_reason(
+            why_not_symmetric(x), why_not_symmetric(y)
+        )
         if reason is not None or self.why_not_more is None:
             return reason
         return self.why_not_more(x, y, axes)
@@ -65,13 +70,12 @@ def _scaled_sum(
     x: TensorSpec, y: TensorSpec, axes: _Axes, multiplier: int, shift: int
 ) -> _Integers:
     """The sum of differences from the zero point, in int32, which wraps around, times a real."""
-    of_x, of_y = quantization_of(x), quantization_of(y)
-    offset = np.asarray(tensor_zero_point(of_x) * _count(x, axes), np.int64).astype(np.int32)
+    offset = np.asarray(zero_point_of(x) * _count(x, axes), np.int64).astype(np.int32)
 
     def scaled_sum(q: jax.Array) -> jax.Array:
         total = jnp.sum(q.astype(np.int32), axis=axes, dtype=np.int32) - offset
-        zero_point, bounds = tensor_zero_point(of_y), integer_range(y.dtype)
-        return requantize_accumulator(total, multiplier, shift, zero_point, bounds, y.dtype)
+        bounds = integer_range(y.dtype)
+        return requantize_accumulator(total, multiplier, shift, zero_point_of(y), bounds, y.dtype)
 
     return scaled_sum
 
@@ -91,8 +95,8 @@ def _mean(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
 
 def _prod_multiplier(x: TensorSpec, y: TensorSpec, axes: _Axes) -> tuple[int, int]:
     """Multiplier and shift of x scale / y scale^(1/n): every factor takes a part of the rescale."""
-    root = tensor_scale(quantization_of(y)) ** (1 / _count(x, axes))
-    return quantize_multiplier(tensor_scale(quantization_of(x)) / root)
+    root = scale_of(y) ** (1 / _count(x, axes))
+    return quantize_multiplier(scale_of(x) / root)
 
 
 def _why_not_prod(x: TensorSpec, y: TensorSpec, axes: _Axes) -> str | None:
@@ -106,7 +110,6 @@ def _why_not_prod(x: TensorSpec, y: TensorSpec, axes: _Axes) -> str | None:
 
 def _prod(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
     """Factor by factor in row-major order, each product rounded to int32."""
-    of_x, of_y = quantization_of(x), quantization_of(y)
     multiplier, shift = _prod_multiplier(x, y, axes)
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     rows = (_count(x, axes), *(x.shape[axis] for axis in kept))
@@ -116,11 +119,12 @@ def _prod(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
         return multiply_by_quantized_multiplier_64(exact, multiplier, shift), None
 
     def prod(q: jax.Array) -> jax.Array:
-        factors = q.astype(np.int32) - np.int32(tensor_zero_point(of_x))
+        factors = q.astype(np.int32) - np.int32(zero_point_of(x))
         factors = lax.transpose(factors, (*axes, *kept)).reshape(rows)
         product, _ = lax.scan(times, factors[0], factors[1:])
-        zero_point, bounds = tensor_zero_point(of_y), integer_range(y.dtype)
-        return requantize_accumulator(wide(product), multiplier, shift, zero_point, bounds, y.dtype)
+        bounds = integer_range(y.dtype)
+        product = wide(product)
+        return requantize_accumulator(product, multiplier, shift, zero_point_of(y), bounds, y.dtype)
 
     return prod
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering import quantized_reduction
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.movement import why_not_axis, why_not_moved
 from jaxdelegate.op_lowering.options import (
@@ -133,21 +134,30 @@ def _all(x: jax.Array, axes: _Axes) -> jax.Array:
 
 
 def _reducer(
-    name: str, max_version: int, reduce: _Reduce, dtypes: _Dtypes, *, compares: bool = False
+    name: str,
+    max_version: int,
+    reduce: _Reduce,
+    dtypes: _Dtypes,
+    *,
+    compares: bool = False,
+    quantized: quantized_reduction.IntegerReduction | None = None,
 ) -> OpRule:
     """A rule of the family: inputs x and axes, one output.
 
     `compares`: the operator hands on one of the values, so that quantized ones need no arithmetic.
+    `quantized`: the arithmetic that quantized values need.
     """
 
     def why_not(
         context: LoweringContext, _o: ReducerOptions, inputs: Specs, outputs: Specs
     ) -> str | None:
         x, axes = inputs[:2]
-        return first_reason(
-            why_not_axes(x, axes),
-            why_not_ordered(context, x, outputs[0]) if compares else why_not_dtype(x, dtypes),
-        )
+        reason = why_not_axes(x, axes)
+        if reason is not None:
+            return reason
+        if x.is_quantized and quantized is not None:
+            return quantized.why_not(x, outputs[0], _resolve(axes, len(x.shape)))
+        return why_not_ordered(context, x, outputs[0]) if compares else why_not_dtype(x, dtypes)
 
     def lower(
         context: LoweringContext, _o: ReducerOptions, inputs: Specs, outputs: Specs
@@ -156,6 +166,9 @@ def _reducer(
         over = _resolve(axes, len(x.shape))
         wide = x.dtype if compares else context.precision.accumulator(x.dtype)
         y = outputs[0]
+        if x.is_quantized and quantized is not None:
+            of_integers = quantized.lower(x, y, over)
+            return lambda x, _axes: (of_integers(x).reshape(y.shape),)
 
         def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
             return (reduce(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
@@ -165,9 +178,11 @@ def _reducer(
     return OpRule(name, ReducerOptions, max_version, why_not, lower, arity=2)
 
 
-MEAN = _reducer("MEAN", 3, _mean, FLOATS | _INDICES)
-SUM = _reducer("SUM", 2, _sum, FLOATS | _INDICES)
-REDUCE_PROD = _reducer("REDUCE_PROD", 2, _prod, FLOATS | INTEGERS)
+MEAN = _reducer("MEAN", 3, _mean, FLOATS | _INDICES, quantized=quantized_reduction.MEAN)
+SUM = _reducer("SUM", 2, _sum, FLOATS | _INDICES, quantized=quantized_reduction.SUM)
+REDUCE_PROD = _reducer(
+    "REDUCE_PROD", 2, _prod, FLOATS | INTEGERS, quantized=quantized_reduction.REDUCE_PROD
+)
 REDUCE_MAX = _reducer("REDUCE_MAX", 3, _max, FLOATS | INTEGERS, compares=True)
 REDUCE_MIN = _reducer("REDUCE_MIN", 3, _min, FLOATS | INTEGERS, compares=True)
 REDUCE_ANY = _reducer("REDUCE_ANY", 1, _any, _BOOL)

@@ -233,24 +233,25 @@ STABLEHLO_SLICE = OpRule("STABLEHLO_SLICE", StablehloSliceOptions, 1, _why_not_s
 
 
 def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str | None:
-    """A sentence unless there is a scalar start and a fitting size for each dimension."""
-    if len(starts) != len(x.shape) or any(s is None or s.shape != () for s in starts):
-        return f"needs a scalar start index for each dimension of {list(x.shape)}"
+    """A sentence unless there is one start and one fitting size for each dimension."""
+    reason = why_not_length(len(x.shape), sizes=sizes)
+    if reason is not None:
+        return reason
+    fits = all(0 <= m <= n for m, n in zip(sizes, x.shape, strict=True))
+    present = [spec for spec in starts if spec is not None]
+    complete = len(starts) == len(present) == len(x.shape)
     return first_reason(
-        why_not_indices(*starts),
-        why_not_length(len(x.shape), sizes=sizes)
-        or (
-            None
-            if all(0 <= m <= n for m, n in zip(sizes, x.shape, strict=True))
-            else f"a slice of {list(sizes)} does not fit into {list(x.shape)}"
-        ),
+        None if fits else f"a slice of {list(sizes)} does not fit into {list(x.shape)}",
+        None if complete else f"needs a start index for each dimension of {list(x.shape)}",
+        why_not_indices(*present),
+        *map(why_not_one_value, present),
     )
 
 
 def _clamped(starts: Sequence[Any], shape: Shape, sizes: Sequence[int]) -> list[jax.Array]:
     """Start indices, moved so that the whole slice lies inside; int64 scalars."""
     return [
-        jnp.clip(signed(jnp.asarray(start)).astype(np.int64), 0, n - m)
+        jnp.clip(signed(jnp.asarray(start).reshape(())).astype(np.int64), 0, n - m)
         for start, n, m in zip(starts, shape, sizes, strict=True)
     ]
 

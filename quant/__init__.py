@@ -15,6 +15,7 @@ params (static)
     activation_range                fused activation as the output's integers
 affine (twin)
     quantize, dequantize            per tensor or per channel on any axis
+    round_half_away                 std::round (numpy; jax has it as lax.round)
     dequantize_blocks               blockwise and multi-axis: scales are tensors
     symmetric_quantize, asymmetric_quantize  rows of floats on the fly, for hybrid kernels
     fake_quantize, nudged_range     TensorFlow's fake quantization
@@ -43,13 +44,16 @@ lookup (twin: lut_lookup, logistic_int16, tanh_int16)
     lut_lookup                      its values; int16 ones are interpolated
     exp, log, rsqrt, elu, gelu, ... the real functions, in float32 as C computes them (static)
     logistic_int16, tanh_int16, int16_input_multiplier  LOGISTIC and TANH of int16
-requantize (twin: requantize, requantize_accumulator, add_bias, clamp)
+requantize (twin, but for what is static)
     rescale_multiplier              source scale / target scale (static)
-    convolution_multipliers         input * filter / output for each channel (static)
-    product_multiplier              the same for one filter scale, rounded to float32 on the way
+    convolution_multipliers         x * w / y for each channel: convolutions (static)
+    effective_scales                the same as float64, FULLY_CONNECTED's reference (static)
+    product_multiplier              the same, one scale each, product in float32: BATCH_MATMUL
+    float32_product_multiplier      the same, all in float32: MUL, PRELU (static)
     bias_scale_fits                 whether a bias has about the scale that its kernel assumes
     requantize                      QUANTIZE between integers
     requantize_accumulator          accumulator -> output integers: scale, zero point, clamp
+    requantize_accumulator_by_real  the same in float64, as FULLY_CONNECTED's reference kernel
     add_bias, clamp
 packing (twin)
     pack, unpack                    int4, uint4, int2 <-> bytes, the lowest bits first

@@ -67,7 +67,8 @@ def multiply_by_quantized_multiplier_64(
 ) -> np.ndarray:
     """int32: the same for int64 accumulators, with a multiplier of 16 bits, rounded once.
 
-    The kernels of int16 activations with an int64 bias use it, in builds of either rounding.
+    The kernels of int16 activations accumulate in int64, whether they have a bias or not, unless
+    their options' quantized_bias_type is INT32. Builds of either rounding compute the same.
     Source: MultiplyByQuantizedMultiplier(int64), common.cc.
 
     Args:
@@ -84,7 +85,7 @@ def multiply_by_quantized_multiplier_64(
 def multiply_smaller_than_one(
     x: Integers, multiplier: Integers, left_shift: Integers, *, single_rounding: bool = False
 ) -> np.ndarray:
-    """int32: the first of them for shifts <= 0 (MultiplyByQuantizedMultiplierSmallerThanOneExp)."""
+    """int32, for int32 and shifts <= 0 (MultiplyByQuantizedMultiplierSmallerThanOneExp)."""
     return multiply_by_quantized_multiplier(
         x, multiplier, left_shift, single_rounding=single_rounding
     )
@@ -93,7 +94,7 @@ def multiply_smaller_than_one(
 def multiply_greater_than_one(
     x: Integers, multiplier: Integers, left_shift: Integers, *, single_rounding: bool = False
 ) -> np.ndarray:
-    """int32: the first of them for shifts >= 0 (MultiplyByQuantizedMultiplierGreaterThanOne)."""
+    """int32, for int32 and shifts >= 0 (MultiplyByQuantizedMultiplierGreaterThanOne)."""
     return multiply_by_quantized_multiplier(
         x, multiplier, left_shift, single_rounding=single_rounding
     )

@@ -1,5 +1,7 @@
 """The jax twin of requantize.py: the same functions on traced arrays, equal bit for bit."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,11 +72,11 @@ def requantize_accumulator_by_real(
     dtype: np.dtype,
 ) -> jax.Array:
     """The same in float64; see requantize.requantize_accumulator_by_real."""
-    real = jnp.asarray(along_axis(np.asarray(scale, np.float64), accumulator.ndim, -1))
+    real = jnp.asarray(_for_last_axis(scale, accumulator.ndim), np.float64)
     product = wide(accumulator).astype(np.float64) * real
     steps = lax.round(product, lax.RoundingMethod.AWAY_FROM_ZERO)
     return jnp.clip(steps + zero_point, *bounds).astype(dtype)
 
 
-def _for_last_axis(values: int | np.ndarray, rank: int) -> Integers:
+def _for_last_axis(values: float | np.ndarray, rank: int) -> Any:
     return along_axis(values, rank, -1) if isinstance(values, np.ndarray) and rank else values

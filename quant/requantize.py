@@ -115,7 +115,8 @@ def clamp(x: Integers, low: Integers, high: Integers, dtype: np.dtype) -> np.nda
 def add_bias(accumulator: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """The sum accumulator [..., channels] + bias [channels], of the accumulator's dtype.
 
-    Accumulators are int32, and int64 for int16 activations with an int64 bias. It wraps around.
+    Accumulators are int32, or int64 for int16 activations, see
+    fixed_point.multiply_by_quantized_multiplier_64. The sum wraps around.
     """
     if bias is None:
         return accumulator

@@ -41,17 +41,19 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "jaxdelegate.report",
         "jaxdelegate.simple_delegate",
     ),
-    "jaxdelegate.compiler": (
+    "jaxdelegate.lowering": (
         *RECORD,
         "jaxdelegate.float_view",
         "jaxdelegate.op_lowering",
         "jaxdelegate.passes",
         "jaxdelegate.states",
     ),
+    "jaxdelegate.compiler": (*RECORD, "jaxdelegate.lowering"),
     "jaxdelegate.float_view": RECORD,
     "jaxdelegate.delegate": (
         *RECORD,
         "jaxdelegate.compiler",
+        "jaxdelegate.lowering",
         "jaxdelegate.op_lowering",
         "jaxdelegate.options",
         "jaxdelegate.report",
@@ -88,6 +90,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "jaxdelegate.function": (
         *RECORD,
         "jaxdelegate.compiler",
+        "jaxdelegate.lowering",
         "jaxdelegate.delegate",
         "jaxdelegate.host",
         "jaxdelegate.states",

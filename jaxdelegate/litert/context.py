@@ -32,7 +32,8 @@ _NOWHERE = ctypes.c_size_t(0)  # the cell of values that lie in no tensor
 class _NoServices:
     """Services for reference kernels that need none."""
 
-    resources: MutableMapping[Any, Any] = {}
+    def __init__(self) -> None:
+        self.resources: MutableMapping[Any, Any] = {}
 
     def __call__(self, subgraph: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Subgraphs cannot be run."""

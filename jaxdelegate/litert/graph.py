@@ -1,4 +1,4 @@
-"""A stock interpreter's subgraph: its nodes, and what its tensors look like for the current shapes."""
+"""A stock interpreter's subgraph: its nodes, and its tensors' specs for the current shapes."""
 
 import ctypes
 import dataclasses
@@ -134,10 +134,10 @@ class Graph:
                 others[i] = shape
         if not others:
             return self.specs, self.shapes()
-        specs = list(self.specs)
+        known = list(self.specs)
         for i, shape in others.items():
-            specs[i] = dataclasses.replace(specs[i], shape=shape, is_dynamic=False)
-        specs, _ = propagated(operators, specs)
+            known[i] = dataclasses.replace(known[i], shape=shape, is_dynamic=False)
+        specs, _ = propagated(operators, known)
         return specs, (self.shapes(), tuple(sorted(others.items())))
 
     # ---- nodes

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from jaxdelegate.choice import choose
@@ -25,6 +25,7 @@ from jaxdelegate.simple_delegate import SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _MOST_BYTES = 1023  # of a message; interpreters cut it there
+_DROPPED = "the delegate was dropped while an interpreter used it"
 
 Shared = MutableMapping[Any, Any]
 
@@ -38,38 +39,38 @@ class _Application:
 
 
 class NativeDelegate:
-    """A SimpleDelegate's TfLiteDelegate. The SimpleDelegate owns it, so that both live equally long."""
+    """A SimpleDelegate's TfLiteDelegate; the SimpleDelegate owns it."""
 
     def __init__(self, delegate: SimpleDelegate) -> None:
-        """Fill in the structures; the delegate is to hold on to this object."""
-        self._delegate = weakref.ref(delegate)
+        """Fill in the structures."""
+        self.owner = weakref.ref(delegate)
         self._name = delegate.name.encode()
         # With this flag the interpreter neither refuses graphs with dynamic tensors nor starts over
         # at each resize. In turn the kernels give their outputs their shapes.
         flags = structures.ALLOW_DYNAMIC_TENSORS
         self._struct = structures.Delegate(
-            Prepare=_prepare_delegate, FreeBufferHandle=_free_handle, flags=flags
+            Prepare=_PREPARE_DELEGATE, FreeBufferHandle=_FREE_HANDLE, flags=flags
         )
         self._registration = Registration(
-            init=_init,
-            free=_free,
-            prepare=_prepare,
-            invoke=_invoke,
+            init=_INIT,
+            free=_FREE,
+            prepare=_PREPARE,
+            invoke=_INVOKE,
             custom_name=self._name,
             version=1,
         )
+        # While Python shuts down, this module is emptied before the last interpreters are freed.
+        self._alive = (_FREE, _FREE_HANDLE)
         self._applications: dict[int, _Application] = {}
         self.address = ctypes.addressof(self._struct)
-        # The interpreter may call these while Python shuts down and this module is already empty.
-        self._alive = (_prepare_delegate, _free_handle, _init, _free, _prepare, _invoke)
         _NATIVES[self.address] = self
 
     @property
     def delegate(self) -> SimpleDelegate:
         """The SimpleDelegate."""
-        delegate = self._delegate()
+        delegate = self.owner()
         if delegate is None:
-            raise ReferenceError("the delegate was dropped while an interpreter used it")
+            raise ReferenceError(_DROPPED)
         return delegate
 
     def apply(self, address: int) -> int:
@@ -81,9 +82,8 @@ class NativeDelegate:
         Returns:
             The interpreter's status.
         """
-        delegate, reader = self.delegate, PlanReader(address)
+        delegate, reader, tensors = self.delegate, PlanReader(address), TensorTable(address)
         rows = reader.rows()
-        tensors = TensorTable(address)
         graph = Graph(tensors, rows, reader.unreadable, reader.subgraph_index())
         shared = _SHARED.get((address, self.address), {})
         subsets = choose(
@@ -95,27 +95,27 @@ class NativeDelegate:
             refused=graph.refused(),
         )
         nodes = [rows[i].node for subset in subsets for i in subset.items]
-        _LOGGER.info(
-            "%s delegate: %d nodes delegated out of %d nodes with %d partitions.",
-            delegate.name,
-            len(nodes),
-            len(rows),
-            len(subsets),
-        )
-        self._applications[address] = _Application(graph, shared)
+        summary = "%s delegate: %d nodes delegated out of %d nodes with %d partitions."
+        _LOGGER.info(summary, delegate.name, len(nodes), len(rows), len(subsets))
+        status = self._replace(address, nodes, _Application(graph, shared))
+        if status == structures.OK:
+            self._keep(tensors, shared)
+        return status
+
+    def _replace(self, address: int, nodes: list[int], application: _Application) -> int:
+        """Have the nodes replaced; the interpreter calls `partition` for each subset on the way."""
+        replaced = structures.int_array(nodes)
+        self._applications[address] = application
         try:
-            replaced = structures.int_array(nodes)
             status = Context.from_address(address).ReplaceNodeSubsetsWithDelegateKernels(
                 address, self._registration, ctypes.addressof(replaced), self.address
             )
         finally:
             del self._applications[address]
-        if status == structures.OK:
-            self._keep(tensors, shared)
         return int(status)
 
     def partition(self, address: int, params: DelegateParams) -> Partition:
-        """The partition that the interpreter has formed."""
+        """A partition that the interpreter has formed."""
         application = self._applications[address]
         operators = {op.index: op for row in application.graph.rows for op in row.operators}
         return Partition(
@@ -143,7 +143,7 @@ class NativeDelegate:
                 return
 
 
-# What interpreters refer to by a number or an address.
+# What interpreters refer to by an address or a number.
 _NATIVES: weakref.WeakValueDictionary[int, NativeDelegate] = weakref.WeakValueDictionary()
 _PARTITIONS: dict[int, Partition] = {}
 _SHARED: dict[tuple[int, int], Shared] = {}
@@ -159,8 +159,7 @@ def native_pointer(delegate: SimpleDelegate) -> int:
     structures.check_host()
     native = vars(delegate).get("_native")
     if native is None:
-        native = NativeDelegate(delegate)
-        vars(delegate)["_native"] = native
+        native = vars(delegate)["_native"] = NativeDelegate(delegate)
     return int(native.address)
 
 
@@ -184,82 +183,87 @@ def _fail(context: int, delegate: SimpleDelegate | None, where: str, error: Base
     report_error(context, text)
 
 
-# ---- what interpreters call. The default arguments are there for shutdown, which empties modules.
+# ---- what interpreters call. Default arguments outlive this module, which shutdown empties.
 
 
-@structures.PREPARE
 def _prepare_delegate(context: int, address: int) -> int:
-    native = _NATIVES.get(address)
     try:
-        if native is None:
-            raise ReferenceError("the delegate was dropped while an interpreter used it")
-        return native.apply(context)
-    except BaseException as error:  # noqa: BLE001
-        _fail(context, native and native.delegate, "choosing operators", error)
+        return _native(address).apply(context)
+    except BaseException as error:
+        _fail(context, _owner(address), "choosing operators", error)
         return structures.DELEGATE_ERROR
 
 
-@structures.INIT
 def _init(context: int, buffer: int, _length: int) -> int | None:
-    params = DelegateParams.from_address(buffer)
-    native = _NATIVES.get(params.delegate)
+    params, number = DelegateParams.from_address(buffer), next(_NUMBERS)
     try:
-        if native is None:
-            raise ReferenceError("the delegate was dropped while an interpreter used it")
-        number = next(_NUMBERS)
-        _PARTITIONS[number] = native.partition(context, params)
-        return number
-    except BaseException as error:  # noqa: BLE001
-        _fail(context, native and native.delegate, "making a kernel", error)
+        _PARTITIONS[number] = _native(params.delegate).partition(context, params)
+    except BaseException as error:
+        _fail(context, _owner(params.delegate), "making a kernel", error)
         return structures.INIT_FAILED
+    return number
 
 
-@structures.FREE
+def _native(address: int) -> NativeDelegate:
+    native = _NATIVES.get(address)
+    if native is None:
+        raise ReferenceError(_DROPPED)
+    return native
+
+
+def _owner(address: int) -> SimpleDelegate | None:
+    native = _NATIVES.get(address)
+    return None if native is None else native.owner()
+
+
 def _free(_context: int, number: int, partitions: dict[int, Partition] = _PARTITIONS) -> None:
     partitions.pop(number, None)
 
 
-@structures.FREE_HANDLE
 def _free_handle(
     context: int, address: int, _handle: Any, shared: dict[tuple[int, int], Shared] = _SHARED
 ) -> None:
     shared.pop((context, address), None)
 
 
-def _partition(
-    node: int,
-    pointer: Callable[[int], ctypes.c_void_p] = ctypes.c_void_p.from_address,
-    offset: int = Node.user_data.offset,
-) -> Partition:
-    return _PARTITIONS[pointer(node + offset).value]  # type: ignore[index]
-
-
-@structures.RUN
 def _prepare(context: int, node: int) -> int:
     partition = None
     try:
         partition = _partition(node)
         partition.prepare()
-    except BaseException as error:  # noqa: BLE001
-        _fail_in(context, partition, "prepare", error)
+    except BaseException as error:
+        _fail_in(partition, context, "prepare", error)
         return structures.ERROR
     return structures.OK
 
 
-@structures.RUN
 def _invoke(context: int, node: int) -> int:
     partition = None
     try:
         partition = _partition(node)
         partition.run()
-    except BaseException as error:  # noqa: BLE001
-        _fail_in(context, partition, "eval", error)
+    except BaseException as error:
+        _fail_in(partition, context, "eval", error)
         return structures.ERROR
     return structures.OK
 
 
-def _fail_in(context: int, partition: Partition | None, step: str, error: BaseException) -> None:
+_USER_DATA = Node.user_data.offset
+
+
+def _partition(node: int) -> Partition:
+    """The partition behind a TfLiteNode; a KeyError for one whose initialization failed."""
+    return _PARTITIONS[ctypes.c_void_p.from_address(node + _USER_DATA).value or 0]
+
+
+def _fail_in(partition: Partition | None, context: int, step: str, error: BaseException) -> None:
     if partition is None:
-        _fail(context, None, f"{step} of a kernel that failed to initialize", error)
+        _fail(context, None, f"{step} of a kernel that was not made", error)
     else:
         _fail(context, partition.delegate, f"{step} of {partition}", error)
+
+
+_PREPARE_DELEGATE = structures.PREPARE(_prepare_delegate)
+_INIT, _FREE = structures.INIT(_init), structures.FREE(_free)
+_FREE_HANDLE = structures.FREE_HANDLE(_free_handle)
+_PREPARE, _INVOKE = structures.RUN(_prepare), structures.RUN(_invoke)

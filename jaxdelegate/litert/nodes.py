@@ -6,7 +6,7 @@ Everything here calls functions that a TfLiteContext has only while a delegate p
 import contextlib
 import ctypes
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ai_edge_litert.schema_py_generated import BuiltinOperator
 
@@ -70,7 +70,7 @@ class PlanReader:
                     return index
             index += 1
 
-    def partitions(self, rows: Sequence[PlanRow], chosen: Iterator[int]) -> list[Subset]:
+    def partitions(self, rows: Sequence[PlanRow], chosen: Iterable[int]) -> list[Subset]:
         """What the interpreter would make one kernel each of, if a delegate took these rows."""
         positions = {row.node: position for position, row in enumerate(rows)}
         wanted = int_array(rows[position].node for position in sorted(chosen))

@@ -50,13 +50,12 @@ class _Hooks(ctypes.Structure):
 _LOADED: dict[int, SimpleDelegate] = {}
 
 
-@_CREATE
 def _create(keys: Any, values: Any, count: int, report: Any) -> int | None:
     try:
         options = {keys[i].decode(): values[i].decode() for i in range(count)}
         delegate = load(options.pop(DELEGATE_OPTION, DEFAULT), options)
         address = native_pointer(delegate)
-    except BaseException as error:  # noqa: BLE001 (it would be lost in C)
+    except BaseException as error:
         if report:
             report(f"{error}".encode().replace(b"\0", b"?"))
         return None
@@ -64,7 +63,6 @@ def _create(keys: Any, values: Any, count: int, report: Any) -> int | None:
     return address
 
 
-@_DESTROY
 def _destroy(address: int, loaded: dict[int, SimpleDelegate] = _LOADED) -> None:
     loaded.pop(address, None)
 
@@ -72,5 +70,9 @@ def _destroy(address: int, loaded: dict[int, SimpleDelegate] = _LOADED) -> None:
 def install(address: int) -> None:
     """Fill in the stub's table of functions."""
     hooks = _Hooks.from_address(address)
-    hooks.create, hooks.destroy = _create, _destroy
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_destroy))  # C may call it while Python shuts down
+    hooks.create, hooks.destroy = _CALLBACKS
+    # C may call `destroy` while Python shuts down and this module is already empty.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_CALLBACKS))
+
+
+_CALLBACKS = _CREATE(_create), _DESTROY(_destroy)

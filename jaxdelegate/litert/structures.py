@@ -246,7 +246,7 @@ class Delegate(ctypes.Structure):
 
 
 # What the headers come to on 64-bit Linux and macOS; Windows' context has two members more.
-_SIZES: dict[type[ctypes.Structure], int] = {
+SIZES: dict[type[ctypes.Structure], int] = {
     Tensor: 112,
     Node: 80,
     Registration: 88,
@@ -265,12 +265,12 @@ def check_host() -> None:
     Raises:
         InterpreterError: the machine, or an interpreter in this process, is not supported.
     """
-    _check(frozenset(sys.modules.keys() & {*_HOSTS, _TOO_OLD}))
+    check(frozenset(sys.modules.keys() & {*_HOSTS, _TOO_OLD}))
 
 
 @functools.cache
-def _check(packages: Collection[str]) -> None:
-    if sys.platform == "win32" or any(ctypes.sizeof(cls) != n for cls, n in _SIZES.items()):
+def check(packages: Collection[str]) -> None:
+    if sys.platform == "win32" or any(ctypes.sizeof(cls) != n for cls, n in SIZES.items()):
         bits = 8 * ctypes.sizeof(_POINTER)
         raise InterpreterError(
             "Python delegates enter stock interpreters on 64-bit Linux and macOS, not on "
@@ -297,11 +297,11 @@ def host_version(package: str) -> str:
 
 
 def elements(address: int | None, ctype: type = ctypes.c_int) -> list:
-    """The elements of a TfLiteIntArray (or TfLiteFloatArray) as a list; empty for a null pointer."""
+    """The elements of a TfLiteIntArray or TfLiteFloatArray; none for a null pointer."""
     if not address:
         return []
     size = Array.from_address(address).size
-    return list((ctype * size).from_address(address + ctypes.sizeof(Array)))  # type: ignore[operator]
+    return list((ctype * size).from_address(address + ctypes.sizeof(Array)))
 
 
 def int_array(values: Iterable[int]) -> ctypes.Array:

@@ -7,8 +7,9 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference import quantized_activation as quantized
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.pointwise import elementwise, with_options
+from jaxdelegate.reference.pointwise import by_scale, elementwise, with_options
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
@@ -34,17 +35,25 @@ def _gelu(o: GeluOptions, x: Array) -> Any:
     return 0.5 * x * _erfc(x * -math.sqrt(0.5))
 
 
-relu = elementwise(lambda x: np.where(x < 0, x.dtype.type(0), x))
-relu6 = elementwise(lambda x: _clip(0, 6, x))
-relu_n1_to_1 = elementwise(lambda x: _clip(-1, 1, x))
-relu_0_to_1 = elementwise(lambda x: _clip(0, 1, x))
-logistic = elementwise(_logistic)
-tanh = elementwise(np.tanh)
-elu = elementwise(lambda x: np.where(x < 0, np.expm1(x), x))
-hard_swish = elementwise(lambda x: x * _clip(0, 6, x + 3) / 6)
-prelu = elementwise(lambda x, alpha: np.where(x >= 0, x, x * alpha))
-leaky_relu = with_options(_leaky_relu)
-gelu = with_options(_gelu)
+_8_BITS, _16_BITS = "int8 uint8", "int8 uint8 int16"
+
+relu = by_scale(
+    elementwise(lambda x: np.where(x < 0, x.dtype.type(0), x)), quantized.relu, _16_BITS
+)
+relu6 = by_scale(elementwise(lambda x: _clip(0, 6, x)), quantized.relu6, _16_BITS)
+relu_n1_to_1 = by_scale(elementwise(lambda x: _clip(-1, 1, x)), quantized.relu_n1_to_1, _8_BITS)
+relu_0_to_1 = by_scale(elementwise(lambda x: _clip(0, 1, x)), quantized.relu_0_to_1, _8_BITS)
+logistic = by_scale(elementwise(_logistic), quantized.logistic, _16_BITS)
+tanh = by_scale(elementwise(np.tanh), quantized.tanh, _16_BITS)
+elu = by_scale(elementwise(lambda x: np.where(x < 0, np.expm1(x), x)), quantized.elu, "int8")
+hard_swish = by_scale(
+    elementwise(lambda x: x * _clip(0, 6, x + 3) / 6), quantized.hard_swish, _8_BITS
+)
+prelu = by_scale(
+    elementwise(lambda x, alpha: np.where(x >= 0, x, x * alpha)), quantized.prelu, _16_BITS
+)
+leaky_relu = by_scale(with_options(_leaky_relu), quantized.leaky_relu, _16_BITS)
+gelu = by_scale(with_options(_gelu), quantized.gelu, _16_BITS)
 
 
 def prelu_shape(_options: object, inputs: Specs) -> tuple[Shape]:

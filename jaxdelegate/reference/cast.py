@@ -8,10 +8,17 @@ import numpy as np
 from jaxdelegate.op_lowering.options import FakeQuantOptions
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant import affine
+from jaxdelegate.quant.requantize import requantize
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.pointwise import reject_quantized, widen
+from jaxdelegate.reference.pointwise import widen
 
 _HALF = (np.float16, ml_dtypes.bfloat16)
+_REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
+    "int8": "int8 uint8 int16",
+    "uint8": "int8 uint8 int16",
+    "int16": "int8 int16 int32",
+    "int32": "int8 int16",
+}
 
 
 def cast(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
@@ -57,17 +64,25 @@ def dequantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tup
 
 
 def quantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """Reals as integers with the output's scale.
+    """Reals, or integers with another scale, as integers with the output's scale.
 
     Raises:
-        ValueError: the output has no scale.
-        TypeError: the input is quantized; requantization is another kernel.
+        ValueError: a tensor has no scale, or one that the kernel does not take.
+        TypeError: no kernel requantizes between these dtypes.
     """
-    reject_quantized(inputs)
-    quantization = outputs[0].quantization
+    quantization, dtype = outputs[0].quantization, outputs[0].dtype
     if quantization is None or not outputs[0].is_quantized:
         raise ValueError(f"QUANTIZE: {outputs[0].name!r} has no scale")
-    return (affine.quantize(x, quantization, outputs[0].dtype),)
+    if not _is_integer(x.dtype):
+        return (affine.quantize(x, quantization, dtype),)
+    source = inputs[0].quantization
+    if source is None or not inputs[0].is_quantized:
+        raise ValueError(f"QUANTIZE: {inputs[0].name!r} is {x.dtype} without a scale")
+    if dtype.name not in _REQUANTIZED.get(x.dtype.name, "").split():
+        raise TypeError(f"QUANTIZE: no kernel from {x.dtype} to {dtype}")
+    if x.dtype == dtype == np.int16 and (source.zero_point.any() or quantization.zero_point.any()):
+        raise ValueError("QUANTIZE: a zero point is not 0 between int16 tensors")
+    return (requantize(x, source, quantization, dtype),)
 
 
 def fake_quant(o: FakeQuantOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:

@@ -3,15 +3,24 @@
 import numpy as np
 
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference import quantized_elementwise as quantized
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.pointwise import elementwise
+from jaxdelegate.reference.pointwise import by_scale, elementwise
 
-equal = elementwise(np.equal)  # strings are object arrays of bytes
-not_equal = elementwise(np.not_equal)
-less = elementwise(np.less)
-less_equal = elementwise(np.less_equal)
-greater = elementwise(np.greater)
-greater_equal = elementwise(np.greater_equal)
+_8_BITS, _WIDE = "int8 uint8", "int32 int64"
+_ORDERED = "int16 int32 int64"  # the kernels of the four orders compare stored int16
+
+# strings are object arrays of bytes
+equal = by_scale(elementwise(np.equal, stored=_WIDE), quantized.equal, "int8 uint8 int16")
+not_equal = by_scale(
+    elementwise(np.not_equal, stored=_WIDE), quantized.not_equal, "int8 uint8 int16"
+)
+less = by_scale(elementwise(np.less, stored=_ORDERED), quantized.less, _8_BITS)
+less_equal = by_scale(elementwise(np.less_equal, stored=_ORDERED), quantized.less_equal, _8_BITS)
+greater = by_scale(elementwise(np.greater, stored=_ORDERED), quantized.greater, _8_BITS)
+greater_equal = by_scale(
+    elementwise(np.greater_equal, stored=_ORDERED), quantized.greater_equal, _8_BITS
+)
 logical_and = elementwise(np.logical_and)
 logical_or = elementwise(np.logical_or)
 logical_not = elementwise(np.logical_not)

@@ -12,8 +12,9 @@ import numpy as np
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import BitcastOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference import quantized_elementwise as quantized
 from jaxdelegate.reference.kernel import Array, Run
-from jaxdelegate.reference.pointwise import elementwise, reject_quantized, widen
+from jaxdelegate.reference.pointwise import by_scale, elementwise, reject_quantized, widen
 
 # ---- arithmetic with a fused activation
 
@@ -37,9 +38,9 @@ def _clamp(y: Array, activation: Act, dtype: np.dtype) -> Array:
     return np.where(y > high, high, y)
 
 
-def _activated(function: Callable[[Array, Array], Any]) -> Run:
+def _activated(function: Callable[[Array, Array], Any], stored: str) -> Run:
     def run(o: Any, inputs: Specs, outputs: Specs, x: Array, y: Array) -> tuple[Array]:
-        reject_quantized(inputs)
+        reject_quantized(inputs, stored)
         dtype = outputs[0].dtype
         with np.errstate(all="ignore"):
             z = function(widen(x), widen(y))
@@ -61,10 +62,13 @@ def _reject_zero(name: str, divisor: Array) -> None:
         raise ZeroDivisionError(f"{name}: division by zero")
 
 
-add = _activated(np.add)
-sub = _activated(np.subtract)
-mul = _activated(np.multiply)
-div = _activated(_divide)
+_QUANTIZED, _WIDE = "int8 uint8 int16", "int32 int64"
+_STORED = "int8 uint8 int16 uint16 int32 uint32 int64 uint64"  # moved or compared as they are
+
+add = by_scale(_activated(np.add, _WIDE), quantized.add, _QUANTIZED)
+sub = by_scale(_activated(np.subtract, _WIDE), quantized.sub, _QUANTIZED)
+mul = by_scale(_activated(np.multiply, _WIDE), quantized.mul, _QUANTIZED)
+div = by_scale(_activated(_divide, "int32"), quantized.div, _QUANTIZED)
 
 
 def add_n(_options: object, inputs: Specs, outputs: Specs, *terms: Array) -> tuple[Array]:
@@ -109,9 +113,14 @@ def _atan2(y: Array, x: Array) -> Any:
 
 floor_div = elementwise(_floor_div)
 floor_mod = elementwise(_floor_mod)
-maximum = elementwise(lambda x, y: np.where(x > y, x, y))  # not np.maximum: a NaN in x gives y
-minimum = elementwise(lambda x, y: np.where(x < y, x, y))
-squared_difference = elementwise(lambda x, y: (x - y) * (x - y))
+# not np.maximum: a NaN in x gives y
+maximum = elementwise(lambda x, y: np.where(x > y, x, y), stored=_STORED)
+minimum = elementwise(lambda x, y: np.where(x < y, x, y), stored=_STORED)
+squared_difference = by_scale(
+    elementwise(lambda x, y: (x - y) * (x - y), stored="int32"),
+    quantized.squared_difference,
+    "int8",
+)
 atan2 = elementwise(_atan2)
 bitwise_xor = elementwise(np.bitwise_xor)
 right_shift = elementwise(_right_shift)
@@ -145,14 +154,14 @@ power = elementwise(_power)
 
 # ---- unary operators
 
-absolute = elementwise(np.abs)
-neg = elementwise(np.negative)
+absolute = by_scale(elementwise(np.abs, stored="int32"), quantized.absolute, "int8 int16")
+neg = elementwise(np.negative, stored=_STORED)
 sign = elementwise(np.sign)
 square = elementwise(lambda x: x * x)
-sqrt = elementwise(np.sqrt)
-rsqrt = elementwise(lambda x: 1 / np.sqrt(x))
-exp = elementwise(np.exp)
-log = elementwise(np.log)
+sqrt = by_scale(elementwise(np.sqrt), quantized.sqrt, "int8 int16")
+rsqrt = by_scale(elementwise(lambda x: 1 / np.sqrt(x)), quantized.rsqrt, "int8 int16")
+exp = by_scale(elementwise(np.exp), quantized.exp, "int8 int16")
+log = by_scale(elementwise(np.log), quantized.log, "int8 int16")
 sin = elementwise(np.sin)
 cos = elementwise(np.cos)
 floor = elementwise(np.floor)

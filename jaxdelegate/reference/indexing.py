@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.movement import ints, resolved_axis
+from jaxdelegate.reference.quantized_layout import dequantized_rows
 
 
 def _check(operator: str, indices: Array, size: int) -> None:
@@ -136,14 +137,10 @@ def looked_up_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def embedding_lookup(
     _o: Options, inputs: Specs, outputs: Specs, ids: Array, table: Array
 ) -> tuple[Array]:
-    """Rows of a table.
-
-    Raises:
-        TypeError: the rows would have to be dequantized.
-    """
-    if table.dtype != outputs[0].dtype:
-        raise TypeError(f"EMBEDDING_LOOKUP: {inputs[1].name!r} is {table.dtype}, not float")
+    """Rows of a table, those of a quantized one as floats if the output is float."""
     _check("EMBEDDING_LOOKUP", ids, table.shape[0])
+    if table.dtype != outputs[0].dtype:
+        return (dequantized_rows(inputs[1], outputs[0], table, ids),)
     return (table[ids],)
 
 

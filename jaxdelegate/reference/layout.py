@@ -16,6 +16,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.movement import ints, known, resolved_axis
+from jaxdelegate.reference.quantized_layout import rescaled
 
 
 def transposed_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -57,11 +58,13 @@ def concatenation(
     LiteRT's kernel applies no activation, TFLite's GPU delegate does.
 
     Raises:
-        TypeError: an input would have to be requantized.
+        TypeError: an input that is not uint8 would have to be requantized.
     """
-    if any(_scaling(spec) != _scaling(outputs[0]) for spec in inputs):
-        raise TypeError(f"CONCATENATION: {outputs[0].name!r} is quantized unlike its inputs")
-    y = np.concatenate([np.atleast_1d(x) for x in xs], o.axis)
+    parts = [
+        x if _scaling(spec) == _scaling(outputs[0]) else rescaled(spec, outputs[0], x)
+        for spec, x in zip(inputs, xs, strict=True)
+    ]
+    y = np.concatenate([np.atleast_1d(x) for x in parts], o.axis)
     return (_ACTIVATIONS[o.fused_activation_function](y).astype(outputs[0].dtype, copy=False),)
 
 

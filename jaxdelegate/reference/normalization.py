@@ -10,6 +10,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference import quantized_normalization
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.reduction import accumulator, refuse_quantized
 
@@ -23,7 +24,8 @@ def _less_max(x: Array) -> Array:
 @np.errstate(all="ignore")
 def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """Compute exp(beta (x - max)) over its sum, kernels/internal/reference/softmax.h."""
-    refuse_quantized("SOFTMAX", inputs[0])
+    if inputs[0].is_quantized:
+        return quantized_normalization.softmax(o, inputs, outputs, x)
     shifted = _less_max(x)
     powers = np.exp(shifted * np.asarray(o.beta, shifted.dtype))
     return ((powers / powers.sum(axis=-1, keepdims=True)).astype(outputs[0].dtype),)
@@ -32,7 +34,8 @@ def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple
 @np.errstate(all="ignore")
 def log_softmax(_o: LogSoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """Compute x - max - log(sum(exp(x - max))), kernels/internal/reference/log_softmax.h."""
-    refuse_quantized("LOG_SOFTMAX", inputs[0])
+    if inputs[0].is_quantized:
+        return quantized_normalization.log_softmax(inputs, outputs, x)
     shifted = _less_max(x)
     log_sum = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return ((shifted - log_sum).astype(outputs[0].dtype),)
@@ -47,9 +50,10 @@ def l2_normalization(o: L2NormOptions, inputs: Specs, outputs: Specs, x: Array) 
     Raises:
         ValueError: a fused activation, which the kernel refuses.
     """
-    refuse_quantized("L2_NORMALIZATION", inputs[0])
     if o.fused_activation_function is not ActivationFunctionType.NONE:
         raise ValueError(f"L2_NORMALIZATION with {o.fused_activation_function.name}")
+    if inputs[0].is_quantized:
+        return quantized_normalization.l2_normalization(inputs, outputs, x)
     wide = x.astype(accumulator(x.dtype))
     norm = np.sqrt(np.square(wide).sum(axis=-1, keepdims=True))
     return ((wide / np.maximum(norm, np.asarray(1e-6, norm.dtype))).astype(outputs[0].dtype),)

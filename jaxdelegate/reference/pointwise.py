@@ -6,25 +6,43 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Run
 
 _HALF = (np.float16, ml_dtypes.bfloat16)
 
 
-def elementwise(function: Callable[..., Any]) -> Run:
-    """A kernel that applies `function` to all inputs, which numpy broadcasts."""
-    return with_options(lambda _o, *arrays: function(*arrays))
+def elementwise(function: Callable[..., Any], *, stored: str = "") -> Run:
+    """A kernel that applies `function` to all inputs, which numpy broadcasts; see with_options."""
+    return with_options(lambda _o, *arrays: function(*arrays), stored=stored)
 
 
-def with_options(function: Callable[..., Any]) -> Run:
-    """A kernel that applies `function(options, *arrays)`; half precision is computed in float32."""
+def with_options(function: Callable[..., Any], *, stored: str = "") -> Run:
+    """A kernel that applies `function(options, *arrays)`; half precision is computed in float32.
+
+    Args:
+        function: of plain numbers.
+        stored: dtypes that are taken as they are stored, whatever their scales.
+    """
 
     def run(o: Any, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array]:
-        reject_quantized(inputs)
+        reject_quantized(inputs, stored)
         with np.errstate(all="ignore"):  # overflow, NaN and division by zero are results here
             y = function(o, *(widen(a) for a in arrays))
             return (np.asarray(y).astype(outputs[0].dtype),)
+
+    return run
+
+
+def by_scale(plain: Run, integer: Run, takes: str) -> Run:
+    """The kernel `integer` where tensors have scales and the first input is of a dtype it takes."""
+
+    def run(o: Any, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
+        is_quantized = any(s is not None and s.is_quantized for s in (*inputs, *outputs))
+        if not is_quantized or inputs[0].dtype.name not in takes.split():
+            return plain(o, inputs, outputs, *arrays)
+        with np.errstate(all="ignore"):
+            return integer(o, inputs, outputs, *arrays)
 
     return run
 
@@ -34,14 +52,23 @@ def widen(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype in _HALF else x
 
 
-def reject_quantized(inputs: Specs) -> None:
+def reject_quantized(inputs: Specs, stored: str = "") -> None:
     """Keep integers that stand for reals out of arithmetic on plain numbers.
+
+    Args:
+        inputs: the operator's.
+        stored: dtypes that the operator computes on as they are stored, whatever their scales.
 
     Raises:
         TypeError: an input has a scale.
     """
     for spec in inputs:
-        if spec is not None and spec.is_quantized:
+        if spec is not None and _has_scale(spec) and spec.dtype.name not in stored.split():
             raise TypeError(
                 f"{spec.name!r} is quantized {spec.dtype}: this kernel computes on plain numbers"
             )
+
+
+def _has_scale(spec: TensorSpec) -> bool:
+    q = spec.quantization
+    return spec.is_quantized or (q is not None and q.blockwise is not None)

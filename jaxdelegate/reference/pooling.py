@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.options import (
     PoolParamsOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference import quantized_pooling
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.window import (
     clamp,
@@ -74,13 +75,19 @@ def max_pool_with_argmax_shape(
 
 def average_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """The mean of what the window reads of the image; padding does not count."""
-    y = _average("AVERAGE_POOL_2D", inputs, outputs, x, _dimensions_2d(o, x.shape))
+    dimensions, activation = _dimensions_2d(o, x.shape), o.fused_activation_function
+    if inputs[0].is_quantized:
+        return (quantized_pooling.average(dimensions, activation, inputs, outputs, x),)
+    y = _average("AVERAGE_POOL_2D", inputs, outputs, x, dimensions)
     return (_clamp(o, y).astype(outputs[0].dtype),)
 
 
 def max_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """The largest number that the window reads."""
-    y = _maximum("MAX_POOL_2D", inputs, outputs, x, _dimensions_2d(o, x.shape))
+    dimensions, activation = _dimensions_2d(o, x.shape), o.fused_activation_function
+    if inputs[0].is_quantized:
+        return (quantized_pooling.maximum(dimensions, activation, inputs, outputs, x),)
+    y = _maximum("MAX_POOL_2D", inputs, outputs, x, dimensions)
     return (_clamp(o, y).astype(outputs[0].dtype),)
 
 
@@ -94,13 +101,19 @@ def l2_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tup
 
 def average_pool_3d(o: Pool3DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """AVERAGE_POOL_2D over three dimensions."""
-    y = _average("AvgPool3D", inputs, outputs, x, _dimensions_tensorflow(o, x.shape))
+    dimensions, activation = _dimensions_tensorflow(o, x.shape), ActivationFunctionType.NONE
+    if inputs[0].is_quantized:
+        return (quantized_pooling.average(dimensions, activation, inputs, outputs, x),)
+    y = _average("AvgPool3D", inputs, outputs, x, dimensions)
     return (y.astype(outputs[0].dtype),)
 
 
 def max_pool_3d(o: Pool3DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """MAX_POOL_2D over three dimensions."""
-    y = _maximum("MaxPool3D", inputs, outputs, x, _dimensions_tensorflow(o, x.shape))
+    dimensions, activation = _dimensions_tensorflow(o, x.shape), ActivationFunctionType.NONE
+    if inputs[0].is_quantized:
+        return (quantized_pooling.maximum(dimensions, activation, inputs, outputs, x),)
+    y = _maximum("MaxPool3D", inputs, outputs, x, dimensions)
     return (y.astype(outputs[0].dtype),)
 
 

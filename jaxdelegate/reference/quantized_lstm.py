@@ -313,7 +313,7 @@ def basic(
     steps = joined.astype(np.int32) - _ACTIVATION_ZERO_POINT
     total = steps @ (w.astype(np.int32) - zero_point_of(inputs[2])).T + b
     scaling = quantize_multiplier(4096 * float(scale_of(inputs[3])))
-    gates = saturate(multiply_by_quantized_multiplier(total, *scaling), _INT16)
+    gates = saturate(_rescale_upwards(total, *scaling), _INT16)
     update, proposal, forget, shown = np.split(gates, 4, axis=1)
     times = saturating_rounding_doubling_high_mul
     added = times(fixed_math.logistic(update, 3), fixed_math.tanh(proposal, 3))
@@ -321,3 +321,13 @@ def basic(
     y = times(fixed_math.logistic(shown, 3), fixed_math.tanh(rescale(c, _STATE_BITS, 3), 3))
     y = np.clip(rounding_divide_by_pot(y, 8), -128, 127) + _ACTIVATION_ZERO_POINT
     return with_states(inputs, outputs, [y, c, joined, gates], {1: y, 4: c})
+
+
+def _rescale_upwards(x: Array, multiplier: int, shift: int) -> Array:
+    """int64: as multiply_by_quantized_multiplier, but ties of its second rounding go upwards.
+
+    LiteRT runs LstmCell on ruy's kernels in either of its resolvers, and that is how they round.
+    """
+    left, right = max(shift, 0), max(-shift, 0)
+    y = wide(saturating_rounding_doubling_high_mul(wrap(wide(x) << left, _INT32), multiplier))
+    return (y + ((1 << right) >> 1)) >> right

@@ -120,7 +120,7 @@ def _softmax_int16(x: Array, step: np.float32) -> Array:
 
 
 def log_softmax(inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """x - max - log(sum(exp(x - max))), in sixteenths below the largest integer.
+    """Compute x - max - log(sum(exp(x - max))), in sixteenths below the largest integer.
 
     Raises:
         TypeError: not int8 to int8 or uint8 to uint8.

@@ -9,6 +9,7 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import CumsumOptions, Options, ReducerOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.reference import quantized_reduction
 from jaxdelegate.reference.kernel import Array, Run
 
 _HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
@@ -58,9 +59,13 @@ def reduced_shape(o: ReducerOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def _check_scale(operator: str, x: TensorSpec) -> None:
-    refuse_quantized(operator, x)
-    if x.dtype in _NEEDS_SCALE:
+    if x.dtype in _NEEDS_SCALE and not x.is_quantized:
         raise TypeError(f"{operator}: {x.dtype} {x.name!r} has no scale, which the kernel needs")
+
+
+def _kept(y: Array, over: tuple[int, ...], o: ReducerOptions) -> Array:
+    """`y`, which has lost the axes, with 1 in their place where the options keep them."""
+    return np.expand_dims(y, over) if o.keep_dims else y
 
 
 @np.errstate(all="ignore")
@@ -70,6 +75,8 @@ def reduce_sum(
     """Add up; integers wrap."""
     _check_scale("SUM", inputs[0])
     over = _resolve(axes, x.ndim)
+    if inputs[0].is_quantized:
+        return (_kept(quantized_reduction.reduce_sum(inputs[0], outputs[0], x, over), over, o),)
     y = np.sum(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
     return (np.asarray(y, outputs[0].dtype),)
 
@@ -79,6 +86,8 @@ def mean(o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
     """The sum over the count; integers are summed in int64 and truncated. Of nothing: NaN, or 0."""
     _check_scale("MEAN", inputs[0])
     over = _resolve(axes, x.ndim)
+    if inputs[0].is_quantized:
+        return (_kept(quantized_reduction.mean(inputs[0], outputs[0], x, over), over, o),)
     count = int(np.prod([x.shape[a] for a in over], dtype=np.int64))
     if x.dtype in FLOATS:
         total = np.sum(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
@@ -95,8 +104,9 @@ def reduce_prod(
     o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
     """Multiply; integers wrap."""
-    refuse_quantized("REDUCE_PROD", inputs[0])
     over = _resolve(axes, x.ndim)
+    if inputs[0].is_quantized:
+        return (_kept(quantized_reduction.reduce_prod(inputs[0], outputs[0], x, over), over, o),)
     y = np.prod(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
     return (np.asarray(y, outputs[0].dtype),)
 

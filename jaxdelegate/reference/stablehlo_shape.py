@@ -148,7 +148,7 @@ def _window(x: Array, sizes: Sequence[int], starts: Sequence[Array]) -> tuple[sl
     """The slice of these sizes; starts move so that it lies inside."""
     lasts = [n - m for n, m in zip(x.shape, sizes, strict=True)]
     check(all(m >= 0 for m in (*lasts, *sizes)), f"{list(sizes)} does not fit into {x.shape}")
-    first = [min(max(int(i), 0), last) for i, last in zip(starts, lasts, strict=True)]
+    first = [min(max(i.item(), 0), last) for i, last in zip(starts, lasts, strict=True)]
     return tuple(slice(i, i + m) for i, m in zip(first, sizes, strict=True))
 
 

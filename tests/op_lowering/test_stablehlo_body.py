@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.compiler import Callees
+from jaxdelegate.lowering import Callees
 from jaxdelegate.model import read_model
 from jaxdelegate.op_lowering.options import StablehloReduceOptions
 from jaxdelegate.op_lowering.rule import LoweringContext

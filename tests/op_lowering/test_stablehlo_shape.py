@@ -96,7 +96,7 @@ def slice_(x: Arg, starts: Shape, limits: Shape, strides: Shape) -> Case:
     return case("SLICE", label, options, x, litert=NO_KERNEL)
 
 
-def dynamic_slice(x: Arg, sizes: Shape, starts: list[int], dtype: Any = np.int32) -> Case:
+def dynamic_slice(x: Arg, sizes: Shape, starts: list[Any], dtype: Any = np.int32) -> Case:
     label = f"{x.value.dtype}-{x.value.shape}-{sizes}-{np.dtype(dtype)}{starts}"
     scalars = [value(i, dtype) for i in starts]
     options = StablehloDynamicSliceOptions(sizes)
@@ -174,6 +174,7 @@ def table() -> list[Case]:
         ),
         dynamic_slice(f32(5, 4), (2, 3), [2**64 - 1, 1], np.uint64),
         dynamic_slice(f32(), (), []),
+        dynamic_slice(f32(4, 4), (2, 3), [[1], [0]]),
         dynamic_slice(f32(3, 0), (2, 0), [1, 5]),
         *(dynamic_update(of(d, 4, 4), of(d, 2, 3, seed=1), [1, 1]) for d in DTYPES),
         *(dynamic_update(f32(4, 4), f32(2, 3, seed=1), i) for i in ([-5, 3], [9, 9])),
@@ -292,7 +293,7 @@ REFUSED = {
     "'in1' is int8, but 'in0' is float32": concatenate(0, X, of(np.int8, 3, 4)),
     "does not lie in [3, 4]": slice_(X, (0, 2), (3, 5), (1, 1)),
     "strides [1] has not one entry": slice_(X, (0, 2), (3, 4), (1,)),
-    "needs a scalar start index": dynamic_slice(X, (1, 1), [0]),
+    "needs a start index": dynamic_slice(X, (1, 1), [0]),
     "a slice of [4, 1] does not fit": dynamic_slice(X, (4, 1), [0, 0]),
     "indices 'in1' are float32": dynamic_slice(X, (1, 1), [0, 0], np.float32),
     "a slice of [4, 4] does not fit": dynamic_update(X, f32(4, 4), [0, 0]),

@@ -187,6 +187,19 @@ def test_products_in_float64(w_scale: float) -> None:
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("w_scale", [0.0037, 0.011, 0.0203])
+def test_products_of_two_scales(w_scale: float) -> None:
+    x, w = _activations(np.int8, (1, 90, 16)), _activations(np.int8, (1, 16, 70), 1)
+    q_x, q_w, q_y = _q(0.0213, 4), _q(w_scale, -8), _q(0.317, -9)
+    bounds = params.integer_range(np.dtype(np.int8))
+    accumulator = (x.astype(np.int32) - 4) @ (w.astype(np.int32) + 8)
+    pair = requantize.product_multiplier(q_x, q_w, q_y)
+    got = requantize.requantize_accumulator(accumulator, *pair, -9, bounds, np.dtype(np.int8))
+    inputs = [Value(x, q_x), Value(w, q_w)]
+    want = _litert("BATCH_MATMUL", inputs, np.int8, q_y, shape=(1, 90, 70))
+    np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("y_scale", [0.0337, 0.1, 0.0071])
 def test_products_in_float32(y_scale: float) -> None:
     a, b = (part.reshape(-1).astype(np.int8) for part in np.meshgrid(INT8, INT8))

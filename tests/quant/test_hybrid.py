@@ -72,7 +72,7 @@ def test_rows_of_zeros_and_no_rows() -> None:
         assert (scale.tolist(), offset.tolist()) == ([1] * shape[0], [0] * shape[0])
 
 
-# Shape of the tensor and of its scales, block size, dimensions, and the scale's index for q[i, j, k]
+# Shape of the tensor, of its scales, where they count, and the index of the scale of q[i, j, k].
 BLOCKS = [
     ((4, 6), (4, 3), Blockwise(1, -1, 2), lambda i, j: (i, j // 2)),
     ((4, 6), (12,), Blockwise(1, -1, 2), lambda i, j: (3 * i + j // 2,)),
@@ -87,7 +87,7 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "scale_shape", "blockwise", "index"), BLOCKS, ids=str)
+@pytest.mark.parametrize(("shape", "scale_shape", "blockwise", "index"), BLOCKS)
 @pytest.mark.parametrize("has_zero_points", [False, True])
 def test_blocks(shape, scale_shape, blockwise, index, has_zero_points) -> None:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(0)

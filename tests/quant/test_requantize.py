@@ -1,4 +1,4 @@
-"""Requantization against rational arithmetic; multipliers against the kernels' order of roundings."""
+"""Requantization against rational arithmetic, multipliers in the kernels' order of roundings."""
 
 import math
 from fractions import Fraction

@@ -1,0 +1,351 @@
+"""A partition of operators -> one pure JAX function of weights, inputs and states.
+
+Lowers each operator once, collects the weights, and checks while tracing that every result has the
+propagated shape and the declared dtype.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate import float_view
+from jaxdelegate.errors import InterpreterError, LoweringError
+from jaxdelegate.model import Operator, Subgraph
+from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    Lowered,
+    LoweringContext,
+    OpRule,
+    Prepare,
+    first_reason,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.passes import declared_specs, gather, is_constant, subgraph_specs
+from jaxdelegate.states import with_explicit_states
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A constant tensor as one operator wants it: in the file's layout, or prepared."""
+
+    tensor: int
+    operator: int | None = None  # index of the operator that prepares it for itself
+    position: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One lowered operator: where its inputs come from and where its outputs go.
+
+    `inputs` holds tensor indices, Weights or None; `states` the variable tensors that it updates.
+    """
+
+    operator: Operator
+    run: Function
+    inputs: tuple[int | Weight | None, ...]
+    outputs: tuple[int, ...]
+    states: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredPartition:
+    """Operators as one pure function of weights, inputs and states."""
+
+    steps: tuple[Step, ...]
+    specs: Mapping[int, TensorSpec]
+    preparations: Mapping[Weight, Prepare | None]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    states: tuple[int, ...]
+    stored: Mapping[int, TensorSpec]  # outside of the program, where `specs` is a float view
+
+    def outside(self, index: int) -> TensorSpec:
+        """A tensor's spec as hosts store it."""
+        return self.stored.get(index, self.specs[index])
+
+    def value(self, weight: Weight) -> np.ndarray:
+        """A weight's host array, prepared; made anew at every call: only one is in memory."""
+        array, prepare = self.constant(weight), self.preparations[weight]
+        return array if prepare is None else np.ascontiguousarray(prepare(array))
+
+    def constant(self, weight: Weight) -> np.ndarray:
+        """The constant behind a weight, in the file's layout."""
+        array = self.specs[weight.tensor].const
+        if array is None:
+            raise LoweringError(f"tensor {weight.tensor} is used as a weight but is not constant")
+        return array
+
+    def call(
+        self, weights: Mapping[Weight, Any], values: Sequence[Any], *, inside: bool = False
+    ) -> tuple[Any, ...]:
+        """Outputs, then new states, for the values of `inputs`, then `states`. Pure; jit this.
+
+        `inside` another program, quantized values come and go as the floats that they stand for.
+        """
+        entering = (*self.inputs, *self.states)
+        enter = (lambda value, _spec: value) if inside else float_view.enter
+        known: dict[int, Any] = {
+            i: enter(value, self.outside(i)) for i, value in zip(entering, values, strict=True)
+        }
+
+        def value(source: int | Weight | None) -> Any:
+            if source is None:
+                return None
+            return known[source] if isinstance(source, int) else weights[source]
+
+        for step in self.steps:
+            # The operator's own name in the HLO metadata: profilers map device time back to it.
+            with jax.named_scope(f"{step.operator.name}.{step.operator.index}"):
+                results = step.run(*map(value, step.inputs))
+            self._check(step, results)
+            written = (*step.outputs, *step.states)
+            known.update((i, self._simulated(i, y)) for i, y in zip(written, results, strict=True))
+        leave = (lambda value, _spec: value) if inside else float_view.leave
+        leaving = (*self.outputs, *self.states)
+        return tuple(leave(self._result(known, i), self.outside(i)) for i in leaving)
+
+    @functools.cached_property
+    def _read(self) -> frozenset[int | Weight | None]:
+        return frozenset(source for step in self.steps for source in step.inputs)
+
+    def _simulated(self, index: int, value: Any) -> Any:
+        """A quantized result that somebody here reads, back on its grid."""
+        is_read = index in self.stored and index in self._read
+        return float_view.simulate(value, self.stored[index]) if is_read else value
+
+    def _result(self, known: Mapping[int, Any], index: int) -> Any:
+        const = self.specs[index].const
+        return known[index] if const is None or index in known else jnp.asarray(const)
+
+    def _check(self, step: Step, results: tuple[Any, ...]) -> None:
+        written = (*step.outputs, *step.states)
+        node = f"node {step.operator.index} ({step.operator.name})"
+        if len(results) != len(written):
+            raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
+        for index, result in zip(written, results, strict=True):
+            spec = self.specs.get(index, result)  # an output that the file leaves out has no spec
+            if tuple(result.shape) != tuple(spec.shape) or result.dtype != spec.dtype:
+                raise LoweringError(
+                    f"{node}: output {spec.name!r} was traced as {result.dtype} "
+                    f"{list(result.shape)}, "
+                    f"propagated as {spec.dtype} {list(spec.shape)}"
+                )
+
+
+def lower_partition(
+    operators: Sequence[Operator],
+    specs: Mapping[int, TensorSpec],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    context: LoweringContext,
+    *,
+    raw_weights: bool = False,
+) -> LoweredPartition:
+    """Lower every operator that still has something to compute.
+
+    Args:
+        operators: in execution order; those whose outputs are constant already are left out.
+        specs: of every tensor that they touch.
+        inputs: run-time tensors that come in, without variables.
+        outputs: tensors that leave.
+        context: the lowering context; the operator's version and intermediates are filled in here.
+        raw_weights: keep every constant in the file's layout: `Model.function` shows them.
+
+    Raises:
+        LoweringError: an operator has no rule, or one that refuses it.
+    """
+    steps: list[Step] = []
+    preparations: dict[Weight, Prepare | None] = {}
+    stored: dict[int, TensorSpec] = {}
+    if context.quant_mode == "float_view":
+        stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
+        specs = {i: float_view.viewed(spec) for i, spec in specs.items()}
+    for operator in operators:
+        if is_constant(gather(specs, operator.outputs)):
+            continue
+        steps.append(_step(operator, specs, context, preparations, raw_weights=raw_weights))
+    states = tuple(dict.fromkeys(index for step in steps for index in step.states))
+    return LoweredPartition(
+        tuple(steps),
+        specs,
+        preparations,
+        tuple(i for i in inputs if i not in states),
+        tuple(outputs),
+        states,
+        stored,
+    )
+
+
+def _step(
+    operator: Operator,
+    specs: Mapping[int, TensorSpec],
+    context: LoweringContext,
+    preparations: dict[Weight, Prepare | None],
+    *,
+    raw_weights: bool,
+) -> Step:
+    inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
+    context = context_for(context, operator, specs)
+    reason = why_not(context, operator, inputs, outputs)
+    if reason is not None:
+        raise LoweringError(f"node {operator.index} ({operator.name}) in a partition: {reason}")
+    rule = RULES[operator.name]
+    if _is_identity(context, rule, inputs, outputs):
+        lowered: Function = _identity
+    else:
+        lowered = rule.lower(context, operator.options, inputs, outputs)
+    prepared: Mapping[int, Prepare] = {}
+    run: Function = lowered
+    if isinstance(lowered, Lowered) and not raw_weights:
+        constant = {
+            p for p, spec in enumerate(inputs) if spec is not None and spec.const is not None
+        }
+        prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
+        run = _partly_prepared(lowered, frozenset(prepared))
+    sources = tuple(
+        _source(operator, position, specs, prepared, preparations)
+        for position in range(len(operator.inputs))
+    )
+    states = rule.states(operator.options, inputs) if rule.states is not None else ()
+    return Step(operator, run, sources, operator.outputs, tuple(operator.inputs[p] for p in states))
+
+
+def _partly_prepared(lowered: Lowered, done: frozenset[int]) -> Function:
+    """The function for arrays of which some are prepared and others come in the file's layout."""
+    late = {p: prepare for p, prepare in lowered.prepare.items() if p not in done}
+    return Lowered(lowered.run, late) if late else lowered.run
+
+
+def _source(
+    operator: Operator,
+    position: int,
+    specs: Mapping[int, TensorSpec],
+    prepared: Mapping[int, Prepare],
+    preparations: dict[Weight, Prepare | None],
+) -> int | Weight | None:
+    index = operator.inputs[position]
+    if index < 0 or specs[index].dtype in HANDLES:  # a handle's state comes as an input of its own
+        return None
+    if specs[index].const is None:
+        return index
+    weight = Weight(index, operator.index, position) if position in prepared else Weight(index)
+    preparations[weight] = prepared.get(position)
+    return weight
+
+
+def context_for(
+    context: LoweringContext, operator: Operator, specs: Mapping[int, TensorSpec]
+) -> LoweringContext:
+    """The lowering context of one operator: its version and its intermediate tensors."""
+    intermediates = tuple(specs[i] for i in operator.intermediates if i in specs)
+    return dataclasses.replace(context, op_version=operator.version, intermediates=intermediates)
+
+
+def why_not(
+    context: LoweringContext, operator: Operator, inputs: Specs, outputs: Specs
+) -> str | None:
+    """Why XLA cannot run an operator; None if it can. `context` is the operator's own."""
+    rule = RULES.get(operator.name)
+    if rule is None:
+        return "custom operator without a rule" if operator.custom else "no rule lowers it yet"
+    present = [spec for spec in (*inputs, *outputs) if spec is not None]
+    if not context.enable_quant and any(spec.is_quantized for spec in present):
+        return "it is quantized, and enable_quant is off"
+    if context.quant_mode == "float_view":
+        reason = first_reason(*map(float_view.why_not, present))
+        if reason is not None:
+            return reason
+        inputs, outputs = float_view.viewed_all(inputs), float_view.viewed_all(outputs)
+    if _is_identity(context, rule, inputs, outputs):
+        return None
+    return rule.reason(context, operator.options, inputs, outputs)
+
+
+def _is_identity(context: LoweringContext, rule: OpRule, inputs: Specs, outputs: Specs) -> bool:
+    """Whether the float view leaves nothing of the operator (QUANTIZE between two views)."""
+    if not rule.is_identity_in_float_view or context.quant_mode != "float_view":
+        return False
+    dtypes = {spec.dtype for spec in (*inputs[:1], *outputs) if spec is not None}
+    return dtypes == {np.dtype(np.float32)}
+
+
+def _identity(x: Any, *_rest: Any) -> tuple[Any]:
+    return (x,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Callees:
+    """The subgraphs that control flow calls, as rules reach them."""
+
+    subgraphs: Sequence[Subgraph]
+    context: LoweringContext
+
+    def in_context(self) -> LoweringContext:
+        """The lowering context with these subgraphs in reach."""
+        return dataclasses.replace(
+            self.context, lower_subgraph=self.lower, why_not_subgraph=self.why_not
+        )
+
+    def why_not(self, index: int, inputs: Specs | None = None) -> str | None:
+        """Why a subgraph cannot be lowered for inputs like these (None: as declared)."""
+        subgraph = self.subgraphs[index]
+        if any(t.is_variable for t in with_explicit_states(subgraph).subgraph.tensors):
+            return f"subgraph {index} keeps state"
+        try:
+            given = None if inputs is None else self._as_stored(subgraph, inputs)
+            specs = subgraph_specs(subgraph, given, self.subgraphs)
+        except InterpreterError as error:
+            return str(error)
+        by_index = dict(enumerate(specs))
+        passed = gather(specs, (*subgraph.inputs, *subgraph.outputs))
+        if any(spec.dtype.hasobject or spec.dtype in HANDLES for spec in passed):
+            return f"subgraph {index} passes strings or handles"
+        for operator in subgraph.operators:
+            outputs = gather(specs, operator.outputs)
+            if is_constant(outputs):
+                continue
+            context = context_for(self.in_context(), operator, by_index)
+            reason = why_not(context, operator, gather(specs, operator.inputs), outputs)
+            if reason is not None:
+                return f"subgraph {index}, node {operator.index} ({operator.name}): {reason}"
+        return None
+
+    def lower(self, index: int, inputs: Specs | None = None) -> Function:
+        """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`."""
+        subgraph = self.subgraphs[index]
+        declared = gather(declared_specs(subgraph), subgraph.inputs)
+        constants = [
+            spec.const if spec.dtype == stored.dtype else None
+            for stored, spec in zip(declared, declared if inputs is None else inputs, strict=True)
+        ]
+
+        def call(*arrays: Any) -> tuple[Any, ...]:
+            given = tuple(
+                dataclasses.replace(spec, shape=tuple(array.shape), const=const)
+                for spec, array, const in zip(declared, arrays, constants, strict=True)
+            )
+            specs = dict(enumerate(subgraph_specs(subgraph, given, self.subgraphs)))
+            partition = lower_partition(
+                subgraph.operators, specs, subgraph.inputs, subgraph.outputs, self.in_context()
+            )
+            weights = {w: jnp.asarray(partition.value(w)) for w in partition.preparations}
+            return partition.call(weights, arrays, inside=True)
+
+        return call
+
+    def _as_stored(self, subgraph: Subgraph, inputs: Specs) -> Specs:
+        """The caller's specs with the subgraph's dtypes: the caller may hold a float view."""
+        declared = gather(declared_specs(subgraph), subgraph.inputs)
+        return tuple(
+            dataclasses.replace(stored, shape=spec.shape, is_dynamic=spec.is_dynamic, const=None)
+            if stored.is_quantized and spec.dtype == np.float32
+            else spec
+            for stored, spec in zip(declared, inputs, strict=False)
+        )

@@ -1,0 +1,174 @@
+"""The geometry of a convolution, and ways to run it once its filter is laid out as [*spatial, I, O].
+
+I is the input channels of one group. A GPU and a TPU run XLA's convolution. XLA's CPU backend has a
+good one for deep sums only, so the CPU has other ways (`way`): the choice and its limits were
+measured, layer by layer, on the shapes of MobileNet, ResNet and ResNeXt.
+"""
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdelegate.op_lowering.products import Arithmetic
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.op_lowering.window import Windows, pad_windows, read_tap, taps
+
+# Limits of the CPU's ways. Products that one output value sums:
+_DEPTHWISE_TAPS = 256  # beyond, the unrolled sum takes seconds to compile
+_GROUPED_TAPS = 40  # up to here a sum of taps beats products of patches
+_TAPS = 32  # the same, without groups
+_SHALLOW = 160  # up to here XLA:CPU's convolution is slow, if it yields few channels:
+_NARROW, _NARROW_FROM_RGB = 16, 32
+# Groups that deserve a convolution each: few of many channels.
+_DEEP_GROUP, _FEW_GROUPS = 32, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    """The static side of one convolution, whichever operator it comes from."""
+
+    windows: Windows
+    channels: int
+    depth: int  # input channels of one group
+    units: int  # output channels
+
+    @property
+    def groups(self) -> int:
+        """How many groups of channels have filters of their own."""
+        return self.channels // self.depth
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the window is one pixel."""
+        return all(w.size == 1 for w in self.windows)
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether a sum of taps reads a copy of the input.
+
+        What computes an input that is not copied, XLA:CPU fuses and repeats for every tap and unit.
+        """
+        return any(any(w.pads) for w in self.windows)
+
+    @property
+    def products(self) -> int:
+        """How many products one output value sums."""
+        return math.prod(w.size for w in self.windows) * self.depth
+
+    @property
+    def out(self) -> Shape:
+        """The output's spatial sizes."""
+        return tuple(w.n_out for w in self.windows)
+
+
+# A filter [*spatial, I, O] -> what the way reads; x and that -> [N, *out, O].
+Layout = Callable[[Convolution, Any], Any]
+Run = Callable[[Arithmetic, Convolution, Any, Any], jax.Array]
+
+
+def way(platform: str, c: Convolution) -> tuple[Layout, Run]:
+    """How to run a convolution on this platform: a filter layout, and what reads it."""
+    if platform != "cpu":
+        return as_stored, xla
+    if c.groups > 1:
+        return _grouped_way(c)
+    if c.is_pointwise:
+        return as_matrix, dot
+    narrow = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
+    if c.products > _SHALLOW or c.units > narrow:
+        return as_stored, xla
+    if c.products <= _TAPS and c.is_padded:
+        return by_tap, tap_sum
+    return by_group, grouped_dot
+
+
+def _grouped_way(c: Convolution) -> tuple[Layout, Run]:
+    few = c.products <= _GROUPED_TAPS and c.is_padded
+    if few or (c.depth == 1 and c.products <= _DEPTHWISE_TAPS):
+        return by_tap, tap_sum
+    if c.depth >= _DEEP_GROUP and c.groups <= _FEW_GROUPS:
+        return as_stored, _group_by_group
+    return by_group, grouped_dot
+
+
+def as_stored(_c: Convolution, w: Any) -> Any:
+    """[*spatial, I, O], as it comes."""
+    return w
+
+
+def xla(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+    """XLA's own convolution; `w` is [*spatial, I, O]."""
+    return a.convolution(
+        x,
+        w,
+        [d.stride for d in c.windows],
+        [d.pads for d in c.windows],
+        filter_dilation=[d.dilation for d in c.windows],
+        groups=c.groups,
+    )
+
+
+def as_matrix(c: Convolution, w: Any) -> Any:
+    """[I, O], for a window of one pixel without groups."""
+    return w.reshape(c.depth, c.units)
+
+
+def dot(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+    """A window of one pixel: a matrix product over the pixels that the strides leave."""
+    x = read_tap(x, c.windows, [0] * len(c.windows))
+    y = a.dot(x.reshape(-1, c.channels), w, ((1,), (0,)))
+    return y.reshape(*x.shape[:-1], c.units)
+
+
+def by_tap(c: Convolution, w: Any) -> Any:
+    """[*spatial, I, groups, O / groups]."""
+    return w.reshape(*w.shape[:-1], c.groups, c.units // c.groups)
+
+
+def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+    """Shifted inputs times filter rows, one for each tap and channel of a group, in one fused loop.
+
+    `w` is [*spatial, I, groups, O / groups]; depthwise has I = 1.
+    """
+    padded = pad_windows(x.astype(a.accumulator), c.windows, 0)
+    padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
+    ones = (1,) * (1 + len(c.windows))
+    terms = []
+    for tap in taps(c.windows):
+        shifted = read_tap(padded, c.windows, tap)  # [N, *out, groups, I]
+        for i in range(c.depth):
+            row = w[(*tap, i)].astype(a.accumulator).reshape(*ones, c.groups, -1)
+            terms.append(lax.slice_in_dim(shifted, i, i + 1, axis=-1) * row)
+    y: jax.Array = functools.reduce(operator.add, terms)
+    return y.reshape(*y.shape[:-2], c.units)
+
+
+def by_group(c: Convolution, w: Any) -> Any:
+    """[groups, taps * I, O / groups]."""
+    return w.reshape(c.products, c.groups, -1).transpose(1, 0, 2)
+
+
+def grouped_dot(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+    """Patches of each group side by side, then one batched product.
+
+    `w` is [groups, taps * I, O / groups].
+    """
+    padded = pad_windows(x, c.windows, 0)
+    padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
+    padded = jnp.moveaxis(padded, -2, 0).reshape(-1, *padded.shape[1:-2], c.depth)
+    patches = jnp.concatenate([read_tap(padded, c.windows, tap) for tap in taps(c.windows)], -1)
+    y = a.dot(patches.reshape(c.groups, -1, c.products), w, ((2,), (1,)), ((0,), (0,)))
+    return y.transpose(1, 0, 2).reshape(-1, *c.out, c.units)
+
+
+def _group_by_group(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+    one = dataclasses.replace(c, channels=c.depth, units=c.units // c.groups)
+    parts = zip(jnp.split(x, c.groups, -1), jnp.split(w, c.groups, -1), strict=True)
+    return jnp.concatenate([xla(a, one, x_group, w_group) for x_group, w_group in parts], -1)

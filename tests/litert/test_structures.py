@@ -1,0 +1,76 @@
+"""Which hosts are let in, and how arrays of the C API are read and written."""
+
+import ctypes
+import sys
+import types
+
+import pytest
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.litert import structures
+from jaxdelegate.litert.params import TENSOR_TYPES
+from jaxdelegate.op_lowering.options import TensorType
+
+
+def test_this_host_is_supported() -> None:
+    structures.check_host()
+    assert structures.host_version("ai_edge_litert").split(".") >= ["1", "4"]
+
+
+def test_sizes_are_those_of_the_headers() -> None:
+    for cls, size in structures.SIZES.items():
+        assert ctypes.sizeof(cls) == size, cls
+    assert structures.Tensor.data.offset == 8
+    assert structures.Node.user_data.offset == 32
+    assert structures.Context.tensors.offset == 16
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "words"),
+    [
+        ("tflite_runtime", "2.14.0", "built for numpy 1"),
+        ("ai_edge_litert", "1.2.0", "ai_edge_litert 1.2.0 is too old .* 1.4 or newer"),
+        ("tensorflow", "2.18.1", "tensorflow 2.18.1 is too old .* 2.19 or newer"),
+    ],
+)
+def test_refuses_other_hosts(
+    monkeypatch: pytest.MonkeyPatch, package: str, version: str, words: str
+) -> None:
+    module = types.ModuleType(package)
+    module.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, package, module)
+    structures.check.cache_clear()
+    try:
+        with pytest.raises(InterpreterError, match=words):
+            structures.check_host()
+    finally:
+        structures.check.cache_clear()
+
+
+def test_refuses_structures_of_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(structures.SIZES, structures.Tensor, 64)
+    structures.check.cache_clear()
+    try:
+        with pytest.raises(InterpreterError, match="64-bit Linux and macOS, not on"):
+            structures.check_host()
+    finally:
+        structures.check.cache_clear()
+
+
+@pytest.mark.parametrize("values", [[], [3], [1, -1, 7]])
+def test_int_arrays(values: list[int]) -> None:
+    array = structures.int_array(values)
+    assert structures.elements(ctypes.addressof(array)) == values
+    address = structures.allocated_int_array(values)
+    assert structures.elements(address) == values
+    free = ctypes.CDLL(None).free
+    free.argtypes = (ctypes.c_void_p,)
+    free(address)
+
+
+def test_no_array_is_empty() -> None:
+    assert structures.elements(None) == []
+
+
+def test_every_tensor_type_has_a_number() -> None:
+    assert set(TENSOR_TYPES.values()) == set(TensorType)
