@@ -52,7 +52,7 @@ def main(_argv: list[str]) -> None:
     append(
         {
             "bench": "latency",
-            "graph": FLAGS.graph or "mobilenet_v1_1.0_224",
+            "graph": Path(FLAGS.graph).name if FLAGS.graph else "mobilenet_v1_1.0_224",
             "threads": threads,
             "device": str(delegate.device),
             "delegation": delegate.report().summary(),

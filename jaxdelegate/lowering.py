@@ -6,7 +6,7 @@ propagated shape and the declared dtype.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -89,11 +89,11 @@ class LoweredPartition:
 
         `inside` another program, quantized values come and go as the floats that they stand for.
         """
-        entering = (*self.inputs, *self.states)
-        enter = (lambda value, _spec: value) if inside else float_view.enter
-        known: dict[int, Any] = {
-            i: enter(value, self.outside(i)) for i, value in zip(entering, values, strict=True)
-        }
+        known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
+        if not inside:
+            known.update(
+                (i, float_view.enter(known[i], self.stored[i])) for i in self._viewed(known)
+            )
 
         def value(source: int | Weight | None) -> Any:
             if source is None:
@@ -107,9 +107,17 @@ class LoweredPartition:
             self._check(step, results)
             written = (*step.outputs, *step.states)
             known.update((i, self._simulated(i, y)) for i, y in zip(written, results, strict=True))
-        leave = (lambda value, _spec: value) if inside else float_view.leave
         leaving = (*self.outputs, *self.states)
-        return tuple(leave(self._result(known, i), self.outside(i)) for i in leaving)
+        results = {i: self._result(known, i) for i in leaving}
+        if not inside:
+            results.update(
+                (i, float_view.leave(results[i], self.stored[i])) for i in self._viewed(results)
+            )
+        return tuple(results[i] for i in leaving)
+
+    def _viewed(self, indices: Iterable[int]) -> list[int]:
+        """Those tensors that are integers outside and floats here."""
+        return [i for i in indices if i in self.stored]
 
     @functools.cached_property
     def _read(self) -> frozenset[int | Weight | None]:

@@ -42,13 +42,14 @@ from jaxdelegate.quant.jax_requantize import requantize
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import rescale_multiplier
 
+_INT32 = np.dtype(np.int32)
 _HALF: Dtypes = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _FLOAT8: Dtypes = frozenset(np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 _NARROW: Dtypes = PACKED | frozenset(
     np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.uint16)
-)  # what DEQUANTIZE and QUANTIZE convert
+)  # what QUANTIZE makes of floats
+_DEQUANTIZED: Dtypes = _NARROW | {_INT32}  # LiteRT's kernel leaves int32 and uint16 out
 _CASTS: Dtypes = NUMBERS | COMPLEX | BOOLS | PACKED
-_INT32 = np.dtype(np.int32)
 _REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
     INT8: (INT8, UINT8, INT16),
     UINT8: (INT8, UINT8, INT16),
@@ -111,8 +112,8 @@ def _saturate(x: jax.Array, dtype: np.dtype) -> jax.Array:
 # ---- DEQUANTIZE, QUANTIZE
 
 
-def _why_not_scale(context: LoweringContext, spec: TensorSpec) -> str | None:
-    """A sentence unless `spec` holds narrow integers with affine scales."""
+def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -> str | None:
+    """A sentence unless `spec` holds integers of these dtypes with affine scales."""
     if spec.quantization is None or not spec.is_quantized:
         return f"{spec.name!r} is {spec.dtype} without a scale"
     if spec.quantization.blockwise is not None:
@@ -122,7 +123,7 @@ def _why_not_scale(context: LoweringContext, spec: TensorSpec) -> str | None:
     zero_points = spec.quantization.zero_point.size
     return first_reason(
         None if context.enable_quant else "quantized operators are switched off (enable_quant)",
-        why_not_stored(spec, _NARROW),
+        why_not_stored(spec, dtypes),
         f"{spec.name!r} has {scales} scales for axis {axis} of {list(spec.shape)}"
         if unfit
         else None,
@@ -139,7 +140,7 @@ def _why_not_dequantize(
     return first_reason(
         why_not_count(inputs, 1),
         why_not_dtype(outputs[0], FLOATS),
-        None if x.dtype in _HALF | _FLOAT8 else _why_not_scale(context, x),
+        None if x.dtype in _HALF | _FLOAT8 else _why_not_scale(context, x, _DEQUANTIZED),
     )
 
 
@@ -163,7 +164,7 @@ def _why_not_quantize(
     if x.dtype in INTEGERS | PACKED:
         return first_reason(why_not_count(inputs, 1), _why_not_requantize(x, y))
     return first_reason(
-        why_not_count(inputs, 1), why_not_dtype(x, FLOATS), _why_not_scale(context, y)
+        why_not_count(inputs, 1), why_not_dtype(x, FLOATS), _why_not_scale(context, y, _NARROW)
     )
 
 

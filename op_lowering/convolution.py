@@ -1,15 +1,22 @@
-"""Convolutions: CONV_2D, DEPTHWISE_CONV_2D, CONV_3D, of floats; integers go to quantized_convolution.
+"""Convolutions: CONV_2D, DEPTHWISE_CONV_2D, CONV_3D.
 
-The filter is laid out once as [*spatial, I, O]; convolution_ways.py says how it is run.
+Floats are computed here, quantized tensors in quantized_convolution.py and hybrid_convolution.py.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from jaxdelegate.op_lowering import (
+    hybrid_convolution,
+    quantized_convolution,
+    quantized_products,
+)
 from jaxdelegate.op_lowering.convolution_ways import Convolution, way
+from jaxdelegate.op_lowering.hybrid_products import Hybrid
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     Conv3DOptions,
@@ -23,14 +30,13 @@ from jaxdelegate.op_lowering.products import (
     why_not_floats,
     why_not_fused,
 )
+from jaxdelegate.op_lowering.quantized_products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
-    Lower,
     Lowered,
     LoweringContext,
     OpRule,
     Prepare,
-    WhyNot,
     first_reason,
     optional,
 )
@@ -69,17 +75,70 @@ def _windows_2d(o: Conv2DOptions | DepthwiseConv2DOptions, x: Shape, w: Shape) -
     )
 
 
-def _why_not(geometry: _Geometry, rank: int) -> WhyNot:
-    def why_not(_context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
-        x, w = inputs[:2]
-        bias = optional(inputs, 2)
-        return first_reason(
-            why_not_floats(x, w, bias, *outputs),
-            why_not_fused(o.fused_activation_function),
-            _why_not_shapes(geometry, rank, o, x, w, bias),
-        )
+@dataclasses.dataclass(frozen=True)
+class _Family:
+    """What one operator says of itself: its geometry, and its kernels besides that of floats.
 
-    return why_not
+    `spatial_io` turns the file's filter, of which `channel_axis` holds the output channels, into
+    [*spatial, I, O].
+    """
+
+    rank: int
+    geometry: _Geometry
+    spatial_io: Prepare
+    channel_axis: int
+    kernels: quantized_products.Kernels
+    hybrid: Hybrid
+
+    def why_not(
+        self, _context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+    ) -> str | None:
+        x, w = inputs[:2]
+        tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+        reason = first_reason(
+            why_not_fused(o.fused_activation_function),
+            _why_not_shapes(self.geometry, self.rank, o, x, w, tensors.bias),
+        )
+        if reason is not None:
+            return reason
+        if tensors.is_integer:
+            products = self.geometry(o, x.shape, w.shape).products
+            return quantized_convolution.why_not(
+                self.kernels, o, tensors, self.channel_axis, products
+            )
+        if tensors.is_hybrid:
+            return self.hybrid.why_not(tensors, self.channel_axis)
+        return why_not_floats(*tensors)
+
+    def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+        x, w = inputs[:2]
+        tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+        c = self.geometry(o, x.shape, w.shape)
+        if 0 in (x.shape[0], *c.out):
+            return nothing(outputs)
+        if tensors.is_integer:
+            return quantized_convolution.lower(context, c, self.spatial_io, o, tensors)
+        if tensors.is_hybrid:
+            asymmetric = hybrid_convolution.is_asymmetric(self.hybrid, tensors, c.groups)
+            return hybrid_convolution.lower(
+                context, c, self.spatial_io, o, tensors, asymmetric=asymmetric
+            )
+        return self._lower_floats(context, c, o, tensors)
+
+    def _lower_floats(
+        self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
+    ) -> Function:
+        arithmetic = Arithmetic.of(context, tensors.x, tensors.w)
+        layout, run = way(context.platform, c)
+
+        def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+            y = run(arithmetic, c, x.astype(arithmetic.operand), w)  # [N, *out, O]
+            return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
+
+        def prepare(w: Any) -> Any:
+            return layout(c, self.spatial_io(w)).astype(arithmetic.operand)
+
+        return Lowered(convolution, {1: prepare})
 
 
 def _why_not_shapes(
@@ -135,37 +194,26 @@ def _from_dhwio(w: Any) -> Any:
     return w
 
 
-def _lower(geometry: _Geometry, spatial_io: Prepare) -> Lower:
-    def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
-        x, w = inputs[:2]
-        c = geometry(o, x.shape, w.shape)
-        if 0 in (x.shape[0], *c.out):
-            return nothing(outputs)
-        arithmetic = Arithmetic.of(context, x, w)
-        layout, run = way(context.platform, c)
-
-        def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
-            y = run(arithmetic, c, x.astype(arithmetic.operand), w)  # [N, *out, O]
-            return (finish(y, bias, o.fused_activation_function, outputs[0].dtype),)
-
-        return Lowered(
-            convolution, {1: lambda w: layout(c, spatial_io(w)).astype(arithmetic.operand)}
-        )
-
-    return lower
-
-
-CONV_2D = OpRule(
-    "CONV_2D", Conv2DOptions, 8, _why_not(_conv_2d, 4), _lower(_conv_2d, _from_ohwi), arity=2
+_CONV_2D = _Family(
+    4, _conv_2d, _from_ohwi, 0, quantized_convolution.CONV_2D, hybrid_convolution.CONV_2D
 )
+_DEPTHWISE = _Family(
+    4,
+    _depthwise,
+    _from_1hwo,
+    3,
+    quantized_convolution.DEPTHWISE_CONV_2D,
+    hybrid_convolution.DEPTHWISE_CONV_2D,
+)
+_CONV_3D = _Family(5, _conv_3d, _from_dhwio, 4, quantized_convolution.NONE, hybrid_convolution.NONE)
+
+CONV_2D = OpRule("CONV_2D", Conv2DOptions, 8, _CONV_2D.why_not, _CONV_2D.lower, arity=2)
 DEPTHWISE_CONV_2D = OpRule(
     "DEPTHWISE_CONV_2D",
     DepthwiseConv2DOptions,
     7,
-    _why_not(_depthwise, 4),
-    _lower(_depthwise, _from_1hwo),
+    _DEPTHWISE.why_not,
+    _DEPTHWISE.lower,
     arity=2,
 )
-CONV_3D = OpRule(
-    "CONV_3D", Conv3DOptions, 1, _why_not(_conv_3d, 5), _lower(_conv_3d, _from_dhwio), arity=2
-)
+CONV_3D = OpRule("CONV_3D", Conv3DOptions, 1, _CONV_3D.why_not, _CONV_3D.lower, arity=2)

@@ -1,8 +1,9 @@
-"""The geometry of a convolution, and ways to run it once its filter is laid out as [*spatial, I, O].
+"""The geometry of a convolution, and the ways to run it.
 
-I is the input channels of one group. A GPU and a TPU run XLA's convolution. XLA's CPU backend has a
-good one for deep sums only, so the CPU has other ways (`way`): the choice and its limits were
-measured, layer by layer, on the shapes of MobileNet, ResNet and ResNeXt.
+The filter is laid out as [*spatial, I, O] first, I being the input channels of one group. For
+floats a GPU and a TPU run XLA's convolution. XLA's CPU backend has a good one for deep sums only,
+so the CPU has other ways, and so have integers everywhere: the choices and their limits were
+measured on a CPU, layer by layer, on the shapes of MobileNet, ResNet and ResNeXt.
 """
 
 import dataclasses
@@ -74,7 +75,7 @@ Run = Callable[[Arithmetic, Convolution, Any, Any], jax.Array]
 
 
 def way(platform: str, c: Convolution) -> tuple[Layout, Run]:
-    """How to run a convolution on this platform: a filter layout, and what reads it."""
+    """How to run a convolution of floats: a filter layout, and what reads it."""
     if platform != "cpu":
         return as_stored, xla
     if c.groups > 1:
@@ -84,18 +85,36 @@ def way(platform: str, c: Convolution) -> tuple[Layout, Run]:
     narrow = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
     if c.products > _SHALLOW or c.units > narrow:
         return as_stored, xla
-    if c.products <= _TAPS and c.is_padded:
-        return by_tap, tap_sum
-    return by_group, grouped_dot
+    return (by_tap, tap_sum) if _is_few(c) else (by_group, grouped_dot)
 
 
 def _grouped_way(c: Convolution) -> tuple[Layout, Run]:
-    few = c.products <= _GROUPED_TAPS and c.is_padded
-    if few or (c.depth == 1 and c.products <= _DEPTHWISE_TAPS):
+    if _is_few(c) or _is_depthwise(c):
         return by_tap, tap_sum
     if c.depth >= _DEEP_GROUP and c.groups <= _FEW_GROUPS:
         return as_stored, _group_by_group
     return by_group, grouped_dot
+
+
+def integer_way(platform: str, c: Convolution) -> tuple[Layout, Run]:
+    """The same for int8, summed in int32: products of patches, or sums of taps.
+
+    They beat XLA's own convolution on a CPU, and a GPU has int8 units for matrices at any rate.
+    """
+    if c.groups == 1 and c.is_pointwise:
+        return as_matrix, dot
+    if _is_depthwise(c) or (platform == "cpu" and _is_few(c)):
+        return by_tap, tap_sum
+    return by_group, grouped_dot
+
+
+def _is_few(c: Convolution) -> bool:
+    """Whether a sum of taps beats products of patches on a CPU."""
+    return c.is_padded and c.products <= (_GROUPED_TAPS if c.groups > 1 else _TAPS)
+
+
+def _is_depthwise(c: Convolution) -> bool:
+    return c.groups > 1 and c.depth == 1 and c.products <= _DEPTHWISE_TAPS
 
 
 def as_stored(_c: Convolution, w: Any) -> Any:

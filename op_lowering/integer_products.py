@@ -1,36 +1,109 @@
 """Exact sums of products of integers: int8 times int8, added up in int32.
 
 A quantized tensor is taken apart into int8 pieces, value - zero point = sum of factor * (piece -
-zero): int8 is one piece, uint8 one that is moved by 128, int16 two, its high byte, and its low byte
-moved by 128. So every product is one that devices have units for, and nothing is rounded. Zeros are
-taken out of the sums: sum (x - a)(w - b) = sum xw - b sum x - a sum (w - b).
-Sums of int32 wrap around as the kernels' do; two pieces give exact int64 sums of fewer than
-MOST_PRODUCTS products.
+zero): int8 is one piece; uint8 is one, moved by 128; int16 is two, its high byte, and its low byte
+moved by 128. So every product is one that devices have units for, and nothing is rounded. Zeros
+are taken out of the sums afterwards: sum (x - a)(w - b) = sum xw - b sum x - a sum (w - b).
+A sum of int32 wraps around as the kernels' do. Of two pieces, int64 sums of fewer than
+MOST_PRODUCTS products are exact.
 """
 
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.convolution_ways import (
-    Convolution,
-    Layout,
-    Run,
-    as_matrix,
-    by_group,
-    dot,
-    few_products,
-    grouped_dot,
-    is_tap_sum,
-    by_tap,
-    tap_sum,
-)
-from jaxdelegate.op_lowering.products import Arithmetic
+MOST_PRODUCTS = 1 << 17  # of two int8 each: int32 holds their sum
+
+Zero = int | jax.Array  # an array broadcasts with the values
+
+
+def to_int8(q: Any) -> Any:
+    """Stored integers as int8, in array methods only: uint8 moves by 128, int16 stays as it is."""
+    dtype = np.dtype(q.dtype)
+    if dtype == np.int16:
+        return q
+    return (q.astype(np.int16) - 128).astype(np.int8) if dtype == np.uint8 else q.astype(np.int8)
+
+
+def moved(zero_point: int, dtype: np.dtype) -> int:
+    """The zero point of what `to_int8` makes of a dtype."""
+    return zero_point - 128 if dtype == np.uint8 else zero_point
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """factor * (values - zero), with values of int8."""
+
+    values: jax.Array
+    zero: Zero
+    factor: int = 1
+
+
+def pieces(q: Any, zero_point: Zero) -> tuple[Piece, ...]:
+    """int8 or int16 integers less their zero point, as a sum of pieces."""
+    if q.dtype != np.int16:
+        return (Piece(q, zero_point),)
+    low = ((q & 255) - 128).astype(np.int8)
+    return Piece((q >> 8).astype(np.int8), 0, 256), Piece(low, zero_point - 128)
+
+
+def add_up(terms: Iterable[tuple[int, jax.Array]]) -> jax.Array:
+    """The sum of factor * int32: int32 for one term, int64 for several."""
+    weighted = list(terms)
+    if len(weighted) == 1:
+        return weighted[0][1]
+    return functools.reduce(operator.add, (y.astype(np.int64) * f for f, y in weighted))
+
+
+def matrix_product(
+    x: tuple[Piece, ...],
+    w: tuple[Piece, ...],
+    axes: tuple[int, int] = (-1, -1),
+    w_sums: np.ndarray | None = None,
+) -> jax.Array:
+    """Products of matrices, batch by batch.
+
+    Args:
+        x: [*B, M, K], or [*B, K, M].
+        w: [*B, N, K], or [*B, K, N].
+        axes: where K is, in x and in w: -1 or -2.
+        w_sums: int32 [*B, N], sums of w - zero over K, if they are known beforehand; `w` is one
+            piece then.
+
+    Returns:
+        [*B, M, N], int32 or int64.
+    """
+    return add_up((a.factor * b.factor, _product(a, b, axes, w_sums)) for a in x for b in w)
+
+
+def _product(
+    x: Piece, w: Piece, axes: tuple[int, int], w_sums: np.ndarray | jax.Array | None
+) -> jax.Array:
+    rank, depth = x.values.ndim, x.values.shape[axes[0]]
+    batch = tuple(range(rank - 2))
+    contract = (rank + axes[0],), (rank + axes[1],)
+    total = lax.dot_general(
+        x.values, w.values, (contract, (batch, batch)), preferred_element_type=np.int32
+    )
+    if _may_shift(w.zero):
+        total = total - w.zero * jnp.expand_dims(_sums(x.values, axes[0]), -1)
+    if _may_shift(x.zero):
+        if w_sums is None:
+            w_sums = _sums(w.values, axes[1]) - depth * w.zero
+        total = total - x.zero * jnp.expand_dims(jnp.asarray(w_sums), -2)
+    return total
+
+
+def _may_shift(zero: Zero) -> bool:
+    return isinstance(zero, jax.Array) or zero != 0
+
+
+def _sums(values: jax.Array, axis: int) -> jax.Array:
+    return jnp.sum(values, axis, dtype=np.int32)

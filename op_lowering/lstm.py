@@ -1,16 +1,20 @@
 """LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxdelegate.op_lowering import quantized_lstm
+from jaxdelegate.op_lowering.hybrid_recurrent import operands
 from jaxdelegate.op_lowering.lstm_cell import (
     BACKWARD,
     CELL,
     FORWARD,
     read,
     sweep,
+    weights_of,
     why_not_cell,
     why_not_parameters,
 )
@@ -30,6 +34,7 @@ from jaxdelegate.op_lowering.recurrent import (
     why_not_aux,
     why_not_counts,
     why_not_floats,
+    why_not_operands,
     why_not_rank,
     why_not_shape,
     why_not_states,
@@ -51,15 +56,17 @@ _BASIC_HIDDEN, _BASIC_STATE = 1, 4  # the basic kernel's previous output and cel
 
 
 def _why_not_full(
-    _context: LoweringContext,
+    context: LoweringContext,
     o: LSTMOptions | UnidirectionalSequenceLSTMOptions,
     inputs: Specs,
     outputs: Specs,
 ) -> str | None:
+    if inputs[0].is_quantized:
+        return quantized_lstm.why_not(context, o, inputs, outputs)
     x, sequence = inputs[0], isinstance(o, UnidirectionalSequenceLSTMOptions)
     reason = first_reason(
         why_not_counts(inputs, _FULL_INPUTS, outputs, 1),
-        why_not_floats(inputs, outputs),
+        why_not_operands(inputs, outputs, weights_of(CELL, inputs)),
         why_not_states(o, inputs, CELL.hidden, CELL.state),
         why_not_rank(x, 3 if sequence else 2),
         why_not_parameters(o),
@@ -73,8 +80,12 @@ def _why_not_full(
 def _lower_full(
     context: LoweringContext, o: LSTMOptions, inputs: Specs, outputs: Specs
 ) -> Function:
+    if inputs[0].is_quantized:
+        return quantized_lstm.lower(context, o, inputs, outputs)
+    prepared = operands(o, inputs)
+
     def lstm(*arrays: Any) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_output]
-        y, h, c = sweep(context, o, read(CELL, arrays), arrays[0][None])
+        y, h, c = sweep(context, o, read(CELL, prepared(arrays)), arrays[0][None])
         return results(outputs, [y[0]], inputs[CELL.hidden : CELL.state + 1], [h, c])
 
     return lstm
@@ -83,9 +94,13 @@ def _lower_full(
 def _lower_unidirectional(
     context: LoweringContext, o: UnidirectionalSequenceLSTMOptions, inputs: Specs, outputs: Specs
 ) -> Function:
+    if inputs[0].is_quantized:
+        return quantized_lstm.lower(context, o, inputs, outputs)
+    prepared = operands(o, inputs)
+
     def unidirectional_sequence_lstm(*arrays: Any) -> tuple[jax.Array, ...]:
         x = steps(arrays[0], time_major=o.time_major)
-        y, h, c = sweep(context, o, read(CELL, arrays), x)
+        y, h, c = sweep(context, o, read(CELL, prepared(arrays)), x)
         y = steps(y, time_major=o.time_major)
         return results(outputs, [y], inputs[CELL.hidden : CELL.state + 1], [h, c])
 
@@ -97,9 +112,10 @@ def _why_not_bidirectional(
 ) -> str | None:
     x, aux = inputs[0], optional(inputs, _AUX_INPUT)
     at = range(FORWARD.hidden, BACKWARD.state + 1)
+    weights = weights_of(FORWARD, inputs) | weights_of(BACKWARD, inputs)
     reason = first_reason(
         why_not_counts(inputs, _BIDIRECTIONAL_INPUTS, outputs, 1 if o.merge_outputs else 2),
-        why_not_floats(inputs, outputs),
+        why_not_operands(inputs, outputs, weights),
         why_not_states(o, inputs, *at),
         why_not_rank(x, 3),
         why_not_parameters(o),
@@ -121,15 +137,16 @@ def _lower_bidirectional(
 
     An auxiliary input without weights replaces the input of the backward direction.
     """
-    has_weights = inputs[FORWARD.forget.aux] is not None
+    has_weights, prepared = inputs[FORWARD.forget.aux] is not None, operands(o, inputs)
 
     def bidirectional_sequence_lstm(*arrays: Any) -> tuple[jax.Array, ...]:
         x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
         instead = aux is not None and not has_weights
         shared = aux if has_weights else None
-        forward, *states = sweep(context, o, read(FORWARD, arrays), x, shared)
+        there, back = (read(at, prepared(arrays)) for at in (FORWARD, BACKWARD))
+        forward, *states = sweep(context, o, there, x, shared)
         backward, *states_back = sweep(
-            context, o, read(BACKWARD, arrays), aux if instead else x, shared, reverse=True
+            context, o, back, aux if instead else x, shared, reverse=True
         )
         ys = both_ways(forward, backward, merge=o.merge_outputs)
         ys = tuple(steps(y, time_major=o.time_major) for y in ys)
@@ -147,7 +164,9 @@ def _why_not_basic(
     x, hidden, w, bias, state = inputs
     reason = first_reason(
         why_not_counts(inputs, (5,), outputs, 4),
-        why_not_floats(inputs, outputs),
+        quantized_lstm.why_not_basic(inputs, outputs)
+        if x.is_quantized
+        else why_not_floats(inputs, outputs),
         why_not_states(o, inputs, *_basic_states(inputs)),
         why_not_rank(x, 2),
         why_not_rank(state, 2),
@@ -175,22 +194,32 @@ def _lower_basic(
     The kernel also writes the new ones over them; that lasts where they are variable tensors.
     """
     kept = _basic_states(inputs)
+    step = quantized_lstm.basic_step(inputs) if inputs[0].is_quantized else _basic_step(context)
 
     def lstm(
         x: jax.Array, h: jax.Array, w: jax.Array, bias: jax.Array, c: jax.Array
     ) -> tuple[jax.Array, ...]:
         joined = jnp.concatenate([x, h], 1)
-        totals = matmul(context, joined, w)
-        totals += along_rows(bias, totals)
-        take, new, forget, output = jnp.split(totals, 4, 1)
-        c = jax.nn.sigmoid(take) * jnp.tanh(new) + jax.nn.sigmoid(forget) * c.astype(totals.dtype)
-        h = jax.nn.sigmoid(output) * jnp.tanh(c)
+        totals, h, c = step(joined, w, bias, c)
         states = {_BASIC_HIDDEN: h, _BASIC_STATE: c}
         return results(
             outputs, [h, c, joined, totals], [inputs[i] for i in kept], [states[i] for i in kept]
         )
 
     return lstm
+
+
+def _basic_step(context: LoweringContext) -> Callable[..., tuple[jax.Array, ...]]:
+    def step(
+        joined: jax.Array, w: jax.Array, bias: jax.Array, c: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        totals = matmul(context, joined, w)
+        totals += along_rows(bias, totals)
+        take, new, forget, output = jnp.split(totals, 4, 1)
+        c = jax.nn.sigmoid(take) * jnp.tanh(new) + jax.nn.sigmoid(forget) * c.astype(totals.dtype)
+        return totals, jax.nn.sigmoid(output) * jnp.tanh(c), c
+
+    return step
 
 
 _WHY_NOT = {LSTMKernelType.FULL: _why_not_full, LSTMKernelType.BASIC: _why_not_basic}

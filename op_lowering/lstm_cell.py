@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdelegate.op_lowering.common import scalar
+from jaxdelegate.op_lowering.hybrid_recurrent import joined
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceLSTMOptions,
@@ -25,8 +26,8 @@ from jaxdelegate.op_lowering.recurrent import (
     row_length,
     why_not_shape,
 )
-from jaxdelegate.op_lowering.rule import LoweringContext, first_reason
-from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.rule import LoweringContext, first_reason, optional
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 LstmLikeOptions = LSTMOptions | UnidirectionalSequenceLSTMOptions | BidirectionalSequenceLSTMOptions
 _VARIANCE_GUARD = 1e-8  # PortableMeanStddevNormalization
@@ -117,6 +118,19 @@ def read(at: Cell[int], tensors: Sequence[Any]) -> Cell[Any]:
     )
 
 
+def weights_of(at: Cell[int], inputs: Specs) -> frozenset[int]:
+    """Positions of what hybrid kernels take in 8 bits: no biases, norms or diagonals."""
+    gates = (at.input, at.forget, at.cell, at.output)
+    several = [(gate.weights, gate.peephole, gate.aux) for gate in gates]
+    recurrent = [gate.recurrent for gate in gates if _rank(inputs, gate.recurrent) != 1]
+    return frozenset([*(i for group in several for i in group), *recurrent, at.projection]) - {-1}
+
+
+def _rank(inputs: Specs, position: int) -> int | None:
+    spec = optional(inputs, position)
+    return None if spec is None else len(spec.shape)
+
+
 def _all_or_none(what: str, *specs: TensorSpec | None) -> str | None:
     present = sum(spec is not None for spec in specs)
     return f"{what} tensors are incomplete" if 0 < present < len(specs) else None
@@ -196,21 +210,21 @@ def _normalized(x: jax.Array) -> jax.Array:
 
 
 def _finished(gate: Gate[Any], total: jax.Array, state: jax.Array) -> jax.Array:
-    """What a gate activates, from the sum over its inputs: peephole, layer norm, then the bias."""
+    """What a gate activates, from the sum over its inputs: peephole, layer norm."""
     if gate.peephole is not None:
         total += along_rows(gate.peephole, total) * state
-    if gate.norm is not None:
-        total = _normalized(total) * along_rows(gate.norm, total)
-    return total + along_rows(gate.bias, total)
+    if gate.norm is None:
+        return total
+    return _normalized(total) * along_rows(gate.norm, total) + along_rows(gate.bias, total)
 
 
 def _recurrence(
-    context: LoweringContext, weights: Sequence[jax.Array], n_time: int
+    context: LoweringContext, weights: Sequence[Any], n_time: int
 ) -> Callable[[jax.Array], list[jax.Array]]:
     """The last output's share in each gate. Several steps are worth one joined matrix."""
     if n_time > 1 and all(w.ndim == 2 for w in weights):
-        joined = jnp.concatenate(weights)
-        return lambda h: jnp.split(matmul(context, h, joined), len(weights), -1)
+        together = joined(weights)
+        return lambda h: jnp.split(matmul(context, h, together), len(weights), -1)
     return lambda h: [
         matmul(context, h, w) if w.ndim == 2 else h * along_rows(w, h) for w in weights
     ]
@@ -237,6 +251,12 @@ def _step(
     return h, c
 
 
+def _driven(context: LoweringContext, x: jax.Array, gate: Gate[Any]) -> jax.Array:
+    """The input's share in a gate, and the bias unless a layer norm comes first."""
+    total = matmul(context, x, gate.weights)
+    return total if gate.norm is not None else total + along_rows(gate.bias, total)
+
+
 def sweep(
     context: LoweringContext,
     o: LstmLikeOptions,
@@ -250,7 +270,7 @@ def sweep(
 
     As LstmStepFloat of kernels/lstm_eval.cc, but the inputs' share is one product over all time.
     """
-    driven = [matmul(context, x, gate.weights) for gate in cell.gates]
+    driven = [_driven(context, x, gate) for gate in cell.gates]
     if aux is not None:
         driven = [d + matmul(context, aux, g.aux) for d, g in zip(driven, cell.gates, strict=True)]
     recurrence = _recurrence(context, [gate.recurrent for gate in cell.gates], x.shape[0])

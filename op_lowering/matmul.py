@@ -1,4 +1,7 @@
-"""Matrix products: FULLY_CONNECTED, BATCH_MATMUL."""
+"""Matrix products: FULLY_CONNECTED, BATCH_MATMUL.
+
+Floats are computed here, quantized tensors in quantized_matmul.py and hybrid_matmul.py.
+"""
 
 import math
 from typing import Any
@@ -7,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering import hybrid_matmul, quantized_matmul
+from jaxdelegate.op_lowering.common import align_ranks, why_not_activation, why_not_broadcast
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     FullyConnectedOptions,
@@ -20,6 +24,7 @@ from jaxdelegate.op_lowering.products import (
     why_not_floats,
     why_not_fused,
 )
+from jaxdelegate.op_lowering.quantized_products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
@@ -27,7 +32,6 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
-    why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
@@ -36,15 +40,24 @@ def _why_not_fully_connected(
     _context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, w = inputs[:2]
-    bias = optional(inputs, 2)
+    tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
     default = o.weights_format is FullyConnectedOptionsWeightsFormat.DEFAULT
+    fused = o.fused_activation_function
     return first_reason(
         None if default else f"weights are stored as {o.weights_format.name}",
         f"weights {w.name!r} are sparse" if w.sparsity is not None else None,
-        why_not_floats(x, w, bias, *outputs),
-        why_not_fused(o.fused_activation_function),
-        _why_not_rows(o, x, w, bias),
-    )
+        "quant_spec is there, which is opaque" if o.quant_spec else None,
+        why_not_activation(fused) if tensors.is_hybrid else why_not_fused(fused),
+        _why_not_rows(o, x, w, tensors.bias),
+    ) or _why_not_dtypes(o, tensors)
+
+
+def _why_not_dtypes(o: FullyConnectedOptions, tensors: Tensors) -> str | None:
+    if tensors.is_integer:
+        return quantized_matmul.why_not_fully_connected(o, tensors)
+    if tensors.is_hybrid:
+        return hybrid_matmul.FULLY_CONNECTED.why_not(tensors, 0)
+    return why_not_floats(*tensors)
 
 
 def _why_not_rows(
@@ -67,6 +80,11 @@ def _lower_fully_connected(
     y, depth = outputs[0], w.shape[1]
     if 0 in y.shape or depth == 0:  # the kernel then leaves zeros, without bias
         return nothing(outputs)
+    tensors = Tensors(x, w, optional(inputs, 2), y)
+    if tensors.is_integer:
+        return quantized_matmul.lower_fully_connected(o, tensors)
+    if tensors.is_hybrid:
+        return hybrid_matmul.lower_fully_connected(o, tensors)
     arithmetic = Arithmetic.of(context, x, w)
     rows = math.prod(x.shape) // depth
     # XLA:CPU reads [units, K] faster for one row, [K, units] for more; worth laying out constants.
@@ -91,14 +109,19 @@ def _why_not_batch_matmul(
     if min(len(x.shape), len(w.shape)) < 2:
         return f"{list(x.shape)} and {list(w.shape)} must have 2 dimensions or more"
     k_x, k_w = x.shape[-2 if o.adj_x else -1], w.shape[-1 if o.adj_y else -2]
-    integers = x.dtype == np.int8 and outputs[0].dtype == np.int32
     return first_reason(
-        first_reason(why_not_dtype(x, np.int8), why_not_dtype(w, np.int8))
-        if integers
-        else why_not_floats(x, w, *outputs),
         why_not_broadcast(x.shape[:-2], w.shape[:-2]),
         None if k_x == k_w else f"rows of {k_x} values times columns of {k_w}",
-    )
+    ) or _why_not_matrices(o, Tensors(x, w, None, outputs[0]), k_x)
+
+
+def _why_not_matrices(o: BatchMatMulOptions, tensors: Tensors, depth: int) -> str | None:
+    if tensors.is_integer or quantized_matmul.is_unscaled(tensors):
+        return quantized_matmul.why_not_batch_matmul(tensors, depth)
+    if tensors.is_hybrid:
+        columns = len(tensors.w.shape) - (2 if o.adj_y else 1)
+        return hybrid_matmul.BATCH_MATMUL.why_not(tensors, columns)
+    return why_not_floats(*tensors)
 
 
 def _lower_batch_matmul(
@@ -107,11 +130,16 @@ def _lower_batch_matmul(
     """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
     x, w = inputs[:2]
     y = outputs[0]
+    tensors = Tensors(x, w, None, y)
+    if 0 in y.shape:
+        return nothing(outputs)
+    if tensors.is_integer or quantized_matmul.is_unscaled(tensors):
+        return quantized_matmul.lower_batch_matmul(o, tensors)
+    if tensors.is_hybrid:
+        return hybrid_matmul.lower_batch_matmul(o, tensors)
     if 0 in (*x.shape, *w.shape):
         return nothing(outputs)
     arithmetic = Arithmetic.of(context, x, w)
-    if x.dtype == np.int8:
-        arithmetic = Arithmetic(x.dtype, y.dtype, arithmetic.precision)
     shared = math.prod(w.shape[:-2]) == 1 and not o.adj_x
     product = _one_matrix if shared else _many_matrices
 

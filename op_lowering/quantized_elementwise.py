@@ -35,6 +35,7 @@ from jaxdelegate.quant.jax_fixed_point import (
     multiply_smaller_than_one,
     rounding_divide_by_pot,
     saturating_add,
+    saturating_left_shift,
     saturating_rounding_doubling_high_mul,
     saturating_sub,
 )
@@ -68,7 +69,7 @@ def steps_of(x: jax.Array, spec: TensorSpec) -> jax.Array:
 def requantizer(
     y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
 ) -> Callable[[jax.Array], jax.Array]:
-    """How a kernel ends: int32 accumulators -> integers of the output."""
+    """How a kernel ends: int32 or int64 accumulators -> integers of the output."""
     zero_point, dtype = zero_point_of(y), y.dtype
     bounds = activation_range(activation, quantization_of(y), dtype)
     return lambda total: requantize_accumulator(total, multiplier, shift, zero_point, bounds, dtype)
@@ -105,8 +106,11 @@ def _sum(combine: Elementwise, saturating: Elementwise, multiplier: Multiplier) 
         left_shift = 15 if y.dtype == INT16 else 20
         convert, common = _on_common_scale(inputs, left_shift)
         real = common / float(np.float32(2**left_shift) * np.float32(scale_of(y)))
-        finish = requantizer(y, *multiplier(real), o.fused_activation_function)
-        return lambda *arrays: finish(combine(*convert(*arrays)))
+        factor, shift = multiplier(real)
+        finish = requantizer(y, factor, min(shift, 0), o.fused_activation_function)
+        if shift <= 0:
+            return lambda *arrays: finish(combine(*convert(*arrays)))
+        return lambda *arrays: finish(saturating_left_shift(combine(*convert(*arrays)), shift))
 
     return build
 
@@ -128,15 +132,24 @@ def _sum_of_powers(
 
 
 def _squared_difference(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
-    """kernels/squared_difference.cc."""
+    """kernels/squared_difference.cc, which is for int8.
+
+    int16, which LiteRT's converter writes and no kernel of its takes, is the same with an int64
+    square and the multiplication that int64 accumulators have.
+    """
     (y,), left_shift = outputs, 7
     convert, common = _on_common_scale(inputs, left_shift)
     real = common * common / float(np.float32(2 ** (2 * left_shift)) * np.float32(scale_of(y)))
-    finish = requantizer(y, *quantize_multiplier_smaller_than_one(real))
+    multiplier, shift = quantize_multiplier(real)
+    if shift > (7 if y.dtype == INT16 else 0):
+        raise ValueError(f"{scale_of(y)} of {y.name!r} is too small for the inputs'")
+    finish = requantizer(y, multiplier, shift)
+    accumulator = np.dtype(np.int64 if y.dtype == INT16 else np.int32)
 
     def function(*arrays: jax.Array) -> jax.Array:
         a, b = convert(*arrays)
-        return finish((a - b) * (a - b))
+        difference = (a - b).astype(accumulator)
+        return finish(difference * difference)
 
     return function
 
@@ -171,6 +184,8 @@ def _divide(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     (a, b), (y,) = inputs, outputs
     scales = [np.float32(scale_of(spec)) for spec in (a, b, y)]
     multiplier, shift = quantize_multiplier(float(scales[0] / (scales[1] * scales[2])))
+    if shift > 31 - 8 * y.dtype.itemsize:
+        raise ValueError(f"{scale_of(y)} of {y.name!r} is too small for the inputs'")
     bounds = activation_range(o.fused_activation_function, quantization_of(y), y.dtype)
 
     def function(x1: jax.Array, x2: jax.Array) -> jax.Array:
@@ -179,7 +194,11 @@ def _divide(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
         inverse, exponent = reciprocal(jnp.abs(divisor), 31)
         headroom = count_leading_sign_bits(dividend)
         quotient = multiply_greater_than_one(*jnp.broadcast_arrays(dividend, inverse, headroom))
-        scaled = multiply_by_quantized_multiplier(quotient, multiplier, shift - exponent - headroom)
+        total_shift = shift - exponent - headroom  # C++ leaves shifts by more than 31 undefined
+        scaled = multiply_by_quantized_multiplier(
+            quotient, multiplier, jnp.maximum(total_shift, -31)
+        )
+        scaled = jnp.where(total_shift < -31, np.int32(0), scaled)
         return clamp(scaled + np.int32(zero_point_of(y)), *bounds, y.dtype)
 
     return function
@@ -290,7 +309,7 @@ def _logarithm(_o: Any, y: TensorSpec) -> RealFunction:
 _SUMMED = alike(2, INT8, UINT8, INT16)
 ADD = IntegerKernel(_SUMMED, _sum(jnp.add, saturating_add, quantize_multiplier_smaller_than_one))
 SUB = IntegerKernel(_SUMMED, _sum(jnp.subtract, saturating_sub, quantize_multiplier))
-SQUARED_DIFFERENCE = IntegerKernel(alike(2, INT8), _squared_difference)
+SQUARED_DIFFERENCE = IntegerKernel(alike(2, INT8, INT16), _squared_difference)
 MUL = IntegerKernel(_SUMMED | {(INT16, INT16, INT8), (INT16, INT16, UINT8)}, _multiply)
 DIV = IntegerKernel(_SUMMED, _divide, symmetric=False)
 EQUAL, NOT_EQUAL = _comparison(jnp.equal), _comparison(jnp.not_equal)

@@ -16,8 +16,7 @@ from jaxdelegate.op_lowering.pointwise import quantization_of, scale_of, zero_po
 from jaxdelegate.op_lowering.quantized_checks import why_not_activation_range, why_not_same
 from jaxdelegate.op_lowering.rule import why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.jax_requantize import clamp
-from jaxdelegate.quant.params import activation_range
+from jaxdelegate.quant.params import activation_range, integer_range
 
 _INTEGERS = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 _SCALE_TOLERANCE = 1e-6  # kernels/pooling.cc
@@ -55,4 +54,6 @@ def fused_activation(activation: ActivationFunctionType, y: TensorSpec) -> Calla
     if not y.is_quantized:
         return common.fused_activation(activation)
     low, high = activation_range(activation, quantization_of(y), y.dtype)
-    return lambda pooled: clamp(pooled, low, high, y.dtype)
+    if (low, high) == integer_range(y.dtype):
+        return lambda pooled: pooled
+    return lambda pooled: common.clamp(pooled, low, high)

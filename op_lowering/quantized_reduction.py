@@ -1,7 +1,7 @@
 """Integer MEAN, SUM and REDUCE_PROD. Semantics: kernels/reduce.cc, reference/reduce.h.
 
-LiteRT's reference SUM reads int8 and int16 as if they were uint8; here all dtypes are summed as it
-sums uint8. The optimized SUM works in float32 and may differ by one step.
+LiteRT's reference SUM reads int8 and int16 as if they were uint8: those two are summed as the
+optimized kernel does it, in float32 (optimized/reduce.h).
 """
 
 import dataclasses
@@ -14,16 +14,20 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.pointwise import (
+    INT8,
+    INT16,
+    UINT8,
     quantization_of,
     scale_of,
     why_not_symmetric,
     zero_point_of,
 )
 from jaxdelegate.op_lowering.quantized_checks import why_not_same
+from jaxdelegate.op_lowering.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier_64, wide
-from jaxdelegate.quant.jax_requantize import requantize_accumulator
+from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
 from jaxdelegate.quant.multiplier import quantize_multiplier
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import rescale_multiplier
@@ -31,6 +35,7 @@ from jaxdelegate.quant.requantize import rescale_multiplier
 _Axes = tuple[int, ...]
 _Integers = Callable[[jax.Array], jax.Array]
 _Build = Callable[[TensorSpec, TensorSpec, _Axes], _Integers]
+_INT32_LOW, _INT32_HIGH = np.float32(-(2.0**31)), np.float32(2.0**31 - 128)  # float32 values
 _MOST_PROD_SHIFT = 7  # of MultiplyByQuantizedMultiplier(int64), kernels/internal/common.cc
 
 
@@ -81,8 +86,28 @@ def _scaled_sum(
 
 
 def _sum(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
+    if x.dtype != UINT8:
+        return _float_sum(x, y, axes)
     multiplier, shift = rescale_multiplier(quantization_of(x), quantization_of(y))
     return _scaled_sum(x, y, axes, multiplier, shift)
+
+
+def _float_sum(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
+    with np.errstate(all="ignore"):
+        scale = np.float32(scale_of(x)) / np.float32(scale_of(y))
+        bias = np.float32(-zero_point_of(x)) * scale * np.float32(_count(x, axes))
+
+    def float_sum(q: jax.Array) -> jax.Array:
+        total = jnp.sum(q.astype(np.int32), axis=axes, dtype=np.int32)
+        steps = _round(rounded(total.astype(np.float32) * scale) + bias)
+        steps = jnp.clip(steps, _INT32_LOW, _INT32_HIGH).astype(np.int64)
+        return clamp(steps + zero_point_of(y), *integer_range(y.dtype), y.dtype)
+
+    return float_sum
+
+
+def _round(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
 
 
 def _mean(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
@@ -129,7 +154,7 @@ def _prod(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
     return prod
 
 
-_SUMMED = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
+_SUMMED = frozenset([INT8, UINT8, INT16])
 MEAN = IntegerReduction(_SUMMED, _mean)
 SUM = IntegerReduction(_SUMMED, _sum)
-REDUCE_PROD = IntegerReduction(_SUMMED - {np.dtype(np.uint8)}, _prod, _why_not_prod)
+REDUCE_PROD = IntegerReduction(_SUMMED - {UINT8}, _prod, _why_not_prod)

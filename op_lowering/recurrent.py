@@ -4,15 +4,23 @@ Variable tensors come in as arrays, and their new values leave behind the output
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdelegate.op_lowering import quantized_recurrent
 from jaxdelegate.op_lowering.common import scalar
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.hybrid_recurrent import (
+    Matrix,
+    is_hybrid,
+    operands,
+    why_not_activation,
+    why_not_weights,
+)
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceRNNOptions,
@@ -55,8 +63,10 @@ ACTIVATIONS: dict[Act, Activate] = {
 }
 
 
-def matmul(context: LoweringContext, x: jax.Array, w: jax.Array) -> jax.Array:
+def matmul(context: LoweringContext, x: jax.Array, w: jax.Array | Matrix) -> jax.Array:
     """[..., n_in] times the transpose of [n_out, n_in], in the accumulator's dtype."""
+    if isinstance(w, Matrix):
+        return w.product(x)
     return lax.dot_general(
         x.astype(w.dtype),
         w,
@@ -125,6 +135,17 @@ def why_not_floats(inputs: Specs, outputs: Specs) -> str | None:
     return first_reason(sparse, why_not_dtype(inputs[0], FLOATS), *others)
 
 
+def why_not_operands(inputs: Specs, outputs: Specs, weights: Collection[int]) -> str | None:
+    """A sentence unless all is float, or the weights are 8-bit and all else is float32."""
+    if not is_hybrid(inputs, weights):
+        return why_not_floats(inputs, outputs)
+    others = [spec for i, spec in enumerate(inputs) if spec is not None and i not in weights]
+    return first_reason(
+        why_not_weights([spec for i, spec in enumerate(inputs) if i in weights]),
+        *(why_not_activation(spec) for spec in (*others, *outputs)),
+    )
+
+
 def why_not_states(options: Options, inputs: Specs, *states: int) -> str | None:
     """A sentence if the inputs at `states`, and they alone, are not variable tensors."""
     variables = set(variable_inputs(options, inputs))
@@ -174,6 +195,8 @@ _CELL = RnnCell[int](weights=1, recurrent=2, bias=3, state=4, aux=-1)
 _FORWARD = RnnCell[int](weights=1, recurrent=2, bias=3, state=4, aux=10)
 _BACKWARD = RnnCell[int](weights=5, recurrent=6, bias=7, state=8, aux=11)
 _AUX_INPUT = 9
+_CELL_WEIGHTS = (1, 2)
+_BOTH_WEIGHTS = (1, 2, 5, 6, 10, 11)
 
 
 def _read(at: RnnCell[int], tensors: Sequence[Any]) -> RnnCell[Any]:
@@ -201,7 +224,7 @@ def _why_not_rnn(
     sequence = isinstance(o, SequenceRNNOptions)
     reason = first_reason(
         why_not_counts(inputs, (5,), outputs, 1),
-        why_not_floats(inputs, outputs),
+        why_not_operands(inputs, outputs, _CELL_WEIGHTS),
         why_not_states(o, inputs, _CELL.state),
         why_not_rank(x, 3 if sequence else 2),
     )
@@ -223,9 +246,9 @@ def _sweep(
     As RnnBatchStep of kernels/internal/kernel_utils.cc, step by step.
     """
     driven = matmul(context, x, cell.weights)
+    driven += along_rows(cell.bias, driven)
     if aux is not None:
         driven += matmul(context, aux, cell.aux)
-    driven += along_rows(cell.bias, driven)
 
     def step(h: jax.Array, driven_now: jax.Array) -> tuple[jax.Array, jax.Array]:
         h = activate(driven_now + matmul(context, h, cell.recurrent))
@@ -236,10 +259,10 @@ def _sweep(
 
 
 def _lower_rnn(context: LoweringContext, o: RNNOptions, inputs: Specs, outputs: Specs) -> Function:
-    activate = ACTIVATIONS[o.fused_activation_function]
+    activate, prepared = ACTIVATIONS[o.fused_activation_function], operands(o, inputs)
 
     def rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
-        y, state = _sweep(context, activate, _read(_CELL, arrays), arrays[0][None])
+        y, state = _sweep(context, activate, _read(_CELL, prepared(arrays)), arrays[0][None])
         return results(outputs, [y[0]], [inputs[_CELL.state]], [state])
 
     return rnn
@@ -248,11 +271,11 @@ def _lower_rnn(context: LoweringContext, o: RNNOptions, inputs: Specs, outputs: 
 def _lower_sequence(
     context: LoweringContext, o: SequenceRNNOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    activate = ACTIVATIONS[o.fused_activation_function]
+    activate, prepared = ACTIVATIONS[o.fused_activation_function], operands(o, inputs)
 
     def unidirectional_sequence_rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         x = steps(arrays[0], time_major=o.time_major)
-        y, state = _sweep(context, activate, _read(_CELL, arrays), x)
+        y, state = _sweep(context, activate, _read(_CELL, prepared(arrays)), x)
         return results(outputs, [steps(y, time_major=o.time_major)], [inputs[_CELL.state]], [state])
 
     return unidirectional_sequence_rnn
@@ -264,7 +287,7 @@ def _why_not_bidirectional(
     x, aux = inputs[0], optional(inputs, _AUX_INPUT)
     reason = first_reason(
         why_not_counts(inputs, (12,), outputs, 1 if o.merge_outputs else 2),
-        why_not_floats(inputs, outputs),
+        why_not_operands(inputs, outputs, _BOTH_WEIGHTS),
         why_not_states(o, inputs, _FORWARD.state, _BACKWARD.state),
         why_not_rank(x, 3),
     )
@@ -285,25 +308,37 @@ def _lower_bidirectional(
 
     An auxiliary input without weights replaces the input of the backward direction, but only where
     time is the major axis: batch major, the kernel reads the input both ways.
+    In that order the hybrid kernel sweeps as many times as there are steps, over the same states.
     """
-    activate = ACTIVATIONS[o.fused_activation_function]
+    activate, prepared = ACTIVATIONS[o.fused_activation_function], operands(o, inputs)
     has_weights = inputs[_FORWARD.aux] is not None
     states = inputs[_FORWARD.state], inputs[_BACKWARD.state]
+    repeats = o.time_major and is_hybrid(inputs, _BOTH_WEIGHTS)
+    n_before = max(inputs[0].shape[0] - 1, 0) if repeats else 0
 
     def bidirectional_sequence_rnn(*arrays: Any) -> tuple[jax.Array, ...]:
         x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
         instead = aux is not None and not has_weights and o.time_major
         shared = aux if has_weights else None
-        forward, h = _sweep(context, activate, _read(_FORWARD, arrays), x, shared)
-        backward, h_back = _sweep(
-            context,
-            activate,
-            _read(_BACKWARD, arrays),
-            aux if instead else x,
-            shared,
-            reverse=True,
-        )
-        ys = both_ways(forward, backward, merge=o.merge_outputs)
+        forward, backward = (_read(at, prepared(arrays)) for at in (_FORWARD, _BACKWARD))
+
+        def sweeps(h: jax.Array, h_back: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
+            there, back = (
+                dataclasses.replace(cell, state=state)
+                for cell, state in ((forward, h), (backward, h_back))
+            )
+            return (
+                _sweep(context, activate, there, x, shared),
+                _sweep(context, activate, back, aux if instead else x, shared, reverse=True),
+            )
+
+        h, h_back = forward.state, backward.state
+        if n_before:
+            h, h_back = lax.fori_loop(
+                0, n_before, lambda _, now: tuple(state for _, state in sweeps(*now)), (h, h_back)
+            )
+        (y, h), (y_back, h_back) = sweeps(h, h_back)
+        ys = both_ways(y, y_back, merge=o.merge_outputs)
         ys = tuple(steps(y, time_major=o.time_major) for y in ys)
         return results(outputs, ys, states, (h, h_back))
 
@@ -311,6 +346,8 @@ def _lower_bidirectional(
 
 
 _SVDF_STATE = 4
+_SVDF_WEIGHTS = (1, 2)
+_SVDF_TIME = 2  # weights over time
 
 
 def _why_not_svdf(
@@ -318,7 +355,9 @@ def _why_not_svdf(
 ) -> str | None:
     reason = first_reason(
         why_not_counts(inputs, (5,), outputs, 1),
-        why_not_floats(inputs, outputs),
+        quantized_recurrent.why_not_svdf(o, inputs, outputs)
+        if inputs[0].is_quantized
+        else why_not_operands(inputs, outputs, _SVDF_WEIGHTS),
         why_not_states(o, inputs, _SVDF_STATE),
         *(why_not_rank(spec, 2) for spec in inputs[:3]),
     )
@@ -341,12 +380,14 @@ def _lower_svdf(
     context: LoweringContext, o: SVDFOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     """As kernels/internal/reference/svdf.h: a filter weighs the activations it remembers."""
-    n_filters, n_memory = inputs[2].shape
+    if inputs[0].is_quantized:
+        return _lower_integer_svdf(o, inputs, outputs)
+    n_filters, n_memory = inputs[_SVDF_TIME].shape
     activate = ACTIVATIONS[o.fused_activation_function]
+    prepared = operands(o, inputs, dequantized=[_SVDF_TIME])
 
-    def svdf(
-        x: jax.Array, feature: jax.Array, time: jax.Array, bias: jax.Array | None, state: jax.Array
-    ) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
+    def svdf(*arrays: Any) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
+        x, feature, time, bias, state = prepared(arrays)
         now = matmul(context, x, feature)
         memory = state.astype(now.dtype).reshape(x.shape[0], n_filters, n_memory)
         memory = jnp.concatenate([memory[:, :, 1:], now[:, :, None]], 2)
@@ -354,6 +395,16 @@ def _lower_svdf(
         y = jnp.sum(filtered.reshape(x.shape[0], n_filters // o.rank, o.rank), 2)
         y = y if bias is None else y + along_rows(bias, y)
         return results(outputs, [activate(y)], [inputs[_SVDF_STATE]], [memory])
+
+    return svdf
+
+
+def _lower_integer_svdf(o: SVDFOptions, inputs: Specs, outputs: Specs) -> Function:
+    step = quantized_recurrent.svdf_step(o, inputs, outputs)
+
+    def svdf(*arrays: Any) -> tuple[jax.Array, ...]:
+        y, memory = step(*arrays)
+        return results(outputs, [y], [inputs[_SVDF_STATE]], [memory])
 
     return svdf
 

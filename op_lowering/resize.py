@@ -12,6 +12,7 @@ from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.movement import why_not_moved
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions, ResizeNearestNeighborOptions
 from jaxdelegate.op_lowering.pointwise import why_not_stored
+from jaxdelegate.op_lowering.rounding import rounded
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -123,10 +124,13 @@ def _resize_bytes(rows: _Taps, columns: _Taps) -> Function:
     """Computed in float32, term by term in the kernel's order, and rounded half up."""
     v, u = _along(rows[2], 1), _along(columns[2], 2)
 
+    def weighed(corner: jax.Array, by_row: np.ndarray, by_column: np.ndarray) -> jax.Array:
+        return rounded(rounded(corner * by_row) * by_column)
+
     def resize_bilinear(x: jax.Array, _size: jax.Array) -> tuple[jax.Array]:
         a, b, c, d = _corners(x.astype(np.float32), rows, columns)
-        left = a * (1 - v) * (1 - u) + b * v * (1 - u)
-        return ((left + c * (1 - v) * u + d * v * u + 0.5).astype(x.dtype),)
+        left = weighed(a, 1 - v, 1 - u) + weighed(b, v, 1 - u)
+        return ((left + weighed(c, 1 - v, u) + weighed(d, v, u) + 0.5).astype(x.dtype),)
 
     return resize_bilinear
 

@@ -14,6 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering import (
+    hybrid_convolution,
+    quantized_convolution,
+    quantized_products,
+)
+from jaxdelegate.op_lowering.hybrid_products import Hybrid
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv3DOptions,
@@ -28,48 +34,20 @@ from jaxdelegate.op_lowering.products import (
     why_not_floats,
     why_not_fused,
 )
+from jaxdelegate.op_lowering.quantized_products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
-    Lower,
     Lowered,
     LoweringContext,
     OpRule,
     Prepare,
-    WhyNot,
     first_reason,
     optional,
     why_not_const,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.window import Window, Windows, why_not_windows
-
-
-@dataclasses.dataclass(frozen=True)
-class _Spread:
-    """One spatial dimension: where each input value is spread over the output."""
-
-    n_in: int
-    n_out: int
-    size: int
-    stride: int
-    before: int  # how far the first window begins ahead of the output
-    dilation: int = 1
-
-    @property
-    def pads(self) -> tuple[int, int]:
-        """Padding of the dilated input, so that a plain convolution yields n_out values."""
-        reach = (self.size - 1) * self.dilation
-        low = reach - self.before
-        return low, self.n_out + reach - low - ((self.n_in - 1) * self.stride + 1)
-
-    @property
-    def crop(self) -> tuple[int, int, int]:
-        """lax.pad's edges from strides laid side by side to the output."""
-        return -self.before, self.n_out + self.before - self.n_in * self.stride, 0
-
-
-_Spreads = tuple[_Spread, ...]
+from jaxdelegate.op_lowering.window import Spread, Spreads, Window, Windows, why_not_windows
 
 
 def _why_not_shapes(
@@ -100,7 +78,7 @@ def _why_not_output(windows: Windows, x: Shape, out: Shape, units: int) -> str |
 
 def _transposed(
     context: LoweringContext,
-    spreads: _Spreads,
+    spreads: Spreads,
     activation: Act,
     inputs: tuple[TensorSpec, TensorSpec],
     outputs: Specs,
@@ -123,7 +101,7 @@ def _mirrored(w: Any) -> Any:
     return w[(slice(None, None, -1),) * (w.ndim - 2)]
 
 
-def _xla(a: Arithmetic, spreads: _Spreads, x: Any, w: Any) -> jax.Array:
+def _xla(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
     return a.convolution(
         x,
         w,
@@ -139,7 +117,7 @@ def _by_pixel(w: Any) -> Any:
     return w.transpose(w.ndim - 2, *axes, w.ndim - 1)  # [I, *spatial, O]
 
 
-def _side_by_side(a: Arithmetic, spreads: _Spreads, x: Any, w: Any) -> jax.Array:
+def _side_by_side(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
     """Windows that do not overlap: one matrix product yields every pixel's patch of the output."""
     rank, units = len(spreads), w.shape[-1]
     y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
@@ -153,9 +131,9 @@ def _side_by_side(a: Arithmetic, spreads: _Spreads, x: Any, w: Any) -> jax.Array
     return lax.pad(y, zero, [(0, 0, 0), *(s.crop for s in spreads), (0, 0, 0)])
 
 
-def _spread(n_in: int, w: Window) -> _Spread:
+def _spread(n_in: int, w: Window) -> Spread:
     """From the window that slides over the output."""
-    return _Spread(n_in, w.n_in, w.size, w.stride, w.pads[0], w.dilation)
+    return Spread(n_in, w.n_in, w.size, w.stride, w.pads[0], w.dilation)
 
 
 # TRANSPOSE_CONV and CONV_3D_TRANSPOSE: inputs are (output shape, filter, x, bias).
@@ -182,64 +160,97 @@ def _asked(shape: TensorSpec) -> Shape:
     return tuple(int(n) for n in np.asarray(shape.const).ravel())
 
 
-def _why_not_asked(geometry: _Geometry, order: tuple[int, ...]) -> WhyNot:
-    rank = len(order)
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """An operator that is told the shape of its output.
 
-    def why_not(_context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
-        shape, w, x = inputs[:3]
-        bias = optional(inputs, 3)
+    `order`: the axes of the file's filter, in the order of [*spatial, I, O].
+    """
+
+    geometry: _Geometry
+    order: tuple[int, ...]
+    kernels: quantized_products.Kernels
+    hybrid: Hybrid
+
+    def why_not(
+        self, _context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+    ) -> str | None:
+        tensors = self._tensors(inputs, outputs)
         reason = first_reason(
-            why_not_const(shape),
-            why_not_dtype(shape, np.int32),
-            why_not_floats(x, w, bias, *outputs),
+            why_not_const(inputs[0]),
+            why_not_dtype(inputs[0], np.int32),
             why_not_fused(o.fused_activation_function),
-            None if shape.shape == (rank,) else f"{shape.name!r} must hold {rank} values",
+        ) or self._why_not_shapes(o, inputs[0], tensors)
+        if reason is not None:
+            return reason
+        channel_axis = self.order[-1]
+        if tensors.is_integer:
+            depth = tensors.x.shape[-1]
+            return quantized_convolution.why_not(self.kernels, o, tensors, channel_axis, depth)
+        if tensors.is_hybrid:
+            return self.hybrid.why_not(tensors, channel_axis)
+        return why_not_floats(*tensors)
+
+    def _why_not_shapes(self, o: Any, shape: TensorSpec, tensors: Tensors) -> str | None:
+        rank, w = len(self.order), tensors.w.shape
+        if shape.shape != (rank,):
+            return f"{shape.name!r} must hold {rank} values"
+        if len(w) != rank:
+            return f"filter {list(w)} must have {rank} dimensions"
+        filter_shape = tuple(w[axis] for axis in self.order)
+        x = tensors.x
+        return _why_not_shapes(x, filter_shape, tensors.bias, rank) or _why_not_output(
+            self.geometry(o, _asked(shape), filter_shape), x.shape, _asked(shape), filter_shape[-1]
         )
-        if reason is not None or len(w.shape) != rank:
-            return reason or f"filter {list(w.shape)} must have {rank} dimensions"
-        filter_shape = tuple(w.shape[axis] for axis in order)
-        return _why_not_shapes(x, filter_shape, bias, rank) or _why_not_output(
-            geometry(o, _asked(shape), filter_shape), x.shape, _asked(shape), filter_shape[-1]
-        )
 
-    return why_not
-
-
-def _lower_asked(geometry: _Geometry, order: tuple[int, ...]) -> Lower:
-    """`order`: the axes of the file's filter, in the order of [*spatial, I, O]."""
-
-    def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
-        shape, w, x = inputs[:3]
+    def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+        shape, tensors = inputs[0], self._tensors(inputs, outputs)
         if 0 in _asked(shape):
             return nothing(outputs)
-        windows = geometry(o, _asked(shape), tuple(w.shape[axis] for axis in order))
+        x, w = tensors.x, tensors.w
+        windows = self.geometry(o, _asked(shape), tuple(w.shape[axis] for axis in self.order))
         spreads = tuple(map(_spread, x.shape[1:-1], windows))
+        if tensors.is_integer:
+            return quantized_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
+        if tensors.is_hybrid:
+            return hybrid_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
         run, layout = _transposed(context, spreads, o.fused_activation_function, (x, w), outputs)
         return Lowered(
             lambda _shape, w, x, bias=None: run(x, w, bias),
-            {1: lambda w: layout(w.transpose(order))},
+            {1: lambda w: layout(self._spatial_io(w))},
         )
 
-    return lower
+    def _spatial_io(self, w: Any) -> Any:
+        return w.transpose(self.order)
+
+    def _tensors(self, inputs: Specs, outputs: Specs) -> Tensors:
+        return Tensors(inputs[2], inputs[1], optional(inputs, 3), outputs[0])
 
 
 _OHWI = (1, 2, 3, 0)
 _DHWOI = (0, 1, 2, 4, 3)
 
+_TRANSPOSE_CONV = _Asked(
+    _windows_2d, _OHWI, quantized_convolution.TRANSPOSE_CONV, hybrid_convolution.TRANSPOSE_CONV
+)
+_CONV_3D_TRANSPOSE = _Asked(
+    _windows_3d, _DHWOI, quantized_convolution.NONE, hybrid_convolution.NONE
+)
+
 TRANSPOSE_CONV = OpRule(
     "TRANSPOSE_CONV",
     TransposeConvOptions,
     5,
-    _why_not_asked(_windows_2d, _OHWI),
-    _lower_asked(_windows_2d, _OHWI),
+    _TRANSPOSE_CONV.why_not,
+    _TRANSPOSE_CONV.lower,
     arity=3,
 )
 CONV_3D_TRANSPOSE = OpRule(
     "CONV_3D_TRANSPOSE",
     Conv3DOptions,
     1,
-    _why_not_asked(_windows_3d, _DHWOI),
-    _lower_asked(_windows_3d, _DHWOI),
+    _CONV_3D_TRANSPOSE.why_not,
+    _CONV_3D_TRANSPOSE.lower,
     arity=3,
 )
 
@@ -279,13 +290,13 @@ def _lower_bias(
     )
 
 
-def _grown(padding: Padding, n_in: int, size: int, stride: int) -> _Spread:
+def _grown(padding: Padding, n_in: int, size: int, stride: int) -> Spread:
     """MediaPipe's rule: SAME crops what a convolution over the *input* would have padded.
 
     mediapipe/util/tflite/operations/transpose_conv_bias.cc.
     """
     cropped = max(size - (n_in - 1) % stride - 1, 0) if padding is Padding.SAME else 0
-    return _Spread(n_in, (n_in - 1) * stride + size - cropped, size, stride, cropped // 2)
+    return Spread(n_in, (n_in - 1) * stride + size - cropped, size, stride, cropped // 2)
 
 
 CONVOLUTION_2D_TRANSPOSE_BIAS = OpRule(

@@ -50,6 +50,38 @@ class Window:
 Windows = tuple[Window, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """One spatial dimension of a transposed convolution: where each value lands in the output."""
+
+    n_in: int
+    n_out: int
+    size: int
+    stride: int
+    before: int  # how far the first window begins ahead of the output
+    dilation: int = 1
+
+    @property
+    def pads(self) -> tuple[int, int]:
+        """Padding of the dilated input, so that a plain convolution yields n_out values."""
+        reach = (self.size - 1) * self.dilation
+        low = reach - self.before
+        return low, self.n_out + reach - low - ((self.n_in - 1) * self.stride + 1)
+
+    @property
+    def crop(self) -> tuple[int, int, int]:
+        """lax.pad's edges from strides laid side by side to the output."""
+        return -self.before, self.n_out + self.before - self.n_in * self.stride, 0
+
+    def edges(self, tap: int) -> tuple[int, int, int]:
+        """lax.pad's edges from the input to what one tap adds to the output."""
+        low = tap * self.dilation - self.before
+        return low, self.n_out - low - ((self.n_in - 1) * self.stride + 1), self.stride - 1
+
+
+Spreads = tuple[Spread, ...]
+
+
 def why_not_windows(windows: Windows) -> str | None:
     """A sentence for windows without size, stride or dilation."""
     for w in windows:

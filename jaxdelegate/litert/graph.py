@@ -11,7 +11,7 @@ from jaxdelegate.errors import InterpreterError
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.nodes import PlanRow
 from jaxdelegate.litert.structures import Context, Tensor
-from jaxdelegate.litert.tensors import shape_of, spec_of
+from jaxdelegate.litert.tensors import is_viewable, shape_of, spec_of
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
@@ -181,11 +181,11 @@ class Graph:
         kernel = KERNELS.get(operator.name)
         if kernel is not None and kernel.initial_state is not None:
             return "its random state is inside of the interpreter"
-        inputs, outputs = gather(self.specs, operator.inputs), gather(self.specs, operator.outputs)
-        if any(spec is not None and spec.dtype in HANDLES for spec in (*inputs, *outputs)):
+        touched = [i for i in (*operator.inputs, *operator.outputs) if i >= 0]
+        if any(self.specs[i].dtype in HANDLES for i in touched):
             return "what its handle stands for is inside of the interpreter"
-        if any(spec is not None and spec.dtype.hasobject for spec in outputs):
-            return "stock interpreters give delegates no memory for strings"
+        if not all(is_viewable(self.tensors[i]) for i in operator.outputs if i >= 0):
+            return "its outputs, strings or packed integers, are not arrays in the interpreter"
         return None
 
 

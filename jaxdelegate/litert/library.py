@@ -35,9 +35,12 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Any
 
     Raises:
         ValueError: the delegate refuses its options, or cannot be loaded.
+        OSError: there is no such library.
     """
     module, colon, name = library.partition(":")
     if colon and name.isidentifier() and module.replace(".", "").isidentifier():
         return load(library, options)
+    if "/" in library and not Path(library).exists():  # else a name for the loader to look for
+        raise FileNotFoundError(f"{library}: no such library")
     stock = importlib.import_module("ai_edge_litert.interpreter")
     return stock.load_delegate(library, dict(options or {}))

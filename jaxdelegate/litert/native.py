@@ -157,10 +157,10 @@ def native_pointer(delegate: SimpleDelegate) -> int:
         InterpreterError: the stock interpreters of this process are not supported.
     """
     structures.check_host()
-    native = vars(delegate).get("_native")
-    if native is None:
-        native = vars(delegate)["_native"] = NativeDelegate(delegate)
-    return int(native.address)
+    fields = vars(delegate)
+    if "_native" not in fields:
+        fields.setdefault("_native", NativeDelegate(delegate))  # one, whichever thread comes first
+    return int(fields["_native"].address)
 
 
 def report_error(context: int, text: str) -> None:
@@ -175,12 +175,19 @@ def report_error(context: int, text: str) -> None:
 def _fail(context: int, delegate: SimpleDelegate | None, where: str, error: BaseException) -> None:
     """Tell the interpreter, and keep the text: an exception would keep its frames alive."""
     name = "delegate" if delegate is None else delegate.name
-    # Errors of ours say it all; of others the class is part of the message.
-    what = f"{error}" if isinstance(error, JaxDelegateError) else f"{type(error).__name__}: {error}"
-    text = f"{name}: {where}: {what}"
+    text = f"{name}: {where}: {_described(error)}"
     if delegate is not None:
         delegate.last_error = text
     report_error(context, text)
+
+
+def _described(error: BaseException) -> str:
+    kind = type(error).__name__
+    try:
+        # Errors of ours say it all; of others the class is part of the message.
+        return f"{error}" if isinstance(error, JaxDelegateError) else f"{kind}: {error}"
+    except Exception:  # somebody's __str__
+        return kind
 
 
 # ---- what interpreters call. Default arguments outlive this module, which shutdown empties.

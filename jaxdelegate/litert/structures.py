@@ -7,7 +7,7 @@ import ctypes
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from jaxdelegate.errors import InterpreterError
 
@@ -245,7 +245,7 @@ class Delegate(ctypes.Structure):
     )
 
 
-# What the headers come to on 64-bit Linux and macOS; Windows' context has two members more.
+# What the headers come to on 64-bit Linux and macOS; a Windows context has two members more.
 SIZES: dict[type[ctypes.Structure], int] = {
     Tensor: 112,
     Node: 80,
@@ -265,29 +265,27 @@ def check_host() -> None:
     Raises:
         InterpreterError: the machine, or an interpreter in this process, is not supported.
     """
-    check(frozenset(sys.modules.keys() & {*_HOSTS, _TOO_OLD}))
-
-
-@functools.cache
-def check(packages: Collection[str]) -> None:
     if sys.platform == "win32" or any(ctypes.sizeof(cls) != n for cls, n in SIZES.items()):
-        bits = 8 * ctypes.sizeof(_POINTER)
         raise InterpreterError(
             "Python delegates enter stock interpreters on 64-bit Linux and macOS, not on "
-            f"{sys.platform} with {bits} bits; jaxdelegate.Interpreter runs there too"
+            f"{sys.platform} with {8 * ctypes.sizeof(_POINTER)} bits; jaxdelegate.Interpreter runs "
+            "there too"
         )
-    if _TOO_OLD in packages:
+    if _TOO_OLD in sys.modules:
         raise InterpreterError(
             f"{_TOO_OLD} is built for numpy 1 and cannot live beside jax; its successor "
             "ai_edge_litert >= 1.4 has the same Interpreter, and so has jaxdelegate"
         )
-    for package in packages:
-        version, oldest = host_version(package), _HOSTS[package]
-        if tuple(map(int, version.split(".")[:2])) < oldest:
+    for package, oldest in _HOSTS.items():
+        if package in sys.modules and _numbers(host_version(package)) < oldest:
             raise InterpreterError(
-                f"{package} {version} is too old for Python delegates: {oldest[0]}.{oldest[1]} or "
-                "newer is needed, or jaxdelegate.Interpreter"
+                f"{package} {host_version(package)} is too old for Python delegates: "
+                f"{oldest[0]}.{oldest[1]} or newer is needed, or jaxdelegate.Interpreter"
             )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
 
 
 def host_version(package: str) -> str:

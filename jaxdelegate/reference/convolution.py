@@ -1,8 +1,13 @@
-"""Convolutions: kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h."""
+"""Convolutions: kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h.
+
+Quantized tensors go to quantized_convolution.py and hybrid_convolution.py.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.options import (
@@ -11,7 +16,9 @@ from jaxdelegate.op_lowering.options import (
     DepthwiseConv2DOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.reference import hybrid_convolution, quantized_convolution
 from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.quantized_convolution import Sums
 from jaxdelegate.reference.window import (
     clamp,
     image_shape,
@@ -74,14 +81,36 @@ def conv_2d(
     o: Conv2DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
     """Each group of input channels meets its own filters; `w` is [O, h, w, C / groups]."""
-    require_floats("CONV_2D", *inputs, *outputs)
+    specs = ("CONV_2D", partial(_conv_2d_sums, o), o, inputs, outputs)
+    if inputs[0].is_quantized:
+        return quantized_convolution.convolution(*specs, x, w, b)
+    if inputs[1].is_quantized:
+        return hybrid_convolution.convolution(
+            *specs,
+            x,
+            w,
+            b,
+            filters=(np.int8, np.uint8, ml_dtypes.int4),
+            symmetric=_is_symmetric(inputs),
+        )
+    return _floats(*specs, x, w, b)
+
+
+def _conv_2d_sums(o: Conv2DOptions, x: Array, w: Array) -> Array:
     groups, depth = x.shape[3] // w.shape[3], w.shape[3]
-    x, w = sums_of(x), sums_of(w).reshape(groups, -1, *w.shape[1:])  # [groups, O / groups, h, w, I]
+    w = w.reshape(groups, -1, *w.shape[1:])  # [groups, O / groups, h, w, I]
     y: Any = 0
     for (i, j), read in _taps(o, _strides_2d(o), _dilations_2d(o), x, w.shape[2:4]):
         pixels = read.reshape(-1, groups, depth).swapaxes(0, 1)  # [groups, N * H' * W', I]
         y = y + pixels @ w[:, :, i, j].swapaxes(1, 2)
-    return _finish(o, outputs, y.swapaxes(0, 1), b)
+    return np.asarray(y.swapaxes(0, 1))
+
+
+def _is_symmetric(inputs: Specs) -> bool:
+    """Whether the hybrid kernel of one scale runs: no groups, and no scale unlike the first."""
+    x, w = inputs[:2]
+    scales = w.quantization.scale if w.quantization is not None else np.ones(1)
+    return x.shape[3] == w.shape[3] and bool((scales == scales[0]).all())
 
 
 def depthwise_conv_2d(
@@ -93,25 +122,48 @@ def depthwise_conv_2d(
     b: Array | None = None,
 ) -> tuple[Array]:
     """Output channel c * multiplier + m reads input channel c; `w` is [1, h, w, C * multiplier]."""
-    require_floats("DEPTHWISE_CONV_2D", *inputs, *outputs)
+    specs = ("DEPTHWISE_CONV_2D", partial(_depthwise_sums, o), o, inputs, outputs)
+    if inputs[0].is_quantized:
+        return quantized_convolution.convolution(*specs, x, w, b)
+    if inputs[1].is_quantized:
+        return hybrid_convolution.convolution(*specs, x, w, b)
+    return _floats(*specs, x, w, b)
+
+
+def _depthwise_sums(o: DepthwiseConv2DOptions, x: Array, w: Array) -> Array:
     multiplier = w.shape[3] // x.shape[3]
-    x, w = sums_of(x), sums_of(w)
     y: Any = 0
     for (i, j), read in _taps(o, _strides_2d(o), _dilations_2d(o), x, w.shape[1:3]):
         y = y + (np.repeat(read, multiplier, -1) if multiplier > 1 else read) * w[0, i, j]
-    return _finish(o, outputs, y, b)
+    return np.asarray(y)
 
 
 def conv_3d(
     o: Conv3DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
     """A window over depth, height and width; `w` is [d, h, w, C, O]."""
-    require_floats("CONV_3D", *inputs, *outputs)
-    x, w = sums_of(x), sums_of(w)
+    return _floats("CONV_3D", partial(_conv_3d_sums, o), o, inputs, outputs, x, w, b)
+
+
+def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:
     y: Any = 0
     for place, read in _taps(o, _strides_3d(o), _dilations_3d(o), x, w.shape[:3]):
         y = y + read.reshape(-1, x.shape[4]) @ w[place]
-    return _finish(o, outputs, y, b)
+    return np.asarray(y)
+
+
+def _floats(
+    name: str,
+    sums: Sums,
+    o: Any,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None,
+) -> tuple[Array]:
+    require_floats(name, *inputs, *outputs)
+    return _finish(o, outputs, sums(sums_of(x), sums_of(w)), b)
 
 
 def _strides_2d(o: Conv2DOptions | DepthwiseConv2DOptions) -> tuple[int, ...]:

@@ -119,7 +119,7 @@ minimum = elementwise(lambda x, y: np.where(x < y, x, y), stored=_STORED)
 squared_difference = by_scale(
     elementwise(lambda x, y: (x - y) * (x - y), stored="int32"),
     quantized.squared_difference,
-    "int8",
+    "int8 int16",
 )
 atan2 = elementwise(_atan2)
 bitwise_xor = elementwise(np.bitwise_xor)

@@ -1,4 +1,7 @@
-"""Matrix products: kernels/internal/reference/fully_connected.h and batch_matmul.h."""
+"""Matrix products: kernels/internal/reference/fully_connected.h and batch_matmul.h.
+
+Quantized tensors go to quantized_matmul.py and hybrid_matmul.py.
+"""
 
 import numpy as np
 
@@ -9,6 +12,7 @@ from jaxdelegate.op_lowering.options import (
     FullyConnectedOptionsWeightsFormat,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference import hybrid_matmul, quantized_matmul
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.window import clamp, require_floats, sums_of
 
@@ -24,7 +28,7 @@ def fully_connected_shape(o: FullyConnectedOptions, inputs: Specs) -> tuple[Shap
     x, w = inputs[0].shape, inputs[1].shape
     if o.weights_format is not FullyConnectedOptionsWeightsFormat.DEFAULT:
         raise ValueError(f"FULLY_CONNECTED: weights stored as {o.weights_format.name}")
-    if o.fused_activation_function in _UNFUSED:
+    if o.fused_activation_function in _UNFUSED and not _is_hybrid(inputs):
         raise ValueError(f"FULLY_CONNECTED: a fused {o.fused_activation_function.name}")
     if len(w) != 2:
         raise ValueError(f"FULLY_CONNECTED: weights {list(w)} must have 2 dimensions")
@@ -48,16 +52,25 @@ def fully_connected(
     b: Array | None = None,
 ) -> tuple[Array]:
     """Rows of K values times weights [units, K]; values that fill no row are left out."""
-    require_floats("FULLY_CONNECTED", *inputs, *outputs)
     depth = w.shape[1]
     if depth == 0:  # fully_connected.cc clears the output then, without the bias
         return (np.zeros(outputs[0].shape, outputs[0].dtype),)
     rows = x.size // depth
-    y = sums_of(x).ravel()[: rows * depth].reshape(rows, depth) @ sums_of(w).T
+    x = x.ravel()[: rows * depth].reshape(rows, depth)
+    if inputs[0].is_quantized:
+        return quantized_matmul.fully_connected(o, inputs, outputs, x, w, b)
+    if _is_hybrid(inputs):
+        return hybrid_matmul.fully_connected(o, inputs, outputs, x, w, b)
+    require_floats("FULLY_CONNECTED", *inputs, *outputs)
+    y = sums_of(x) @ sums_of(w).T
     if b is not None:
         y = y + sums_of(b).ravel()
     y = clamp(o.fused_activation_function, y)
     return (y.reshape(outputs[0].shape).astype(outputs[0].dtype),)
+
+
+def _is_hybrid(inputs: Specs) -> bool:
+    return inputs[1].is_quantized and not inputs[0].is_quantized
 
 
 def batch_matmul_shape(o: BatchMatMulOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -79,9 +92,13 @@ def batch_matmul_shape(o: BatchMatMulOptions, inputs: Specs) -> tuple[Shape | No
 def batch_matmul(
     o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
 ) -> tuple[Array]:
-    """One matrix product for each batch; int8 times int8 gives int32 without scales."""
-    if x.dtype == np.int8 and outputs[0].dtype == np.int32 and not inputs[0].is_quantized:
+    """One matrix product for each batch; int8 times int8 may give int32, whatever the scales."""
+    if x.dtype == w.dtype == np.int8 and outputs[0].dtype == np.int32:
         x, w = x.astype(np.int32), w.astype(np.int32)
+    elif inputs[0].is_quantized:
+        return quantized_matmul.batch_matmul(o, inputs, outputs, x, w)
+    elif _is_hybrid(inputs):
+        return hybrid_matmul.batch_matmul(o, inputs, outputs, x, w)
     else:
         require_floats("BATCH_MATMUL", *inputs, *outputs)
         x, w = sums_of(x), sums_of(w)

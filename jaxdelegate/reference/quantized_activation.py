@@ -143,7 +143,7 @@ def logistic(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
 
 
 def tanh(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """tanh(x) (TanhPrepare; reference/integer_ops/tanh.h for int16).
+    """Hyperbolic tangent (TanhPrepare; reference/integer_ops/tanh.h for int16).
 
     Raises:
         ValueError: an int16 output's scale is not 2**-15.

@@ -19,6 +19,7 @@ from jaxdelegate.quant.fixed_point import (
     multiply_by_quantized_multiplier,
     rounding_divide_by_pot,
     saturating_add,
+    saturating_left_shift,
     saturating_rounding_doubling_high_mul,
     saturating_sub,
     wrap,
@@ -89,7 +90,7 @@ def require_symmetric(*specs: TensorSpec) -> None:
 def finish(
     total: Array, y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
 ) -> tuple[Array]:
-    """Scale an int32 accumulator, add the zero point, clamp."""
+    """Scale an accumulator of int32 or int64, add the zero point, clamp."""
     bounds = activation_range(activation, quantization_of(y), y.dtype)
     q = requantize_accumulator(total, multiplier, shift, zero_point_of(y), bounds, y.dtype)
     return (q,)
@@ -105,26 +106,27 @@ def clamped(total: Array, y: TensorSpec, activation: Act = Act.NONE) -> tuple[Ar
 # ---- ADD, SUB
 
 
-def _sum(combine: Callable[[Any, Any], Any], saturating: Callable[..., Array]) -> Run:
+def _sum(
+    combine: Callable[[Any, Any], Any],
+    saturating: Callable[..., Array],
+    to_multiplier: Callable[[float], tuple[int, int]],
+) -> Run:
     """The kernel of ADD or SUB (reference/{add,sub}.h, integer_ops/add.h)."""
 
     def run(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
         (y,) = outputs
         require_symmetric(*inputs, y)
         if y.dtype == np.int16 and o.pot_scale_int16:
-            logs, are_powers = zip(
-                *(checked_log2(float(scale_of(s))) for s in (*inputs, y)), strict=True
-            )
-            if all(are_powers):
-                return _sum_by_shifts(saturating, o, y, logs, a, b)
+            powers = [checked_log2(float(scale_of(spec))) for spec in (*inputs, y)]
+            if all(is_power_of_two for _, is_power_of_two in powers):
+                return _sum_by_shifts(saturating, o, y, [log for log, _ in powers], a, b)
         left_shift = 15 if y.dtype == np.int16 else 20
         (a, b), twice_larger = _rescaled(inputs, left_shift, a, b)
         real = twice_larger / float((1 << left_shift) * scale_of(y))
-        if combine is operator.sub and real > 1:
-            pair = quantize_multiplier(real)
-        else:
-            pair = quantize_multiplier_smaller_than_one(real)
-        return finish(combine(a, b), y, *pair, o.fused_activation_function)
+        multiplier, shift = to_multiplier(real)
+        # C++ leaves a shift to the left undefined here, in builds of double rounding.
+        total = saturating_left_shift(combine(a, b), max(shift, 0))
+        return finish(total, y, multiplier, min(shift, 0), o.fused_activation_function)
 
     return run
 
@@ -146,7 +148,7 @@ def _sum_by_shifts(
     saturating: Callable[..., Array],
     o: Any,
     y: TensorSpec,
-    logs: tuple[int, ...],
+    logs: list[int],
     a: Array,
     b: Array,
 ) -> tuple[Array]:
@@ -158,8 +160,8 @@ def _sum_by_shifts(
     return clamped(total.astype(np.int32), y, o.fused_activation_function)
 
 
-add = _sum(operator.add, saturating_add)
-sub = _sum(operator.sub, saturating_sub)
+add = _sum(operator.add, saturating_add, quantize_multiplier_smaller_than_one)
+sub = _sum(operator.sub, saturating_sub, quantize_multiplier)
 
 
 # ---- SQUARED_DIFFERENCE, MUL, DIV
@@ -168,16 +170,27 @@ sub = _sum(operator.sub, saturating_sub)
 def squared_difference(
     _o: object, inputs: Specs, outputs: Specs, a: Array, b: Array
 ) -> tuple[Array]:
-    """(a - b)**2 of int8 (kernels/squared_difference.cc)."""
+    """(a - b)**2 (kernels/squared_difference.cc).
+
+    LiteRT has the kernel for int8 only, its converter writes int16 too: there the square is of
+    int64, and scaled as the accumulators of int16 convolutions are.
+    """
+    (y,) = outputs
+    require_symmetric(*inputs, y)
     (a, b), twice_larger = _rescaled(inputs, 7, a, b)
-    real = twice_larger * twice_larger / float((1 << 14) * scale_of(outputs[0]))
-    difference = a - b
-    pair = quantize_multiplier_smaller_than_one(real)
-    return finish(difference * difference, outputs[0], *pair)
+    real = twice_larger * twice_larger / float((1 << 14) * scale_of(y))
+    if y.dtype != np.int16:
+        difference = a - b
+        return finish(difference * difference, y, *quantize_multiplier_smaller_than_one(real))
+    multiplier, shift = quantize_multiplier(real)
+    if shift > 7:
+        raise ValueError(f"SQUARED_DIFFERENCE: the output's scale {scale_of(y)} is too small")
+    difference = a.astype(np.int64) - b
+    return finish(difference * difference, y, multiplier, shift)
 
 
 def mul(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
-    """A * b (reference/integer_ops/mul.h)."""
+    """Product (reference/integer_ops/mul.h)."""
     (y,) = outputs
     require_symmetric(*inputs, y)
     if a.dtype == np.int16 and y.dtype.itemsize == 1:
@@ -190,14 +203,20 @@ def mul(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Arra
 
 
 def div(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
-    """A / b (reference/div.h).
+    """Quotient, by way of the divisor's reciprocal (reference/div.h).
+
+    Quotients below a quarter of the output's step are 0: there C++ shifts by more than 31 bits,
+    which it leaves undefined (LiteRT's x86-64 build gives the least or the largest output).
 
     Raises:
         ZeroDivisionError: b holds a real 0.
+        ValueError: the output's scale is too small for the inputs'.
     """
     (y,) = outputs
     real = scale_of(inputs[0]) / (scale_of(inputs[1]) * scale_of(y))
     multiplier, shift = quantize_multiplier(float(real))
+    if shift > 31 - 8 * y.dtype.itemsize:
+        raise ValueError(f"DIV: the output's scale {scale_of(y)} is too small")
     dividend, divisor = np.broadcast_arrays(centered(a, inputs[0]), centered(b, inputs[1]))
     if not np.all(divisor):
         raise ZeroDivisionError("DIV: division by zero")
@@ -205,9 +224,9 @@ def div(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Arra
     inverse, bits_over_unit = reciprocal(np.abs(divisor), 31)
     headroom = count_leading_sign_bits(dividend)
     quotient = multiply_by_quantized_multiplier(dividend, inverse, headroom)
-    scaled = multiply_by_quantized_multiplier(
-        quotient, multiplier, shift - bits_over_unit - headroom
-    )
+    total_shift = shift - bits_over_unit - headroom
+    scaled = multiply_by_quantized_multiplier(quotient, multiplier, np.maximum(total_shift, -31))
+    scaled = np.where(total_shift < -31, 0, scaled)
     return clamped(scaled, y, o.fused_activation_function)
 
 
@@ -261,13 +280,13 @@ def tabulated(x: Array, source: TensorSpec, target: TensorSpec, function: Any) -
 
 
 def exp(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """exp(x) (kernels/exp.cc)."""
+    """e**x (kernels/exp.cc)."""
     require_symmetric(*inputs, *outputs)
     return tabulated(x, inputs[0], outputs[0], lookup.exp)
 
 
 def log(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """log(x), the least output for x <= 0 (LogLUTPrepare of kernels/elementwise.cc)."""
+    """Natural log, the least output for x <= 0 (LogLUTPrepare of kernels/elementwise.cc)."""
     require_symmetric(*inputs, *outputs)
     low, _ = integer_range(outputs[0].dtype)
     least = np.float32(low - zero_point_of(outputs[0])) * scale_of(outputs[0])
@@ -275,7 +294,7 @@ def log(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
 
 
 def sqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """sqrt(x) in float32, truncated to the output's steps (kernels/elementwise.cc).
+    """The root in float32, truncated to the output's steps (kernels/elementwise.cc).
 
     Raises:
         ValueError: x holds a negative real.

@@ -52,4 +52,4 @@ def dequantized_rows(table: TensorSpec, y: TensorSpec, rows: Array, ids: Array) 
         raise ValueError(f"EMBEDDING_LOOKUP: {table.name!r} must have zero points of 0")
     of_row = np.broadcast_to(scales, (len(rows),))[ids]
     values = rows[ids].astype(np.int8).astype(np.float32)
-    return (values * of_row.reshape(-1, *[1] * (values.ndim - 1))).astype(y.dtype)
+    return np.asarray(values * of_row.reshape(-1, *[1] * (values.ndim - 1)), y.dtype)

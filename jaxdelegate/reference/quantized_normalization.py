@@ -35,7 +35,11 @@ from jaxdelegate.quant.multiplier import (
 from jaxdelegate.quant.params import tensor_scale, tensor_zero_point
 from jaxdelegate.quant.requantize import clamp
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import quantization_of, require_quantization
+from jaxdelegate.reference.quantized_checks import (
+    quantization_of,
+    require_quantization,
+    require_symmetric,
+)
 
 _INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
 _RESULTS = {
@@ -55,10 +59,11 @@ def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple
     Raises:
         TypeError: other dtypes.
         ValueError: the scale is so small that the kernel has no multiplier for it, or the output's
-            is not the one that it demands.
+            is not the one that it demands; or int16 with a zero point.
     """
     source = quantization_of("SOFTMAX", inputs[0], *_RESULTS)
     quantization_of("SOFTMAX", outputs[0], *_RESULTS[x.dtype])
+    require_symmetric("SOFTMAX", inputs[0])
     scale, beta = tensor_scale(source), np.float32(o.beta)
     if x.dtype == outputs[0].dtype and x.dtype != np.uint8:
         wanted = (1 / 256, -128) if x.dtype == np.int8 else (1 / 32768, 0)
@@ -72,7 +77,7 @@ def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple
 
 def _less_largest(x: Array) -> Array:
     row = x.astype(np.int32)
-    return row - row.max(axis=-1, keepdims=True)
+    return np.asarray(row - row.max(axis=-1, keepdims=True))
 
 
 def _sum_exponentials(exponentials: Array, counted: Array) -> Array:

@@ -1,7 +1,7 @@
 """Integer MEAN, SUM and REDUCE_PROD, as kernels/reduce.cc and reference/reduce.h compute them.
 
-LiteRT's reference SUM reads int8 and int16 as if they were uint8; here all dtypes are summed as it
-sums uint8. The optimized SUM works in float32 and may differ by one step.
+LiteRT's reference SUM reads int8 and int16 as if they were uint8: those two are summed as the
+optimized kernel does it, in float32 (optimized/reduce.h).
 """
 
 import math
@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.affine import round_half_away
 from jaxdelegate.quant.fixed_point import multiply_by_quantized_multiplier_64, wrap
 from jaxdelegate.quant.multiplier import quantize_multiplier
 from jaxdelegate.quant.params import integer_range, tensor_scale, tensor_zero_point
@@ -49,6 +50,8 @@ def _multiplier(operator: str, x: TensorSpec, y: TensorSpec) -> tuple[int, int]:
 def reduce_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
     """The sum of differences from the zero point, rescaled. The reduced axes are gone.
 
+    Of nothing: 0, as stored.
+
     Raises:
         TypeError: a dtype other than int8, uint8 and int16, or two different ones, or no scale.
         ValueError: int16 with a zero point.
@@ -56,7 +59,20 @@ def reduce_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) ->
     multiplier, shift = _multiplier("SUM", x_spec, y_spec)
     if x.size == 0:
         return np.zeros(_reduced(x, axes), y_spec.dtype)
+    if x.dtype != np.uint8:
+        return _float_sum(x_spec, y_spec, x, axes)
     return _scaled_sum(x_spec, y_spec, x, axes, multiplier, shift)
+
+
+@np.errstate(all="ignore")
+def _float_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
+    source, target = (quantization_of("SUM", s, *_SUMMED) for s in (x_spec, y_spec))
+    scale = np.float32(tensor_scale(source)) / np.float32(tensor_scale(target))
+    bias = np.float32(-tensor_zero_point(source)) * scale * np.float32(_count(x, axes))
+    total = wrap(x.sum(axis=axes, dtype=np.int64), _INT32).astype(np.float32)
+    y = round_half_away(total * scale + bias).astype(np.float64) + tensor_zero_point(target)
+    low, high = integer_range(y_spec.dtype)
+    return np.asarray(np.clip(y, low, high), y_spec.dtype)
 
 
 def mean(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:

@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.options import (
     TransposeConvOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference import hybrid_convolution, quantized_convolution
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.window import (
     clamp,
@@ -52,14 +53,18 @@ def transpose_conv(
     b: Array | None = None,
 ) -> tuple[Array]:
     """[N, H, W, C] with a filter [O, h, w, C] and the shape of the output, [N, H', W', O]."""
-    return _asked(
-        "TRANSPOSE_CONV",
-        o,
-        (inputs[1:], outputs),
-        (tuple(shape), x, w.transpose(1, 2, 0, 3), b),
-        (o.stride_h, o.stride_w),
-        (1, 1),
-    )
+
+    def sums(x: Array, w: Array) -> Array:
+        strides = (o.stride_h, o.stride_w)
+        return _asked("TRANSPOSE_CONV", o, shape, x, w.transpose(1, 2, 0, 3), strides, (1, 1))
+
+    specs = (inputs[2], inputs[1], *inputs[3:])
+    if inputs[2].is_quantized:
+        return quantized_convolution.convolution("TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b)
+    if inputs[1].is_quantized:
+        return hybrid_convolution.convolution("TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b)
+    require_floats("TRANSPOSE_CONV", *specs, *outputs)
+    return _finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
 
 
 def conv_3d_transpose(
@@ -72,27 +77,24 @@ def conv_3d_transpose(
     b: Array | None = None,
 ) -> tuple[Array]:
     """[N, D, H, W, C] with a filter [d, h, w, O, C] and the output's shape, [N, D', H', W', O]."""
-    return _asked(
-        "CONV_3D_TRANSPOSE",
-        o,
-        (inputs[1:], outputs),
-        (tuple(shape), x, w, b),
-        (o.stride_d, o.stride_h, o.stride_w),
-        (o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor),
-    )
+    require_floats("CONV_3D_TRANSPOSE", *inputs[1:], *outputs)
+    strides = (o.stride_d, o.stride_h, o.stride_w)
+    dilations = (o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor)
+    y = _asked("CONV_3D_TRANSPOSE", o, shape, sums_of(x), sums_of(w), strides, dilations)
+    return _finish(y, b, o.fused_activation_function, outputs)
 
 
 def _asked(
     name: str,
     o: TransposeConvOptions | Conv3DOptions,
-    specs: tuple[Specs, Specs],
-    arrays: tuple[Shape, Array, Array, Array | None],
+    shape: Array,
+    x: Array,
+    w: Array,
     strides: Sequence[int],
     dilations: Sequence[int],
-) -> tuple[Array]:
-    require_floats(name, *specs[0], *specs[1])
-    shape, x, w, b = arrays
-    out = tuple(int(n) for n in image_shape(f"{name} output", shape, x.ndim))
+) -> Array:
+    """Sums of products over an output of the shape asked for; `w` is [*size, O, C]."""
+    out = tuple(int(n) for n in image_shape(f"{name} output", tuple(shape), x.ndim))
     # The padding is that of the convolution from the output to the input.
     image = [
         size_out(o.padding, n, k, s, d)
@@ -104,8 +106,7 @@ def _asked(
         pad_before(o.padding, n, k, s, n_in, d)
         for n, k, s, n_in, d in zip(out[1:-1], w.shape, strides, image, dilations, strict=False)
     ]
-    y = _scatter(x, w, out, before, strides, dilations)
-    return _finish(y, b, o.fused_activation_function, specs[1])
+    return _scatter(x, w, out, before, strides, dilations)
 
 
 def grown_shape(o: Convolution2DTransposeBiasOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -137,7 +138,8 @@ def convolution_2d_transpose_bias(
     require_floats("Convolution2DTransposeBias", *inputs, *outputs)
     (height, top), (width, left) = _grown(o, x.shape, w.shape)
     out = (x.shape[0], height, width, w.shape[0])
-    y = _scatter(x, w.transpose(1, 2, 0, 3), out, (top, left), (o.stride_h, o.stride_w), (1, 1))
+    x, w = sums_of(x), sums_of(w).transpose(1, 2, 0, 3)
+    y = _scatter(x, w, out, (top, left), (o.stride_h, o.stride_w), (1, 1))
     return _finish(y, b, ActivationFunctionType.NONE, outputs)
 
 
@@ -159,7 +161,6 @@ def _scatter(
     dilations: Sequence[int],
 ) -> Array:
     """Add each pixel times the filter [*size, O, C] to a frame around the output; cut that out."""
-    x, w = sums_of(x), sums_of(w)
     dims = list(
         zip(out[1:-1], before, w.shape[:-2], x.shape[1:-1], strides, dilations, strict=True)
     )

@@ -18,7 +18,8 @@ ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 @pytest.fixture
 def tutorial() -> type[jd.SimpleDelegate]:
     """MyDelegate as docs/architecture.md prints it: float32 ADD and SUB."""
-    (code,) = re.findall(r"```python\n(import numpy as np\n.*?)```", ARCHITECTURE.read_text(), re.S)
+    text = ARCHITECTURE.read_text()
+    (code,) = re.findall(r"```python\n(import numpy as np\n.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(code, "architecture.md", "exec"), names)
     return names["MyDelegate"]

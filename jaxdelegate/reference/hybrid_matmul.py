@@ -1,0 +1,82 @@
+"""Hybrid matrix products: float32 rows, quantized on the fly, by integer filters.
+
+EvalHybridDense of kernels/fully_connected.cc, EvalHybrid of kernels/batch_matmul.cc.
+"""
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    BatchMatMulOptions,
+    FullyConnectedOptions,
+)
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.quant.affine import asymmetric_quantize, symmetric_quantize
+from jaxdelegate.quant.params import Quantization, channel_scales
+from jaxdelegate.reference.hybrid_convolution import signed
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.quantized_checks import quantization_of
+from jaxdelegate.reference.window import clamp, require_floats
+
+
+def fully_connected(
+    o: FullyConnectedOptions,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None,
+) -> tuple[Array]:
+    """Rows [rows, K] times weights [units, K].
+
+    Raises:
+        TypeError: a tensor of another dtype, or weights without scales.
+    """
+    require_floats("FULLY_CONNECTED", inputs[0], *inputs[2:], *outputs)
+    dtypes = (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.int2)
+    scales = quantization_of("FULLY_CONNECTED", inputs[1], *dtypes)
+    y = _product(x, signed(w).T, scales, asymmetric=o.asymmetric_quantize_inputs)
+    if b is not None:
+        y = y + b.ravel()
+    y = _activated(o.fused_activation_function, y)
+    return (y.reshape(outputs[0].shape).astype(outputs[0].dtype),)
+
+
+def _activated(activation: ActivationFunctionType, y: Array) -> Array:
+    """ApplyActivationToVector (kernels/internal/tensor_utils.h) knows more than clamps."""
+    if activation is ActivationFunctionType.TANH:
+        return np.asarray(np.tanh(y))
+    if activation is ActivationFunctionType.SIGN_BIT:
+        return np.asarray(np.signbit(y))
+    return clamp(activation, y)
+
+
+def batch_matmul(
+    o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
+) -> tuple[Array]:
+    """One matrix product for each batch.
+
+    Each row has its own scale. LiteRT's kernel takes that of another row where two or more batch
+    dimensions of x are larger than 1.
+
+    Raises:
+        TypeError: a tensor of another dtype, or a filter without scales.
+    """
+    require_floats("BATCH_MATMUL", inputs[0], *outputs)
+    scales = quantization_of("BATCH_MATMUL", inputs[1], np.int8)
+    x = x.swapaxes(-1, -2) if o.adj_x else x
+    w = w.swapaxes(-1, -2) if o.adj_y else w
+    return (_product(x, w, scales, asymmetric=o.asymmetric_quantize_inputs),)
+
+
+def _product(x: Array, w: Array, scales: Quantization, *, asymmetric: bool) -> Array:
+    """Rows [..., M, K] times int8 [..., K, N]; the scales are those of the columns."""
+    if asymmetric:
+        q, scale, zero = asymmetric_quantize(x)
+    else:
+        q, scale = symmetric_quantize(x)
+        zero = np.zeros(scale.shape, np.int32)
+    integers = q.astype(np.float64) - zero[..., None]
+    total = np.matmul(integers, w.astype(np.float64)).astype(np.float32)
+    return np.asarray(total * (scale[..., None] * channel_scales(scales, w.shape[-1])))

@@ -1,0 +1,71 @@
+"""Hybrid kernels of FULLY_CONNECTED and BATCH_MATMUL: float32 rows, integer filters.
+
+Each row of K values is quantized on the fly, to int8; sums of integers are scaled back. Sources:
+EvalHybridDense of kernels/fully_connected.cc, EvalHybrid of kernels/batch_matmul.cc.
+BATCH_MATMUL takes each row's own scale: LiteRT's kernel reads that of another row where two or more
+batch dimensions of the activations are larger than 1.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.op_lowering.hybrid_products import (
+    Hybrid,
+    filter_scales,
+    quantize_rows,
+    signed,
+)
+from jaxdelegate.op_lowering.integer_products import matrix_product, pieces
+from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.products import finish
+from jaxdelegate.op_lowering.quantized_matmul import batch_product, row_sums
+from jaxdelegate.op_lowering.quantized_products import INT2, INT4, INT8, UINT8, Tensors
+from jaxdelegate.op_lowering.rule import Function, Lowered
+
+FULLY_CONNECTED = Hybrid(frozenset([INT8, UINT8, INT4, INT2]))
+BATCH_MATMUL = Hybrid(frozenset([INT8]))
+
+
+def lower_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> Function:
+    """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
+    x_spec, w_spec, _, y_spec = tensors
+    units, depth = w_spec.shape
+    rows = math.prod(x_spec.shape) // depth
+    scales = filter_scales(w_spec, units)
+    sums = None if w_spec.const is None else row_sums(signed(w_spec.const))
+
+    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+        whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
+        q, scale, zero = _quantize(whole, o)
+        total = matrix_product(pieces(q, zero), pieces(w, 0), w_sums=sums)
+        y = total.astype(np.float32) * (scale * scales.reshape(1, -1))
+        return (finish(y, bias, o.fused_activation_function, y_spec.dtype).reshape(y_spec.shape),)
+
+    return Lowered(fully_connected, {1: signed})
+
+
+def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
+    """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
+    y_spec = tensors.y
+    straight = BatchMatMulOptions(adj_y=o.adj_y)
+    scales = filter_scales(tensors.w, y_spec.shape[-1])
+
+    def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
+        q, scale, zero = _quantize(x.swapaxes(-1, -2) if o.adj_x else x, o)
+        total = batch_product(straight, q, w, zero).reshape(y_spec.shape)
+        each = scales.reshape((1,) * (total.ndim - 1) + (-1,))
+        scale = scale.reshape((1,) * (total.ndim - scale.ndim) + scale.shape)
+        return (total.astype(np.float32) * (scale * jnp.asarray(each)),)
+
+    return batch_matmul
+
+
+def _quantize(x: jax.Array, o: Any) -> tuple[jax.Array, jax.Array, Any]:
+    """int8 rows [..., K], and for each of them a scale and a zero point, [..., 1]."""
+    q, scale, zero = quantize_rows(x, asymmetric=o.asymmetric_quantize_inputs)
+    zero = zero if isinstance(zero, int) else jnp.expand_dims(zero, -1)
+    return q, jnp.expand_dims(scale, -1), zero

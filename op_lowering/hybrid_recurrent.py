@@ -1,0 +1,142 @@
+"""Hybrid recurrent operators: float activations meet 8-bit weights in integers, row by row.
+
+Sources: kernels/lstm_eval.cc (CalculateLstmGateHybrid), kernels/internal/kernel_utils.cc
+(RnnBatchStep), kernels/internal/reference/svdf.h (EvalHybridSVDF).
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.quantized_checks import (
+    quantization_of,
+    why_not_per_tensor,
+    why_not_zero_point,
+)
+from jaxdelegate.op_lowering.rule import first_reason
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import jax_affine
+from jaxdelegate.quant.params import tensor_scale
+
+_WEIGHTS = frozenset(np.dtype(t) for t in (np.int8, np.uint8))
+_FLOAT32 = np.dtype(np.float32)
+
+Operands = Callable[[Sequence[Any]], list[Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrix:
+    """8-bit weights; the vectors that they multiply are quantized on the fly."""
+
+    steps: jax.Array  # int8 [n_out, n_in]
+    scales: np.ndarray  # float32 [n_out]
+    row_sums: jax.Array | None  # int32 [n_out] where vectors get an offset
+
+    @classmethod
+    def of(cls, w: Any, scale: float, *, asymmetric: bool) -> Self:
+        """Of weights with one scale, int8 or the same bytes as uint8."""
+        steps = lax.bitcast_convert_type(jnp.asarray(w), np.int8)
+        sums = jnp.sum(steps, 1, dtype=np.int32) if asymmetric else None
+        return cls(steps, np.full(w.shape[0], scale, np.float32), sums)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[n_out, n_in]."""
+        return self.steps.shape
+
+    @property
+    def ndim(self) -> int:
+        """The rank, 2."""
+        return self.steps.ndim
+
+    def product(self, x: jax.Array) -> jax.Array:
+        """float32 [..., n_in] -> [..., n_out] (MatrixBatchVectorMultiplyAccumulate)."""
+        if self.row_sums is None:
+            q, factor = jax_affine.symmetric_quantize(x)
+            total = self._dot(q)
+        else:
+            q, factor, offset = jax_affine.asymmetric_quantize(x)
+            total = self._dot(q) - offset[..., None] * _row(self.row_sums, q)
+        return total.astype(np.float32) * (factor[..., None] * _row(jnp.asarray(self.scales), q))
+
+    def _dot(self, q: jax.Array) -> jax.Array:
+        contract = ((q.ndim - 1,), (1,)), ((), ())
+        return lax.dot_general(q, self.steps, contract, preferred_element_type=np.int32)
+
+
+def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
+    return vector.reshape((1,) * (like.ndim - 1) + vector.shape)
+
+
+def joined(weights: Sequence[Any]) -> Any:
+    """Matrices one below the other: one product for all of them."""
+    if not isinstance(weights[0], Matrix):
+        return jnp.concatenate(weights)
+    sums = [w.row_sums for w in weights]
+    return Matrix(
+        jnp.concatenate([w.steps for w in weights]),
+        np.concatenate([w.scales for w in weights]),
+        None if sums[0] is None else jnp.concatenate(sums),
+    )
+
+
+def operands(o: Any, inputs: Specs, dequantized: Collection[int] = ()) -> Operands:
+    """The function from an operator's arrays to what its arithmetic takes.
+
+    8-bit matrices become a `Matrix`; vectors, and the matrices at `dequantized`, floats: they
+    multiply element by element. The rest stays.
+
+    Args:
+        o: options with `asymmetric_quantize_inputs`.
+        inputs: the operator's.
+        dequantized: positions.
+    """
+    asymmetric = o.asymmetric_quantize_inputs
+
+    def maker(position: int, spec: TensorSpec | None) -> Callable[[Any], Any]:
+        if spec is None or not spec.is_quantized:
+            return lambda array: array
+        scale = tensor_scale(quantization_of(spec))
+        if len(spec.shape) == 1 or position in dequantized:
+            return lambda w: _dequantized(w, scale)
+        return lambda w: Matrix.of(w, scale, asymmetric=asymmetric)
+
+    makers = tuple(map(maker, range(len(inputs)), inputs))
+    return lambda arrays: [make(array) for make, array in zip(makers, arrays, strict=True)]
+
+
+def _dequantized(w: Any, scale: float) -> jax.Array:
+    steps = lax.bitcast_convert_type(jnp.asarray(w), np.int8)
+    return steps.astype(np.float32) * np.float32(scale)
+
+
+def is_hybrid(inputs: Specs, weights: Collection[int]) -> bool:
+    """Whether one of the weights, given by their positions, is quantized."""
+    specs = (inputs[i] for i in weights if i < len(inputs))
+    return any(spec is not None and spec.is_quantized for spec in specs)
+
+
+def why_not_weights(specs: Sequence[TensorSpec | None]) -> str | None:
+    """A sentence unless the weights that are there are quantized as hybrid kernels read them."""
+    present = [spec for spec in specs if spec is not None]
+    one = next(frozenset([s.dtype]) for s in present if s.is_quantized)
+    return first_reason(*(_why_not_weight(spec, one) for spec in present))
+
+
+def _why_not_weight(spec: TensorSpec, one: frozenset[np.dtype]) -> str | None:
+    if spec.sparsity is not None:
+        return f"{spec.name!r} is stored sparse"
+    reason = first_reason(why_not_per_tensor(spec, _WEIGHTS), why_not_per_tensor(spec, one))
+    return reason or why_not_zero_point(spec, 0)
+
+
+def why_not_activation(spec: TensorSpec) -> str | None:
+    """A sentence unless the tensor is what a hybrid kernel takes beside its weights: float32."""
+    if spec.dtype == _FLOAT32:
+        return None
+    return f"{spec.name!r} is {spec.dtype}; beside 8-bit weights, kernels take float32"

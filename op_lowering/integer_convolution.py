@@ -1,0 +1,192 @@
+"""Exact convolutions of integers, plain and transposed, on the products of integer_products.py."""
+
+import dataclasses
+import functools
+import operator
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.convolution_ways import (
+    Convolution,
+    Layout,
+    Run,
+    integer_way,
+    tap_sum,
+)
+from jaxdelegate.op_lowering.integer_products import (
+    Piece,
+    Zero,
+    add_up,
+    matrix_product,
+    moved,
+    pieces,
+    to_int8,
+)
+from jaxdelegate.op_lowering.options import Padding
+from jaxdelegate.op_lowering.products import Arithmetic
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.window import Spreads
+
+_INT8 = Arithmetic(np.dtype(np.int8), np.dtype(np.int32), "default")
+_INT32 = Arithmetic(np.dtype(np.int32), np.dtype(np.int32), "default")
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerConvolution:
+    """[N, *spatial, C] -> int32 or int64 [N, *out, O].
+
+    Filters [*spatial, I, O] are laid out by `prepare`; `w_zero` is the zero point of the result,
+    `w_sums`, int32 [O], the sums of a constant filter less that zero point.
+    """
+
+    c: Convolution
+    layout: Layout
+    run: Run
+    w_zero: int
+    w_sums: np.ndarray | None
+
+    @classmethod
+    def of(cls, platform: str, c: Convolution, dtype: np.dtype, w_zero: int, filters: Any) -> Self:
+        """For filters of this dtype and zero point; `filters` is [*spatial, I, O] if constant."""
+        zero = moved(w_zero, dtype)
+        return cls(c, *integer_way(platform, c), zero, _filter_sums(filters, zero))
+
+    def prepare(self, filters: Any) -> Any:
+        """[*spatial, I, O] -> int8, as `__call__` wants it."""
+        return self.layout(self.c, to_int8(filters))
+
+    def __call__(self, x: Any, zero: Zero, w: Any) -> jax.Array:
+        """Convolve.
+
+        Args:
+            x: stored integers of 8 or 16 bits.
+            zero: their zero point; or int32 [N, 1, ..., 1] for int8, one for each image.
+            w: as prepared.
+        """
+        if self.run is tap_sum:  # at most 256 products of at most 2**22
+            wide = x.astype(np.int32) - zero
+            return tap_sum(_INT32, self.c, wide, w.astype(np.int32) - self.w_zero)
+        if isinstance(zero, int):
+            zero = moved(zero, np.dtype(x.dtype))
+        parts = pieces(to_int8(x), zero)
+        return add_up((part.factor, self._centered(part, w)) for part in parts)
+
+    @functools.cached_property
+    def _bare(self) -> Convolution:
+        """The same over an image that is padded already."""
+        windows = (
+            dataclasses.replace(d, n_in=d.n_in + sum(d.pads), padding=Padding.VALID)
+            for d in self.c.windows
+        )
+        return dataclasses.replace(self.c, windows=tuple(windows))
+
+    def _centered(self, x: Piece, w: Any) -> jax.Array:
+        padded = self._padded(x)
+        total = self.run(_INT8, self._bare, padded, w)
+        if self.w_zero:
+            total = total - self.w_zero * self._window_sums(padded)
+        if isinstance(x.zero, jax.Array) or x.zero:
+            sums = jnp.asarray(self.w_sums) if self.w_sums is not None else self._late_sums(w)
+            total = total - x.zero * sums.reshape((1,) * (total.ndim - 1) + (-1,))
+        return total
+
+    def _padded(self, x: Piece) -> jax.Array:
+        """Zeros stand around the image, as the piece has them."""
+        if not any(any(d.pads) for d in self.c.windows):
+            return x.values
+        edges = [(0, 0), *(d.pads for d in self.c.windows), (0, 0)]
+        with_stride = [(low, high, 0) for low, high in edges]
+        if isinstance(x.zero, int):
+            return lax.pad(x.values, np.int8(x.zero), with_stride)
+        padded = lax.pad(x.values, np.int8(0), with_stride)
+        ones = np.ones((1, *x.values.shape[1:-1], 1), np.bool_)
+        return jnp.where(np.pad(ones, edges), padded, x.zero.astype(np.int8))
+
+    def _window_sums(self, padded: jax.Array) -> jax.Array:
+        """What each window reads of each group, in all: int32 [N, *out, O]."""
+        c = dataclasses.replace(self._bare, units=self.c.groups)
+        ones = np.ones((*(d.size for d in c.windows), c.depth, c.units), np.int8)
+        sums = self.run(_INT8, c, padded, jnp.asarray(self.layout(c, ones)))
+        return jnp.repeat(sums, self.c.units // c.units, -1)
+
+    def _late_sums(self, w: Any) -> jax.Array:
+        """The filter's sums from a window over ones: int32 [1, ..., O]."""
+        windows = tuple(dataclasses.replace(d, n_in=d.span) for d in self._bare.windows)
+        ones = jnp.ones((1, *(d.span for d in windows), self.c.channels), np.int8)
+        sums = self.run(_INT8, dataclasses.replace(self.c, windows=windows), ones, w)
+        return sums - self.c.products * self.w_zero
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerTransposedConvolution:
+    """[N, *in, I] -> int32 or int64 [N, *out, O]: one matrix product, then overlapping sums.
+
+    `w_zero` and `w_sums` are as IntegerConvolution's, the sums [*spatial * O].
+    """
+
+    spreads: Spreads
+    w_zero: int
+    w_sums: np.ndarray | None
+
+    @classmethod
+    def of(cls, spreads: Spreads, dtype: np.dtype, w_zero: int, filters: Any) -> Self:
+        """For filters of this dtype and zero point; `filters` is [*spatial, I, O] if constant."""
+        zero = moved(w_zero, dtype)
+        if filters is None:
+            return cls(spreads, zero, None)
+        sums = np.sum(to_int8(filters), -2, dtype=np.int32) - filters.shape[-2] * zero
+        return cls(spreads, zero, sums.reshape(-1))
+
+    def prepare(self, filters: Any) -> Any:
+        """[*spatial, I, O] -> int8 [*spatial * O, I]."""
+        axes = (*range(filters.ndim - 2), filters.ndim - 1, filters.ndim - 2)
+        return to_int8(filters).transpose(axes).reshape(-1, filters.shape[-2])
+
+    def __call__(self, x: Any, zero: Zero, w: Any) -> jax.Array:
+        """Convolve; arguments are those of IntegerConvolution."""
+        if isinstance(zero, int):
+            zero = moved(zero, np.dtype(x.dtype))
+        else:
+            zero = jnp.broadcast_to(zero, (*x.shape[:-1], 1)).reshape(-1, 1)
+        rows = to_int8(x).reshape(-1, x.shape[-1])
+        y = matrix_product(
+            pieces(rows, zero), pieces(w, self.w_zero), w_sums=self.w_sums
+        )  # [N * *in, *spatial * O]
+        sizes = tuple(s.size for s in self.spreads)
+        return overlap(y.reshape(*x.shape[:-1], *sizes, -1), self.spreads)
+
+
+def overlap(y: jax.Array, spreads: Spreads) -> jax.Array:
+    """Patches [N, *in, *size, O], each laid down where its pixel spreads it: sums [N, *out, O]."""
+    rank = len(spreads)
+    for i in reversed(range(rank)):  # the last size goes first
+        s, axis = spreads[i], 1 + rank + i
+        taps = (lax.index_in_dim(y, t, axis, keepdims=False) for t in range(s.size))
+        zero = jnp.zeros((), y.dtype)
+        y = functools.reduce(
+            operator.add,
+            (lax.pad(tap, zero, _at(s.edges(t), 1 + i, y.ndim - 1)) for t, tap in enumerate(taps)),
+        )
+    return y
+
+
+def _at(edges: tuple[int, int, int], axis: int, rank: int) -> list[tuple[int, int, int]]:
+    return [edges if i == axis else (0, 0, 0) for i in range(rank)]
+
+
+def _filter_sums(filters: Any, zero: int) -> np.ndarray | None:
+    """int32 [O] of [*spatial, I, O]."""
+    if filters is None:
+        return None
+    count = int(np.prod(filters.shape[:-1]))
+    axes = tuple(range(filters.ndim - 1))
+    return np.asarray(np.sum(to_int8(filters), axes, dtype=np.int32) - count * zero)
+
+
+def constant(spec: TensorSpec, spatial_io: Any) -> Any:
+    """The constant filter as [*spatial, I, O]; None: it comes at run time."""
+    return None if spec.const is None else spatial_io(spec.const)

@@ -1,0 +1,452 @@
+"""The LSTMs in integers: 8-bit activations and weights, 16-bit gates and cell state (8x8_16).
+
+Sources: kernels/lstm_eval.cc (LstmStepInteger8x8_16), kernels/lstm.cc
+(PopulateQuantizedLstmParams8x8_16), kernels/internal/reference/portable_tensor_utils.cc.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.lstm_cell import CELL, Cell, Gate, read, why_not_cell
+from jaxdelegate.op_lowering.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
+from jaxdelegate.op_lowering.quantized_recurrent import (
+    INT8,
+    INT16,
+    INT32,
+    Scaling,
+    integer_dot,
+    scale_of,
+    side_by_side,
+    why_not_integers,
+    why_not_scaled,
+    why_not_scaled_symmetric,
+    zero_point_of,
+)
+from jaxdelegate.op_lowering.recurrent import (
+    results,
+    steps,
+    why_not_counts,
+    why_not_rank,
+    why_not_states,
+)
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import fixed_math
+from jaxdelegate.quant.jax_fixed_math import inverse_sqrt
+from jaxdelegate.quant.jax_fixed_point import (
+    multiply_by_quantized_multiplier,
+    rescale,
+    rounding_divide_by_pot,
+    saturate,
+    saturating_add,
+    saturating_rounding_doubling_high_mul,
+    wide,
+    wrap,
+)
+from jaxdelegate.quant.multiplier import checked_log2, quantize_multiplier
+
+_Options = LSTMOptions | UnidirectionalSequenceLSTMOptions
+_N_INTERMEDIATES, _HIDDEN = 5, 4  # four gates' sums, then the output before a projection
+_GATE_BITS = 3  # integer bits of a gate's sum
+_GATE_SCALE = np.float32(2**-12)
+_EXPONENTS = range(-15, -8)  # of the cell state's scale: tanh takes 0 to 6 integer bits
+
+
+# ---- Support
+
+
+def why_not(context: LoweringContext, o: _Options, inputs: Specs, outputs: Specs) -> str | None:
+    """A sentence unless the tensors are those of the kernel for 16-bit gates."""
+    x, sequence = inputs[0], isinstance(o, UnidirectionalSequenceLSTMOptions)
+    reason = first_reason(
+        why_not_counts(inputs, (20, 24), outputs, 1),
+        why_not_states(o, inputs, CELL.hidden, CELL.state),
+        why_not_rank(x, 3 if sequence else 2),
+        None if min(o.cell_clip, o.proj_clip) >= 0 else "a clip is negative",
+    )
+    if reason:
+        return reason
+    cell = read(CELL, inputs)
+    n_batch = x.shape[int(isinstance(o, UnidirectionalSequenceLSTMOptions) and o.time_major)]
+    return first_reason(
+        why_not_cell(cell, n_batch, x.shape[-1]),
+        why_not_scaled(x, INT8),
+        *(_why_not_gate(gate) for gate in cell.gates),
+        why_not_scaled_symmetric(cell.projection, INT8),
+        why_not_integers(cell.projection_bias, INT32),
+        why_not_scaled(cell.hidden, INT8),
+        why_not_scaled_symmetric(cell.state, INT16),
+        why_not_scaled(outputs[0], INT8),
+    ) or _why_not_scales(cell, context.intermediates)
+
+
+def _why_not_gate(gate: Gate[Any]) -> str | None:
+    return first_reason(
+        why_not_scaled_symmetric(gate.weights, INT8),
+        why_not_rank(gate.recurrent, 2),
+        why_not_scaled_symmetric(gate.recurrent, INT8),
+        why_not_scaled_symmetric(gate.peephole, INT16),
+        why_not_scaled_symmetric(gate.norm, INT16),
+        why_not_integers(gate.bias, INT32),
+    )
+
+
+def _why_not_scales(cell: Cell[Any], between: Specs) -> str | None:
+    """The cell state's scale, the scales of intermediates, and what the kernel gets wrong."""
+    exponent, is_power = checked_log2(float(scale_of(cell.state)))
+    if not is_power or exponent not in _EXPONENTS:
+        return f"the scale of {cell.state.name!r} is no power of two from 2**-15 to 2**-9"
+    if len(between) != _N_INTERMEDIATES:
+        return (
+            f"has {len(between)} intermediate tensors, not {_N_INTERMEDIATES}; with 12, LiteRT's "
+            "kernel reads beyond its parameters"
+        )
+    n_cell, n_output = cell.output.recurrent.shape
+    if cell.output.peephole is not None and n_output > n_cell:
+        return "with peepholes, the kernel reads beyond a projection to more outputs than cells"
+    normed = [i for i, g in enumerate(_four(cell)) if g.norm is not None]
+    used = [*(between[i] for i in normed), between[_HIDDEN]]
+    return first_reason(*(why_not_scaled(spec, spec.dtype) for spec in used))
+
+
+def _four(cell: Cell[Any]) -> tuple[Gate[Any], ...]:
+    return cell.input, cell.forget, cell.cell, cell.output
+
+
+# ---- What is known beforehand
+
+
+@dataclasses.dataclass(frozen=True)
+class _GateNumbers:
+    """How a gate's sum is put together."""
+
+    x: Scaling
+    hidden: Scaling
+    peephole: Scaling | None
+    norm: Scaling | None
+    least_variance: int  # instead of 0
+
+    @classmethod
+    def of(cls, gate: Gate[Any], cell: Cell[Any], x: TensorSpec, y_scale: np.float32) -> Any:
+        """From the tensors' scales and that of the gate's sum."""
+        peephole = norm = None
+        variance = 1
+        if gate.peephole is not None:
+            exponent, _ = checked_log2(float(scale_of(cell.state)))
+            real = 2.0**exponent * float(scale_of(gate.peephole)) / float(y_scale)
+            peephole = Scaling.of(np.float32(real))
+        if gate.norm is not None:
+            scale = scale_of(gate.norm)
+            norm = Scaling.of(scale)
+            norm = Scaling(norm.multiplier, norm.shift + 12)
+            variance = max(1, int(np.float32(10000) * scale))
+        return cls(
+            Scaling.of(scale_of(gate.weights) * scale_of(x) / y_scale),
+            Scaling.of(scale_of(gate.recurrent) * scale_of(cell.hidden) / y_scale),
+            peephole,
+            norm,
+            variance,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Numbers:
+    """Everything of one operator that is no array."""
+
+    gates: tuple[_GateNumbers, ...]  # in the order of Cell.gates
+    x_zero_point: int
+    h_zero_point: int
+    exponent: int  # the cell state's scale is 2**exponent
+    hidden: Scaling  # of the output before a projection
+    hidden_offset: int
+    hidden_zero_point: int
+    projection: Scaling | None
+    state_clip: int  # 0: none
+    output_clip: int
+
+
+def _numbers(o: _Options, inputs: Specs, outputs: Specs, between: Specs) -> _Numbers:
+    cell = read(CELL, inputs)
+    scales = [
+        _GATE_SCALE if g.norm is None else scale_of(between[i]) for i, g in enumerate(_four(cell))
+    ]
+    scales = scales[-len(cell.gates) :]
+    hidden = between[_HIDDEN]
+    projection = None
+    if cell.projection is not None:
+        real = scale_of(cell.projection) * scale_of(hidden) / scale_of(cell.hidden)
+        projection = Scaling.of(real)
+    zero_point = zero_point_of(hidden)
+    return _Numbers(
+        tuple(
+            _GateNumbers.of(gate, cell, inputs[0], scale)
+            for gate, scale in zip(cell.gates, scales, strict=True)
+        ),
+        zero_point_of(inputs[0]),
+        zero_point_of(cell.hidden),
+        checked_log2(float(scale_of(cell.state)))[0],
+        Scaling.of(np.float32(2.0**-15 / float(scale_of(hidden)) * 2.0**-15)),
+        zero_point if cell.projection is None else -zero_point,  # the projection's bias knows
+        zero_point,
+        projection,
+        _steps(o.cell_clip, scale_of(cell.state), INT16),
+        _steps(o.proj_clip, scale_of(outputs[0]), INT8),
+    )
+
+
+def _steps(limit: float, scale: np.float32, dtype: np.dtype) -> int:
+    """A clip in steps of `scale`, cut off and saturated."""
+    return int(min(np.float32(limit) / scale, np.iinfo(dtype).max)) if limit > 0 else 0
+
+
+@functools.cache
+def _table(function: Callable[[np.ndarray, int], np.ndarray], bits: int) -> np.ndarray:
+    """The int16 values of a fixed-point function, from -2**15 on."""
+    return function(np.arange(-(1 << 15), 1 << 15).astype(INT16), bits)
+
+
+def _look_up(table: np.ndarray, x: jax.Array) -> jax.Array:
+    return jnp.asarray(table).at[x.astype(INT32) + (1 << 15)].get(mode="promise_in_bounds")
+
+
+# ---- The cell
+
+
+def lower(context: LoweringContext, o: _Options, inputs: Specs, outputs: Specs) -> Function:
+    """LSTM, or its sequence. The inputs' share in the gates is one product over all time."""
+    numbers = _numbers(o, inputs, outputs, context.intermediates)
+    sequence = isinstance(o, UnidirectionalSequenceLSTMOptions)
+    time_major = not isinstance(o, UnidirectionalSequenceLSTMOptions) or o.time_major
+
+    def lstm(*arrays: Any) -> tuple[jax.Array, ...]:
+        x = steps(arrays[0], time_major=time_major) if sequence else arrays[0][None]
+        rows_at_once = x.shape[1] if time_major else 1
+        y, h, c = _sweep(numbers, read(CELL, arrays), x, rows_at_once)
+        y = steps(y, time_major=time_major) if sequence else y[0]
+        return results(outputs, [y], inputs[CELL.hidden : CELL.state + 1], [h, c])
+
+    return lstm
+
+
+def _sweep(
+    numbers: _Numbers, cell: Cell[Any], x: jax.Array, rows_at_once: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """[time, n_batch, n_input] -> [time, n_batch, n_output], the last output and cell state."""
+    n_cell, n_output = cell.output.recurrent.shape
+    driven = [
+        _driven(gate, k, x, numbers.x_zero_point)
+        for gate, k in zip(cell.gates, numbers.gates, strict=True)
+    ]
+    peepholes = [_peephole(gate, n_cell, n_output, rows_at_once) for gate in cell.gates]
+    recurrence = _recurrence(numbers, cell)
+    finish = [
+        functools.partial(_finished, gate, k, peephole)
+        for gate, k, peephole in zip(cell.gates, numbers.gates, peepholes, strict=True)
+    ]
+    output = _output(numbers, cell)
+
+    def step(
+        carry: tuple[jax.Array, jax.Array], driven_now: list[jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        h, c = carry
+        totals = [
+            saturate(wide(d) + r, INT16) for d, r in zip(driven_now, recurrence(h), strict=True)
+        ]
+        c, shown = _new_state(numbers, finish, totals, c)
+        h = output(c, shown)
+        return (h, c), h
+
+    h, c = cell.hidden.reshape(-1, n_output), cell.state.reshape(-1, n_cell)
+    (h, c), y = lax.scan(step, (h, c), driven)
+    return y, h, c
+
+
+def _driven(gate: Gate[Any], k: _GateNumbers, x: jax.Array, zero_point: int) -> jax.Array:
+    """The input's share in a gate, int16 [..., n_cell]; the bias, unless a layer norm comes."""
+    share = -zero_point * jnp.sum(gate.weights, 1, dtype=INT32)
+    share = share if gate.norm is not None else share + gate.bias
+    return saturate(k.x(integer_dot(x, gate.weights) + share[None, None]), INT16)
+
+
+def _recurrence(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array], list[jax.Array]]:
+    """The last output's share in each gate, int64: one product for all of them."""
+    together = jnp.concatenate([gate.recurrent for gate in cell.gates])
+    share = -numbers.h_zero_point * jnp.sum(together, 1, dtype=INT32)[None]
+    n_gates, n_cell = len(cell.gates), cell.output.recurrent.shape[0]
+    scaling = side_by_side([k.hidden for k in numbers.gates], [n_cell] * n_gates)
+    return lambda h: jnp.split(scaling(integer_dot(h, together) + share), n_gates, 1)
+
+
+def _peephole(gate: Gate[Any], n_cell: int, n_output: int, n_rows: int) -> jax.Array | None:
+    """The weight of each cell, int32 [n_rows, n_cell].
+
+    The kernel walks through rows of n_output values where a row has n_cell; with a projection,
+    weights meet the cells of other columns and rows, and the last cells none.
+    """
+    if gate.peephole is None:
+        return None
+    walked = jnp.tile(gate.peephole[:n_output].astype(INT32), n_rows)
+    walked = jnp.pad(walked, (0, n_rows * (n_cell - n_output)))
+    return walked.reshape(n_rows, n_cell)
+
+
+def _finished(
+    gate: Gate[Any], k: _GateNumbers, peephole: jax.Array | None, total: jax.Array, c: jax.Array
+) -> jax.Array:
+    """What a gate activates: its sum with the peephole's share, normalized."""
+    if peephole is not None and k.peephole is not None:
+        total = saturate(wide(total) + k.peephole(c.astype(INT32) * peephole), INT16)
+    if k.norm is None:
+        return total
+    return _normalized(total, gate, k.norm, k.least_variance)
+
+
+def _normalized(x: jax.Array, gate: Gate[Any], scaling: Scaling, least: int) -> jax.Array:
+    """Layer normalization of int16 rows (PortableApplyLayerNorm)."""
+    n = x.shape[1]
+    x = wide(x)
+    mean = _quotient(jnp.sum(x, 1, keepdims=True) * 1024, n)
+    squares = jnp.sum(x * x, 1, keepdims=True)
+    variance = _quotient(squares * ((1 << 20) // n) - mean * mean, 1 << 20)
+    variance = jnp.where(variance < 1, least, variance)
+    inverse, shift = inverse_sqrt(wrap(variance, INT32))
+    y = multiply_by_quantized_multiplier(wrap(1024 * x - mean, INT32), inverse, shift)
+    y = wide(y * gate.norm[None].astype(INT32) + gate.bias[None])  # the kernel's int32 wraps, too
+    y = _quotient(jnp.where(y > 0, y + 512, y - 512), 1024)
+    return saturate(scaling(wrap(y, INT32)), INT16)
+
+
+def _quotient(x: jax.Array, y: int) -> jax.Array:
+    """As C++ divides: towards zero."""
+    return lax.div(x, jnp.full_like(x, y))
+
+
+def _new_state(
+    numbers: _Numbers,
+    finish: Sequence[Callable[[jax.Array, jax.Array], jax.Array]],
+    totals: Sequence[jax.Array],
+    c: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The new cell state and the activated output gate, both int16 [n_batch, n_cell]."""
+    sigmoid, tanh = (_table(f, _GATE_BITS) for f in (fixed_math.logistic, fixed_math.tanh))
+    *update, forget, new, output = zip(finish, totals, strict=True)
+    keep = _activated(sigmoid, *forget, c)
+    take = _activated(sigmoid, *update[0], c) if update else 32767 - keep
+    kept = _times(keep, c, 15)
+    c_new = saturating_add(kept, _times(take, _activated(tanh, *new, c), 30 + numbers.exponent))
+    if numbers.state_clip:
+        c_new = jnp.clip(c_new, -numbers.state_clip, numbers.state_clip)
+    return c_new, _activated(sigmoid, *output, c_new)
+
+
+def _activated(
+    table: np.ndarray,
+    finish: Callable[[jax.Array, jax.Array], jax.Array],
+    total: jax.Array,
+    c: jax.Array,
+) -> jax.Array:
+    return _look_up(table, finish(total, c))
+
+
+def _times(a: jax.Array, b: jax.Array, shift: int) -> jax.Array:
+    """The product of int16 values by 2**-shift, ties away from zero (PortableCwiseMul).
+
+    This is rounding_divide_by_pot, with the rounding before the shift: LLVM (as of jaxlib 0.10.2,
+    on x86) takes a product of int16 values that is shifted by more than 16 and cut to int16 for
+    the high half of the product, shifted as if it had no sign.
+    """
+    product = a.astype(INT32) * b.astype(INT32)
+    half = (1 << (shift - 1)) - (product < 0).astype(INT32)
+    return ((product + half) >> shift).astype(INT16)
+
+
+def _output(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The function of cell state and output gate: the output, int8 [n_batch, n_output]."""
+    table = _table(fixed_math.tanh, 15 + numbers.exponent)
+    share = None
+    if cell.projection is not None:
+        share = numbers.hidden_zero_point * jnp.sum(cell.projection, 1, dtype=INT32)
+        share = share if cell.projection_bias is None else share + cell.projection_bias
+
+    def output(c: jax.Array, shown: jax.Array) -> jax.Array:
+        product = shown.astype(INT32) * _look_up(table, c).astype(INT32)
+        h = saturate(numbers.hidden(product) + numbers.hidden_offset, INT8)
+        if share is None or numbers.projection is None:
+            return h
+        total = integer_dot(h, cell.projection) + share[None]
+        h = saturate(numbers.projection(total) + numbers.h_zero_point, INT8)
+        return jnp.clip(h, -numbers.output_clip, numbers.output_clip) if numbers.output_clip else h
+
+    return output
+
+
+# ---- The basic kernel, in uint8
+
+_UINT8 = np.dtype(np.uint8)
+_STATE_BITS = 4  # integer bits of the cell state
+_ACTIVATION_ZERO_POINT = 128
+
+
+def why_not_basic(inputs: Specs, outputs: Specs) -> str | None:
+    """A sentence unless dtypes and scales are those of the uint8 kernel, with its five inputs."""
+    x, hidden, w, bias, state = inputs
+    y, state_out, joined, totals = outputs
+    reason = first_reason(
+        *(why_not_integers(spec, _UINT8) for spec in (x, hidden, y, joined)),
+        *(why_not_integers(spec, INT16) for spec in (state, state_out, totals)),
+        why_not_scaled(w, _UINT8),
+        why_not_scaled(bias, INT32),
+        why_not_scaled(state_out, INT16),
+    )
+    if reason:
+        return reason
+    exponent, is_power = checked_log2(float(scale_of(state_out)))
+    if is_power and 15 + exponent == _STATE_BITS:
+        return None
+    return f"the scale of {state_out.name!r} is not 2**-11"
+
+
+def basic_step(inputs: Specs) -> Callable[..., tuple[jax.Array, ...]]:
+    """The function of joined activations, weights, bias and cell state: sums, output, new state.
+
+    As LstmCell of kernels/internal/reference/lstm_cell.h: gates in Q3.12, the state in Q4.11. It
+    takes activations for [-1, 1), whatever their scale; of scales, it reads the bias's alone.
+    """
+    zero_point = zero_point_of(inputs[2])
+    scaling = quantize_multiplier(4096 * float(scale_of(inputs[3])))
+    sigmoid, tanh = (_table(f, _GATE_BITS) for f in (fixed_math.logistic, fixed_math.tanh))
+    times = saturating_rounding_doubling_high_mul
+
+    def step(
+        joined: jax.Array, w: jax.Array, bias: jax.Array, c: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        x = joined.astype(INT32) - _ACTIVATION_ZERO_POINT
+        total = integer_dot(x, w.astype(INT32) - zero_point) + bias[None]
+        totals = saturate(_rescaled_upwards(total, *scaling), INT16)
+        take, new, forget, output = jnp.split(totals, 4, 1)
+        added = times(_look_up(sigmoid, take), _look_up(tanh, new))
+        kept = times(_look_up(sigmoid, forget), c)
+        c = saturating_add(rescale(added, 0, _STATE_BITS), kept)
+        shown = _look_up(tanh, rescale(c, _STATE_BITS, _GATE_BITS))
+        y = rounding_divide_by_pot(times(_look_up(sigmoid, output), shown), 8)
+        return totals, jnp.clip(y, -128, 127) + _ACTIVATION_ZERO_POINT, c
+
+    return step
+
+
+def _rescaled_upwards(x: jax.Array, multiplier: int, shift: int) -> jax.Array:
+    """int64: as multiply_by_quantized_multiplier, but ties of its second rounding go upwards.
+
+    LiteRT runs LstmCell on ruy's kernels in either of its resolvers, and that is how they round.
+    """
+    left, right = max(shift, 0), max(-shift, 0)
+    shifted = wrap(wide(x) << left, INT32)
+    y = wide(saturating_rounding_doubling_high_mul(shifted, multiplier))
+    return (y + ((1 << right) >> 1)) >> right

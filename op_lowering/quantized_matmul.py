@@ -1,0 +1,199 @@
+"""Integer kernels of FULLY_CONNECTED and BATCH_MATMUL.
+
+kernels/internal/reference/fully_connected.h, integer_ops/fully_connected.h and batch_matmul.h;
+filters of int16 are in kernels/fully_connected.cc.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.op_lowering.integer_products import (
+    Zero,
+    matrix_product,
+    moved,
+    pieces,
+    to_int8,
+)
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import (
+    BatchMatMulOptions,
+    FullyConnectedOptions,
+    TensorType,
+)
+from jaxdelegate.op_lowering.pointwise import quantization_of, zero_point_of
+from jaxdelegate.op_lowering.quantized_products import (
+    INT2,
+    INT4,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    Dtypes,
+    Ending,
+    Kernels,
+    Tensors,
+    accumulator,
+    ending,
+    why_not_bias_scale,
+    why_not_bias_type,
+    why_not_ending,
+    why_not_tensors,
+)
+from jaxdelegate.op_lowering.rule import Function, Lowered, first_reason
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.quant.requantize import (
+    convolution_multipliers,
+    effective_scales,
+    product_multiplier,
+)
+
+_PACKED = frozenset([INT4, INT2])
+_FULLY_CONNECTED: Kernels = {
+    UINT8: Dtypes(frozenset([UINT8]), frozenset([INT32]), frozenset([UINT8, INT16]), False),
+    INT8: Dtypes(_PACKED | {INT8}, frozenset([INT32]), frozenset([INT8]), False),
+    INT16: Dtypes(_PACKED | {INT8, INT16}, frozenset([INT32, INT64]), frozenset([INT16]), False),
+}
+_BATCH_MATMUL: Kernels = {
+    INT8: Dtypes(frozenset([INT8]), frozenset(), frozenset([INT8]), False),
+    INT16: Dtypes(frozenset([INT8, INT16]), frozenset(), frozenset([INT16])),
+}
+
+
+def why_not_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> str | None:
+    """A sentence unless an integer kernel takes these tensors."""
+    x, w, bias, y = tensors
+    points = quantization_of(w).zero_point if w.quantization is not None else np.zeros(0)
+    symmetric = w.dtype in _PACKED or points.size > 1
+    to_int16 = x.dtype == UINT8 and y.dtype == INT16
+    return first_reason(
+        why_not_tensors(_FULLY_CONNECTED, tensors, 0),
+        why_not_bias_type(tensors, o.quantized_bias_type, w.shape[1]),
+        f"{w.name!r} has zero points, and the kernel takes none"
+        if symmetric and points.any()
+        else None,
+        "the kernel from uint8 to int16 wants a bias" if to_int16 and bias is None else None,
+    ) or first_reason(
+        None if quantization_of(w).is_per_channel else why_not_bias_scale(tensors),
+        f"{y.name!r} has a zero point" if to_int16 and zero_point_of(y) else None,
+        why_not_ending(lambda: _fully_connected_ending(o, tensors)),
+    )
+
+
+def _fully_connected_ending(o: FullyConnectedOptions, tensors: Tensors) -> Ending:
+    """The reference kernels round real numbers, but for filters of int16.
+
+    Raises:
+        ValueError: the scales make no multiplier.
+    """
+    x, w, _, y = tensors
+    scales = quantization_of(x), quantization_of(w), quantization_of(y)
+    units, total = w.shape[0], accumulator(x, o.quantized_bias_type)
+    activation = o.fused_activation_function
+    if w.dtype != INT16:
+        return ending(activation, y, total, scale=effective_scales(*scales, units))
+    multiplier, shift = (
+        convolution_multipliers(*scales, units)
+        if scales[1].is_per_channel
+        else product_multiplier(*scales)
+    )
+    return ending(activation, y, INT64, multiplier=multiplier, shift=shift)
+
+
+def lower_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> Function:
+    """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
+    x_spec, w_spec, _, y = tensors
+    depth = w_spec.shape[1]
+    rows = math.prod(x_spec.shape) // depth
+    end = _fully_connected_ending(o, tensors)
+    x_zero, w_zero = _moved_zero(x_spec), _filter_zero(w_spec)
+    single = w_spec.const is not None and w_spec.dtype != INT16
+    sums = row_sums(to_int8(w_spec.const), w_zero) if single else None
+
+    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+        whole = to_int8(x).reshape(-1)[: rows * depth].reshape(rows, depth)
+        total = matrix_product(pieces(whole, x_zero), pieces(w, w_zero), w_sums=sums)
+        return (end(total, bias)[0].reshape(y.shape),)
+
+    return Lowered(fully_connected, {1: to_int8})
+
+
+def _moved_zero(spec: TensorSpec) -> int:
+    return moved(zero_point_of(spec), spec.dtype)
+
+
+def _filter_zero(w: TensorSpec) -> int:
+    """Filters with a scale for each row are symmetric."""
+    return 0 if quantization_of(w).is_per_channel else _moved_zero(w)
+
+
+def row_sums(w: np.ndarray, zero: int = 0) -> np.ndarray:
+    """int32 [units]: a constant filter [units, K] of int8, less its zero, added up."""
+    return np.asarray(np.sum(w, 1, dtype=np.int32) - w.shape[1] * zero)
+
+
+def is_unscaled(tensors: Tensors) -> bool:
+    """Whether int8 times int8 gives int32: sums of what is stored, whatever it stands for."""
+    return tensors.x.dtype == INT8 and tensors.y.dtype == INT32
+
+
+def why_not_batch_matmul(tensors: Tensors, products: int) -> str | None:
+    """A sentence unless an integer kernel takes these tensors."""
+    if is_unscaled(tensors):
+        w = tensors.w
+        return None if w.dtype == INT8 else f"{w.name!r} is {w.dtype}, not int8"
+    return (
+        why_not_tensors(_BATCH_MATMUL, tensors, None)
+        or why_not_bias_type(tensors, TensorType.FLOAT32, products)
+        or why_not_ending(lambda: _batch_matmul_ending(tensors))
+    )
+
+
+def _batch_matmul_ending(tensors: Tensors) -> Ending:
+    x, w, _, y = tensors
+    multiplier, shift = product_multiplier(
+        quantization_of(x), quantization_of(w), quantization_of(y)
+    )
+    total = accumulator(x, TensorType.FLOAT32)
+    return ending(Act.NONE, y, total, multiplier=multiplier, shift=shift)
+
+
+def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
+    """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
+    y = tensors.y
+    unscaled = is_unscaled(tensors)
+    x_zero, w_zero = (0 if unscaled else zero_point_of(spec) for spec in tensors[:2])
+    end = None if unscaled else _batch_matmul_ending(tensors)
+
+    def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
+        total = batch_product(o, x, w, x_zero, w_zero).reshape(y.shape)
+        return (total,) if end is None else end(total, None)
+
+    return batch_matmul
+
+
+def batch_product(
+    o: BatchMatMulOptions, x: jax.Array, w: jax.Array, x_zero: Zero, w_zero: int = 0
+) -> jax.Array:
+    """Exact products of int8 or int16 matrices whose batches broadcast.
+
+    `x_zero` may be an array [..., M, 1]; there is no adj_x then.
+    """
+    axes = (-2 if o.adj_x else -1, -1 if o.adj_y else -2)
+    if math.prod(w.shape[:-2]) == 1 and not o.adj_x:  # all rows of all batches, one matrix
+        x_zero = x_zero if isinstance(x_zero, int) else x_zero.reshape(-1, 1)
+        x, w = x.reshape(-1, x.shape[-1]), w.reshape(w.shape[-2:])
+    else:
+        batch: Shape = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
+        x_zero = x_zero if isinstance(x_zero, int) else _broadcast(x_zero, batch)
+        x, w = _broadcast(x, batch), _broadcast(w, batch)
+    return matrix_product(pieces(x, x_zero), pieces(w, w_zero), axes)
+
+
+def _broadcast(x: jax.Array, batch: Shape) -> jax.Array:
+    x = x.reshape((1,) * (len(batch) + 2 - x.ndim) + x.shape)
+    return jnp.broadcast_to(x, (*batch, *x.shape[-2:]))

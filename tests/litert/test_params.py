@@ -1,0 +1,241 @@
+"""Operator parameters: the same options out of a stock interpreter's structs as out of the file."""
+
+import ctypes
+import dataclasses
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from ai_edge_litert.schema_py_generated import BuiltinOperator
+
+import jaxdelegate as jd
+from jaxdelegate.litert import params
+from jaxdelegate.model import Operator, read_model
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    AddOptions,
+    BucketizeOptions,
+    Conv2DOptions,
+    GeluOptions,
+    HashtableOptions,
+    LSHProjectionOptions,
+    LSHProjectionType,
+    MirrorPadMode,
+    MirrorPadOptions,
+    NoOptions,
+    Padding,
+    ReshapeOptions,
+    StablehloCaseOptions,
+    StableHLOCompositeOptions,
+    StablehloPadOptions,
+    StablehloRngBitGeneratorOptions,
+    TensorType,
+    VarHandleOptions,
+    options_class,
+)
+from jaxdelegate.op_lowering.options.enums import RngAlgorithm
+from jaxdelegate.testing import ModelBuilder
+
+MODELS = Path(__file__).parents[3] / "shared" / "models"
+FILES = sorted(p for p in MODELS.rglob("*") if p.suffix in (".tflite", ".bin", ".lite"))
+CASES = sorted((MODELS.parent / "op_cases").glob("*"))
+
+# Options that interpreters do not parse: there are no kernels for these operators.
+NOT_HANDED_OUT = {
+    "CALL",
+    "CONCAT_EMBEDDINGS",
+    "STABLEHLO_BROADCAST_IN_DIM",
+    "STABLEHLO_COMPARE",
+    "STABLEHLO_CONCATENATE",
+    "STABLEHLO_CONVOLUTION",
+    "STABLEHLO_CUSTOM_CALL",
+    "STABLEHLO_DOT_GENERAL",
+    "STABLEHLO_DYNAMIC_SLICE",
+    "STABLEHLO_IOTA",
+    "STABLEHLO_REDUCE",
+    "STABLEHLO_SLICE",
+    "STABLEHLO_SORT",
+    "STABLEHLO_TRANSPOSE",
+    "STABLEHLO_WHILE",
+}
+BUILTINS = sorted(name for name, code in vars(BuiltinOperator).items() if isinstance(code, int))
+
+
+@pytest.mark.parametrize("operator", BUILTINS)
+def test_every_field_of_the_options_has_its_place(operator: str) -> None:
+    fields = {field.name for field in dataclasses.fields(options_class(operator))}
+    if operator in NOT_HANDED_OUT:
+        assert fields
+        assert operator not in params.LAYOUTS
+        return
+    lost = params.LOST.get(operator, ())
+    assert fields == set(params.LAYOUTS.get(operator, {})) | set(lost)
+
+
+def decoded(operator: str, layout: str, *values: Any, rank: int = 0) -> Any:
+    data = ctypes.create_string_buffer(struct.pack(layout, *values))
+    return params.decode(operator, ctypes.addressof(data), rank)
+
+
+def test_padding_activation_and_types_have_numbers_of_their_own() -> None:
+    got = decoded("CONV_2D", "7i", 2, 3, 4, 3, 5, 6, 4)
+    want = Conv2DOptions(Padding.VALID, 3, 4, ActivationFunctionType.RELU6, 5, 6, TensorType.INT64)
+    assert got == want
+
+
+def test_what_is_not_set_keeps_the_schemas_default() -> None:
+    got = decoded("CONV_2D", "7i", 0, 1, 1, 0, 1, 1, 0)
+    assert got == Conv2DOptions(Padding.SAME, 1, 1)
+
+
+def test_members_are_aligned_as_in_c() -> None:
+    got = decoded("UNIDIRECTIONAL_SEQUENCE_RNN", "?3xi?3x", True, 4, True)
+    assert (got.time_major, got.asymmetric_quantize_inputs) == (True, True)
+    assert got.fused_activation_function is ActivationFunctionType.TANH
+
+
+def test_enumerations_that_begin_with_unknown() -> None:
+    assert decoded("MIRROR_PAD", "i", 2) == MirrorPadOptions(MirrorPadMode.SYMMETRIC)
+    philox = StablehloRngBitGeneratorOptions(RngAlgorithm.PHILOX)
+    assert decoded("STABLEHLO_RNG_BIT_GENERATOR", "i", 2) == philox
+
+
+def test_vectors_with_a_count_with_the_rank_and_behind_a_pointer() -> None:
+    assert decoded("RESHAPE", "9i", 2, -1, *[0] * 6, 2) == ReshapeOptions((2, -1))
+    got = decoded("STABLEHLO_PAD", "24q", 1, 2, *[0] * 6, 3, 4, *[0] * 6, 5, 6, *[0] * 6, rank=2)
+    assert got == StablehloPadOptions((1, 2), (3, 4), (5, 6))
+    floats = (ctypes.c_float * 3)(0.5, 1, 2)
+    got = decoded("BUCKETIZE", "i4xP", 3, ctypes.addressof(floats))
+    assert got == BucketizeOptions((0.5, 1.0, 2.0))
+
+
+def test_strings_and_bytes() -> None:
+    name = ctypes.create_string_buffer(b"odml.norm")
+    attributes = ctypes.create_string_buffer(b"a\0b", 3)
+    address = ctypes.addressof
+    got = decoded("STABLEHLO_COMPOSITE", "PiiPN", address(name), 4, 2, address(attributes), 3)
+    assert got == StableHLOCompositeOptions("odml.norm", 4, b"a\0b", version=2)
+    assert decoded("VAR_HANDLE", "PP", 0, address(name)) == VarHandleOptions("", "odml.norm")
+
+
+def test_operators_without_parameters() -> None:
+    assert params.decode("RELU", None) == NoOptions()
+    assert decoded("GELU", "?", True) == GeluOptions(approximate=True)
+
+
+@pytest.mark.parametrize(
+    ("operator", "layout", "values", "words"),
+    [
+        ("ADD", "i?", (6, True), "ADD.fused_activation_function: 6 means nothing known"),
+        ("CAST", "2i", (1, 99), "CAST.out_data_type: 99 means nothing known"),
+        ("STABLEHLO_IOTA", "q", (0,), "do not hand out the options of STABLEHLO_IOTA"),
+    ],
+)
+def test_refuses_what_means_nothing(operator: str, layout: str, values: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        decoded(operator, layout, *values)
+
+
+def test_refuses_absent_parameters() -> None:
+    assert AddOptions() == options_class("ADD")()
+    with pytest.raises(ValueError, match="do not hand out the options of ADD"):
+        params.decode("ADD", None)
+
+
+class Recorder(jd.SimpleDelegate):
+    """Takes nothing, and remembers the operators of every subgraph."""
+
+    name = "Recorder"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.subgraphs: list[list[Operator]] = []
+
+    def initialize(self, context: Any) -> None:
+        self.subgraphs.append([node.operator for node in context.nodes()])
+
+    def is_node_supported(self, node: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def create_kernel(self) -> Any:
+        raise AssertionError("nothing was taken")
+
+
+def recorded(path: Path) -> list[list[Operator]] | None:
+    """The operators as the stock interpreter shows them; None if it refuses the model."""
+    recorder, kernels = Recorder(), OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    try:
+        Interpreter(
+            str(path), experimental_delegates=[recorder], experimental_op_resolver_type=kernels
+        )
+    except (ValueError, RuntimeError):
+        return None
+    return recorder.subgraphs
+
+
+def differences(shown: Operator, read: Operator) -> list[str]:
+    if read.name.startswith("Flex"):  # kernels of another library: the interpreter says "Flex"
+        return []
+    names = [f.name for f in dataclasses.fields(Operator) if f.name != "mutating_variable_inputs"]
+    same: Callable[[str], bool] = lambda name: getattr(shown, name) == getattr(read, name)  # noqa: E731
+    return [
+        f"{read.name} #{read.index} {name}: {getattr(shown, name)}, read {getattr(read, name)}"
+        for name in names
+        if not same(name)
+    ]
+
+
+def test_operators_that_no_recorded_model_has(tmp_path: Path) -> None:
+    builder = ModelBuilder()
+    table = builder.tensor((1,), np.dtype("V4"))
+    options = HashtableOptions(3, TensorType.INT64, TensorType.STRING)
+    builder.operator("HASHTABLE", [], [table], options)
+    hashes, x, y = builder.input((2, 3)), builder.input((4,), np.int32), builder.tensor((2,))
+    options = LSHProjectionOptions(LSHProjectionType.SPARSE)
+    builder.operator("LSH_PROJECTION", [hashes, x, -1], [y], options)
+    z = builder.tensor((4,), np.int32)
+    builder.operator("STABLEHLO_CASE", [x], [z], StablehloCaseOptions((1, 2)))
+    for name in ("first", "second"):
+        branch = builder.subgraph(name)
+        branch.outputs(branch.input((4,), np.int32))
+    builder.outputs(y)
+    path = tmp_path / "model.tflite"
+    path.write_bytes(builder.build())
+    assert_shown_as_read(path)
+
+
+def assert_shown_as_read(path: Path) -> None:
+    shown, model = recorded(path), read_model(str(path))
+    assert shown is not None
+    for subgraph, operators in zip(model.subgraphs, shown, strict=True):
+        assert len(operators) == len(subgraph.operators)
+        for mine, theirs in zip(operators, subgraph.operators, strict=True):
+            assert differences(mine, theirs) == []
+
+
+@pytest.mark.slow
+@pytest.mark.litert
+@pytest.mark.skipif(not FILES, reason="the real models are not here")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_shows_the_operators_of_real_models(path: Path) -> None:
+    try:
+        read_model(str(path))
+    except jd.ModelError as error:
+        pytest.skip(f"not for our reader: {error}")
+    if recorded(path) is None:
+        pytest.skip("not for the stock interpreter")
+    assert_shown_as_read(path)
+
+
+@pytest.mark.slow
+@pytest.mark.litert
+@pytest.mark.skipif(not CASES, reason="the recorded operator cases are not here")
+@pytest.mark.parametrize("folder", CASES, ids=lambda path: path.name)
+def test_shows_the_operators_of_recorded_cases(folder: Path) -> None:
+    for path in sorted(folder.rglob("model.tflite")):
+        if recorded(path) is not None:  # there are kernels for all of it
+            assert_shown_as_read(path)

@@ -1,0 +1,337 @@
+"""Recurrent operators with float activations and 8-bit weights."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import (
+    BidirectionalSequenceLSTMOptions,
+    BidirectionalSequenceRNNOptions,
+    LSTMOptions,
+    RNNOptions,
+    SequenceRNNOptions,
+    SVDFOptions,
+    UnidirectionalSequenceLSTMOptions,
+)
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import Arg, Case, const, f32, variable
+from jaxdelegate.testing.stateful import litert_twice, twice
+
+BATCH, TIME, INPUT, CELL = 3, 4, 5, 6
+ORDERS = {"time-major": True, "batch-major": False}
+WAYS = {"symmetric": False, "asymmetric": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Which of a cell's tensors are there."""
+
+    cifg: bool = False
+    peephole: bool = False
+    projection: int = 0  # its outputs; 0: none
+    projection_bias: bool = False
+    norm: bool = False
+    diagonal: bool = False
+    aux: int = 0  # width of the auxiliary input that has weights
+    n_cell: int = CELL
+    dtype: Any = np.int8
+
+    @property
+    def n_output(self) -> int:
+        return self.projection or self.n_cell
+
+
+def floats(*shape: int, seed: int = 0) -> Arg:
+    return const(f32(*shape, low=-0.8, high=0.8, seed=seed))
+
+
+def weights(*shape: int, seed: int = 0, dtype: Any = np.int8) -> Arg:
+    """Symmetric 8-bit weights; as uint8 they are the same bytes."""
+    array = f32(*shape, low=-0.8, high=0.8, seed=seed).value
+    scale = np.abs(array).max() / np.float32(127)
+    steps = np.rint(array / scale).astype(np.int8).view(dtype)
+    return Arg(steps, is_const=True, quantization=per_tensor(scale))
+
+
+def per_tensor(scale: float, zero_point: int = 0) -> Quantization:
+    return Quantization(np.array([scale], np.float32), np.array([zero_point], np.int64))
+
+
+def gates(form: Form, make: Any, *shape: int, seed: int = 0) -> list[Arg | None]:
+    """One tensor for the input, forget, cell and output gate."""
+    tensors: list[Arg | None] = [make(*shape, seed=seed + i) for i in range(4)]
+    return [None, *tensors[1:]] if form.cifg else tensors
+
+
+def cell(form: Form, n_input: int = INPUT, seed: int = 0) -> list[Arg | None]:
+    """Weights, recurrent weights, peepholes, biases, projection: 17 tensors."""
+    n = form.n_cell
+
+    def matrix(*shape: int, seed: int = 0) -> Arg:
+        return weights(*shape, seed=seed, dtype=form.dtype)
+
+    recurrent = gates(form, matrix, n, form.n_output, seed=seed + 10)
+    if form.diagonal:
+        recurrent = gates(form, floats, n, seed=seed + 10)
+    peepholes = gates(form, matrix, n, seed=seed + 20) if form.peephole else [None] * 4
+    return [
+        *gates(form, matrix, n, n_input, seed=seed),
+        *recurrent,
+        *(peepholes[i] for i in (0, 1, 3)),
+        *gates(form, floats, n, seed=seed + 30),
+        matrix(form.n_output, n, seed=seed) if form.projection else None,
+        floats(form.n_output, seed=seed) if form.projection_bias else None,
+    ]
+
+
+def full(form: Form, x: Arg, n_batch: int = BATCH) -> list[Arg | None]:
+    """The 24 inputs of LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM; 20 without layer norm."""
+    states = [variable(n_batch, form.n_output), variable(n_batch, form.n_cell)]
+    norms = gates(form, floats, form.n_cell, seed=40) if form.norm else []
+    return [x, *cell(form, x.value.shape[-1]), *states, *norms]
+
+
+def both(form: Form, x: Arg, aux: Arg | None = None) -> list[Arg | None]:
+    """The 48 inputs of BIDIRECTIONAL_SEQUENCE_LSTM."""
+    states = [variable(BATCH, form.n_output), variable(BATCH, form.n_cell)] * 2
+    aux_weights = [
+        t
+        for seed in (50, 60)
+        for t in (
+            gates(form, weights, form.n_cell, form.aux, seed=seed) if form.aux else [None] * 4
+        )
+    ]
+    return [x, *cell(form), *cell(form, seed=100), *states, aux, *aux_weights]
+
+
+def series(*, time_major: bool, n_time: int = TIME, width: int = INPUT, seed: int = 0) -> Arg:
+    return f32(*((n_time, BATCH) if time_major else (BATCH, n_time)), width, seed=seed)
+
+
+def lstm(label: str, inputs: list[Arg | None], **o: Any) -> Case:
+    options = LSTMOptions(fused_activation_function=Act.TANH, **o)
+    return Case("LSTM", label, inputs, options, version=4, accumulated=16)
+
+
+def sequence(label: str, inputs: list[Arg | None], *, litert: str | None = None, **o: Any) -> Case:
+    options = UnidirectionalSequenceLSTMOptions(fused_activation_function=Act.TANH, **o)
+    name = "UNIDIRECTIONAL_SEQUENCE_LSTM"
+    return Case(name, label, inputs, options, version=3, accumulated=32, litert=litert)
+
+
+def bidirectional(
+    label: str, inputs: list[Arg | None], *, litert: str | None = None, **o: Any
+) -> Case:
+    options = BidirectionalSequenceLSTMOptions(fused_activation_function=Act.TANH, **o)
+    outputs = [np.float32] * (1 if options.merge_outputs else 2)
+    name = "BIDIRECTIONAL_SEQUENCE_LSTM"
+    return Case(name, label, inputs, options, outputs, 3, accumulated=32, litert=litert)
+
+
+FORMS = {
+    "plain": Form(),
+    "cifg": Form(cifg=True),
+    "peephole": Form(peephole=True),
+    "projection": Form(projection=4),
+    "projection-bias": Form(projection=9, projection_bias=True),
+    "norm": Form(norm=True),
+    "norm-cifg": Form(norm=True, cifg=True),
+    "everything": Form(peephole=True, projection=4, projection_bias=True, norm=True),
+    "wide": Form(peephole=True, n_cell=37),
+    "uint8": Form(peephole=True, projection=4, dtype=np.uint8),
+}
+STEP = [
+    lstm(f"{name}-{way}", full(form, f32(BATCH, INPUT)), asymmetric_quantize_inputs=asymmetric)
+    for name, form in FORMS.items()
+    for way, asymmetric in WAYS.items()
+]
+STEP += [
+    lstm("clips", full(FORMS["projection"], f32(BATCH, INPUT)), cell_clip=0.3, proj_clip=0.2),
+    lstm("zeros", full(Form(), const(np.zeros((BATCH, INPUT), np.float32)))),
+    lstm(
+        "zeros-asymmetric",
+        full(Form(), const(np.zeros((BATCH, INPUT), np.float32))),
+        asymmetric_quantize_inputs=True,
+    ),
+]
+SEQUENCE = [
+    sequence(
+        f"{name}-{order}-{way}",
+        full(FORMS[name], series(time_major=major)),
+        time_major=major,
+        asymmetric_quantize_inputs=asymmetric,
+    )
+    for name in ("plain", "everything")
+    for order, major in ORDERS.items()
+    for way, asymmetric in WAYS.items()
+]
+SEQUENCE += [
+    sequence("diagonal", full(Form(diagonal=True), series(time_major=True)), time_major=True),
+    sequence(
+        "diagonal-cifg-batch-major",
+        full(Form(diagonal=True, cifg=True), series(time_major=False)),
+        time_major=False,
+        asymmetric_quantize_inputs=True,
+    ),
+    sequence(
+        "no-step",
+        full(Form(), series(time_major=True, n_time=0)),
+        time_major=True,
+        litert="refuses empty tensors",
+    ),
+]
+BOTH = [
+    bidirectional(
+        f"{order}-{'merged' if merge else 'apart'}-{way}",
+        both(Form(cifg=merge, peephole=not merge), series(time_major=major)),
+        time_major=major,
+        merge_outputs=merge,
+        asymmetric_quantize_inputs=asymmetric,
+        litert="batch major merged reads beyond its states" if merge and not major else None,
+    )
+    for order, major in ORDERS.items()
+    for merge in (False, True)
+    for way, asymmetric in WAYS.items()
+]
+AUX = f32(TIME, BATCH, 7, seed=9)
+BOTH += [
+    bidirectional("aux", both(Form(aux=7), series(time_major=True), AUX), time_major=True),
+    bidirectional(
+        "aux-cifg-asymmetric",
+        both(Form(aux=7, cifg=True), series(time_major=True), AUX),
+        time_major=True,
+        asymmetric_quantize_inputs=True,
+    ),
+    bidirectional(
+        "aux-instead",
+        both(Form(), series(time_major=True), f32(TIME, BATCH, INPUT, seed=9)),
+        time_major=True,
+    ),
+]
+
+
+def rnn_cell(seed: int = 0, units: int = CELL, dtype: Any = np.int8) -> list[Arg]:
+    """Weights, recurrent weights, bias, state."""
+    return [
+        weights(units, INPUT, seed=seed, dtype=dtype),
+        weights(units, units, seed=seed + 1, dtype=dtype),
+        floats(units, seed=seed + 2),
+        variable(BATCH, units),
+    ]
+
+
+RNN = [
+    Case(
+        "RNN",
+        f"{act.name}-{way}-{np.dtype(dtype)}",
+        [f32(BATCH, INPUT), *rnn_cell(dtype=dtype)],
+        RNNOptions(act, asymmetric_quantize_inputs=asymmetric),
+        version=3,
+        accumulated=16,
+    )
+    for act, dtype in ((Act.TANH, np.int8), (Act.RELU, np.int8), (Act.NONE, np.uint8))
+    for way, asymmetric in WAYS.items()
+]
+RNN += [
+    Case(
+        "UNIDIRECTIONAL_SEQUENCE_RNN",
+        f"{order}-{way}",
+        [series(time_major=major), *rnn_cell()],
+        SequenceRNNOptions(
+            time_major=major,
+            fused_activation_function=Act.TANH,
+            asymmetric_quantize_inputs=asymmetric,
+        ),
+        version=3,
+        accumulated=32,
+    )
+    for order, major in ORDERS.items()
+    for way, asymmetric in WAYS.items()
+]
+
+
+def both_rnn(
+    label: str,
+    *,
+    time_major: bool,
+    aux: int = 0,
+    instead: bool = False,
+    n_time: int = TIME,
+    litert: str | None = None,
+    **o: Any,
+) -> Case:
+    """`aux`: width of the auxiliary input with weights; `instead`: an auxiliary input without."""
+    second = series(time_major=time_major, width=aux or INPUT, seed=9) if aux or instead else None
+    aux_weights = [weights(n, aux, seed=n) if aux else None for n in (CELL, CELL - 2)]
+    options = BidirectionalSequenceRNNOptions(
+        time_major=time_major, fused_activation_function=Act.TANH, **o
+    )
+    x = series(time_major=time_major, n_time=n_time)
+    return Case(
+        "BIDIRECTIONAL_SEQUENCE_RNN",
+        label,
+        [x, *rnn_cell(), *rnn_cell(40, CELL - 2), second, *aux_weights],
+        options,
+        [np.float32] * (1 if options.merge_outputs else 2),
+        version=3,
+        accumulated=32,
+        litert=litert,
+    )
+
+
+RNN += [
+    both_rnn(
+        f"{order}-{'merged' if merge else 'apart'}-{way}-{kind}",
+        time_major=major,
+        merge_outputs=merge,
+        asymmetric_quantize_inputs=asymmetric,
+        litert="crashes: it counts rows from a null pointer"
+        if merge and major and not asymmetric
+        else None,
+        **aux,
+    )
+    for order, major in ORDERS.items()
+    for merge in (False, True)
+    for way, asymmetric in WAYS.items()
+    for kind, aux in {"alone": {}, "aux": {"aux": INPUT}, "instead": {"instead": True}}.items()
+]
+RNN += [
+    both_rnn("no-step", time_major=True, n_time=0, litert="refuses empty tensors"),
+]
+
+
+def svdf(
+    label: str,
+    rank: int,
+    units: int,
+    memory: int,
+    *,
+    bias: bool = True,
+    act: Act = Act.NONE,
+    dtype: Any = np.int8,
+    asymmetric: bool = False,
+) -> Case:
+    n_filters = rank * units
+    inputs = [
+        f32(BATCH, INPUT),
+        weights(n_filters, INPUT, dtype=dtype),
+        weights(n_filters, memory, dtype=dtype),
+        floats(units) if bias else None,
+        variable(BATCH, memory * n_filters),
+    ]
+    options = SVDFOptions(rank, act, asymmetric)
+    return Case("SVDF", label, inputs, options, version=4, accumulated=32)
+
+
+SVDF = [
+    svdf("rank-1", 1, 4, 10),
+    svdf("rank-2-relu", 2, 3, 8, act=Act.RELU, asymmetric=True),
+    svdf("no-bias", 2, 4, 5, bias=False),
+    svdf("memory-of-one-uint8", 3, 2, 1, act=Act.TANH, dtype=np.uint8, asymmetric=True),
+]
+CASES = STEP + SEQUENCE + BOTH + RNN + SVDF

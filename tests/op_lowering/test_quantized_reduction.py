@@ -1,0 +1,223 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.options import ReducerOptions
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import Arg, Case, const, of, value
+
+DTYPES = {
+    "MEAN": [np.int8, np.uint8, np.int16],
+    "SUM": [np.int8, np.uint8, np.int16],
+    "REDUCE_PROD": [np.int8, np.int16],
+}
+UNWRITTEN = "LiteRT leaves the output as it finds it"
+
+
+def per_tensor(scale: float, zero_point: int = 0) -> Quantization:
+    return Quantization(np.float32([scale]), np.int64([zero_point]))
+
+
+def integers(dtype: Any, *shape: int, seed: int = 0) -> np.ndarray:
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    return of(dtype, *shape, low=low, high=high, seed=seed).value
+
+
+def reducer(
+    name: str,
+    label: str,
+    x: np.ndarray,
+    axes: Any,
+    source: Quantization,
+    target: Quantization,
+    *,
+    keep_dims: bool = False,
+    **details: Any,
+) -> Case:
+    return Case(
+        name,
+        f"{label}-{x.dtype}",
+        [Arg(x, quantization=source), const(axes, "int32")],
+        ReducerOptions(keep_dims=keep_dims),
+        output_quantization=[target],
+        **details,
+    )
+
+
+def points(dtype: Any) -> list[int]:
+    return [0] if dtype == np.int16 else [int(np.iinfo(dtype).min), 3, int(np.iinfo(dtype).max)]
+
+
+def axes_cases() -> list[Case]:
+    axes = [[1], [-1], [0, 2], [2, -3, 0, 0], [0, 1, 2], np.zeros(0)]
+    return [
+        reducer(
+            name,
+            f"axes{np.asarray(a).tolist()}-{keep}",
+            integers(dtype, 2, 3, 4),
+            a,
+            per_tensor(0.01, points(dtype)[-1]),
+            per_tensor(0.02, points(dtype)[0]),
+            keep_dims=keep,
+        )
+        for name, dtypes in DTYPES.items()
+        for dtype in dtypes
+        for a in axes
+        for keep in (False, True)
+    ]
+
+
+def scale_cases() -> list[Case]:
+    """Multipliers far below 1 and above it; zero points at both ends."""
+    return [
+        reducer(
+            name,
+            f"scale-{source:.3g}-{target:.3g}-{p}-{r}",
+            integers(dtype, 4, 6),
+            [1],
+            per_tensor(source, p),
+            per_tensor(target, r),
+        )
+        for name, dtypes in DTYPES.items()
+        for dtype in dtypes
+        for source, target in [(0.5, 0.5), (1e-3, 0.3), (0.3, 4e-3), (0.1, 1e-4)]
+        for p, r in [(points(dtype)[0], points(dtype)[-1]), (points(dtype)[-1], points(dtype)[0])]
+    ]
+
+
+def shape_cases() -> list[Case]:
+    scales = per_tensor(0.03, 0), per_tensor(0.05, 0)
+    cases = []
+    for name, dtypes in DTYPES.items():
+        for d in dtypes:
+            nothing = UNWRITTEN if name != "MEAN" else None
+            cases += [
+                reducer(name, "scalar", np.asarray(5, d), [0], *scales),
+                reducer(name, "rank6", integers(d, 2, 1, 3, 1, 2, 2), [1, 3, 5], *scales),
+                reducer(name, "image", integers(d, 2, 5, 5, 3), [1, 2], *scales, keep_dims=True),
+                reducer(name, "long", integers(d, 3000, 2), [0], *scales),
+                reducer(name, "empty", np.zeros((0, 3), d), [1], *scales),
+            ]
+            if name != "REDUCE_PROD":
+                x = np.zeros((0, 3), d)
+                cases.append(reducer(name, "nothing", x, [0], *scales, litert=nothing))
+    return cases
+
+
+def value_cases() -> list[Case]:
+    """Halves on both sides of zero, and results beyond both ends."""
+    halves = np.int8([[1, 2], [-1, -2], [3, -4], [127, 127], [-128, -128]])
+    one, half = per_tensor(1.0), per_tensor(2.0)
+    return [
+        *(reducer(n, "halves", halves.astype(d), [1], one, one) for n in DTYPES for d in DTYPES[n]),
+        *(reducer(n, "half", halves.astype(d), [1], one, half) for n in DTYPES for d in DTYPES[n]),
+        *(reducer(n, "twice", halves.astype(d), [1], half, one) for n in DTYPES for d in DTYPES[n]),
+    ]
+
+
+CASES = [*axes_cases(), *scale_cases(), *shape_cases(), *value_cases()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering_matches_the_reference(case: Case) -> None:
+    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+
+
+def run_litert(case: Case) -> list[np.ndarray]:
+    """The reference kernels, but that of SUM takes int8 and int16 for uint8."""
+    first = case.inputs[0]
+    assert first is not None
+    return case.run_litert(optimized=case.name == "SUM" and first.value.dtype != np.uint8)
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
+def test_reference_matches_litert(case: Case) -> None:
+    case.check(case.run_reference(), run_litert(case))
+
+
+def fuzzed(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    name = list(DTYPES)[seed % 3]
+    dtype = DTYPES[name][seed // 3 % len(DTYPES[name])]
+    source, target = (rng.choice(points(dtype)) for _ in range(2))
+    shape = [int(n) for n in rng.integers(1, 6, rng.integers(1, 6))]
+    axes = rng.choice(len(shape), rng.integers(0, len(shape) + 1), replace=False)
+    x_scale = 2.0 ** rng.uniform(-9, -4)
+    return reducer(
+        name,
+        f"{seed}",
+        integers(dtype, *shape, seed=seed),
+        axes,
+        per_tensor(x_scale, source),
+        per_tensor(x_scale * 2.0 ** rng.uniform(-3, 3), target),
+        keep_dims=bool(seed % 2),
+    )
+
+
+@pytest.mark.litert
+def test_fuzz() -> None:
+    for seed in range(180):
+        case = fuzzed(seed)
+        want = run_litert(case)
+        case.check(case.run_reference(), want)
+        if seed < 18:
+            case.check(case.run_lowered(RULES[case.name]), want)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_reference_takes_axes_found_at_run_time(name: str) -> None:
+    known = reducer(name, "", integers(np.int8, 3, 4), [1], per_tensor(0.1, 3), per_tensor(0.2, 5))
+    late = Case(
+        name,
+        "",
+        [known.inputs[0], value([1], "int32")],
+        known.options,
+        output_quantization=known.output_quantization,
+    )
+    late.check(late.run_reference(), known.run_reference())
+
+
+BYTES, ONE = integers(np.int8, 2, 3), per_tensor(1.0)
+REFUSED = [
+    (reducer("MEAN", "", np.int32([[1]]), [1], ONE, ONE), "quantized int32, which", TypeError),
+    (reducer("SUM", "", np.int32([[1]]), [1], ONE, ONE), "quantized int32, which", TypeError),
+    (reducer("REDUCE_PROD", "", np.uint8([[1]]), [1], ONE, ONE), "quantized uint8", TypeError),
+    (reducer("MEAN", "", BYTES, [1], ONE, ONE, outputs=[np.int16]), "'out0' int16", TypeError),
+    (
+        reducer("SUM", "", np.int16([[1]]), [1], per_tensor(1, 5), ONE),
+        "the zero point of int16 'in0' is 5",
+        ValueError,
+    ),
+    (
+        reducer("REDUCE_PROD", "", np.int16([[1]]), [1], ONE, per_tensor(1, 5)),
+        "the zero point of int16 'out0' is 5",
+        ValueError,
+    ),
+]
+
+
+@pytest.mark.parametrize(("case", "sentence", "error"), REFUSED)
+def test_refuses(case: Case, sentence: str, error: type[Exception]) -> None:
+    inputs, outputs = case.specs()
+    reason = RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+    assert sentence in (reason or "")
+    with pytest.raises(error):
+        case.run_reference()
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        (reducer("REDUCE_PROD", "", BYTES[:, :0], [1], ONE, ONE), "no values to multiply"),
+        (reducer("REDUCE_PROD", "", BYTES, [1], per_tensor(1e6), ONE), "than the kernel scales"),
+        (reducer("MEAN", "", BYTES, [1], per_tensor(np.inf), ONE), "the scale of 'in0' is inf"),
+    ],
+)
+def test_refuses_to_lower(case: Case, sentence: str) -> None:
+    inputs, outputs = case.specs()
+    reason = RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+    assert sentence in (reason or "")
