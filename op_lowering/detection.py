@@ -7,6 +7,8 @@ here, and what their sorting leaves in any order (equal scores in V4 and V5, equ
 box) stands by index.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ from jaxdelegate.op_lowering.options import (
     NonMaxSuppressionV5Options,
     Options,
 )
+from jaxdelegate.op_lowering.quantized_checks import why_not_per_tensor
 from jaxdelegate.op_lowering.reduction import why_not_count
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -30,6 +33,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.sorting import top_k
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import jax_affine
 
 _Candidates = tuple[jax.Array, jax.Array]  # which boxes may still be selected, their scores
 _Selection = tuple[jax.Array, jax.Array, jax.Array]  # index, score, whether there is one
@@ -50,6 +54,9 @@ def overlaps(box: jax.Array, boxes: jax.Array) -> jax.Array:
     return jnp.where((area <= 0) | (areas <= 0), jnp.zeros_like(areas), intersection / union)
 
 
+_BYTES = frozenset((np.dtype(np.int8), np.dtype(np.uint8)))
+
+
 def _why_not_postprocess(
     _context: LoweringContext,
     o: DetectionPostProcessOptions,
@@ -59,11 +66,24 @@ def _why_not_postprocess(
     encodings, scores, anchors = inputs[:3]
     reason = first_reason(
         why_not_count(outputs, 4),
-        *(why_not_dtype(spec, np.float32) for spec in (encodings, scores, anchors, *outputs)),
+        *(_why_not_real(spec) for spec in (encodings, scores, anchors)),
+        *(why_not_dtype(spec, np.float32) for spec in outputs),
         _why_not_shapes(encodings, scores, anchors),
         _why_not_settings(o, scores),
     )
     return _why_not_anchors(anchors) if reason is None else reason
+
+
+def _why_not_real(spec: TensorSpec) -> str | None:
+    """The kernel reads float32, or dequantizes 8-bit integers first."""
+    if spec.is_quantized:
+        return why_not_per_tensor(spec, _BYTES)
+    return why_not_dtype(spec, np.float32)
+
+
+def _real(array: Any, spec: TensorSpec) -> Any:
+    quantized = spec.quantization if spec.is_quantized else None
+    return array if quantized is None else jax_affine.dequantize(jnp.asarray(array), quantized)
 
 
 def _why_not_shapes(encodings: TensorSpec, scores: TensorSpec, anchors: TensorSpec) -> str | None:
@@ -100,6 +120,7 @@ def _why_not_anchors(anchors: TensorSpec) -> str | None:
 def _lower_postprocess(
     _context: LoweringContext, o: DetectionPostProcessOptions, inputs: Specs, _outputs: Specs
 ) -> Function:
+    specs = inputs[:3]
     with_background = inputs[1].shape[2] - o.num_classes
     suppress = _suppress_by_class if o.use_regular_nms else _suppress_at_once
     n_slots = o.max_detections * o.max_classes_per_detection
@@ -107,6 +128,7 @@ def _lower_postprocess(
     def detection_postprocess(
         encodings: jax.Array, scores: jax.Array, anchors: jax.Array
     ) -> tuple[jax.Array, ...]:
+        encodings, scores, anchors = map(_real, (encodings, scores, anchors), specs)
         boxes = _decode(encodings[0, :, :4], anchors, o)
         found, count = suppress(boxes, scores[0, :, with_background:], o)
         slots = [_fill(values, found[3], n_slots) for values in found[:3]]

@@ -280,12 +280,23 @@ POW = pointwise("POW", PowOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not
 
 # ---- unary operators
 
+
+def _why_not_negative(
+    _context: LoweringContext, _o: Any, inputs: Specs, _outputs: Specs
+) -> str | None:
+    """The integer kernels of SQRT and RSQRT stop at a negative number."""
+    x = inputs[0]
+    if x.is_quantized and x.const is not None and np.any(x.const < zero_point_of(x)):
+        return f"{x.name!r} holds a negative number: LiteRT stops with an error on its root"
+    return None
+
+
 ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS, stored=_INT32, integer=quantized.ABS)
 NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX, stored=INTEGERS)
 SIGN = unary("SIGN", SignOptions, 2, jnp.sign, dtypes=NUMBERS)
 SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, dtypes=NUMBERS)
-SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt, integer=quantized.SQRT)
-RSQRT = unary("RSQRT", NoOptions, 3, lax.rsqrt, integer=quantized.RSQRT)
+SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT)
+RSQRT = unary("RSQRT", NoOptions, 3, lax.rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT)
 EXP = unary("EXP", ExpOptions, 2, jnp.exp, integer=quantized.EXP)
 LOG = unary("LOG", NoOptions, 2, jnp.log, integer=quantized.LOG)
 SIN = unary("SIN", NoOptions, 2, jnp.sin)

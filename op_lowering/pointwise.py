@@ -86,6 +86,7 @@ def unary(
     *,
     dtypes: Dtypes = FLOATS,
     results: Dtypes | None = None,
+    why_not: WhyNot | None = None,
     stored: Dtypes = frozenset(),
     integer: IntegerKernel | None = None,
 ) -> OpRule:
@@ -97,6 +98,7 @@ def unary(
         lambda _o, _inputs: function,
         dtypes,
         results=results,
+        why_not=why_not,
         stored=stored,
         integer=integer,
     )

@@ -4,6 +4,7 @@ Sources: kernels/{add,sub,mul,div,squared_difference,comparisons,elementwise,exp
 of kernels/internal/reference that they name.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,7 @@ from jaxdelegate.quant.jax_fixed_point import (
     saturating_left_shift,
     saturating_rounding_doubling_high_mul,
     saturating_sub,
+    wide,
 )
 from jaxdelegate.quant.jax_lookup import lut_lookup
 from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
@@ -135,7 +137,8 @@ def _squared_difference(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     """kernels/squared_difference.cc, which is for int8.
 
     int16, which LiteRT's converter writes and no kernel of its takes, is the same with an int64
-    square and the multiplication that int64 accumulators have.
+    square and the multiplication that int64 accumulators have. That one wraps around at 32 bits:
+    differences whose square is past the output's range are cut before.
     """
     (y,), left_shift = outputs, 7
     convert, common = _on_common_scale(inputs, left_shift)
@@ -144,11 +147,13 @@ def _squared_difference(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     if shift > (7 if y.dtype == INT16 else 0):
         raise ValueError(f"{scale_of(y)} of {y.name!r} is too small for the inputs'")
     finish = requantizer(y, multiplier, shift)
-    accumulator = np.dtype(np.int64 if y.dtype == INT16 else np.int32)
+    largest = math.isqrt(int(min(2.0**30 / real, 2.0**62)))
 
     def function(*arrays: jax.Array) -> jax.Array:
         a, b = convert(*arrays)
-        difference = (a - b).astype(accumulator)
+        difference = a - b
+        if y.dtype == INT16:
+            difference = jnp.clip(wide(difference), -largest, largest)
         return finish(difference * difference)
 
     return function

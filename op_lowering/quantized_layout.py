@@ -62,6 +62,8 @@ def _rescaled(source: tuple[float, int], target: tuple[float, int]) -> np.ndarra
 def why_not_dequantized(table: TensorSpec, y: TensorSpec) -> str | None:
     """A sentence unless `table` [rows, ...] has one scale, or one for each row, and no offset."""
     quantization = table.quantization
+    if quantization is not None and quantization.blockwise is not None:
+        return f"{table.name!r} is quantized in blocks, whose scales are a tensor of the model"
     if quantization is None or not table.is_quantized:
         return f"{table.name!r} is {table.dtype} without a scale, and {y.name!r} {y.dtype}"
     scales = quantization.scale.size
@@ -69,7 +71,6 @@ def why_not_dequantized(table: TensorSpec, y: TensorSpec) -> str | None:
     return first_reason(
         None if table.dtype in _TABLES else f"no kernel dequantizes rows of {table.dtype}",
         None if y.dtype in _ROWS else f"no kernel dequantizes rows to {y.dtype}",
-        None if quantization.blockwise is None else f"{table.name!r} is quantized in blocks",
         None if by_row else f"{table.name!r} has {scales} scales for {table.shape[0]} rows",
         f"{table.name!r} has a zero point" if np.any(quantization.zero_point) else None,
     )

@@ -11,9 +11,9 @@ import heapq
 import numpy as np
 
 from jaxdelegate.op_lowering.options import DetectionPostProcessOptions, Options
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.quant import affine
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.reduction import refuse_quantized
 
 
 def postprocess_shapes(o: DetectionPostProcessOptions, _inputs: Specs) -> tuple[Shape | None, ...]:
@@ -23,6 +23,12 @@ def postprocess_shapes(o: DetectionPostProcessOptions, _inputs: Specs) -> tuple[
 
 
 @np.errstate(all="ignore")
+def _real(array: Array, spec: TensorSpec) -> Array:
+    """The kernel dequantizes 8-bit inputs first."""
+    quantized = spec.quantization if spec.is_quantized else None
+    return array if quantized is None else affine.dequantize(array, quantized)
+
+
 def detection_postprocess(
     o: DetectionPostProcessOptions,
     inputs: Specs,
@@ -37,8 +43,7 @@ def detection_postprocess(
     Raises:
         ValueError: settings, shapes or boxes that the kernel stops at.
     """
-    refuse_quantized("TFLite_Detection_PostProcess", *inputs)
-    encodings, scores, anchors = arrays
+    encodings, scores, anchors = map(_real, arrays, inputs)
     _check_settings(o, encodings, scores, anchors)
     boxes = _decode(o, encodings[0], anchors)
     of_classes = scores[0, :, scores.shape[2] - o.num_classes :]  # the background comes first

@@ -13,9 +13,15 @@ from jaxdelegate.op_lowering.options import (
     PackOptions,
     SpaceToDepthOptions,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.movement import ints, known, resolved_axis
+from jaxdelegate.reference.movement import (
+    ints,
+    known,
+    require_one_scaling,
+    resolved_axis,
+    scaling,
+)
 from jaxdelegate.reference.quantized_layout import rescaled
 
 
@@ -61,7 +67,7 @@ def concatenation(
         TypeError: an input that is not uint8 would have to be requantized.
     """
     parts = [
-        x if _scaling(spec) == _scaling(outputs[0]) else rescaled(spec, outputs[0], x)
+        x if scaling(spec) == scaling(outputs[0]) else rescaled(spec, outputs[0], x)
         for spec, x in zip(inputs, xs, strict=True)
     ]
     y = np.concatenate([np.atleast_1d(x) for x in parts], o.axis)
@@ -77,11 +83,6 @@ _ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
 }
 
 
-def _scaling(spec: TensorSpec) -> tuple[list[float], list[int]]:
-    q = spec.quantization if spec.is_quantized else None
-    return ([], []) if q is None else (q.scale.tolist(), q.zero_point.tolist())
-
-
 def packed_shape(o: PackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """One more dimension, with an element for each input."""
     shape = inputs[0].shape
@@ -89,8 +90,9 @@ def packed_shape(o: PackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     return ((*shape[:axis], len(inputs), *shape[axis:]),)
 
 
-def pack(o: PackOptions, _inputs: Specs, _outputs: Specs, *xs: Array) -> tuple[Array]:
+def pack(o: PackOptions, inputs: Specs, outputs: Specs, *xs: Array) -> tuple[Array]:
     """Lay tensors of one shape side by side."""
+    require_one_scaling("PACK", outputs[0], *inputs)
     return (np.stack(xs, resolved_axis(o.axis, xs[0].ndim + 1, "PACK")),)
 
 
@@ -150,9 +152,10 @@ def _padded_sides(shape: Shape, block: list[int], paddings: list[int]) -> list[i
 
 
 def space_to_batch_nd(
-    _o: Options, _inputs: Specs, outputs: Specs, x: Array, block: Array, paddings: Array
+    _o: Options, inputs: Specs, outputs: Specs, x: Array, block: Array, paddings: Array
 ) -> tuple[Array]:
     """Every block's position becomes a batch of its own; the first position's batch comes first."""
+    require_one_scaling("SPACE_TO_BATCH_ND", inputs[0], outputs[0])
     steps, y = ints(block), outputs[0]
     sides = _padded_sides(x.shape, steps, ints(paddings))
     zero = y.quantization.zero_point[0] if y.quantization is not None and y.is_quantized else 0
@@ -196,9 +199,10 @@ def _kept(sides: list[int], crops: list[int]) -> list[tuple[int, int]]:
 
 
 def batch_to_space_nd(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, block: Array, crops: Array
+    _o: Options, inputs: Specs, outputs: Specs, x: Array, block: Array, crops: Array
 ) -> tuple[Array]:
     """SPACE_TO_BATCH_ND backwards, then cropped."""
+    require_one_scaling("BATCH_TO_SPACE_ND", inputs[0], outputs[0])
     n, sides = _joined(x.shape, ints(block))
     whole = np.empty((n, *sides, *x.shape[len(sides) + 1 :]), x.dtype)
     for i, every in enumerate(_every(ints(block))):

@@ -1,4 +1,4 @@
-"""What the kernels that only move data share: axes, and integers that decide a shape."""
+"""What the kernels that only move data share: axes, integers that decide a shape, scales."""
 
 import numpy as np
 
@@ -26,3 +26,21 @@ def resolved_axis(axis: int, rank: int, operator: str) -> int:
     if not -rank <= axis < rank:
         raise ValueError(f"{operator}: axis must be in [{-rank}, {rank}), got {axis}")
     return axis + rank if axis < 0 else axis
+
+
+def scaling(spec: TensorSpec) -> tuple[list[float], list[int]]:
+    """Scales and zero points; nothing where the tensor has none."""
+    q = spec.quantization if spec.is_quantized else None
+    return ([], []) if q is None else (q.scale.tolist(), q.zero_point.tolist())
+
+
+def require_one_scaling(operator: str, *specs: TensorSpec) -> None:
+    """Check that stored integers mean the same in all of these tensors, as some kernels do.
+
+    Raises:
+        TypeError: scales or zero points differ.
+    """
+    for spec in specs[1:]:
+        if scaling(spec) != scaling(specs[0]):
+            names = f"{specs[0].name!r} and {spec.name!r}"
+            raise TypeError(f"{operator}: {names} are quantized differently")

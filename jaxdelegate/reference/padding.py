@@ -5,7 +5,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import MirrorPadMode, MirrorPadOptions, Options
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.movement import ints
+from jaxdelegate.reference.movement import ints, require_one_scaling
 
 
 def padded_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -25,13 +25,15 @@ def _pairs(paddings: Array) -> list[tuple[int, int]]:
 
 def pad(
     _o: Options,
-    _inputs: Specs,
+    inputs: Specs,
     outputs: Specs,
     x: Array,
     paddings: Array,
     fill: Array | None = None,
 ) -> tuple[Array]:
     """Surround with the third input, else with real zero, which is the output's zero point."""
+    if fill is not None:
+        require_one_scaling("PADV2", inputs[2], outputs[0])
     pairs = _pairs(paddings)
     value = _zero(outputs[0]) if fill is None else fill.reshape(())
     y = np.full([n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True)], value, x.dtype)
@@ -68,9 +70,10 @@ def _offset(o: MirrorPadOptions) -> int:
 
 
 def mirror_pad(
-    o: MirrorPadOptions, _inputs: Specs, _outputs: Specs, x: Array, paddings: Array
+    o: MirrorPadOptions, inputs: Specs, outputs: Specs, x: Array, paddings: Array
 ) -> tuple[Array]:
     """Continue each dimension backwards beyond its borders."""
+    require_one_scaling("MIRROR_PAD", inputs[0], outputs[0])
     _check_mirrored(o, x.shape, paddings)
     for axis, (before, after) in enumerate(_pairs(paddings)):
         n, offset = x.shape[axis], _offset(o)

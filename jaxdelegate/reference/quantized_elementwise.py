@@ -4,6 +4,7 @@ Sources: kernels/{add,sub,mul,div,squared_difference,comparisons,elementwise,exp
 of kernels/internal/reference that they name.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -173,7 +174,8 @@ def squared_difference(
     """(a - b)**2 (kernels/squared_difference.cc).
 
     LiteRT has the kernel for int8 only, its converter writes int16 too: there the square is of
-    int64, and scaled as the accumulators of int16 convolutions are.
+    int64, and scaled as the accumulators of int16 convolutions are. Squares that int32 would not
+    hold after that are saturated, by way of the difference.
     """
     (y,) = outputs
     require_symmetric(*inputs, y)
@@ -185,7 +187,9 @@ def squared_difference(
     multiplier, shift = quantize_multiplier(real)
     if shift > 7:
         raise ValueError(f"SQUARED_DIFFERENCE: the output's scale {scale_of(y)} is too small")
-    difference = a.astype(np.int64) - b
+    difference = np.abs(a.astype(np.int64) - b)
+    too_large = difference.astype(np.float64) ** 2 * real > 2.0**30
+    difference = np.where(too_large, math.isqrt(int(min(2.0**30 / real, 2.0**62))), difference)
     return finish(difference * difference, y, multiplier, shift)
 
 

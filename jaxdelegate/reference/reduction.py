@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.options import CumsumOptions, Options, ReducerOptio
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference import quantized_reduction
 from jaxdelegate.reference.kernel import Array, Run
+from jaxdelegate.reference.movement import require_one_scaling
 
 _HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _NEEDS_SCALE = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
@@ -129,16 +130,18 @@ def _is_nan(x: Array) -> Array:
 
 
 def reduce_max(
-    o: ReducerOptions, _inputs: Specs, outputs: Specs, x: Array, axes: Array
+    o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
     """The largest value; the lowest of the dtype where there is none."""
+    require_one_scaling("REDUCE_MAX", inputs[0], outputs[0])
     return (_extreme(o, x, axes, np.fmax, limits(x.dtype)[0]).astype(outputs[0].dtype),)
 
 
 def reduce_min(
-    o: ReducerOptions, _inputs: Specs, outputs: Specs, x: Array, axes: Array
+    o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
 ) -> tuple[Array]:
     """The smallest value; the highest of the dtype where there is none."""
+    require_one_scaling("REDUCE_MIN", inputs[0], outputs[0])
     return (_extreme(o, x, axes, np.fmin, limits(x.dtype)[1]).astype(outputs[0].dtype),)
 
 

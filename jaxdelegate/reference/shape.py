@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import Options, ReshapeOptions, SqueezeOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.movement import ints, known, resolved_axis
+from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 
 def reshape_shape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -74,10 +74,9 @@ def expand_dims_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return (None if axis is None else _expanded(inputs[0].shape, axis),)
 
 
-def expand_dims(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, axis: Array
-) -> tuple[Array]:
+def expand_dims(_o: Options, inputs: Specs, outputs: Specs, x: Array, axis: Array) -> tuple[Array]:
     """Insert a dimension of size one; a negative axis counts from behind the last dimension."""
+    require_one_scaling("EXPAND_DIMS", inputs[0], outputs[0])
     return (x.reshape(_expanded(x.shape, axis)),)
 
 
@@ -178,8 +177,9 @@ def fill_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return (None if sizes is None else _filled(sizes[0]),)
 
 
-def fill(_o: Options, _inputs: Specs, outputs: Specs, sizes: Array, value: Array) -> tuple[Array]:
+def fill(_o: Options, inputs: Specs, outputs: Specs, sizes: Array, value: Array) -> tuple[Array]:
     """One value everywhere."""
+    require_one_scaling("FILL", inputs[1], outputs[0])
     return (np.full(_filled(ints(sizes)), value.reshape(()), outputs[0].dtype),)
 
 

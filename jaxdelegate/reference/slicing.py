@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.movement import ints, known, resolved_axis
+from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 
 def slice_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -220,8 +220,9 @@ def unpack_shape(o: UnpackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     return ((*shape[:axis], *shape[axis + 1 :]),) * o.num
 
 
-def unpack(o: UnpackOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array, ...]:
+def unpack(o: UnpackOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array, ...]:
     """A tensor for each element of one dimension."""
+    require_one_scaling("UNPACK", inputs[0], *outputs)
     return tuple(np.moveaxis(x, _unpacked_axis(o, x.shape), 0))
 
 

@@ -85,13 +85,13 @@ def test_every_step_is_guarded(stock: Stock, add_mul_sub: bytes, step: str) -> N
     assert delegate.last_error == STEPS[step]
 
 
-class Mute(Exception):
+class MuteError(Exception):
     def __str__(self) -> str:
         raise OSError("not even that")
 
 
 @pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), SystemExit(3), MemoryError(), KeyError(2), Mute()]
+    "error", [KeyboardInterrupt(), SystemExit(3), MemoryError(), KeyError(2), MuteError()]
 )
 def test_every_exception_is_caught(stock: Stock, add_mul_sub: bytes, error: BaseException) -> None:
     interpreter = stock(add_mul_sub, [Failing("eval", error)])

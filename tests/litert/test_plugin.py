@@ -102,7 +102,7 @@ def test_anybodys_delegate(stub: str, stock: Stock, add_mul_sub: bytes, scaling:
 
 
 BAD = [
-    ({"platfrom": "cpu"}, "unknown option 'platfrom'; did you mean: platform"),
+    ({"platfrm": "cpu"}, "unknown option 'platfrm'; did you mean: platform"),
     ({"device_index": "first"}, "device_index: want int, got 'first'"),
     ({"platform": "tpu"}, "platform: 'tpu' is not there; JAX has:"),
     ({"delegate": "no.such.module:Class"}, "'no.such.module:Class': No module named 'no'"),

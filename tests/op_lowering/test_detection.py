@@ -10,6 +10,7 @@ from flatbuffers import flexbuffers
 from jaxdelegate.op_lowering.options import DetectionPostProcessOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, value
 
@@ -177,6 +178,24 @@ def test_reference_matches_litert(case: Case) -> None:
     case.check(case.run_reference(), case.run_litert())
 
 
+def in_uint8(case: Case) -> Case:
+    """The case with boxes, scores and anchors of 8 bits, as a fully quantized SSD has them."""
+    inputs = []
+    for arg in case.inputs:
+        low, high = min(float(arg.value.min()), 0.0), float(arg.value.max())
+        scale = np.float32((high - low) / 255)
+        q = Quantization(scale.reshape(1), np.int64([round(-low / scale)]))
+        stored = affine.quantize(arg.value, q, np.dtype(np.uint8))
+        inputs.append(Arg(stored, is_const=arg.is_const, quantization=q))
+    return dataclasses.replace(case, inputs=inputs, label=f"uint8-{case.label}")
+
+
+POSTPROCESS_CASES += [
+    in_uint8(postprocess("fast")),
+    in_uint8(postprocess("r", use_regular_nms=True)),
+]
+
+
 @pytest.mark.litert
 @pytest.mark.parametrize("case", POSTPROCESS_CASES, ids=str)
 def test_postprocess_matches_litert_where_that_writes(case: Case) -> None:
@@ -256,12 +275,12 @@ def with_input(case: Case, position: int, array: Any) -> Case:
 
 
 FAST = postprocess("fast")
-UINT8 = Arg(
-    np.zeros((1, 40, 4), np.uint8), quantization=Quantization(np.float32([0.1]), np.int64([128]))
+INT16 = Arg(
+    np.zeros((1, 40, 4), np.int16), quantization=Quantization(np.float32([0.1]), np.int64([0]))
 )
 INVERTED = const(np.tile(np.float32([0.5, 0.5, -0.1, 0.1]), (40, 1)))
 REFUSED = {
-    "is quantized uint8": with_input(FAST, 0, UINT8),
+    "is quantized int16": with_input(FAST, 0, INT16),
     "is float64, not one of float32": with_input(FAST, 1, np.zeros((1, 40, 4))),
     "do not match": with_input(FAST, 1, np.zeros((2, 40, 4), np.float32)),
     "anchors are [40, 5]": with_input(FAST, 2, np.zeros((40, 5), np.float32)),
@@ -302,9 +321,9 @@ def test_reference_stops_at_what_the_kernel_stops_at(case: Case) -> None:
         case.run_reference()
 
 
-def test_reference_refuses_quantized_tensors() -> None:
-    with pytest.raises(TypeError, match="quantized uint8"):
-        REFUSED["is quantized uint8"].run_reference()
+@pytest.mark.parametrize("case", POSTPROCESS_CASES[-2:], ids=str)
+def test_quantized_inputs_are_lowered(case: Case) -> None:
+    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
 
 
 def test_reference_suppresses_up_to_a_limit_found_at_run_time() -> None:

@@ -351,7 +351,9 @@ REFUSED = {
     "not the diagonal": Case("MATRIX_SET_DIAG", "", [f32(2, 3), f32(3)]),
     "do not name": Case("REVERSE_SEQUENCE", "", [X, i32(1)], ReverseSequenceOptions(1, 1)),
     "lengths for a batch": Case("REVERSE_SEQUENCE", "", [X, i32(1)], ReverseSequenceOptions(1, 0)),
-    "but 'in1' is int8": Case("EMBEDDING_LOOKUP", "", [i32(0), of(np.int8, 2, 2)], None, ["f4"]),
+    "'in1' is int8 without a scale": Case(
+        "EMBEDDING_LOOKUP", "", [i32(0), of(np.int8, 2, 2)], None, ["f4"]
+    ),
     "indices 'in1' are float32": Case("GATHER", "", [X, f32(1)]),
     "not one of": scatter("complex", [[0]], of(np.complex64, 1), [2]),
 }

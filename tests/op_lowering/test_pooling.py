@@ -276,7 +276,12 @@ def spec(shape: Shape, dtype: Any = np.float32, scale: float | None = None) -> T
 
 IMAGE = spec((1, 6, 6, 2))
 REFUSED = [
-    ("MAX_POOL_2D", Pool2DOptions(SAME, 1, 1, 2, 2), spec((1, 6, 6, 2), np.int8, 0.5), "quantized"),
+    (
+        "MAX_POOL_2D",
+        Pool2DOptions(SAME, 1, 1, 2, 2),
+        spec((1, 6, 6, 2), np.int8, 0.5),
+        "without a scale",
+    ),
     (
         "MAX_POOL_2D",
         Pool2DOptions(SAME, 1, 1, 2, 2),
@@ -346,7 +351,7 @@ def test_other_bytes_are_no_options(name: str, data: bytes) -> None:
         custom_options(name, data)
 
 
-def test_the_reference_refuses_quantized_tensors() -> None:
+def test_the_reference_refuses_half_quantized_operators() -> None:
     quantization = Quantization(np.array([0.5], np.float32), np.array([0]))
     x = Arg(np.ones((1, 4, 4, 1), np.int8), quantization=quantization)
     for name in POOLS:

@@ -224,7 +224,7 @@ REFUSED = {
     "'in1' is computed at run time": Case("CUMSUM", "late", [FLOAT, value(0, "int32")]),
     "is int8, not one of bfloat16": reducer("SUM", "int8", of(np.int8, 2, 3), [1]),
     "is int16, not one of": reducer("MEAN", "int16", of(np.int16, 2, 3), [1]),
-    "is quantized int8": reducer("SUM", "quantized", QUANTIZED, [0]),
+    "is quantized int8": Case("CUMSUM", "quantized", [QUANTIZED, const(0, "int32")]),
     "is float32, not one of bool": reducer("REDUCE_ANY", "float", FLOAT, [0]),
     "is complex64, not one of": reducer("REDUCE_MAX", "complex", of(np.complex64, 2), [0]),
     "'in1' is float32": Case("SUM", "axes", [FLOAT, const([1], "float32")]),
@@ -267,7 +267,6 @@ def test_refuses_quantized_tensors_where_they_are_switched_off() -> None:
     assert "enable_quant" in (why or "")
 
 
-@pytest.mark.parametrize("name", ["SUM", "MEAN", "REDUCE_PROD"])
-def test_reference_refuses_quantized_arithmetic(name: str) -> None:
+def test_reference_refuses_quantized_arithmetic() -> None:
     with pytest.raises(TypeError, match="quantized int8"):
-        reducer(name, "quantized", QUANTIZED, [0]).run_reference()
+        Case("CUMSUM", "quantized", [QUANTIZED, const(0, "int32")]).run_reference()
