@@ -1,30 +1,29 @@
-"""What pyproject.toml cannot say: a C library without Python's headers, if it can be built.
+"""What pyproject.toml cannot say: two C libraries without Python's headers, if they can be built.
 
-jaxdelegate/litert/libjaxdelegate.so is what stock `load_delegate` loads. It fits every Python, so
-one wheel serves all of a platform. Without a C compiler everything else still installs.
+They are what stock `load_delegate` and LiteRT's CompiledModel load. They fit every Python, so one
+wheel serves all of a platform. Without a C compiler everything else still installs.
 """
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-STUB = Extension(
-    "jaxdelegate.litert.libjaxdelegate",
-    ["jaxdelegate/litert/stub.c"],
-    extra_compile_args=["-std=c99", "-fvisibility=hidden"],
-    optional=True,
-)
+FOLDER = "jaxdelegate/litert"
+LIBRARIES = {
+    "jaxdelegate.litert.libjaxdelegate": "stub.c",
+    "jaxdelegate.litert.libLiteRtGpuAccelerator": "accelerator.c",
+}
 
 
 class BuildLibrary(build_ext):
-    """Builds a plain shared library: no suffix of one Python's, no module initialization."""
+    """Builds plain shared libraries: no suffix of one Python's, no module initialization."""
 
     def get_ext_filename(self, fullname: str) -> str:
         """The file's name, the same everywhere."""
         return fullname.replace(".", "/") + ".so"
 
     def get_export_symbols(self, ext: Extension) -> list[str]:  # noqa: ARG002 (setuptools' API)
-        """None: the library marks its own."""
+        """None: the libraries mark their own."""
         return []
 
 
@@ -36,4 +35,16 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-setup(ext_modules=[STUB], cmdclass={"build_ext": BuildLibrary, "bdist_wheel": PlatformWheel})
+setup(
+    ext_modules=[
+        Extension(
+            name,
+            [f"{FOLDER}/{source}"],
+            depends=[f"{FOLDER}/plugin.h"],
+            extra_compile_args=["-std=c99", "-fvisibility=hidden"],
+            optional=True,
+        )
+        for name, source in LIBRARIES.items()
+    ],
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": PlatformWheel},
+)

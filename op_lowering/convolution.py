@@ -119,10 +119,7 @@ class _Family:
         if tensors.is_integer:
             return quantized_convolution.lower(context, c, self.spatial_io, o, tensors)
         if tensors.is_hybrid:
-            asymmetric = hybrid_convolution.is_asymmetric(self.hybrid, tensors, c.groups)
-            return hybrid_convolution.lower(
-                context, c, self.spatial_io, o, tensors, asymmetric=asymmetric
-            )
+            return hybrid_convolution.lower(context, c, self.spatial_io, o, tensors, self.hybrid)
         return self._lower_floats(context, c, o, tensors)
 
     def _lower_floats(

@@ -4,17 +4,16 @@ Each image is quantized on the fly, to int8; sums of integers are scaled back. S
 and EvalHybridPerChannel of kernels/conv.cc, depthwise_conv.cc and transpose_conv.cc.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxdelegate.op_lowering.convolution_ways import Convolution
 from jaxdelegate.op_lowering.hybrid_products import (
     Hybrid,
     filter_scales,
     quantize_rows,
+    rescaled,
     signed,
 )
 from jaxdelegate.op_lowering.integer_convolution import (
@@ -22,7 +21,6 @@ from jaxdelegate.op_lowering.integer_convolution import (
     IntegerTransposedConvolution,
     constant,
 )
-from jaxdelegate.op_lowering.pointwise import quantization_of
 from jaxdelegate.op_lowering.products import finish
 from jaxdelegate.op_lowering.quantized_products import INT4, INT8, UINT8, Tensors
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
@@ -30,18 +28,7 @@ from jaxdelegate.op_lowering.window import Spreads
 
 CONV_2D = Hybrid(frozenset([INT8, UINT8, INT4]), symmetric=True)
 DEPTHWISE_CONV_2D = TRANSPOSE_CONV = Hybrid(frozenset([INT8]))
-Rescale = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array]]
-
 NONE = Hybrid()  # CONV_3D, CONV_3D_TRANSPOSE
-
-
-def is_asymmetric(kernels: Hybrid, tensors: Tensors, groups: int) -> bool:
-    """Whether the kernel quantizes images asymmetrically.
-
-    The symmetric one is for filters without groups whose scales are all the same.
-    """
-    scales = quantization_of(tensors.w).scale
-    return not kernels.symmetric or groups > 1 or bool((scales != scales[0]).any())
 
 
 def lower(
@@ -50,18 +37,21 @@ def lower(
     spatial_io: Prepare,
     o: Any,
     tensors: Tensors,
-    *,
-    asymmetric: bool,
+    kernels: Hybrid,
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     convolve = IntegerConvolution.of(
         context.platform, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
     )
-    rescale = _rescaled(o, tensors)
+    scales = filter_scales(tensors.w, c.units)
+    # The symmetric kernel is for filters without groups whose scales are all the same.
+    asymmetric = not kernels.symmetric or c.groups > 1 or bool((scales != scales[0]).any())
+    in_turn = asymmetric and kernels.symmetric
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=asymmetric)
-        return rescale(convolve(q, zero, w), scale, bias)
+        y = rescaled(convolve(q, zero, w), scale, scales, in_turn=in_turn)
+        return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
 
     return Lowered(convolution, {1: lambda w: convolve.prepare(signed(spatial_io(w)))})
 
@@ -69,11 +59,12 @@ def lower(
 def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Tensors) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
     convolve = IntegerTransposedConvolution.of(spreads, INT8, 0, constant(tensors.w, spatial_io))
-    rescale = _rescaled(o, tensors)
+    scales = filter_scales(tensors.w, tensors.y.shape[-1])
 
     def transposed(_shape: Any, w: jax.Array, x: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=True)
-        return rescale(convolve(q, zero, w), scale, bias)
+        y = rescaled(convolve(q, zero, w), scale, scales)
+        return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
 
     return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))})
 
@@ -84,15 +75,3 @@ def _quantize_images(x: jax.Array, *, asymmetric: bool) -> tuple[jax.Array, jax.
     each = (-1, *(1,) * (x.ndim - 1))
     zero = zero if isinstance(zero, int) else zero.reshape(each)
     return q.reshape(x.shape), scale.reshape(each), zero
-
-
-def _rescaled(o: Any, tensors: Tensors) -> Rescale:
-    """(integer sums, scales of the images, bias) -> the output."""
-    scales = filter_scales(tensors.w, tensors.y.shape[-1])
-
-    def rescaled(total: jax.Array, scale: jax.Array, bias: Any) -> tuple[jax.Array]:
-        each = scales.reshape((1,) * (total.ndim - 1) + (-1,))
-        y = total.astype(np.float32) * (scale * each)
-        return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
-
-    return rescaled

@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdelegate.op_lowering.hybrid_products import (
     Hybrid,
     filter_scales,
     quantize_rows,
+    rescaled,
     signed,
 )
 from jaxdelegate.op_lowering.integer_products import matrix_product, pieces
@@ -42,7 +42,7 @@ def lower_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> Functio
         whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
         q, scale, zero = _quantize(whole, o)
         total = matrix_product(pieces(q, zero), pieces(w, 0), w_sums=sums)
-        y = total.astype(np.float32) * (scale * scales.reshape(1, -1))
+        y = rescaled(total, scale, scales)
         return (finish(y, bias, o.fused_activation_function, y_spec.dtype).reshape(y_spec.shape),)
 
     return Lowered(fully_connected, {1: signed})
@@ -57,9 +57,8 @@ def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         q, scale, zero = _quantize(x.swapaxes(-1, -2) if o.adj_x else x, o)
         total = batch_product(straight, q, w, zero).reshape(y_spec.shape)
-        each = scales.reshape((1,) * (total.ndim - 1) + (-1,))
         scale = scale.reshape((1,) * (total.ndim - scale.ndim) + scale.shape)
-        return (total.astype(np.float32) * (scale * jnp.asarray(each)),)
+        return (rescaled(total, scale, scales).astype(y_spec.dtype),)
 
     return batch_matmul
 

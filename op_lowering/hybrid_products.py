@@ -4,13 +4,15 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdelegate.op_lowering.pointwise import quantization_of
 from jaxdelegate.op_lowering.quantized_products import UINT8, Tensors, why_not_scales
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.jax_affine import asymmetric_quantize, symmetric_quantize
+from jaxdelegate.quant.jax_affine import symmetric_quantize
 from jaxdelegate.quant.params import channel_scales
 
 
@@ -18,7 +20,8 @@ from jaxdelegate.quant.params import channel_scales
 class Hybrid:
     """What an operator's hybrid kernels take.
 
-    `symmetric`: there is one that quantizes activations symmetrically.
+    `symmetric`: one of them quantizes activations symmetrically; the other one, CONV_2D's, scales
+    sums by the filter, then by the activations.
     """
 
     filters: frozenset[np.dtype] = frozenset()
@@ -49,7 +52,60 @@ def filter_scales(w: TensorSpec, channels: int) -> np.ndarray:
 def quantize_rows(
     x: jax.Array, *, asymmetric: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array | int]:
-    """[..., n] as int8, and for each row a scale and a zero point, [...]."""
-    if asymmetric:
-        return asymmetric_quantize(x)
-    return *symmetric_quantize(x), 0
+    """Rows [..., n] of float32 on the fly: x ~ scale * (q - zero point).
+
+    Returns:
+        int8 [..., n], the scales, float32 [...], and the zero points, int32 [...], or 0.
+    """
+    return _asymmetric(x) if asymmetric else (*symmetric_quantize(x), 0)
+
+
+def _asymmetric(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """NeonAsymmetricQuantizeFloats of kernels/internal/optimized/neon_tensor_utils.cc.
+
+    x86 builds run it too. It takes the range in float32, and rounds before it adds the zero point.
+    """
+    low, high = (f(x, -1, initial=0).astype(np.float64) for f in (jnp.min, jnp.max))
+    empty = low == high
+    # A constant divisor: XLA would multiply by its rounded inverse.
+    levels = lax.optimization_barrier(jnp.full_like(low, 255))
+    exact = jnp.where(empty, jnp.ones_like(low), as_float32(high - low) / levels)
+    zero = jnp.where(empty, jnp.zeros_like(low), _zero_point(low / exact, high / exact))
+    scale = as_float32(exact)
+    inverse = jnp.expand_dims(as_float32(1 / scale), -1)
+    steps = _round(as_float32(x.astype(np.float64) * inverse)) + jnp.expand_dims(zero, -1)
+    q = jnp.clip(steps, -128, 127).astype(np.int8)
+    return q, scale.astype(np.float32), zero.astype(np.int32)
+
+
+def _zero_point(low: jax.Array, high: jax.Array) -> jax.Array:
+    """From whichever end of the range, in steps, loses less."""
+    from_low = 128 + jnp.abs(low) < 127 + jnp.abs(high)
+    return _round(jnp.clip(jnp.where(from_low, -128 - low, 127 - high), -128, 127))
+
+
+def _round(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
+
+
+def as_float32(x: jax.Array) -> jax.Array:
+    """A float64 value rounded to float32's precision; a conversion there and back may vanish."""
+    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
+
+
+def rescaled(
+    total: jax.Array, scale: jax.Array, scales: np.ndarray, *, in_turn: bool = False
+) -> jax.Array:
+    """Sums [..., O] scaled back, each product a float32 one, but in float64: not to be fused.
+
+    Args:
+        total: int32.
+        scale: float32 [..., 1], of the activations.
+        scales: float32 [O], of the filter.
+        in_turn: by the filter, then by the activations; not by the product of both.
+    """
+    each = jnp.asarray(scales.astype(np.float64)).reshape((1,) * (total.ndim - 1) + (-1,))
+    sums, wide = as_float32(total.astype(np.float64)), scale.astype(np.float64)
+    if in_turn:
+        return as_float32(as_float32(sums * each) * wide)
+    return as_float32(sums * as_float32(wide * each))

@@ -13,15 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.quantized_checks import (
-    quantization_of,
-    why_not_per_tensor,
-    why_not_zero_point,
-)
+from jaxdelegate.op_lowering.pointwise import scale_of
+from jaxdelegate.op_lowering.quantized_checks import why_not_per_tensor, why_not_zero_point
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
-from jaxdelegate.quant.params import tensor_scale
 
 _WEIGHTS = frozenset(np.dtype(t) for t in (np.int8, np.uint8))
 _FLOAT32 = np.dtype(np.float32)
@@ -101,7 +97,7 @@ def operands(o: Any, inputs: Specs, dequantized: Collection[int] = ()) -> Operan
     def maker(position: int, spec: TensorSpec | None) -> Callable[[Any], Any]:
         if spec is None or not spec.is_quantized:
             return lambda array: array
-        scale = tensor_scale(quantization_of(spec))
+        scale = scale_of(spec)
         if len(spec.shape) == 1 or position in dequantized:
             return lambda w: _dequantized(w, scale)
         return lambda w: Matrix.of(w, scale, asymmetric=asymmetric)
@@ -137,6 +133,8 @@ def _why_not_weight(spec: TensorSpec, one: frozenset[np.dtype]) -> str | None:
 
 def why_not_activation(spec: TensorSpec) -> str | None:
     """A sentence unless the tensor is what a hybrid kernel takes beside its weights: float32."""
+    if spec.sparsity is not None:
+        return f"{spec.name!r} is stored sparse"
     if spec.dtype == _FLOAT32:
         return None
     return f"{spec.name!r} is {spec.dtype}; beside 8-bit weights, kernels take float32"

@@ -161,11 +161,12 @@ def _why_not_basic(
 ) -> str | None:
     if len(inputs) != 5 or any(spec is None for spec in inputs):
         return "the basic kernel needs 5 inputs"
+    if len(outputs) != 4:
+        return f"has {len(outputs)} outputs, not 4"
     x, hidden, w, bias, state = inputs
     reason = first_reason(
-        why_not_counts(inputs, (5,), outputs, 4),
         quantized_lstm.why_not_basic(inputs, outputs)
-        if x.is_quantized
+        if quantized_lstm.is_basic(inputs)
         else why_not_floats(inputs, outputs),
         why_not_states(o, inputs, *_basic_states(inputs)),
         why_not_rank(x, 2),
@@ -194,7 +195,8 @@ def _lower_basic(
     The kernel also writes the new ones over them; that lasts where they are variable tensors.
     """
     kept = _basic_states(inputs)
-    step = quantized_lstm.basic_step(inputs) if inputs[0].is_quantized else _basic_step(context)
+    integer = quantized_lstm.is_basic(inputs)
+    step = quantized_lstm.basic_step(inputs) if integer else _basic_step(context)
 
     def lstm(
         x: jax.Array, h: jax.Array, w: jax.Array, bias: jax.Array, c: jax.Array

@@ -116,10 +116,10 @@ def _why_not_batch_matmul(
 
 
 def _why_not_matrices(o: BatchMatMulOptions, tensors: Tensors, depth: int) -> str | None:
+    columns = len(tensors.w.shape) - (2 if o.adj_y else 1)
     if tensors.is_integer or quantized_matmul.is_unscaled(tensors):
-        return quantized_matmul.why_not_batch_matmul(tensors, depth)
+        return quantized_matmul.why_not_batch_matmul(tensors, depth, columns)
     if tensors.is_hybrid:
-        columns = len(tensors.w.shape) - (2 if o.adj_y else 1)
         return hybrid_matmul.BATCH_MATMUL.why_not(tensors, columns)
     return why_not_floats(*tensors)
 

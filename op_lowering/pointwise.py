@@ -48,7 +48,7 @@ class IntegerKernel:
 
     `dtypes` lists what the inputs, then the output, may hold together.
     `build` makes the function: stored integers of one rank -> stored integers. It raises ValueError
-    where the kernel has no arithmetic for such scales; why_not gives that sentence.
+    or ArithmeticError where the kernel has none for such scales; why_not gives that sentence.
     `symmetric`: the kernel wants zero points of 0 in int16 tensors.
     """
 
@@ -63,17 +63,19 @@ class IntegerKernel:
             kinds = ", ".join(str(spec.dtype) for spec in inputs)
             return f"LiteRT has no integer kernel of {name} from {kinds} to {outputs[0].dtype}"
         reason = first_reason(
-            *(why_not_one_scale(spec) for spec in specs if spec.dtype != BOOL),
-            *(why_not_symmetric(spec) for spec in specs if self.symmetric),
+            *(why_not_one_scale(spec, or_zero=True) for spec in inputs),
+            *(why_not_one_scale(spec) for spec in outputs if spec.dtype != BOOL),
             why_not_broadcast(*(spec.shape for spec in inputs)),
         )
+        if reason is None and self.symmetric:
+            reason = first_reason(*map(why_not_symmetric, specs))
         return reason or self._why_not_build(name, o, inputs, outputs)
 
     def _why_not_build(self, name: str, o: Any, inputs: Specs, outputs: Specs) -> str | None:
         try:
             with np.errstate(all="ignore"):
                 self.build(o, inputs, outputs)
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             return f"{name} has no arithmetic for these scales: {error}"
         return None
 
@@ -241,8 +243,11 @@ def zero_point_of(spec: TensorSpec) -> int:
     return tensor_zero_point(quantization_of(spec))
 
 
-def why_not_one_scale(spec: TensorSpec) -> str | None:
-    """A sentence unless the tensor has one scale above 0 and a zero point of its own dtype."""
+def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
+    """A sentence unless the tensor has one scale above 0 and a zero point of its own dtype.
+
+    `or_zero`: the scale may be 0, as the converter writes it for constants that are all 0.
+    """
     q = spec.quantization
     if q is not None and q.blockwise is not None:
         return f"{spec.name!r} has blockwise scales; the kernel takes one scale"
@@ -250,7 +255,7 @@ def why_not_one_scale(spec: TensorSpec) -> str | None:
         return f"{spec.name!r} is {spec.dtype} without a scale"
     if q.is_per_channel or q.zero_point.size > 1:
         return f"{spec.name!r} has {q.scale.size} scales; the kernel takes one scale"
-    if not 0 < tensor_scale(q) < np.inf:
+    if not (0 < tensor_scale(q) < np.inf or (or_zero and tensor_scale(q) == 0)):
         return f"the scale of {spec.name!r} is {tensor_scale(q)}"
     low, high = integer_range(spec.dtype)
     if not low <= tensor_zero_point(q) <= high:
@@ -260,7 +265,7 @@ def why_not_one_scale(spec: TensorSpec) -> str | None:
 
 def why_not_symmetric(spec: TensorSpec) -> str | None:
     """A sentence for an int16 tensor whose zero point is not 0."""
-    if spec.dtype != INT16 or zero_point_of(spec) == 0:
+    if spec.dtype != INT16 or spec.quantization is None or zero_point_of(spec) == 0:
         return None
     return f"the zero point of int16 {spec.name!r} is {zero_point_of(spec)}; the kernel wants 0"
 

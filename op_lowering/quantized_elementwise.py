@@ -53,12 +53,12 @@ from jaxdelegate.quant.params import activation_range, integer_range
 from jaxdelegate.quant.requantize import float32_product_multiplier, rescale_multiplier
 
 Multiplier = Callable[[float], tuple[int, int]]
-OneDtype = frozenset[tuple[np.dtype, ...]]
+DtypeRows = frozenset[tuple[np.dtype, ...]]
 
 _INT32 = np.dtype(np.int32)
 
 
-def alike(arity: int, *dtypes: np.dtype) -> OneDtype:
+def alike(arity: int, *dtypes: np.dtype) -> DtypeRows:
     """The inputs, then the output, all of one dtype, which is any of these."""
     return frozenset((dtype,) * (arity + 1) for dtype in dtypes)
 
@@ -83,9 +83,12 @@ def requantizer(
 def _on_common_scale(
     inputs: Specs, left_shift: int
 ) -> tuple[Callable[..., list[jax.Array]], float]:
-    """The way to multiples of (common scale / 2**left_shift), int32, and the common scale."""
+    """The way to multiples of (common scale / 2**left_shift), int32, and the common scale.
+
+    An input whose scale is 0 is 0 (LiteRT's kernels abort).
+    """
     common = 2 * max(scale_of(spec) for spec in inputs)
-    factors = [quantize_multiplier_smaller_than_one(scale_of(spec) / common) for spec in inputs]
+    factors = [quantize_multiplier(scale_of(spec) / common) for spec in inputs]
 
     def convert(*arrays: jax.Array) -> list[jax.Array]:
         return [
@@ -136,7 +139,7 @@ def _sum_of_powers(
 def _squared_difference(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     """kernels/squared_difference.cc, which is for int8.
 
-    int16, which LiteRT's converter writes and no kernel of its takes, is the same with an int64
+    int16, which LiteRT's converter writes and none of its kernels takes, is so with an int64
     square and the multiplication that int64 accumulators have. That one wraps around at 32 bits:
     differences whose square is past the output's range are cut before.
     """

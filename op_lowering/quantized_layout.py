@@ -65,7 +65,7 @@ def why_not_dequantized(table: TensorSpec, y: TensorSpec) -> str | None:
     if quantization is not None and quantization.blockwise is not None:
         return f"{table.name!r} is quantized in blocks, whose scales are a tensor of the model"
     if quantization is None or not table.is_quantized:
-        return f"{table.name!r} is {table.dtype} without a scale, and {y.name!r} {y.dtype}"
+        return f"{table.name!r} is {table.dtype} without a scale, but {y.name!r} is {y.dtype}"
     scales = quantization.scale.size
     by_row = scales == 1 or (quantization.quantized_dimension, scales) == (0, table.shape[0])
     return first_reason(

@@ -7,15 +7,17 @@ Sources: kernels/lstm_eval.cc (LstmStepInteger8x8_16), kernels/lstm.cc
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.integer_products import Piece, matrix_product, moved, to_int8
 from jaxdelegate.op_lowering.lstm_cell import CELL, Cell, Gate, read, why_not_cell
 from jaxdelegate.op_lowering.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
+from jaxdelegate.op_lowering.pointwise import zero_point_of
 from jaxdelegate.op_lowering.quantized_recurrent import (
     INT8,
     INT16,
@@ -25,9 +27,9 @@ from jaxdelegate.op_lowering.quantized_recurrent import (
     scale_of,
     side_by_side,
     why_not_integers,
+    why_not_numbers,
     why_not_scaled,
     why_not_scaled_symmetric,
-    zero_point_of,
 )
 from jaxdelegate.op_lowering.recurrent import (
     results,
@@ -50,12 +52,13 @@ from jaxdelegate.quant.jax_fixed_point import (
     wide,
     wrap,
 )
-from jaxdelegate.quant.multiplier import checked_log2, quantize_multiplier
+from jaxdelegate.quant.multiplier import checked_log2
 
 _Options = LSTMOptions | UnidirectionalSequenceLSTMOptions
 _N_INTERMEDIATES, _HIDDEN = 5, 4  # four gates' sums, then the output before a projection
 _GATE_BITS = 3  # integer bits of a gate's sum
-_GATE_SCALE = np.float32(2**-12)
+_SUM_BITS = 12  # fractional bits of a gate's sum
+_GATE_SCALE = np.float32(2.0**-_SUM_BITS)
 _EXPONENTS = range(-15, -8)  # of the cell state's scale: tanh takes 0 to 6 integer bits
 
 
@@ -75,16 +78,24 @@ def why_not(context: LoweringContext, o: _Options, inputs: Specs, outputs: Specs
         return reason
     cell = read(CELL, inputs)
     n_batch = x.shape[int(isinstance(o, UnidirectionalSequenceLSTMOptions) and o.time_major)]
+    reason = why_not_cell(cell, n_batch, x.shape[-1]) or _why_not_tensors(cell, x, outputs[0])
+    return (
+        reason
+        or _why_not_scales(cell, context.intermediates)
+        or why_not_numbers(lambda: _numbers(o, inputs, outputs, context.intermediates))
+    )
+
+
+def _why_not_tensors(cell: Cell[Any], x: TensorSpec, y: TensorSpec) -> str | None:
     return first_reason(
-        why_not_cell(cell, n_batch, x.shape[-1]),
         why_not_scaled(x, INT8),
         *(_why_not_gate(gate) for gate in cell.gates),
         why_not_scaled_symmetric(cell.projection, INT8),
         why_not_integers(cell.projection_bias, INT32),
         why_not_scaled(cell.hidden, INT8),
         why_not_scaled_symmetric(cell.state, INT16),
-        why_not_scaled(outputs[0], INT8),
-    ) or _why_not_scales(cell, context.intermediates)
+        why_not_scaled(y, INT8),
+    )
 
 
 def _why_not_gate(gate: Gate[Any]) -> str | None:
@@ -134,7 +145,7 @@ class _GateNumbers:
     least_variance: int  # instead of 0
 
     @classmethod
-    def of(cls, gate: Gate[Any], cell: Cell[Any], x: TensorSpec, y_scale: np.float32) -> Any:
+    def of(cls, gate: Gate[Any], cell: Cell[Any], x: TensorSpec, y_scale: np.float32) -> Self:
         """From the tensors' scales and that of the gate's sum."""
         peephole = norm = None
         variance = 1
@@ -144,8 +155,7 @@ class _GateNumbers:
             peephole = Scaling.of(np.float32(real))
         if gate.norm is not None:
             scale = scale_of(gate.norm)
-            norm = Scaling.of(scale)
-            norm = Scaling(norm.multiplier, norm.shift + 12)
+            norm = Scaling.of(scale, _SUM_BITS)
             variance = max(1, int(np.float32(10000) * scale))
         return cls(
             Scaling.of(scale_of(gate.weights) * scale_of(x) / y_scale),
@@ -165,45 +175,43 @@ class _Numbers:
     h_zero_point: int
     exponent: int  # the cell state's scale is 2**exponent
     hidden: Scaling  # of the output before a projection
-    hidden_offset: int
     hidden_zero_point: int
     projection: Scaling | None
     state_clip: int  # 0: none
     output_clip: int
 
 
+@np.errstate(over="ignore")  # Scaling.of refuses what is infinite
 def _numbers(o: _Options, inputs: Specs, outputs: Specs, between: Specs) -> _Numbers:
+    """As PopulateQuantizedLstmParams8x8_16, which keeps every factor as a float32."""
     cell = read(CELL, inputs)
     scales = [
         _GATE_SCALE if g.norm is None else scale_of(between[i]) for i, g in enumerate(_four(cell))
     ]
     scales = scales[-len(cell.gates) :]
-    hidden = between[_HIDDEN]
-    projection = None
+    hidden, projection = between[_HIDDEN], None
     if cell.projection is not None:
         real = scale_of(cell.projection) * scale_of(hidden) / scale_of(cell.hidden)
         projection = Scaling.of(real)
-    zero_point = zero_point_of(hidden)
     return _Numbers(
-        tuple(
+        gates=tuple(
             _GateNumbers.of(gate, cell, inputs[0], scale)
             for gate, scale in zip(cell.gates, scales, strict=True)
         ),
-        zero_point_of(inputs[0]),
-        zero_point_of(cell.hidden),
-        checked_log2(float(scale_of(cell.state)))[0],
-        Scaling.of(np.float32(2.0**-15 / float(scale_of(hidden)) * 2.0**-15)),
-        zero_point if cell.projection is None else -zero_point,  # the projection's bias knows
-        zero_point,
-        projection,
-        _steps(o.cell_clip, scale_of(cell.state), INT16),
-        _steps(o.proj_clip, scale_of(outputs[0]), INT8),
+        x_zero_point=zero_point_of(inputs[0]),
+        h_zero_point=zero_point_of(cell.hidden),
+        exponent=checked_log2(float(scale_of(cell.state)))[0],
+        hidden=Scaling.of(np.float32(2.0**-15 / float(scale_of(hidden)) * 2.0**-15)),
+        hidden_zero_point=zero_point_of(hidden),
+        projection=projection,
+        state_clip=_steps(o.cell_clip, scale_of(cell.state), INT16),
+        output_clip=_steps(o.proj_clip, scale_of(outputs[0]), INT8),
     )
 
 
 def _steps(limit: float, scale: np.float32, dtype: np.dtype) -> int:
     """A clip in steps of `scale`, cut off and saturated."""
-    return int(min(np.float32(limit) / scale, np.iinfo(dtype).max)) if limit > 0 else 0
+    return int(np.minimum(np.float32(limit) / scale, np.iinfo(dtype).max)) if limit > 0 else 0
 
 
 @functools.cache
@@ -310,7 +318,7 @@ def _finished(
 
 def _normalized(x: jax.Array, gate: Gate[Any], scaling: Scaling, least: int) -> jax.Array:
     """Layer normalization of int16 rows (PortableApplyLayerNorm)."""
-    n = x.shape[1]
+    n = max(x.shape[1], 1)
     x = wide(x)
     mean = _quotient(jnp.sum(x, 1, keepdims=True) * 1024, n)
     squares = jnp.sum(x * x, 1, keepdims=True)
@@ -370,16 +378,16 @@ def _times(a: jax.Array, b: jax.Array, shift: int) -> jax.Array:
 def _output(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """The function of cell state and output gate: the output, int8 [n_batch, n_output]."""
     table = _table(fixed_math.tanh, 15 + numbers.exponent)
-    share = None
+    zero_point, share = numbers.hidden_zero_point, None
     if cell.projection is not None:
-        share = numbers.hidden_zero_point * jnp.sum(cell.projection, 1, dtype=INT32)
+        share = zero_point * jnp.sum(cell.projection, 1, dtype=INT32)
         share = share if cell.projection_bias is None else share + cell.projection_bias
 
     def output(c: jax.Array, shown: jax.Array) -> jax.Array:
         product = shown.astype(INT32) * _look_up(table, c).astype(INT32)
-        h = saturate(numbers.hidden(product) + numbers.hidden_offset, INT8)
         if share is None or numbers.projection is None:
-            return h
+            return saturate(numbers.hidden(product) + zero_point, INT8)
+        h = saturate(numbers.hidden(product) - zero_point, INT8)  # the kernel's sign
         total = integer_dot(h, cell.projection) + share[None]
         h = saturate(numbers.projection(total) + numbers.h_zero_point, INT8)
         return jnp.clip(h, -numbers.output_clip, numbers.output_clip) if numbers.output_clip else h
@@ -392,6 +400,11 @@ def _output(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array, jax.Arra
 _UINT8 = np.dtype(np.uint8)
 _STATE_BITS = 4  # integer bits of the cell state
 _ACTIVATION_ZERO_POINT = 128
+
+
+def is_basic(inputs: Specs) -> bool:
+    """Whether these five inputs are the uint8 kernel's, which needs few scales."""
+    return inputs[0].dtype == _UINT8
 
 
 def why_not_basic(inputs: Specs, outputs: Specs) -> str | None:
@@ -408,9 +421,9 @@ def why_not_basic(inputs: Specs, outputs: Specs) -> str | None:
     if reason:
         return reason
     exponent, is_power = checked_log2(float(scale_of(state_out)))
-    if is_power and 15 + exponent == _STATE_BITS:
-        return None
-    return f"the scale of {state_out.name!r} is not 2**-11"
+    if not is_power or 15 + exponent != _STATE_BITS:
+        return f"the scale of {state_out.name!r} is not 2**-11"
+    return why_not_numbers(lambda: _basic_scaling(bias))
 
 
 def basic_step(inputs: Specs) -> Callable[..., tuple[jax.Array, ...]]:
@@ -419,17 +432,17 @@ def basic_step(inputs: Specs) -> Callable[..., tuple[jax.Array, ...]]:
     As LstmCell of kernels/internal/reference/lstm_cell.h: gates in Q3.12, the state in Q4.11. It
     takes activations for [-1, 1), whatever their scale; of scales, it reads the bias's alone.
     """
-    zero_point = zero_point_of(inputs[2])
-    scaling = quantize_multiplier(4096 * float(scale_of(inputs[3])))
+    zero_point = moved(zero_point_of(inputs[2]), _UINT8)
+    scaling = _basic_scaling(inputs[3])
     sigmoid, tanh = (_table(f, _GATE_BITS) for f in (fixed_math.logistic, fixed_math.tanh))
     times = saturating_rounding_doubling_high_mul
 
     def step(
         joined: jax.Array, w: jax.Array, bias: jax.Array, c: jax.Array
     ) -> tuple[jax.Array, ...]:
-        x = joined.astype(INT32) - _ACTIVATION_ZERO_POINT
-        total = integer_dot(x, w.astype(INT32) - zero_point) + bias[None]
-        totals = saturate(_rescaled_upwards(total, *scaling), INT16)
+        weights = Piece(to_int8(w), zero_point)
+        total = matrix_product((Piece(to_int8(joined), 0),), (weights,)) + bias[None]
+        totals = saturate(_rescaled_upwards(total, scaling), INT16)
         take, new, forget, output = jnp.split(totals, 4, 1)
         added = times(_look_up(sigmoid, take), _look_up(tanh, new))
         kept = times(_look_up(sigmoid, forget), c)
@@ -441,12 +454,17 @@ def basic_step(inputs: Specs) -> Callable[..., tuple[jax.Array, ...]]:
     return step
 
 
-def _rescaled_upwards(x: jax.Array, multiplier: int, shift: int) -> jax.Array:
+def _basic_scaling(bias: TensorSpec) -> Scaling:
+    return Scaling.of(2**_SUM_BITS * float(scale_of(bias)))
+
+
+def _rescaled_upwards(x: jax.Array, scaling: Scaling) -> jax.Array:
     """int64: as multiply_by_quantized_multiplier, but ties of its second rounding go upwards.
 
     LiteRT runs LstmCell on ruy's kernels in either of its resolvers, and that is how they round.
     """
-    left, right = max(shift, 0), max(-shift, 0)
+    left, right = max(scaling.shift, 0), max(-scaling.shift, 0)
     shifted = wrap(wide(x) << left, INT32)
-    y = wide(saturating_rounding_doubling_high_mul(shifted, multiplier))
-    return (y + ((1 << right) >> 1)) >> right
+    y = wide(saturating_rounding_doubling_high_mul(shifted, scaling.multiplier))
+    rounded: jax.Array = (y + ((1 << right) >> 1)) >> right
+    return rounded

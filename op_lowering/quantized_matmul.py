@@ -141,23 +141,38 @@ def is_unscaled(tensors: Tensors) -> bool:
     return tensors.x.dtype == INT8 and tensors.y.dtype == INT32
 
 
-def why_not_batch_matmul(tensors: Tensors, products: int) -> str | None:
-    """A sentence unless an integer kernel takes these tensors."""
+def why_not_batch_matmul(tensors: Tensors, products: int, columns: int) -> str | None:
+    """A sentence unless an integer kernel takes these tensors.
+
+    Scales for each of `columns` of the second matrix are wider than LiteRT, whose kernel takes their
+    product for zero.
+    """
     if is_unscaled(tensors):
         w = tensors.w
         return None if w.dtype == INT8 else f"{w.name!r} is {w.dtype}, not int8"
     return (
-        why_not_tensors(_BATCH_MATMUL, tensors, None)
+        why_not_tensors(_BATCH_MATMUL, tensors, columns)
+        or _why_not_zeros(tensors.w)
         or why_not_bias_type(tensors, TensorType.FLOAT32, products)
         or why_not_ending(lambda: _batch_matmul_ending(tensors))
     )
 
 
+def _why_not_zeros(w: TensorSpec) -> str | None:
+    q = quantization_of(w)
+    moved = q.is_per_channel and q.zero_point.any()
+    return f"{w.name!r} has a scale and a zero point for each column" if moved else None
+
+
 def _batch_matmul_ending(tensors: Tensors) -> Ending:
     x, w, _, y = tensors
-    multiplier, shift = product_multiplier(
-        quantization_of(x), quantization_of(w), quantization_of(y)
-    )
+    scales = quantization_of(x), quantization_of(w), quantization_of(y)
+    multiplier: Any
+    shift: Any
+    if scales[1].is_per_channel:
+        multiplier, shift = convolution_multipliers(*scales, y.shape[-1])
+    else:
+        multiplier, shift = product_multiplier(*scales)
     total = accumulator(x, TensorType.FLOAT32)
     return ending(Act.NONE, y, total, multiplier=multiplier, shift=shift)
 
@@ -166,7 +181,8 @@ def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
     """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
     y = tensors.y
     unscaled = is_unscaled(tensors)
-    x_zero, w_zero = (0 if unscaled else zero_point_of(spec) for spec in tensors[:2])
+    x_zero = 0 if unscaled else zero_point_of(tensors.x)
+    w_zero = 0 if unscaled else _filter_zero(tensors.w)
     end = None if unscaled else _batch_matmul_ending(tensors)
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:

@@ -2,26 +2,23 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering import pointwise
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import SVDFOptions
-from jaxdelegate.op_lowering.quantized_checks import (
-    quantization_of,
-    why_not_per_tensor,
-    why_not_zero_point,
-)
+from jaxdelegate.op_lowering.quantized_checks import why_not_per_tensor, why_not_zero_point
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier, saturate, wide
 from jaxdelegate.quant.multiplier import quantize_multiplier
-from jaxdelegate.quant.params import tensor_scale, tensor_zero_point
 
+_MOST_SHIFT = 30  # of what multiply_by_quantized_multiplier takes
 INT8, INT16, INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
 
 
@@ -33,9 +30,16 @@ class Scaling:
     shift: Any
 
     @classmethod
-    def of(cls, real: np.floating) -> "Scaling":
-        """Of a factor that the kernel keeps as a float32."""
-        return cls(*quantize_multiplier(float(real)))
+    def of(cls, real: np.floating | float, more: int = 0) -> Self:
+        """Of `real`, and 2**more.
+
+        Raises:
+            ValueError: the factor is infinite, or so large that kernels would shift out all bits.
+        """
+        multiplier, shift = quantize_multiplier(float(real))
+        if shift + more > _MOST_SHIFT:
+            raise ValueError(f"accumulators would be multiplied by {real * 2.0**more:g}")
+        return cls(multiplier, shift + more)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """int32 -> the scaled number, int64."""
@@ -53,12 +57,7 @@ def side_by_side(scalings: Sequence[Scaling], widths: Sequence[int]) -> Scaling:
 
 def scale_of(spec: TensorSpec) -> np.float32:
     """The one scale of a tensor that the checks have let pass."""
-    return np.float32(tensor_scale(quantization_of(spec)))
-
-
-def zero_point_of(spec: TensorSpec) -> int:
-    """The one zero point of a tensor that the checks have let pass."""
-    return tensor_zero_point(quantization_of(spec))
+    return np.float32(pointwise.scale_of(spec))
 
 
 def integer_dot(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -89,12 +88,23 @@ def why_not_scaled_symmetric(spec: TensorSpec | None, dtype: np.dtype) -> str | 
     return reason if reason or spec is None else why_not_zero_point(spec, 0)
 
 
+def why_not_numbers(build: Callable[[], object]) -> str | None:
+    """A sentence if the scales, each one fine, do not go together."""
+    try:
+        build()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def why_not_svdf(o: SVDFOptions, inputs: Specs, outputs: Specs) -> str | None:
     """A sentence unless dtypes, scales and activation are those of the integer kernel."""
+    if len(inputs) != 5 or len(outputs) != 1 or any(inputs[i] is None for i in (0, 1, 2, 4)):
+        return "the integer kernel needs 5 inputs, of which the bias is optional, and 1 output"
     x, feature, time, bias, state = inputs
     if o.fused_activation_function is not Act.RELU:
         return "the integer kernel takes RELU only"
-    return first_reason(
+    reason = first_reason(
         why_not_scaled(x, INT8),
         why_not_scaled_symmetric(feature, INT8),
         why_not_scaled_symmetric(time, INT16),
@@ -102,6 +112,16 @@ def why_not_svdf(o: SVDFOptions, inputs: Specs, outputs: Specs) -> str | None:
         why_not_scaled_symmetric(state, INT16),
         why_not_scaled(outputs[0], INT8),
     )
+    return reason or why_not_numbers(lambda: _svdf_scalings(inputs, outputs[0]))
+
+
+def _svdf_scalings(inputs: Specs, y: TensorSpec) -> tuple[Scaling, Scaling]:
+    """To the state, and from there to the output."""
+    x_scale, feature_scale, time_scale = map(scale_of, inputs[:3])
+    with np.errstate(over="ignore"):
+        to_state = x_scale * feature_scale / scale_of(inputs[4])
+        to_output = scale_of(inputs[4]) * time_scale / scale_of(y)
+    return Scaling.of(to_state), Scaling.of(to_output)
 
 
 def svdf_step(
@@ -112,11 +132,8 @@ def svdf_step(
     As EvalIntegerSVDF of kernels/internal/reference/svdf.h, which leaves RELU to the output's
     range.
     """
-    x_scale, feature_scale, time_scale = map(scale_of, inputs[:3])
-    state_scale, y_scale = scale_of(inputs[4]), scale_of(outputs[0])
-    to_state = Scaling.of(x_scale * feature_scale / state_scale)
-    to_output = Scaling.of(state_scale * time_scale / y_scale)
-    x_zero_point, y_zero_point = zero_point_of(inputs[0]), zero_point_of(outputs[0])
+    to_state, to_output = _svdf_scalings(inputs, outputs[0])
+    x_zero_point, y_zero_point = map(pointwise.zero_point_of, (inputs[0], outputs[0]))
     n_batch, (n_filters, n_memory) = inputs[0].shape[0], inputs[2].shape
 
     def svdf(

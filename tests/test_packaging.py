@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+LIBRARIES = ("libjaxdelegate.so", "libLiteRtGpuAccelerator.so")
 
 
 def tracked() -> list[str]:
@@ -54,9 +55,9 @@ def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    built = {"jaxdelegate/litert/libjaxdelegate.so"} if shutil.which("cc") else set()
+    built = {f"jaxdelegate/litert/{name}" for name in LIBRARIES if shutil.which("cc")}
     assert inside == set(filter(None, map(installed_name, tracked()))) | built
-    assert "-py3-none-" in wheel.name  # the library has no Python version of its own
+    assert "-py3-none-" in wheel.name  # the libraries have no Python version of its own
 
 
 def test_links_are_relative_and_committed() -> None:

@@ -4,7 +4,7 @@ Any SimpleDelegate can stand in their `experimental_delegates`; `docs/stock_inte
 what happens then.
 """
 
-from jaxdelegate.litert.library import library_path, load_delegate
+from jaxdelegate.litert.library import library_path, load_delegate, runtime_path
 from jaxdelegate.litert.native import native_pointer
 
-__all__ = ["library_path", "load_delegate", "native_pointer"]
+__all__ = ["library_path", "load_delegate", "native_pointer", "runtime_path"]

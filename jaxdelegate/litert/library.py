@@ -1,4 +1,4 @@
-"""The stub library, and `load_delegate` as stock interpreters have it."""
+"""The compiled libraries, and `load_delegate` as stock interpreters have it."""
 
 import importlib
 from collections.abc import Mapping
@@ -7,22 +7,35 @@ from typing import Any
 
 from jaxdelegate.litert.plugin import load
 
-_LIBRARY = Path(__file__).parent / "libjaxdelegate.so"
+_FOLDER = Path(__file__).parent
 
 
 def library_path() -> str:
-    """The library to give to a stock `load_delegate` or to `--external_delegate_path`.
+    """The library to give to a stock `load_delegate`.
 
     Raises:
         FileNotFoundError: it was not built, for want of a C compiler.
     """
-    if not _LIBRARY.exists():
+    return str(_built(_FOLDER / "libjaxdelegate.so"))
+
+
+def runtime_path() -> str:
+    """The folder to give to `Environment.create`, for CompiledModel on `HardwareAccelerator.GPU`.
+
+    Raises:
+        FileNotFoundError: its library was not built, for want of a C compiler.
+    """
+    return str(_built(_FOLDER / "libLiteRtGpuAccelerator.so").parent)
+
+
+def _built(path: Path) -> Path:
+    if not path.exists():
         raise FileNotFoundError(
-            f"{_LIBRARY} was not built: there was no C compiler when jaxdelegate was installed. "
+            f"{path} was not built: there was no C compiler when jaxdelegate was installed. "
             "Install one (gcc or clang) and then jaxdelegate again, with pip's --no-binary "
             "jaxdelegate; or give jaxdelegate.JaxDelegate() itself to experimental_delegates"
         )
-    return str(_LIBRARY)
+    return path
 
 
 def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Any:

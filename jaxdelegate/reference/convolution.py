@@ -85,13 +85,9 @@ def conv_2d(
     if inputs[0].is_quantized:
         return quantized_convolution.convolution(*specs, x, w, b)
     if inputs[1].is_quantized:
+        symmetric, dtypes = _is_symmetric(inputs), (np.int8, np.uint8, ml_dtypes.int4)
         return hybrid_convolution.convolution(
-            *specs,
-            x,
-            w,
-            b,
-            filters=(np.int8, np.uint8, ml_dtypes.int4),
-            symmetric=_is_symmetric(inputs),
+            *specs, x, w, b, filters=dtypes, symmetric=symmetric, in_turn=not symmetric
         )
     return _floats(*specs, x, w, b)
 

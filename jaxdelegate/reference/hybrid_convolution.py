@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.spec import Specs
-from jaxdelegate.quant.affine import asymmetric_quantize, symmetric_quantize
 from jaxdelegate.quant.params import channel_scales
+from jaxdelegate.reference.hybrid_products import quantize_rows, signed
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.quantized_checks import quantization_of
 from jaxdelegate.reference.window import clamp, require_floats
@@ -32,6 +32,7 @@ def convolution(
     *,
     filters: tuple[Any, ...] = (np.int8,),
     symmetric: bool = False,
+    in_turn: bool = False,
 ) -> tuple[Array]:
     """Each image has a scale, and without `symmetric` a zero point, of its own.
 
@@ -46,24 +47,18 @@ def convolution(
         b: the bias, float32 [O].
         filters: which dtypes the kernel takes.
         symmetric: the zero points are 0.
+        in_turn: sums are scaled by the filter, then by the image, not by the scales' product.
 
     Raises:
         TypeError: a tensor of another dtype, or a filter without scales.
     """
     require_floats(name, inputs[0], *inputs[2:], *outputs)
-    scales = quantization_of(name, inputs[1], *filters)
-    rows = x.reshape(len(x), -1)
-    q, scale, zero = (*symmetric_quantize(rows), 0) if symmetric else asymmetric_quantize(rows)
-    each = (-1, *(1,) * (x.ndim - 1))
-    integers = q.astype(np.float64) - np.reshape(zero, (-1, 1))
-    total = sums(integers.reshape(x.shape), signed(w).astype(np.float64))
-    total = total.reshape(outputs[0].shape).astype(np.float32)
-    y = total * (scale.reshape(each) * channel_scales(scales, total.shape[-1]))
+    each = channel_scales(quantization_of(name, inputs[1], *filters), outputs[0].shape[-1])
+    q, scale, zero = quantize_rows(x.reshape(len(x), -1), asymmetric=not symmetric)
+    integers = (q.astype(np.float64) - zero[:, None]).reshape(x.shape)
+    total = sums(integers, signed(w).astype(np.float64)).reshape(outputs[0].shape)
+    y, scale = total.astype(np.float32), scale.reshape(-1, *(1,) * (x.ndim - 1))
+    y = y * each * scale if in_turn else y * (scale * each)
     if b is not None:
         y = y + b.reshape(-1)
     return (clamp(o.fused_activation_function, y).astype(outputs[0].dtype),)
-
-
-def signed(w: Array) -> Array:
-    """A stored filter as int8; the kernels read the bytes of an uint8 one as signed ones."""
-    return w.view(np.int8) if w.dtype == np.uint8 else w.astype(np.int8)

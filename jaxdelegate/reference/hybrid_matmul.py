@@ -12,9 +12,8 @@ from jaxdelegate.op_lowering.options import (
     FullyConnectedOptions,
 )
 from jaxdelegate.op_lowering.spec import Specs
-from jaxdelegate.quant.affine import asymmetric_quantize, symmetric_quantize
 from jaxdelegate.quant.params import Quantization, channel_scales
-from jaxdelegate.reference.hybrid_convolution import signed
+from jaxdelegate.reference.hybrid_products import quantize_rows, signed
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.quantized_checks import quantization_of
 from jaxdelegate.reference.window import clamp, require_floats
@@ -72,11 +71,7 @@ def batch_matmul(
 
 def _product(x: Array, w: Array, scales: Quantization, *, asymmetric: bool) -> Array:
     """Rows [..., M, K] times int8 [..., K, N]; the scales are those of the columns."""
-    if asymmetric:
-        q, scale, zero = asymmetric_quantize(x)
-    else:
-        q, scale = symmetric_quantize(x)
-        zero = np.zeros(scale.shape, np.int32)
+    q, scale, zero = quantize_rows(x, asymmetric=asymmetric)
     integers = q.astype(np.float64) - zero[..., None]
     total = np.matmul(integers, w.astype(np.float64)).astype(np.float32)
     return np.asarray(total * (scale[..., None] * channel_scales(scales, w.shape[-1])))

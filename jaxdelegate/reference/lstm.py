@@ -175,7 +175,7 @@ def lstm(
 
 def _basic(inputs: Specs, outputs: Specs, arrays: tuple[Any, ...]) -> tuple[Array, ...]:
     """kernels/internal/reference/lstm_cell.h; lstm.cc then copies the results over h and c."""
-    if inputs[0].is_quantized:
+    if inputs[0].dtype == np.uint8:
         return quantized_lstm.basic(inputs, outputs, *arrays)
     x, h, w, b, c = as_floats(inputs, arrays)
     joined = np.concatenate([x, h], axis=1)

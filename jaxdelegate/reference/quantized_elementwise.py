@@ -133,13 +133,14 @@ def _sum(
 
 
 def _rescaled(inputs: Specs, left_shift: int, *arrays: Array) -> tuple[list[Array], float]:
-    """Both inputs, int32, in units of twice the larger scale / 2**left_shift; that double scale."""
+    """Both inputs, int32, in units of twice the larger scale / 2**left_shift; that double scale.
+
+    A scale of 0, which the converter gives to constants of zeros, makes an input 0: LiteRT aborts.
+    """
     twice_larger = float(2 * max(scale_of(spec) for spec in inputs))
     rescaled = []
     for x, spec in zip(arrays, inputs, strict=True):
-        multiplier, shift = quantize_multiplier_smaller_than_one(
-            float(scale_of(spec)) / twice_larger
-        )
+        multiplier, shift = quantize_multiplier(float(scale_of(spec)) / twice_larger)
         shifted = centered(x, spec) * np.int32(1 << left_shift)
         rescaled.append(multiply_by_quantized_multiplier(shifted, multiplier, shift))
     return rescaled, twice_larger

@@ -101,7 +101,8 @@ class _Norm:
 
 def _quotient(x: Array, y: int) -> Array:
     """As C++ divides: towards zero."""
-    return np.sign(x) * (np.abs(x) // y)
+    z: Array = np.sign(x) * (np.abs(x) // y)
+    return z
 
 
 class Cell:
@@ -127,13 +128,14 @@ class Cell:
             rows_at_once: how many rows of the batch the kernel takes in one go.
         """
         check_dtypes(inputs, _DTYPES)
-        if len(between) != _N_INTERMEDIATES:
+        if len(between) != _N_INTERMEDIATES or between[4] is None:
             raise TypeError(
                 f"{len(between)} intermediate tensors: the kernel for 16-bit gates has "
                 f"{_N_INTERMEDIATES}"
             )
         missing = 24 - len(inputs)
-        self._specs, self._arrays = (*inputs, *[None] * missing), (*arrays, *[None] * missing)
+        self._specs: tuple[Any, ...] = (*inputs, *[None] * missing)
+        self._arrays = (*arrays, *[None] * missing)
         self.n_cell, self.n_output = self._arrays[_RECURRENT + _OUTPUT].shape
         self._state_exponent = _state_exponent(inputs[_STATE])
         self._rows_at_once = rows_at_once
@@ -243,7 +245,8 @@ def _state_exponent(state: TensorSpec) -> int:
 
 def _steps(limit: float, scale: np.float32, dtype: np.dtype) -> int:
     """A clip in steps, cut off; 0: none."""
-    return int(min(np.float32(limit) / scale, np.iinfo(dtype).max)) if limit > 0 else 0
+    with np.errstate(over="ignore"):
+        return int(np.minimum(np.float32(limit) / scale, np.iinfo(dtype).max)) if limit > 0 else 0
 
 
 def _clip(x: Array, limit: int) -> Array:

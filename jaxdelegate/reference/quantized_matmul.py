@@ -89,14 +89,19 @@ def batch_matmul(
 
     Raises:
         TypeError: dtypes without a kernel, or a tensor without a scale.
-        ValueError: an int16 tensor with a zero point, or scales for each channel.
+        ValueError: an int16 tensor with a zero point.
     """
     y = outputs[0]
     source, filters, target = _scales("BATCH_MATMUL", _BATCH_MATMUL, inputs, y)
     x = centered(x, tensor_zero_point(source))
-    w = centered(w, tensor_zero_point(filters))
+    w = centered(w, 0 if filters.is_per_channel else tensor_zero_point(filters))
     total = np.matmul(x.swapaxes(-1, -2) if o.adj_x else x, w.swapaxes(-1, -2) if o.adj_y else w)
-    multiplier, shift = product_multiplier(source, filters, target)
+    multiplier: Any
+    shift: Any
+    if filters.is_per_channel:  # LiteRT takes the product of such scales for zero
+        multiplier, shift = convolution_multipliers(source, filters, target, total.shape[-1])
+    else:
+        multiplier, shift = product_multiplier(source, filters, target)
     accumulator = accumulated(total, inputs[0], TensorType.FLOAT32, None)
     none = ActivationFunctionType.NONE
     return (requantized(accumulator, multiplier, shift, target, none, y.dtype),)

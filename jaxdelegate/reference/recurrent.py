@@ -72,7 +72,8 @@ def _rnn_step(cell: list[Any], x: Array, h: Array, aux: Array | None = None) -> 
     total: Array = b + product(x, w)
     if aux is not None:
         total += product(aux, w_aux[0])
-    return total + product(h, u)
+    total += product(h, u)
+    return total
 
 
 # --- RNN: input, weights, recurrent weights, bias, hidden state ---

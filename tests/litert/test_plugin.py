@@ -15,6 +15,7 @@ from ai_edge_litert.interpreter import load_delegate as stock_load_delegate
 
 import jaxdelegate as jd
 from jaxdelegate.litert import library, plugin
+from jaxdelegate.litert.structures import host_version
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 
@@ -65,11 +66,14 @@ import numpy as np
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The library, built as setup.py builds it; warnings are errors."""
-    path = tmp_path_factory.mktemp("stub") / "libjaxdelegate.so"
-    source = Path(library.__file__).parent / "stub.c"
+    return built("stub.c", tmp_path_factory.mktemp("stub") / "libjaxdelegate.so")
+
+
+def built(source: str, path: Path) -> str:
+    """A library, built as setup.py builds it; warnings are errors."""
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-shared", "-fPIC"]
-    subprocess.run([str(COMPILER), *flags, str(source), "-o", str(path)], check=True)
+    source_path = str(Path(library.__file__).parent / source)
+    subprocess.run([str(COMPILER), *flags, source_path, "-o", str(path)], check=True)
     return str(path)
 
 
@@ -202,8 +206,54 @@ def test_load_delegate_says_what_it_could_not_load(tmp_path: Path) -> None:
 
 
 def test_library_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(library, "_LIBRARY", tmp_path / "libjaxdelegate.so")
-    with pytest.raises(FileNotFoundError, match="no C compiler when jaxdelegate was installed"):
-        jd.litert.library_path()
-    (tmp_path / "libjaxdelegate.so").touch()
+    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    for path in (jd.litert.library_path, jd.litert.runtime_path):
+        with pytest.raises(FileNotFoundError, match="no C compiler when jaxdelegate was installed"):
+            path()
+    for name in ("libjaxdelegate.so", "libLiteRtGpuAccelerator.so"):
+        (tmp_path / name).touch()
     assert jd.litert.library_path() == os.fspath(tmp_path / "libjaxdelegate.so")
+    assert jd.litert.runtime_path() == os.fspath(tmp_path)
+
+
+COMPILED_MODEL = """
+import sys
+import numpy as np
+from ai_edge_litert.compiled_model import CompiledModel
+from ai_edge_litert.environment import Environment
+from ai_edge_litert.hardware_accelerator import HardwareAccelerator
+
+runtime, model = sys.argv[1:]
+environment = Environment.create(runtime_path=runtime)
+gpu = HardwareAccelerator.GPU
+compiled = CompiledModel.from_file(model, hardware_accel=gpu, environment=environment)
+inputs, outputs = compiled.create_input_buffers(0), compiled.create_output_buffers(0)
+x, y = np.arange(4, dtype=np.float32), np.full(4, 3, np.float32)
+for scale in (1, 2):
+    for buffer, array in zip(inputs, (scale * x, y)):
+        buffer.write(array)
+    compiled.run_by_index(0, inputs, outputs)
+    np.testing.assert_array_equal(outputs[0].read(4, np.float32), (scale * x + y) * y - scale * x)
+
+from jaxdelegate.litert import plugin
+(delegate,) = plugin._LOADED.values()
+assert delegate.report().left == (), delegate.report()
+"""
+
+
+@needs_compiler
+def test_compiled_model(tmp_path: Path, add_mul_sub: bytes) -> None:
+    if tuple(map(int, host_version("ai_edge_litert").split(".")[:2])) < (2, 3):
+        pytest.skip("CompiledModel has other tables before 2.3")
+    built("accelerator.c", tmp_path / "libLiteRtGpuAccelerator.so")
+    (tmp_path / "model.tflite").write_bytes(add_mul_sub)
+    paths = [str(tmp_path), str(tmp_path / "model.tflite")]
+    # A process of its own: LiteRT keeps what it loads.
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED_MODEL, *paths],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, variable
 from jaxdelegate.testing.stateful import litert_twice, twice
@@ -335,3 +336,94 @@ SVDF = [
     svdf("memory-of-one-uint8", 3, 2, 1, act=Act.TANH, dtype=np.uint8, asymmetric=True),
 ]
 CASES = STEP + SEQUENCE + BOTH + RNN + SVDF
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering_matches_the_reference(case: Case) -> None:
+    rule = RULES[case.name]
+    case.check(twice(case, lambda c: c.run_lowered(rule)), twice(case, Case.run_reference))
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
+def test_reference_matches_litert(case: Case) -> None:
+    want = litert_twice(case)
+    case.check(twice(case, Case.run_reference)[: len(want)], want)
+
+
+def test_uint8_weights_are_read_as_the_same_bytes_of_int8() -> None:
+    signed, unsigned = (
+        Case("RNN", "", [f32(BATCH, INPUT), *rnn_cell(dtype=dtype)], RNNOptions(Act.TANH))
+        for dtype in (np.int8, np.uint8)
+    )
+    np.testing.assert_array_equal(signed.run_reference()[0], unsigned.run_reference()[0])
+
+
+def reason(case: Case) -> str | None:
+    inputs, outputs = case.specs()
+    context = LoweringContext(quant_mode="integer")
+    return RULES[case.name].reason(context, case.op_options, inputs, outputs)
+
+
+def with_inputs(case: Case, changes: dict[int, Arg | None]) -> Case:
+    inputs = [changes.get(i, a) for i, a in enumerate(case.inputs)]
+    return dataclasses.replace(case, inputs=inputs)
+
+
+def rescaled(a: Arg | None, quantization: Quantization | None) -> Arg:
+    assert a is not None
+    return dataclasses.replace(a, quantization=quantization)
+
+
+PLAIN = STEP[0]
+HALVES = f32(BATCH, INPUT).value.astype(np.float16)
+REFUSED = {
+    "is quantized float32": with_inputs(PLAIN, {3: floats(CELL, INPUT)}),
+    "is quantized uint8": with_inputs(PLAIN, {3: weights(CELL, INPUT, dtype=np.uint8)}),
+    "is quantized per channel": with_inputs(
+        PLAIN,
+        {4: rescaled(PLAIN.inputs[4], Quantization(np.ones(6, np.float32), np.zeros(6, int)))},
+    ),
+    "and the int8 kernel wants 0": with_inputs(
+        PLAIN, {5: rescaled(PLAIN.inputs[5], per_tensor(0.1, 3))}
+    ),
+    "is float16; beside 8-bit weights": with_inputs(PLAIN, {0: Arg(HALVES)}),
+    "is int32; beside 8-bit weights": with_inputs(
+        PLAIN, {13: Arg(np.zeros(CELL, np.int32), is_const=True)}
+    ),
+    "needs its scale": with_inputs(PLAIN, {6: rescaled(PLAIN.inputs[6], None)}),
+    "is int8; beside 8-bit weights": with_inputs(SEQUENCE[8], {7: weights(CELL, dtype=np.int8)}),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refuses(sentence: str) -> None:
+    assert sentence in (reason(REFUSED[sentence]) or "")
+
+
+def test_refuses_sparse_weights() -> None:
+    inputs, outputs = PLAIN.specs()
+    sparse = dataclasses.replace(inputs[2], sparsity=Sparsity((0, 1), (), ()))
+    why = RULES["LSTM"].reason(
+        LoweringContext(quant_mode="integer"),
+        PLAIN.op_options,
+        (*inputs[:2], sparse, *inputs[3:]),
+        outputs,
+    )
+    assert "stored sparse" in (why or "")
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (rescaled(PLAIN.inputs[2], per_tensor(0.1, 3)), "zero point"),
+        (
+            rescaled(PLAIN.inputs[2], Quantization(np.ones(6, np.float32), np.zeros(6, np.int64))),
+            "8-bit weights with one scale",
+        ),
+        (rescaled(PLAIN.inputs[2], None), "8-bit weights with one scale"),
+    ],
+)
+def test_reference_refuses_other_weights(weight: Arg, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        with_inputs(PLAIN, {2: weight}).run_reference()

@@ -59,10 +59,10 @@ def softmax_cases() -> list[Case]:
     for x, y in PROBABILITIES:
         scales = (1 / 32768, 1e-3, 0.01) if x == np.int16 else (1e-4, 0.02, 0.1, 1.0, 40.0)
         cases += [
-            *(softmax(f"{s}", integers(x, *s), scales[2], y) for s in SHAPES),
+            *(softmax(f"{s}", integers(x, *s), scales[2], y) for s in SHAPES if x == y != np.uint8),
             *(softmax("scale", integers(x, 4, 20), s, y) for s in scales),
-            *(softmax("beta", integers(x, 4, 20), scales[1], y, b) for b in (0.1, 0.5, 3.0)),
-            *(softmax("ends", ends(x), s, y) for s in scales),
+            *(softmax("beta", integers(x, 4, 20), scales[1], y, b) for b in (0.3, 3.0)),
+            *(softmax("ends", ends(x), s, y) for s in scales[::2]),
             softmax("long", integers(x, 2, 500), scales[0], y),
             softmax(
                 "flat", np.zeros((1, 3000), x), scales[1], y,
@@ -90,9 +90,9 @@ def log_softmax_cases() -> list[Case]:
         case
         for dtype in LOGARITHMS
         for case in [
-            *(log_softmax(f"{s}", integers(dtype, *s), 0.1) for s in SHAPES),
+            *(log_softmax(f"{s}", integers(dtype, *s), 0.1) for s in SHAPES if dtype == np.int8),
             *(log_softmax("scale", integers(dtype, 4, 20), s) for s in scales),
-            *(log_softmax("ends", ends(dtype), s) for s in scales),
+            *(log_softmax("ends", ends(dtype), s) for s in scales[::2]),
             log_softmax("flat", np.zeros((1, 3000), dtype), 0.1),
         ]
     ]
@@ -115,7 +115,7 @@ def l2_cases() -> list[Case]:
         zeros = np.full((3, 4), 9, dtype)
         one = np.array([[9, 10, 9], [9, 9, 8]], dtype)
         cases += [
-            *(l2(f"{s}", integers(dtype, *s), 4) for s in SHAPES),
+            *(l2(f"{s}", integers(dtype, *s), 4) for s in SHAPES if dtype == np.int8),
             *(l2("point", integers(dtype, 4, 20), point) for point in (low, 0, high)),
             *(l2("ends", ends(dtype), point) for point in (low, 0, high)),
             l2("zeros", zeros, 9),

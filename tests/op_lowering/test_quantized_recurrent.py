@@ -81,6 +81,7 @@ class Scales:
     norm: float = 1.7 / 32768
 
 
+SCALES = Scales()
 BATCH, TIME, INPUT = 3, 4, 5
 
 
@@ -136,7 +137,14 @@ class CellMaker:
 
 
 def lstm(
-    label: str, form: Form, s: Scales = Scales(), *, seed: int = 0, n_batch: int = BATCH, **o: Any
+    label: str,
+    form: Form,
+    s: Scales = SCALES,
+    *,
+    seed: int = 0,
+    n_batch: int = BATCH,
+    activation: Act = Act.TANH,
+    **o: Any,
 ) -> Case:
     make = CellMaker(form, s, seed)
     x = integers(make.rng, np.int8, (n_batch, INPUT), *s.x, is_const=False)
@@ -144,7 +152,7 @@ def lstm(
         "LSTM",
         label,
         make.inputs(x, n_batch),
-        LSTMOptions(fused_activation_function=Act.TANH, **o),
+        LSTMOptions(fused_activation_function=activation, **o),
         [np.int8],
         version=2,
         output_quantization=[scaled(*s.output)],
@@ -155,7 +163,7 @@ def lstm(
 def sequence(
     label: str,
     form: Form,
-    s: Scales = Scales(),
+    s: Scales = SCALES,
     *,
     seed: int = 0,
     shape: tuple[int, int, int] = (TIME, BATCH, INPUT),
@@ -177,29 +185,6 @@ def sequence(
         output_quantization=[scaled(*s.output)],
         intermediates=make.intermediates(),
     )
-
-
-FORMS = {
-    "plain": Form(),
-    "20-inputs": Form(inputs=20),
-    "cifg": Form(cifg=True),
-    "peephole": Form(peephole=True),
-    "cifg-peephole-wide": Form(cifg=True, peephole=True, n_cell=37),
-    "projection": Form(projection=4),
-    "projection-bias-wide": Form(projection=21, projection_bias=True, n_cell=18),
-    "norm": Form(norm=True),
-    "norm-cifg-wide": Form(norm=True, cifg=True, n_cell=33),
-    "everything": Form(peephole=True, projection=4, projection_bias=True, norm=True),
-    "everything-wide": Form(
-        peephole=True, projection=19, projection_bias=True, norm=True, n_cell=23
-    ),
-}
-STEP = [lstm(name, form) for name, form in FORMS.items()]
-SEQUENCE = [
-    sequence(f"{name}-{order}", FORMS[name], time_major=major)
-    for order, major in (("time-major", True), ("batch-major", False))
-    for name in ("plain", "cifg-peephole-wide", "everything", "everything-wide")
-]
 
 
 def basic(
@@ -272,3 +257,248 @@ def svdf(
         version=3,
         output_quantization=[scaled(*y)],
     )
+
+
+FORMS = {
+    "plain": Form(),
+    "20-inputs": Form(inputs=20),
+    "cifg": Form(cifg=True),
+    "peephole": Form(peephole=True),
+    "cifg-peephole-wide": Form(cifg=True, peephole=True, n_cell=37),
+    "projection": Form(projection=4),
+    "projection-bias-wide": Form(projection=21, projection_bias=True, n_cell=18),
+    "norm-cifg": Form(norm=True, cifg=True),
+    "everything-wide": Form(
+        peephole=True, projection=19, projection_bias=True, norm=True, n_cell=23
+    ),
+}
+EXTREMES = {
+    "lowest-zero-points": Scales(x=(0.02, -128), hidden=(0.01, -128), output=(0.01, -128)),
+    "highest-zero-points": Scales(x=(0.02, 127), hidden=(0.01, 127), output=(0.01, 127)),
+    "large-factors": Scales(x=(0.9, 5), weights=0.5, hidden=(1e-4, 3), output=(2e-4, 1)),
+    "small-factors": Scales(x=(1e-4, 5), weights=1e-4, hidden=(0.5, 3), output=(0.4, 1)),
+    "all-fraction-state": Scales(state=2.0**-15),
+    "six-integer-bits-state": Scales(state=2.0**-9),
+}
+STEP = [lstm(name, form) for name, form in FORMS.items()]
+STEP += [lstm(name, Form(projection=4, peephole=True), s) for name, s in EXTREMES.items()]
+STEP += [
+    lstm("clips", Form(projection=4), cell_clip=0.1, proj_clip=0.2),
+    lstm("clips-beyond-the-range", Form(projection=4), cell_clip=1e9, proj_clip=1e9),
+    lstm("other-activation", Form(), activation=Act.NONE),
+]
+SEQUENCE = [
+    sequence(f"{name}-{order}", FORMS[name], time_major=major)
+    for order, major in (("time-major", True), ("batch-major", False))
+    for name in ("plain", "cifg-peephole-wide", "everything-wide")
+]
+SEQUENCE += [
+    sequence("one-step", Form(), shape=(1, BATCH, INPUT)),
+    dataclasses.replace(
+        sequence("no-step", Form(), shape=(0, BATCH, INPUT)), litert="refuses empty tensors"
+    ),
+]
+BASIC = [
+    basic("basic"),
+    basic("basic-wide-no-variables", n_cell=19, variables=False),
+    basic("basic-zero-point-0-large-factor", weights=(0.3, 0)),
+    basic("basic-zero-point-255-small-factor", weights=(1e-5, 255)),
+]
+SVDF = [
+    svdf("rank-1", 1, 4, 10),
+    svdf("rank-3", 3, 5, 7, n_input=17),
+    svdf("no-bias-memory-of-one", 2, 3, 1, bias=False),
+    svdf("large-factors", 2, 3, 4, x=(0.3, -128), kept=1e-5, y=(1e-4, 127)),
+    svdf("small-factors", 2, 3, 4, x=(1e-4, 127), kept=0.1, y=(5.0, 0)),
+]
+CASES = STEP + SEQUENCE + BASIC + SVDF
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_lowering_equals_the_reference(case: Case) -> None:
+    rule = RULES[case.name]
+    case.check(twice(case, lambda c: c.run_lowered(rule)), twice(case, Case.run_reference))
+
+
+def equal(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
+    for g, w in zip(got, want, strict=True):
+        assert g.dtype == w.dtype
+        np.testing.assert_array_equal(g, w)
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
+def test_reference_equals_litert(case: Case) -> None:
+    want = litert_twice(case)
+    equal(twice(case, Case.run_reference)[: len(want)], want)
+
+
+def drawn(seed: int) -> Case:
+    """A case of random form, shapes, scales and zero points."""
+    rng = np.random.default_rng(seed)
+
+    def scale(low: float, high: float) -> float:
+        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+    def point() -> int:
+        return int(rng.choice([-128, 127, 0, rng.integers(-128, 128)]))
+
+    def several(high: int) -> int:
+        return int(rng.integers(1, high))
+
+    kind = rng.integers(4)
+    if kind == 0:
+        return basic(
+            f"{seed}",
+            seed=seed,
+            n_batch=several(5),
+            n_input=several(20),
+            n_cell=several(30),
+            weights=(scale(1e-4, 0.2), int(rng.integers(256))),
+            variables=bool(rng.integers(2)),
+        )
+    if kind == 1:
+        return svdf(
+            f"{seed}",
+            several(4),
+            several(9),
+            several(12),
+            seed=seed,
+            n_input=several(9),
+            x=(scale(1e-3, 0.1), point()),
+            feature=scale(1e-3, 0.1),
+            time=scale(1e-6, 1e-3),
+            kept=scale(1e-6, 1e-2),
+            y=(scale(1e-4, 1), point()),
+        )
+    peephole, projection = bool(rng.integers(2)), int(rng.integers(2) * several(20))
+    form = Form(
+        cifg=bool(rng.integers(2)),
+        peephole=peephole,
+        projection=projection,
+        projection_bias=projection > 0 and bool(rng.integers(2)),
+        norm=bool(rng.integers(2)),
+        n_cell=several(40) + (projection if peephole else 0),
+    )
+    s = Scales(
+        x=(scale(1e-4, 1), point()),
+        weights=scale(1e-4, 1),
+        hidden=(scale(1e-3, 1), point()),
+        output=(scale(1e-3, 1), point()),
+        state=2.0 ** int(rng.integers(-15, -8)),
+        between=scale(1e-6, 1e-2),
+        peephole=scale(1e-6, 0.1),
+        norm=scale(1e-6, 1e-3),
+    )
+    clips = {
+        "cell_clip": float(rng.choice([0, scale(1e-3, 20)])),
+        "proj_clip": float(rng.choice([0, scale(1e-3, 5)])),
+    }
+    if kind == 2:
+        return lstm(f"{seed}", form, s, seed=seed, n_batch=several(4), **clips)
+    shape = several(6), several(6), several(6)
+    return sequence(
+        f"{seed}", form, s, seed=seed, shape=shape, time_major=bool(rng.integers(2)), **clips
+    )
+
+
+@pytest.mark.litert
+def test_reference_equals_litert_on_random_cases() -> None:
+    for seed in range(80):
+        case = drawn(seed)
+        want = litert_twice(case)
+        equal(twice(case, Case.run_reference)[: len(want)], want)
+
+
+def test_lowering_equals_the_reference_on_random_cases() -> None:
+    without_norm = (c for c in map(drawn, range(100)) if not c.intermediates or norms(c) is None)
+    for case in list(without_norm)[:10]:
+        rule = RULES[case.name]
+        case.check(case.run_lowered(rule), case.run_reference())
+
+
+def norms(case: Case) -> Arg | None:
+    return case.inputs[21] if len(case.inputs) > 21 else None
+
+
+def test_an_int8_state_begins_at_its_zero_point_in_litert() -> None:
+    assert litert_twice(STEP[0])[0].tolist() == STEP[0].run_reference()[0].tolist()
+
+
+def reason(case: Case) -> str | None:
+    inputs, outputs = case.specs()
+    context = LoweringContext(quant_mode="integer", intermediates=case.intermediate_specs())
+    return RULES[case.name].reason(context, case.op_options, inputs, outputs)
+
+
+def changed(case: Case, position: int, **changes: Any) -> Case:
+    """One input with another field, or None."""
+    now: Any = case.inputs[position]
+    new = dataclasses.replace(now, **changes) if changes else None
+    inputs = [new if i == position else a for i, a in enumerate(case.inputs)]
+    return dataclasses.replace(case, inputs=inputs)
+
+
+def as_dtype(case: Case, position: int, dtype: Any) -> Case:
+    now: Any = case.inputs[position]
+    return changed(case, position, value=now.value.astype(dtype))
+
+
+def as_shape(case: Case, position: int, shape: tuple[int, ...]) -> Case:
+    now: Any = case.inputs[position]
+    return changed(case, position, value=now.value.reshape(shape))
+
+
+EVERYTHING = STEP[8]
+NOT_8_BIT = as_dtype(STEP[0], 0, np.int16)
+REFUSED = {
+    "is int16, not int8": NOT_8_BIT,
+    "is uint8, not int8": as_dtype(STEP[0], 2, np.uint8),
+    "is float32, not int8": as_dtype(STEP[0], 4, np.float32),
+    "is int8, not int16": as_dtype(EVERYTHING, 10, np.int8),
+    "is int64, not int32": as_dtype(STEP[0], 13, np.int64),
+    "is quantized per channel": changed(
+        STEP[0],
+        3,
+        quantization=Quantization(np.full(6, 0.1, np.float32), np.zeros(6, np.int64)),
+    ),
+    "needs its scale": changed(STEP[0], 6, quantization=None),
+    "is 4, and the int8 kernel wants 0": changed(STEP[0], 7, quantization=scaled(0.1, 4)),
+    "is no power of two": changed(STEP[0], 19, quantization=scaled(0.001)),
+    "from 2**-15 to 2**-9": changed(STEP[0], 19, quantization=scaled(2.0**-8)),
+    "has 12 intermediate tensors": dataclasses.replace(
+        STEP[0], intermediates=[STEP[0].intermediates[4]] * 12
+    ),
+    "'between2' is int16": dataclasses.replace(
+        EVERYTHING,
+        intermediates=[
+            dataclasses.replace(a, quantization=None) if i == 2 else a
+            for i, a in enumerate(EVERYTHING.intermediates)
+        ],
+    ),
+    "reads beyond a projection": lstm("", Form(peephole=True, projection=9)),
+    "would be multiplied by": lstm("", Form(), Scales(x=(1e20, 0), weights=1e10)),
+    "a clip is negative": lstm("", Form(), cell_clip=-1.0),
+    "lacks its weights": changed(STEP[0], 7),
+    "input 18 holds state, but": changed(STEP[0], 18, is_variable=False),
+    "has rank 3, not 2": as_shape(STEP[0], 0, (BATCH, INPUT, 1)),
+    "RELU only": dataclasses.replace(SVDF[0], options=SVDFOptions(1, Act.NONE)),
+    "must be finite": svdf("", 1, 2, 3, x=(1e30, 0), feature=1e30),
+    "is not 2**-11": dataclasses.replace(BASIC[0], output_quantization=[scaled(2.0**-10)] * 4),
+    "is int8, not uint8": dataclasses.replace(BASIC[0], outputs=[np.int8, *BASIC[0].outputs[1:]]),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refuses(sentence: str) -> None:
+    assert sentence in (reason(REFUSED[sentence]) or "")
+
+
+def test_refuses_an_int8_svdf_state() -> None:
+    assert "'in4' is int8, not int16" in (reason(as_dtype(SVDF[0], 4, np.int8)) or "")
+
+
+@pytest.mark.parametrize("case", [NOT_8_BIT, REFUSED["has 12 intermediate tensors"]], ids=str)
+def test_reference_refuses_other_kernels(case: Case) -> None:
+    with pytest.raises(TypeError, match="the integer kernel takes|intermediate tensors"):
+        case.run_reference()
