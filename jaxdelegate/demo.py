@@ -32,8 +32,9 @@ class DemoResult:
             [
                 f"MobileNet v1, {self.model_bytes / 1e6:.1f} MB, built in memory",
                 str(self.report),
-                f"outputs {verdict} with the numpy reference: "
-                f"largest error {self.largest_error:.2g} of the largest output (allowed {NETWORK.of_largest:.0e})",
+                f"outputs {verdict} with the numpy reference: largest error "
+                f"{self.largest_error:.2g} of the largest output "
+                f"(allowed {NETWORK.of_largest:.0e})",
                 f"ready after {self.ready_ms:.0f} ms (read, partition, compile, move the weights)",
                 f"one inference: {self.delegate_ms:.2f} ms delegated,"
                 f" {self.reference_ms:.0f} ms numpy reference",

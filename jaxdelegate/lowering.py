@@ -108,12 +108,10 @@ class LoweredPartition:
             written = (*step.outputs, *step.states)
             known.update((i, self._simulated(i, y)) for i, y in zip(written, results, strict=True))
         leaving = (*self.outputs, *self.states)
-        results = {i: self._result(known, i) for i in leaving}
+        left = {i: self._result(known, i) for i in leaving}
         if not inside:
-            results.update(
-                (i, float_view.leave(results[i], self.stored[i])) for i in self._viewed(results)
-            )
-        return tuple(results[i] for i in leaving)
+            left.update((i, float_view.leave(left[i], self.stored[i])) for i in self._viewed(left))
+        return tuple(left[i] for i in leaving)
 
     def _viewed(self, indices: Iterable[int]) -> list[int]:
         """Those tensors that are integers outside and floats here."""

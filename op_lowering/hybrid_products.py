@@ -68,7 +68,7 @@ def _asymmetric(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     low, high = (f(x, -1, initial=0).astype(np.float64) for f in (jnp.min, jnp.max))
     empty = low == high
     # A constant divisor: XLA would multiply by its rounded inverse.
-    levels = lax.optimization_barrier(jnp.full_like(low, 255))
+    levels = lax.optimization_barrier(jnp.full_like(low, 255))  # type: ignore[no-untyped-call]
     exact = jnp.where(empty, jnp.ones_like(low), as_float32(high - low) / levels)
     zero = jnp.where(empty, jnp.zeros_like(low), _zero_point(low / exact, high / exact))
     scale = as_float32(exact)

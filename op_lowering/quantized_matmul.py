@@ -144,8 +144,8 @@ def is_unscaled(tensors: Tensors) -> bool:
 def why_not_batch_matmul(tensors: Tensors, products: int, columns: int) -> str | None:
     """A sentence unless an integer kernel takes these tensors.
 
-    Scales for each of `columns` of the second matrix are wider than LiteRT, whose kernel takes their
-    product for zero.
+    `columns` is the axis of the second matrix that may have a scale for each index; LiteRT's kernel
+    takes the product of such scales for zero.
     """
     if is_unscaled(tensors):
         w = tensors.w

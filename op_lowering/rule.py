@@ -125,7 +125,7 @@ def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str
     """A sentence if `spec` holds a dtype outside the given sets and scalar types."""
     sets = [a if isinstance(a, frozenset) else frozenset([np.dtype(a)]) for a in allowed]
     if spec.is_quantized:
-        return f"{spec.name!r} is quantized {spec.dtype}: quantized arithmetic is not lowered yet"
+        return f"{spec.name!r} is quantized {spec.dtype}: no integer kernel takes it here"
     if any(spec.dtype in s for s in sets):
         return None
     names = ", ".join(sorted(str(d) for s in sets for d in s))
