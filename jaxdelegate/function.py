@@ -19,7 +19,7 @@ from jaxdelegate.model import Model, SignatureDef, Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.states import with_explicit_states
+from jaxdelegate.states import state_zero, with_explicit_states
 
 Params = dict[str, Any]
 Apply = Callable[..., Any]
@@ -201,7 +201,10 @@ class _Function:
     def initial_state(self) -> Params:
         variables = [t for t in self._subgraph.tensors if t.is_variable]
         with jax.enable_x64(True):
-            return {self._name(t.index): jnp.zeros(t.shape, t.dtype) for t in variables}
+            return {
+                self._name(t.index): jnp.full(t.shape, state_zero(t.spec()), t.dtype)
+                for t in variables
+            }
 
     def _name(self, index: int) -> str:
         return self._subgraph.tensors[index].name or f"tensor_{index}"

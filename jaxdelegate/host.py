@@ -21,7 +21,7 @@ from jaxdelegate.passes import declared_specs, gather, propagate
 from jaxdelegate.plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
-from jaxdelegate.states import with_explicit_states
+from jaxdelegate.states import state_zero, with_explicit_states
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -211,7 +211,10 @@ class Host:
         if index in self._explicit.initial:
             return self._explicit.initial[index]()
         spec = self._specs[index]
-        return aligned_zeros(spec.shape, spec.dtype)
+        value = aligned_zeros(spec.shape, spec.dtype)
+        if spec.is_variable:
+            value[...] = state_zero(spec)
+        return value
 
     def value(self, index: int) -> Any:
         """A tensor's value as it lies; None if nothing has computed it (or it was released)."""

@@ -12,10 +12,21 @@ import numpy as np
 
 from jaxdelegate.model import Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import HANDLES, TENSOR_TYPES
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.reference.resources import handle_key
 
 Initial = Callable[[], np.ndarray]
+
+
+def state_zero(spec: TensorSpec) -> int:
+    """What a variable tensor begins with: 0, but int8 ones at their zero point.
+
+    Source: Subgraph::ResetVariableTensors, core/subgraph.cc.
+    """
+    if spec.dtype != np.int8 or spec.quantization is None or not spec.is_quantized:
+        return 0
+    return int(spec.quantization.zero_point[0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -58,7 +58,7 @@ def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
         q, scale, zero = _quantize(x.swapaxes(-1, -2) if o.adj_x else x, o)
         total = batch_product(straight, q, w, zero).reshape(y_spec.shape)
         scale = scale.reshape((1,) * (total.ndim - scale.ndim) + scale.shape)
-        return (rescaled(total, scale, scales).astype(y_spec.dtype),)
+        return (rescaled(total, scale, scales),)
 
     return batch_matmul
 

@@ -120,15 +120,16 @@ def is_hybrid(inputs: Specs, weights: Collection[int]) -> bool:
 def why_not_weights(specs: Sequence[TensorSpec | None]) -> str | None:
     """A sentence unless the weights that are there are quantized as hybrid kernels read them."""
     present = [spec for spec in specs if spec is not None]
-    one = next(frozenset([s.dtype]) for s in present if s.is_quantized)
+    one = next(spec.dtype for spec in present if spec.is_quantized)
     return first_reason(*(_why_not_weight(spec, one) for spec in present))
 
 
-def _why_not_weight(spec: TensorSpec, one: frozenset[np.dtype]) -> str | None:
+def _why_not_weight(spec: TensorSpec, one: np.dtype) -> str | None:
     if spec.sparsity is not None:
         return f"{spec.name!r} is stored sparse"
-    reason = first_reason(why_not_per_tensor(spec, _WEIGHTS), why_not_per_tensor(spec, one))
-    return reason or why_not_zero_point(spec, 0)
+    if spec.dtype != one:
+        return f"{spec.name!r} is {spec.dtype}, and other weights are quantized {one}"
+    return why_not_per_tensor(spec, _WEIGHTS) or why_not_zero_point(spec, 0)
 
 
 def why_not_activation(spec: TensorSpec) -> str | None:

@@ -46,7 +46,7 @@ class Partition:
         self._prepared_for: Hashable = None
         self._context = PartitionContext(graph, shared)
         self._params = self._params_for(graph.specs)
-        self._kernel = delegate.create_kernel()
+        self._kernel = self._running = delegate.create_kernel()
         self._kernel.init(self._context, self._params)
 
     def __str__(self) -> str:
@@ -59,9 +59,10 @@ class Partition:
         context, graph = self._context, self._graph
         specs, shapes = graph.specs_behind(self._operators, self._inputs)
         if shapes != self._prepared_for:
+            self._prepared_for = None  # until it is
             self._params = self._params_for(specs)
             context.update(specs, shapes, self._inside(specs))
-            self._prepare_kernel()
+            self._running = self._prepared_kernel()
             self._prepared_for = shapes
         context.size_outputs(self._params.outputs)
         context.forget()
@@ -69,7 +70,7 @@ class Partition:
     def run(self) -> None:
         """Evaluate the kernel."""
         self._context.begin()
-        self._kernel.eval(self._context, self._params)
+        self._running.eval(self._context, self._params)
 
     def _params_for(self, specs: Specs) -> DelegateParams:
         return DelegateParams(
@@ -82,16 +83,19 @@ class Partition:
         made = {i for op in self._operators for i in op.outputs if i >= 0}
         return {i for i in made - set(self._outputs) if not specs[i].is_variable}
 
-    def _prepare_kernel(self) -> None:
+    def _prepared_kernel(self) -> SimpleDelegateKernel:
+        """The delegate's kernel; ours, if that one failed and the delegate wants to fall back."""
+        kernel = self._kernel
         try:
-            self._kernel.prepare(self._context, self._params)
+            kernel.prepare(self._context, self._params)
         except JaxDelegateError as error:
             if not getattr(self.delegate.options, "fallback_on_error", False):
                 raise
             name = self.delegate.name
             _LOGGER.warning("%s: %s; the partition runs on the CPU", name, error)
-            self._kernel = HostKernel(self._context)
-            self._kernel.prepare(self._context, self._params)
+            kernel = HostKernel(self._context)
+            kernel.prepare(self._context, self._params)
+        return kernel
 
 
 class HostKernel(SimpleDelegateKernel):

@@ -3,7 +3,7 @@
 Quantized tensors go to quantized_convolution.py and hybrid_convolution.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,8 @@ from jaxdelegate.reference.window import (
     sums_of,
     windows,
 )
+
+_FEW_CHANNELS = 4  # an image's
 
 
 def conv_2d_shape(o: Conv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -98,8 +100,22 @@ def _conv_2d_sums(o: Conv2DOptions, x: Array, w: Array) -> Array:
     y: Any = 0
     for (i, j), read in _taps(o, _strides_2d(o), _dilations_2d(o), x, w.shape[2:4]):
         pixels = read.reshape(-1, groups, depth).swapaxes(0, 1)  # [groups, N * H' * W', I]
-        y = y + pixels @ w[:, :, i, j].swapaxes(1, 2)
+        for term in _terms(pixels, w[:, :, i, j].swapaxes(1, 2)):
+            y = y + term
     return np.asarray(y.swapaxes(0, 1))
+
+
+def _terms(pixels: Array, w: Array) -> Iterator[Array]:
+    """What one tap adds: the channels one by one, as the kernel does, if they are few.
+
+    Hybrid kernels behind it would turn the last bit of a sum into a whole quantization step.
+    """
+    depth = pixels.shape[-1]
+    if depth > _FEW_CHANNELS:
+        yield pixels @ w
+        return
+    for i in range(depth):
+        yield pixels[..., i : i + 1] * w[:, i : i + 1]
 
 
 def _is_symmetric(inputs: Specs) -> bool:

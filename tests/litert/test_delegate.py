@@ -187,6 +187,19 @@ def test_a_kernel_is_prepared_once_for_each_shape(stock: Stock, add_mul_sub: byt
     assert delegate.prepared == [((4,), (4,)), ((8,), (8,))]
 
 
+@pytest.mark.parametrize("kind", ["python", "jax"])
+def test_shapes_that_do_not_fit_are_an_error_and_no_more(
+    stock: Stock, add_mul_sub: bytes, kind: str
+) -> None:
+    functions = {"ADD": np.add, "MUL": np.multiply, "SUB": np.subtract}
+    delegate = jd.JaxDelegate() if kind == "jax" else Taking(**functions)
+    interpreter = stock(add_mul_sub, [delegate])
+    for n in (4, 4):
+        assert_close(run_once(interpreter, pair(n)), wanted(*pair(n)))
+        with pytest.raises(RuntimeError, match="ADD"):
+            run_once(interpreter, [pair(4)[0], pair(3)[1]])
+
+
 def reshaping() -> bytes:
     """x + 1, flattened to [n, 4] by arithmetic on x's shape, which is open in front."""
     builder = ModelBuilder()

@@ -188,9 +188,13 @@ def test_fallback_on_error(
 
     delegate = Falling("prepare", jd.LoweringError("node 0 (ADD): no such luck"))
     with caplog.at_level(logging.WARNING, "jaxdelegate"):
-        assert_close(run_once(stock(add_mul_sub, [delegate]), [X, Y]), [(X + Y) * Y - X])
+        interpreter = stock(add_mul_sub, [delegate])
+        assert_close(run_once(interpreter, [X, Y]), [(X + Y) * Y - X])
     warning = "Failing: node 0 (ADD): no such luck; the partition runs on the CPU"
     assert warning in caplog.messages
+    delegate.step, delegate.error = "eval", ValueError("its own kernel, for another shape")
+    with pytest.raises(RuntimeError, match="its own kernel"):
+        run_once(interpreter, [X[:3], Y[:3]])
 
 
 def test_a_dropped_delegate_is_an_error_not_a_crash(stock: Stock, add_mul_sub: bytes) -> None:

@@ -268,7 +268,7 @@ INT8 = dataclasses.replace(
     quantization=Quantization(np.array([0.01], np.float32), np.array([0])),
 )
 REFUSED = {
-    "quantized int8": with_inputs(PLAIN, {2: INT8}),
+    "other weights are quantized int8": with_inputs(PLAIN, {2: INT8}),
     "is float16, not one of float32": with_inputs(
         PLAIN, {13: const(f32(CELL).value.astype(np.float16))}
     ),
@@ -302,6 +302,12 @@ def test_refuses(sentence: str) -> None:
     assert sentence in (reason(REFUSED[sentence]) or "")
 
 
-def test_reference_refuses_quantized_weights() -> None:
+def test_reference_refuses_16_bit_weights() -> None:
+    weight = dataclasses.replace(INT8, value=INT8.value.astype(np.int16))
+    with pytest.raises(TypeError, match="8-bit weights"):
+        with_inputs(PLAIN, {2: weight}).run_reference()
+
+
+def test_reference_refuses_quantized_weights_of_a_basic_cell() -> None:
     with pytest.raises(TypeError, match="floats only"):
-        with_inputs(PLAIN, {2: INT8}).run_reference()
+        with_inputs(BASIC[0], {2: INT8}).run_reference()

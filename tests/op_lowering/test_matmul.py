@@ -173,7 +173,6 @@ SCALE = Quantization(np.array([0.5], np.float32), np.array([0]))
 SHUFFLED = FullyConnectedOptionsWeightsFormat.SHUFFLED4x16INT8
 ROWS, WEIGHTS = spec((4, 7)), spec((5, 7))
 REFUSED = [
-    (FullyConnectedOptions(), ROWS, spec((5, 7), np.int8, quantization=SCALE), "quantized int8"),
     (FullyConnectedOptions(), ROWS, spec((5, 7), sparsity=Sparsity((), (), ())), "sparse"),
     (FullyConnectedOptions(), spec((4, 7), np.int32), WEIGHTS, "int32, not one of"),
 ]
@@ -223,7 +222,6 @@ def test_batch_matmul_refuses_other_shapes(x: Shape, w: Shape, adj_x: bool) -> N
     [
         (spec((4, 5), np.int8), spec((4, 5), np.int8)),
         (spec((4, 5), np.int16), spec((4, 5), np.int16)),
-        (spec((4, 5), np.int8, quantization=SCALE), spec((4, 5), np.int32)),
         (spec((4, 5), np.float64), spec((4, 5), np.float64)),
     ],
 )
@@ -231,10 +229,3 @@ def test_batch_matmul_refuses_other_dtypes(x: TensorSpec, out: TensorSpec) -> No
     w = spec((5, 5), x.dtype, quantization=x.quantization)
     reason = RULES["BATCH_MATMUL"].reason(LoweringContext(), BatchMatMulOptions(), (x, w), (out,))
     assert str(x.dtype) in (reason or "")
-
-
-def test_the_reference_refuses_quantized_tensors() -> None:
-    w = Arg(np.ones((5, 7), np.int8), is_const=True, quantization=SCALE)
-    case = Case("FULLY_CONNECTED", "hybrid", [f32(4, 7), w], FullyConnectedOptions())
-    with pytest.raises(TypeError, match="quantized int8"):
-        case.run_reference()

@@ -170,7 +170,7 @@ INT8 = dataclasses.replace(
     quantization=Quantization(np.array([0.01], np.float32), np.array([0])),
 )
 REFUSED = {
-    "quantized int8": with_inputs(RNN[0], {1: INT8}),
+    "other weights are quantized int8": with_inputs(RNN[0], {1: INT8}),
     "is int32, not one of float32": with_inputs(RNN[0], {3: const(of(np.int32, UNITS))}),
     "input 4 holds state, but": with_inputs(RNN[0], {4: f32(BATCH, UNITS)}),
     "has shape [2, 6], not [3, 6]": with_inputs(RNN[0], {4: variable(2, UNITS)}),
@@ -209,9 +209,9 @@ def test_refuses_sparse_weights() -> None:
 
 
 @pytest.mark.parametrize("case", [RNN[0], SVDF[0]], ids=str)
-def test_reference_refuses_quantized_weights(case: Case) -> None:
+def test_reference_refuses_16_bit_weights(case: Case) -> None:
     quantized = dataclasses.replace(
-        const(case.inputs[1].value.astype(np.int8)), quantization=INT8.quantization
+        const(case.inputs[1].value.astype(np.int16)), quantization=INT8.quantization
     )
-    with pytest.raises(TypeError, match="floats only"):
+    with pytest.raises(TypeError, match="8-bit weights"):
         with_inputs(case, {1: quantized}).run_reference()
