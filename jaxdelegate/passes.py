@@ -129,16 +129,20 @@ def _outputs(
     declared: Specs,
     subgraphs: Sequence[Subgraph],
 ) -> Specs:
-    if any(spec is not None and spec.is_dynamic for spec in inputs):
-        return tuple(spec and with_shape(spec, None) for spec in declared)
+    is_dynamic = any(spec is not None and spec.is_dynamic for spec in inputs)
     try:
-        shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs)
+        if not is_dynamic:
+            shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs)
+        elif kernel.settled is not None:
+            shapes = kernel.settled(operator.options, inputs)
+        else:
+            shapes = (None,) * len(declared)
     except (*KERNEL_ERRORS, InterpreterError) as error:
         raise InterpreterError(prepare_message(operator, error)) from error
     outputs = tuple(
         spec and with_shape(spec, shape) for spec, shape in zip(declared, shapes, strict=False)
     )
-    return _folded(operator, kernel, inputs, outputs) or outputs
+    return outputs if is_dynamic else _folded(operator, kernel, inputs, outputs) or outputs
 
 
 def prepare_message(operator: Operator, error: Exception) -> str:

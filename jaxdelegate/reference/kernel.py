@@ -47,6 +47,9 @@ class Kernel:
     `shapes(options, inputs)` gives each output's shape, None for one that depends on data;
     `inferred_shapes(infer, options, inputs, outputs)` takes its place where shapes come out of
     subgraphs or follow from the outputs' dtypes.
+    `settled(options, inputs)` gives the shapes that are known although the shape of some input
+    depends on data (RESHAPE to a constant shape), None for one that is not; without it no output's
+    shape is known then.
     `initial_state(options)` gives the first values of a state that no tensor of the file holds (a
     random counter). Hosts append such states to the inputs, as variables; the kernel returns their
     new values last.
@@ -64,6 +67,7 @@ class Kernel:
     takes_handle: bool = False
     takes_intermediates: bool = False
     inferred_shapes: InferredShapes | None = None
+    settled: Shapes | None = None
 
     def __call__(
         self, options: Any, inputs: Specs, outputs: Specs, *arrays: Array

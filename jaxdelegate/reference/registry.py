@@ -126,12 +126,14 @@ KERNELS: dict[str, Kernel] = {
     "QUANTIZE": Kernel(cast.quantize, same_shape),
     "FAKE_QUANT": Kernel(cast.fake_quant, same_shape),
     # shape
-    "RESHAPE": Kernel(shape.reshape, shape.reshape_shape),
+    "RESHAPE": Kernel(shape.reshape, shape.reshape_shape, settled=shape.settled_reshape),
     "SQUEEZE": Kernel(shape.squeeze, shape.squeeze_shape),
     "EXPAND_DIMS": Kernel(shape.expand_dims, shape.expand_dims_shape),
     "SHAPE": Kernel(shape.shape, shape.rank_vector, Folds.SHAPES),
     "RANK": Kernel(shape.rank, shape.scalar_shape, Folds.SHAPES),
-    "BROADCAST_TO": Kernel(shape.broadcast_to, shape.broadcast_to_shape),
+    "BROADCAST_TO": Kernel(
+        shape.broadcast_to, shape.broadcast_to_shape, settled=shape.settled_broadcast_to
+    ),
     "BROADCAST_ARGS": Kernel(shape.broadcast_args, shape.broadcast_args_shape),
     "BroadcastGradientArgs": Kernel(
         shape.broadcast_gradient_args, shape.broadcast_gradient_args_shape
@@ -144,7 +146,9 @@ KERNELS: dict[str, Kernel] = {
     "SPLIT": Kernel(slicing.split, slicing.split_shape),
     "SPLIT_V": Kernel(slicing.split_v, slicing.split_v_shape),
     "UNPACK": Kernel(slicing.unpack, slicing.unpack_shape),
-    "DYNAMIC_UPDATE_SLICE": Kernel(slicing.dynamic_update_slice, same_shape),
+    "DYNAMIC_UPDATE_SLICE": Kernel(
+        slicing.dynamic_update_slice, same_shape, settled=slicing.settled_update
+    ),
     # padding
     "PAD": Kernel(padding.pad, padding.padded_shape),
     "PADV2": Kernel(padding.pad, padding.padded_shape),
@@ -163,8 +167,12 @@ KERNELS: dict[str, Kernel] = {
     # indexing
     "GATHER": Kernel(indexing.gather, indexing.gathered_shape),
     "GATHER_ND": Kernel(indexing.gather_nd, indexing.gathered_nd_shape),
-    "SCATTER_ND": Kernel(indexing.scatter_nd, indexing.scattered_shape),
-    "SPARSE_TO_DENSE": Kernel(indexing.sparse_to_dense, indexing.dense_shape),
+    "SCATTER_ND": Kernel(
+        indexing.scatter_nd, indexing.scattered_shape, settled=indexing.scattered_shape
+    ),
+    "SPARSE_TO_DENSE": Kernel(
+        indexing.sparse_to_dense, indexing.dense_shape, settled=indexing.dense_shape
+    ),
     "EMBEDDING_LOOKUP": Kernel(indexing.embedding_lookup, indexing.looked_up_shape),
     "ONE_HOT": Kernel(indexing.one_hot, indexing.one_hot_shape),
     "REVERSE_SEQUENCE": Kernel(indexing.reverse_sequence, same_shape),
@@ -204,8 +212,12 @@ KERNELS: dict[str, Kernel] = {
     "TFLite_Detection_PostProcess": Kernel(
         detection.detection_postprocess, detection.postprocess_shapes
     ),
-    "NON_MAX_SUPPRESSION_V4": Kernel(detection.non_max_suppression_v4, detection.v4_shapes),
-    "NON_MAX_SUPPRESSION_V5": Kernel(detection.non_max_suppression_v5, detection.v5_shapes),
+    "NON_MAX_SUPPRESSION_V4": Kernel(
+        detection.non_max_suppression_v4, detection.v4_shapes, settled=detection.v4_shapes
+    ),
+    "NON_MAX_SUPPRESSION_V5": Kernel(
+        detection.non_max_suppression_v5, detection.v5_shapes, settled=detection.v5_shapes
+    ),
     # signal
     "RFFT2D": Kernel(signal.rfft2d, signal.rfft2d_shape),
     "IRFFT2D": Kernel(signal.irfft2d, signal.irfft2d_shape),

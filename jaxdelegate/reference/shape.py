@@ -19,6 +19,18 @@ def reshape_shape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     return (None if asked.const is None else _resolve(ints(asked.const), inputs[0].shape),)
 
 
+def settled_reshape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """A shape without -1 needs no input's."""
+    asked = inputs[1] if len(inputs) > 1 else None
+    if asked is None or asked.dtype != np.int32 or len(asked.shape) != 1:
+        sizes = _legacy(o)
+    elif asked.const is None:
+        return (None,)
+    else:
+        sizes = ints(asked.const)
+    return (None if min(sizes, default=0) < 0 else tuple(sizes),)
+
+
 def reshape(
     o: ReshapeOptions, _inputs: Specs, _outputs: Specs, x: Array, asked: Array | None = None
 ) -> tuple[Array]:
@@ -109,6 +121,12 @@ def broadcast_to_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     """The shape that the second input holds."""
     asked = inputs[1].const
     return (None if asked is None else _broadcast(inputs[0].shape, ints(asked)),)
+
+
+def settled_broadcast_to(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The shape that the second input holds, whatever the first one's is."""
+    asked = inputs[1].const
+    return (None if asked is None else tuple(ints(asked)),)
 
 
 def broadcast_to(

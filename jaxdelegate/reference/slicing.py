@@ -233,6 +233,11 @@ def _unpacked_axis(o: UnpackOptions, shape: Shape) -> int:
     return axis
 
 
+def settled_update(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The operand's shape, whatever the update's is."""
+    return (None if inputs[0].is_dynamic else inputs[0].shape,)
+
+
 def dynamic_update_slice(
     _o: Options, _inputs: Specs, _outputs: Specs, x: Array, update: Array, start: Array
 ) -> tuple[Array]:
