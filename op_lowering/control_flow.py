@@ -1,4 +1,4 @@
-"""Control flow: IF, WHILE, CALL, STABLEHLO_CASE, STABLEHLO_WHILE, STABLEHLO_COMPOSITE.
+"""Control flow: IF, WHILE, CALL, STABLEHLO_CASE, STABLEHLO_WHILE.
 
 Subgraphs are reached through the context. They are lowered where they can be; an operator with a
 branch that cannot be stays on the host, where its subgraphs are partitioned by themselves.
@@ -18,7 +18,6 @@ from jaxdelegate.op_lowering.options import (
     IfOptions,
     Options,
     StablehloCaseOptions,
-    StableHLOCompositeOptions,
     StablehloWhileOptions,
     WhileOptions,
 )
@@ -119,7 +118,9 @@ WHILE = _loop("WHILE", WhileOptions)
 STABLEHLO_WHILE = _loop("STABLEHLO_WHILE", StablehloWhileOptions)
 
 
-def _calling(name: str, options_type: type[Options], callee: Callable[[Any], int]) -> OpRule:
+def calling(name: str, options_type: type[Options], callee: Callable[[Any], int]) -> OpRule:
+    """The rule of an operator that is the subgraph which `callee(options)` names."""
+
     def why_not(context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
         return _why_not_called(context, (callee(o),), inputs)
 
@@ -129,10 +130,7 @@ def _calling(name: str, options_type: type[Options], callee: Callable[[Any], int
     return OpRule(name, options_type, 1, why_not, lower, arity=0)
 
 
-CALL = _calling("CALL", CallOptions, lambda o: o.subgraph)
-STABLEHLO_COMPOSITE = _calling(
-    "STABLEHLO_COMPOSITE", StableHLOCompositeOptions, lambda o: o.decomposition_subgraph_index
-)
+CALL = calling("CALL", CallOptions, lambda o: o.subgraph)
 
 
 CALL_ONCE = host_only("CALL_ONCE", CallOnceOptions, 1, "initialization runs once, on the host")

@@ -4,6 +4,7 @@ from jaxdelegate.op_lowering import (
     activation,
     cast,
     comparison,
+    composite,
     control_flow,
     convolution,
     custom,
@@ -247,7 +248,7 @@ RULES = table(
     control_flow.CALL_ONCE,
     control_flow.IF,
     control_flow.STABLEHLO_CASE,
-    control_flow.STABLEHLO_COMPOSITE,
+    composite.STABLEHLO_COMPOSITE,
     control_flow.STABLEHLO_WHILE,
     control_flow.WHILE,
     # resources
