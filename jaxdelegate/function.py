@@ -14,6 +14,7 @@ from jaxdelegate.compiler import ARGUMENT_BYTES
 from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, ModelError, TensorError
 from jaxdelegate.host import Host, ModelStore
+from jaxdelegate.list_updates import with_list_updates
 from jaxdelegate.lowering import Callees, LoweredPartition, Weight, lower_partition
 from jaxdelegate.model import Model, SignatureDef, Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
@@ -155,7 +156,7 @@ class _Function:
     def __init__(
         self, graph: Model, subgraph_index: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
     ) -> None:
-        self._subgraphs = graph.subgraphs
+        self._subgraphs = tuple(map(with_list_updates, graph.subgraphs))
         self._subgraph = subgraph = with_explicit_states(graph.subgraphs[subgraph_index]).subgraph
         self._inputs = inputs
         self._outputs = outputs

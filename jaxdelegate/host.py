@@ -15,6 +15,7 @@ import numpy as np
 from jaxdelegate import partition
 from jaxdelegate.choice import choose
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
+from jaxdelegate.list_updates import with_list_updates
 from jaxdelegate.model import Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes import declared_specs, gather, propagate
@@ -349,7 +350,8 @@ class ModelStore:
         self, subgraphs: Sequence[Subgraph], delegates: Sequence[SimpleDelegate] = ()
     ) -> None:
         """Begin without resources; called subgraphs get the same delegates."""
-        self.subgraphs = subgraphs
+        # The reference alone runs what the file says.
+        self.subgraphs = tuple(map(with_list_updates, subgraphs)) if delegates else subgraphs
         self.resources: MutableMapping[Any, Any] = {}
         self.shared: dict[int, dict[Any, Any]] = {}
         self._delegates = delegates
