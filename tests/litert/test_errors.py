@@ -4,6 +4,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,9 @@ def test_an_interpreter_works_on_after_an_error(stock: Stock, add_mul_sub: bytes
     assert_close(run_once(interpreter, [X, Y]), [(X + Y) * Y - X])
 
 
+@pytest.mark.skipif(
+    version("ai-edge-litert").startswith("1."), reason="1.4 reports it at allocate_tensors only"
+)
 def test_a_failed_application_leaves_the_graph_as_it_was(stock: Stock, add_mul_sub: bytes) -> None:
     interpreter = stock(add_mul_sub)
     delegate = Failing("create_kernel", ValueError("no"))
