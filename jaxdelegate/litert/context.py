@@ -105,6 +105,8 @@ class PartitionContext:
 
     def value(self, index: int) -> Any:
         """A tensor's value: an array on the interpreter's memory, or what a kernel left here."""
+        if index in self.graph.resident:
+            return self.graph.resident[index]
         slot = self._values.get(index)
         if slot is not None and slot.cell.value == slot.address:
             return slot.array
@@ -140,6 +142,8 @@ class PartitionContext:
         if index in self._inside:
             self._values[index] = _Slot(_NOWHERE, 0, value)
             return
+        if index in self.graph.linked and self._stays(index, value):
+            return
         array = np.asarray(value)
         slot = self._targets.get(index)
         if slot is None or slot.cell.value != slot.address or slot.array.shape != array.shape:
@@ -148,6 +152,23 @@ class PartitionContext:
             spec = self._specs[index]
             raise ValueError(f"tensor {index} {spec.name!r} wants {spec.dtype}, got {array.dtype}")
         slot.array[...] = array
+
+    def _stays(self, index: int, value: Any) -> bool:
+        """Keep a device's array there if the next reader may be a partition of ours.
+
+        The interpreter asks for it (CopyFromBufferHandle) when somebody else is.
+        """
+        tensor, spec = self._tensors[index], self._specs[index]
+        fits = tuple(value.shape) == spec.shape == shape_of(tensor) and value.dtype == spec.dtype
+        if isinstance(value, np.ndarray) or not fits:
+            self.graph.resident.pop(index, None)
+            tensor.data_is_stale = False
+            return False
+        self.graph.resident[index] = value
+        if tensor.buffer_handle == structures.NULL_HANDLE:
+            tensor.buffer_handle = index
+        tensor.data_is_stale = True
+        return True
 
     def _target(self, index: int, shape: Shape) -> _Slot:
         """A writable array of this shape; shapes that depend on data are settled here."""
@@ -169,10 +190,23 @@ class PartitionContext:
         """Give the partition's outputs their shapes, so that the interpreter can plan memory."""
         for index in outputs:
             tensor, spec = self._tensors[index], self._specs[index]
+            tensor.data_is_stale = False
+            self.graph.resident.pop(index, None)
             if spec.is_dynamic:
                 _make_dynamic(tensor)
             elif shape_of(tensor) != spec.shape or tensor.allocation_type == structures.DYNAMIC:
                 self._tensors.resize(index, spec.shape)
+
+
+def copy_resident(graph: Graph, address: int) -> None:
+    """Write a value that stayed on the device into its tensor's memory.
+
+    Args:
+        graph: the tensor's.
+        address: of the TfLiteTensor.
+    """
+    index = (address - graph.tensors.base) // ctypes.sizeof(Tensor)
+    view(graph.tensors[index])[...] = np.asarray(graph.resident[index])
 
 
 def _make_dynamic(tensor: Tensor) -> None:

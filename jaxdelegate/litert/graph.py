@@ -3,6 +3,8 @@
 import ctypes
 import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from jaxdelegate.litert.tensors import is_viewable, shape_of, spec_of
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.partition import Subset, independent_subsets
 from jaxdelegate.passes import gather, propagate, unfolded
 from jaxdelegate.reading.operator_tables import called_subgraphs
 from jaxdelegate.reference.registry import KERNELS
@@ -80,6 +83,9 @@ class Graph:
         self._refused: dict[int, str] = {}
         self._sources: tuple[int, ...] = ()
         self._shapes: tuple[Shape, ...] | None = None
+        # Tensors that one partition of ours hands to another, and their values on the device.
+        self.linked: AbstractSet[int] = frozenset()
+        self.resident: dict[int, Any] = {}
         self.specs: Specs = ()
         self.update()
 
@@ -140,6 +146,24 @@ class Graph:
         specs, _ = propagated(operators, known)
         return specs, (self.shapes(), tuple(sorted(others.items())))
 
+    def link(self, subsets: Sequence[Subset]) -> None:
+        """Let partitions hand values on without host memory; `subsets` are positions of `rows`.
+
+        Not where the host makes more partitions than the graph asks for: it does so to show every
+        tensor to the user (experimental_preserve_all_tensors).
+        """
+        chosen = {i for subset in subsets for i in subset.items}
+        own = independent_subsets([_Row.of(row, self.specs) for row in self.rows], chosen)
+        if len(subsets) > sum(subset.is_delegated for subset in own):
+            return
+        written, read = set[int](), set[int]()
+        for subset in subsets:
+            rows = [_Row.of(self.rows[i], self.specs) for i in subset.items]
+            made = {i for row in rows for i in row.writes}
+            written |= made
+            read |= {i for row in rows for i in row.reads} - made
+        self.linked = frozenset(written & read)
+
     # ---- nodes
 
     def plan(self) -> list[Node | Taken]:
@@ -187,6 +211,24 @@ class Graph:
         if not all(is_viewable(self.tensors[i]) for i in operator.outputs if i >= 0):
             return "its outputs, strings or packed integers, are not arrays in the interpreter"
         return None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A row of the plan as the partitioner sees it."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+    variables: frozenset[int]
+    has_side_effect: bool = False
+
+    @classmethod
+    def of(cls, row: PlanRow, specs: Specs) -> "_Row":
+        made = frozenset(i for op in row.operators for i in op.outputs if i >= 0)
+        read = frozenset(i for op in row.operators for i in op.inputs if i >= 0) - made
+        variables = frozenset(i for i in read if specs[i].is_variable)
+        reads = frozenset(i for i in read - variables if specs[i].const is None)
+        return cls(reads, made, variables)
 
 
 def propagated(operators: Sequence[Operator], specs: Specs) -> tuple[Specs, dict[int, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 from jaxdelegate.choice import choose
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.litert import structures
-from jaxdelegate.litert.context import PartitionContext
+from jaxdelegate.litert.context import PartitionContext, copy_resident
 from jaxdelegate.litert.graph import Graph, TensorTable
 from jaxdelegate.litert.nodes import PlanReader
 from jaxdelegate.litert.partition import Partition
@@ -49,7 +49,10 @@ class NativeDelegate:
         # at each resize. In turn the kernels give their outputs their shapes.
         flags = structures.ALLOW_DYNAMIC_TENSORS
         self._struct = structures.Delegate(
-            Prepare=_PREPARE_DELEGATE, FreeBufferHandle=_FREE_HANDLE, flags=flags
+            Prepare=_PREPARE_DELEGATE,
+            CopyFromBufferHandle=_COPY_FROM_HANDLE,
+            FreeBufferHandle=_FREE_HANDLE,
+            flags=flags,
         )
         self._registration = Registration(
             init=_INIT,
@@ -60,7 +63,7 @@ class NativeDelegate:
             version=1,
         )
         # While Python shuts down, this module is emptied before the last interpreters are freed.
-        self._alive = (_FREE, _FREE_HANDLE)
+        self._alive = (_FREE, _FREE_HANDLE, _COPY_FROM_HANDLE)
         self._applications: dict[int, _Application] = {}
         self.address = ctypes.addressof(self._struct)
         _NATIVES[self.address] = self
@@ -94,11 +97,13 @@ class NativeDelegate:
             subgraph=graph.index,
             refused=graph.refused(),
         )
+        graph.link(subsets)
         nodes = [rows[i].node for subset in subsets for i in subset.items]
         summary = "%s delegate: %d nodes delegated out of %d nodes with %d partitions."
         _LOGGER.info(summary, delegate.name, len(nodes), len(rows), len(subsets))
         status = self._replace(address, nodes, _Application(graph, shared))
         if status == structures.OK:
+            _GRAPHS[address, self.address] = graph
             self._keep(tensors, shared)
         return status
 
@@ -147,6 +152,7 @@ class NativeDelegate:
 _NATIVES: weakref.WeakValueDictionary[int, NativeDelegate] = weakref.WeakValueDictionary()
 _PARTITIONS: dict[int, Partition] = {}
 _SHARED: dict[tuple[int, int], Shared] = {}
+_GRAPHS: weakref.WeakValueDictionary[tuple[int, int], Graph] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 
 
@@ -233,6 +239,16 @@ def _free_handle(
     shared.pop((context, address), None)
 
 
+def _copy_from_handle(context: int, address: int, _handle: int, tensor: int) -> int:
+    """The interpreter, or another delegate, wants a value that stayed on the device."""
+    try:
+        copy_resident(_GRAPHS[context, address], tensor)
+    except BaseException as error:
+        _fail(context, _owner(address), "copying a result from the device", error)
+        return structures.ERROR
+    return structures.OK
+
+
 def _prepare(context: int, node: int) -> int:
     partition = None
     try:
@@ -273,4 +289,5 @@ def _fail_in(partition: Partition | None, context: int, step: str, error: BaseEx
 _PREPARE_DELEGATE = structures.PREPARE(_prepare_delegate)
 _INIT, _FREE = structures.INIT(_init), structures.FREE(_free)
 _FREE_HANDLE = structures.FREE_HANDLE(_free_handle)
+_COPY_FROM_HANDLE = structures.COPY_FROM_HANDLE(_copy_from_handle)
 _PREPARE, _INVOKE = structures.RUN(_prepare), structures.RUN(_invoke)

@@ -229,6 +229,8 @@ class Context(ctypes.Structure):
 
 PREPARE = ctypes.CFUNCTYPE(_STATUS, _POINTER, _POINTER)  # (context, delegate)
 FREE_HANDLE = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _INTS)
+# (context, delegate, buffer handle, tensor)
+COPY_FROM_HANDLE = ctypes.CFUNCTYPE(_STATUS, _POINTER, _POINTER, ctypes.c_int, _POINTER)
 
 
 class Delegate(ctypes.Structure):
@@ -237,7 +239,7 @@ class Delegate(ctypes.Structure):
     _fields_ = (
         ("data_", _POINTER),
         ("Prepare", PREPARE),
-        ("CopyFromBufferHandle", _POINTER),
+        ("CopyFromBufferHandle", COPY_FROM_HANDLE),
         ("CopyToBufferHandle", _POINTER),
         ("FreeBufferHandle", FREE_HANDLE),
         ("flags", ctypes.c_int64),
