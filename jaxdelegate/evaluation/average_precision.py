@@ -1,0 +1,166 @@
+"""Average precision by TFLite's definition.
+
+Semantics: tools/evaluation/stages/utils/image_metrics.cc and object_detection_average_precision_
+stage.cc, in float32. It differs from COCO's: a detection is matched with the ground truth that it
+overlaps most, found already or not crowd alike; classes that were detected only count as 0; there
+is no limit of detections.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+RECALL_POINTS = 100  # and the point 0
+IOU_THRESHOLDS = tuple(float(np.float32(0.5) + i * np.float32(0.05)) for i in range(10))
+
+
+@dataclasses.dataclass(frozen=True)
+class Objects:
+    """Objects of one image, annotated or detected."""
+
+    classes: np.ndarray  # [n] int
+    boxes: np.ndarray  # [n, 4] float32: top, left, bottom, right, as shares of the image
+    scores: np.ndarray  # [n] float32; 1 for annotations
+
+    @classmethod
+    def of(
+        cls,
+        classes: Sequence[int],
+        boxes: Sequence[Sequence[float]],
+        scores: Sequence[float] | None = None,
+    ) -> "Objects":
+        """From plain numbers; without scores they are 1."""
+        n = len(classes)
+        return cls(
+            np.asarray(classes, np.int64).reshape(n),
+            np.asarray(boxes, np.float32).reshape(n, 4),
+            np.ones(n, np.float32) if scores is None else np.asarray(scores, np.float32),
+        )
+
+    def chosen(self, mask: np.ndarray) -> "Objects":
+        """Those that a mask [n] or indices choose."""
+        return Objects(self.classes[mask], self.boxes[mask], self.scores[mask])
+
+
+@dataclasses.dataclass(frozen=True)
+class AveragePrecisions:
+    """The mean over classes at each threshold, and over thresholds and classes."""
+
+    thresholds: tuple[float, ...]
+    at_threshold: tuple[float, ...]  # empty if no class was met
+    overall: float
+
+
+def average_precisions(
+    truth: Sequence[Objects],
+    detected: Sequence[Objects],
+    thresholds: Sequence[float] = IOU_THRESHOLDS,
+    on_class: Callable[[], object] = lambda: None,
+) -> AveragePrecisions:
+    """TFLite's average precisions over images.
+
+    Args:
+        truth: of each image.
+        detected: of each image.
+        thresholds: of intersection over union.
+        on_class: called after each class.
+    """
+    limits = np.asarray(thresholds, np.float32)
+    all_truth, all_detected = _joined(truth), _joined(detected)
+    classes = np.union1d(all_truth[0].classes, all_detected[0].classes)
+    table = np.zeros((len(classes), len(thresholds)), np.float32)
+    for i, number in enumerate(classes):
+        table[i] = _of_class(_only(all_truth, number), _only(all_detected, number), limits)
+        on_class()
+    if not len(classes):
+        return AveragePrecisions(tuple(thresholds), (), 0.0)
+    sums = _sum(table) / np.float32(len(classes))
+    overall = _sum(table.T.reshape(-1, 1))[0] / np.float32(table.size)
+    return AveragePrecisions(tuple(thresholds), tuple(sums.tolist()), float(overall))
+
+
+def _sum(values: np.ndarray) -> np.ndarray:
+    """Of the rows, one after the other, in float32."""
+    total: np.ndarray = np.cumsum(values, axis=0, dtype=np.float32)[-1]
+    return total
+
+
+_Joined = tuple[Objects, np.ndarray]  # objects of all images, and their images [n], ascending
+
+
+def _joined(images: Sequence[Objects]) -> _Joined:
+    parts = [Objects.of([], []), *images]
+    objects = Objects(
+        np.concatenate([o.classes for o in parts]),
+        np.concatenate([o.boxes for o in parts]),
+        np.concatenate([o.scores for o in parts]),
+    )
+    return objects, np.repeat(np.arange(len(images)), [len(o.classes) for o in images])
+
+
+def _only(joined: _Joined, number: int) -> _Joined:
+    objects, images = joined
+    chosen = objects.classes == number
+    return objects.chosen(chosen), images[chosen]
+
+
+def _of_class(truth: _Joined, detected: _Joined, thresholds: np.ndarray) -> np.ndarray:
+    """[thresholds]; 0 without ground truth."""
+    n_truth, scores = len(truth[1]), detected[0].scores
+    if n_truth == 0 or not len(scores):
+        return np.zeros(len(thresholds), np.float32)
+    order = np.argsort(-scores, kind="stable")
+    is_hit = _hits(truth, detected, thresholds)[:, order]
+    found = np.cumsum(is_hit, axis=1).astype(np.float32)
+    precision = found / np.arange(1, len(order) + 1, dtype=np.float32)
+    recall = found / np.float32(n_truth)
+    return np.array([of_curve(p, r) for p, r in zip(precision, recall, strict=True)], np.float32)
+
+
+def _hits(truth: _Joined, detected: _Joined, thresholds: np.ndarray) -> np.ndarray:
+    """Which detections are right: [thresholds, n]."""
+    hits = np.zeros((len(thresholds), len(detected[1])), np.bool_)
+    for image in np.unique(truth[1]):
+        there = slice(*np.searchsorted(truth[1], (image, image + 1)))
+        here = slice(*np.searchsorted(detected[1], (image, image + 1)))
+        hits[:, here] = _hits_in_image(
+            truth[0].boxes[there], detected[0].boxes[here], detected[0].scores[here], thresholds
+        )
+    return hits
+
+
+def _hits_in_image(
+    truth: np.ndarray, boxes: np.ndarray, scores: np.ndarray, thresholds: np.ndarray
+) -> np.ndarray:
+    """Which boxes are right: [thresholds, n]. The best score chooses first; each truth once."""
+    hits = np.zeros((len(thresholds), len(boxes)), np.bool_)
+    overlaps = intersection_over_union(boxes, truth)
+    is_left = np.ones((len(thresholds), len(truth)), np.bool_)
+    rows = np.arange(len(thresholds))
+    for i in np.argsort(-scores, kind="stable"):
+        overlap = np.where(is_left, overlaps[i], np.float32(-1))
+        best = overlap.argmax(axis=1)
+        hits[:, i] = overlap[rows, best] >= thresholds
+        is_left[rows[hits[:, i]], best[hits[:, i]]] = False
+    return hits
+
+
+def intersection_over_union(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of boxes [n, 4] and [m, 4]: [n, m] float32; 0 where both are empty."""
+    a, b = a[:, None], b[None]
+    inner = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    sizes = [np.maximum(box[..., 2:] - box[..., :2], np.float32(0)) for box in (a, b)]
+    shared = np.maximum(inner, np.float32(0)).prod(axis=-1)
+    union = sizes[0].prod(axis=-1) + sizes[1].prod(axis=-1) - shared
+    overlap: np.ndarray = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return overlap
+
+
+def of_curve(precision: np.ndarray, recall: np.ndarray) -> float:
+    """The mean of the best precision at or behind each of 101 recalls; recall must not fall."""
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    levels = np.arange(RECALL_POINTS, -1, -1, dtype=np.float32)
+    first = np.searchsorted(recall * np.float32(RECALL_POINTS), levels, side="left")
+    reached = np.append(best, np.float32(0))[first]
+    return float(_sum(reached[:, None])[0] / np.float32(RECALL_POINTS + 1))

@@ -1,0 +1,332 @@
+"""Average precision of object detectors, as TFLite's coco_object_detection task and as COCO's.
+
+Semantics: tools/evaluation/stages/object_detection_stage.cc.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.evaluation import protos
+from jaxdelegate.evaluation.average_precision import (
+    AveragePrecisions,
+    Objects,
+    average_precisions,
+)
+from jaxdelegate.evaluation.coco_metrics import CocoMetrics, coco_metrics
+from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import list_images, no_images, read_lines
+from jaxdelegate.evaluation.ground_truth import (
+    AnnotatedImage,
+    Instances,
+    read_ground_truth_proto,
+    read_instances,
+)
+from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
+from jaxdelegate.evaluation.results import Field, Row, finite
+from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
+
+CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, behind the background
+_POSTPROCESS = "TFLite_Detection_PostProcess"
+_FIELDS = (
+    Field("image_id", "int64"),
+    Field("class_ids", "int32[]"),
+    Field("scores", "float[]"),
+    Field("boxes", "float[][]"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CocoResult:
+    """Average precisions over the images that could be used; `run` has a row for every image.
+
+    A row: image, image_id (null without an instances file), class_ids, scores, boxes (top, left,
+    bottom, right, as shares of the image); error.
+    """
+
+    tflite: AveragePrecisions | None  # None: no ground truth
+    coco: CocoMetrics | None  # None: no instances file
+    run: ImageRun
+    notes: tuple[str, ...]
+
+    @property
+    def num_images(self) -> int:
+        """How many images count."""
+        return len(self.run.good)
+
+    def to_proto(self) -> Any:
+        """TFLite's EvaluationStageMetrics.
+
+        Raises:
+            OptionError: protobuf is not installed.
+        """
+        metrics = protos.message("EvaluationStageMetrics")
+        metrics.num_runs = self.num_images
+        target = metrics.process_metrics.object_detection_metrics
+        protos.set_latency(target.pre_processing_latency, self.run.preprocessing)
+        protos.set_latency(target.inference_latency, self.run.inference)
+        target.inference_metrics.num_inferences = self.num_images
+        if self.tflite is not None:
+            precision = target.average_precision_metrics
+            precision.overall_mean_average_precision = self.tflite.overall
+            for threshold, value in zip(
+                self.tflite.thresholds, self.tflite.at_threshold, strict=False
+            ):
+                precision.individual_average_precisions.add(
+                    iou_threshold=threshold, average_precision=value
+                )
+        return metrics
+
+    def predictions(self) -> str:
+        """Every image's objects, as TFLite's debug_mode prints them."""
+        return "\n".join(f"{_predictions(row)}\n{'=' * 54}\n" for row in self.run.good)
+
+    def __str__(self) -> str:
+        """TFLite's lines, then COCO's."""
+        lines = [
+            f"Num evaluation runs: {self.num_images}",
+            f"Preprocessing latency: {self.run.preprocessing}",
+            f"Inference latency: {self.run.inference}",
+        ]
+        if self.tflite is not None:
+            pairs = zip(self.tflite.thresholds, self.tflite.at_threshold, strict=False)
+            lines += [f"Average Precision [IOU Threshold={t:g}]: {ap:g}" for t, ap in pairs]
+            lines.append(f"Overall mAP: {self.tflite.overall:g}")
+        if self.coco is not None:
+            lines.append(str(self.coco))
+        return "\n".join(lines)
+
+
+def evaluate_coco(
+    model: str | os.PathLike[str],
+    images: str | os.PathLike[str],
+    model_labels: str | os.PathLike[str] | None = None,
+    *,
+    instances: str | os.PathLike[str] | None = None,
+    ground_truth_proto: str | os.PathLike[str] | None = None,
+    allowlist: str | os.PathLike[str] | None = None,
+    num_images: int = 0,
+    class_offset: int = CLASS_OFFSET,
+    settings: RunSettings | None = None,
+    interpreter: Any = None,
+) -> CocoResult:
+    """Detect objects in a validation set and compare them with its annotations.
+
+    Args:
+        model: a .tflite file with the outputs of TFLite_Detection_PostProcess: boxes, classes,
+            scores, count.
+        images: the folder of images.
+        model_labels: a label per line; how many there are bounds the class ids. Without it the
+            categories of the instances file do.
+        instances: COCO's instances json. Its images are run, by file name.
+        ground_truth_proto: TFLite's preprocessed ground truth instead; all images are run.
+        allowlist: ids of the images to keep, with `instances`.
+        num_images: how many of the images; 0: all.
+        class_offset: from the model's classes to class ids (COCO's category ids).
+        settings: how the images are run.
+        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate.
+
+    Raises:
+        DataError: images, annotations and model do not fit.
+        OptionError: an impossible number, or options that exclude each other.
+        ModelError: no such model, or a damaged one.
+    """
+    settings = settings or RunSettings()
+    truth = _read_truth(images, instances, ground_truth_proto, allowlist, num_images)
+    n_classes = _count_classes(model_labels, truth.instances)
+    opened = open_image_model(
+        model,
+        open_interpreter(model) if interpreter is None else interpreter,
+        batch_size=min(settings.batch_size, len(truth.names)),
+        num_outputs=4,
+    )
+    order = _output_order(os.fspath(model), opened)
+    task = _task(truth, order, n_classes, class_offset)
+    run = run_images(task, opened, Path(images), truth.names, settings)
+    tflite, coco = _measure(truth, run)
+    if coco is None and tflite is None:
+        truth.notes.append("mAP metrics are meaningless w/o ground truth.")
+    return CocoResult(tflite, coco, run, (*run.notes, *truth.notes))
+
+
+@dataclasses.dataclass
+class _Truth:
+    """What is known about the images that are to be run."""
+
+    names: list[str]
+    objects: Mapping[str, Objects] | None  # None: nothing is annotated
+    instances: Instances | None
+    notes: list[str]
+
+    def image(self, i: int) -> AnnotatedImage | None:
+        """Image i as the instances file has it."""
+        return None if self.instances is None else self.instances.images[i]
+
+
+def _read_truth(
+    folder: str | os.PathLike[str],
+    instances: str | os.PathLike[str] | None,
+    proto: str | os.PathLike[str] | None,
+    allowlist: str | os.PathLike[str] | None,
+    num_images: int,
+) -> _Truth:
+    if num_images < 0:
+        raise OptionError(f"num_images: want 0 (all) or more, got {num_images}")
+    if instances is not None and proto is not None:
+        raise OptionError("give either an instances file or a ground-truth proto")
+    if allowlist is not None and instances is None:
+        raise OptionError("an allowlist of image ids needs an instances file")
+    present = list_images(folder)
+    last = num_images or None
+    if instances is not None:
+        return _truth_of_instances(Path(folder), read_instances(instances, allowlist), last)
+    if not present:
+        raise no_images(folder)
+    names = present[:last]
+    if proto is None:
+        return _Truth(names, None, None, [])
+    objects = read_ground_truth_proto(proto)
+    if not set(names) & set(objects):
+        raise DataError(f"{os.fspath(proto)}: none of its images is in {os.fspath(folder)!r}")
+    return _Truth(names, objects, None, _missing_note(objects, set(present)))
+
+
+def _missing_note(objects: Mapping[str, Objects], present: set[str]) -> list[str]:
+    missing = [name for name in objects if name not in present]
+    if not missing:
+        return []
+    return [f"{len(missing)} annotated images are not there; the first: {missing[0]!r}"]
+
+
+def _truth_of_instances(folder: Path, found: Instances, last: int | None) -> _Truth:
+    kept = Instances(found.images[:last], found.categories)
+    names = [image.name for image in kept.images]
+    if not names:
+        raise DataError("the instances file and the allowlist leave no image")
+    if not any((folder / name).is_file() for name in names):
+        raise DataError(
+            f"none of the {len(names)} images of the instances file is in {str(folder)!r}; "
+            f"the first: {names[0]!r}"
+        )
+    annotated = {image.name: image.objects for image in kept.images if image.annotations}
+    return _Truth(names, annotated, kept, [])
+
+
+def _count_classes(model_labels: str | os.PathLike[str] | None, instances: Instances | None) -> int:
+    """How many class ids there are, from 0."""
+    if model_labels is not None:
+        count = len(read_lines(model_labels, "model output labels"))
+    elif instances is not None:
+        count = max((int(c["id"]) + 1 for c in instances.categories), default=0)
+    else:
+        raise OptionError("model output labels are needed without an instances file")
+    if count == 0:
+        raise DataError("no classes: the labels or categories are empty")
+    return count
+
+
+def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
+    """Positions of boxes, classes, scores and count among the model's outputs.
+
+    As the operator's own outputs where they leave the model, whatever their order there.
+    """
+    order: tuple[int, ...] = (0, 1, 2, 3)
+    for operator in model.interpreter._get_ops_details():
+        outputs = [int(i) for i in operator["outputs"]]
+        if operator["op_name"] == _POSTPROCESS and sorted(outputs) == sorted(model.outputs):
+            order = tuple(model.outputs.index(i) for i in outputs)
+    shapes = [model.output_shapes[i] for i in order]
+    details = model.interpreter.get_output_details()
+    boxes, classes, scores, count = shapes
+    fits = (
+        len(boxes) == 3
+        and boxes[2] == 4
+        and classes == scores == boxes[:2]
+        and int(np.prod(count)) == model.batch_size
+        and all(np.dtype(d["dtype"]) == np.float32 for d in details)
+    )
+    if not fits:
+        raise DataError(
+            f"{source}: want outputs boxes [1, n, 4], classes [1, n], scores [1, n], count [1] of "
+            f"float32, got {[list(s) for s in shapes]}"
+        )
+    return order
+
+
+def _task(truth: _Truth, order: tuple[int, ...], n_classes: int, class_offset: int) -> Task:
+    def row(i: int, outputs: tuple[np.ndarray, ...] | None) -> Row:
+        image = truth.image(i)
+        head: Row = {"image_id": None if image is None else image.image_id}
+        if outputs is None:
+            return {**head, "class_ids": [], "scores": [], "boxes": []}
+        boxes, classes, scores, count = (outputs[k] for k in order)
+        n = min(max(int(np.ravel(count)[0]), 0), len(boxes))
+        ids = [int(c) + class_offset for c in classes[:n]]
+        _check_ids(truth.names[i], ids, n_classes)
+        return {
+            **head,
+            "class_ids": ids,
+            "scores": [finite(float(x)) for x in scores[:n]],
+            "boxes": [[finite(float(x)) for x in box] for box in boxes[:n]],
+        }
+
+    ids = [image.image_id for image in truth.instances.images] if truth.instances else None
+    listed = hashlib.sha256(str(ids).encode()).hexdigest()
+    options = {"n_classes": n_classes, "class_offset": class_offset, "image_ids": listed}
+    return Task("coco_eval", None, options, _FIELDS, row)
+
+
+def _check_ids(name: str, ids: Sequence[int], n_classes: int) -> None:
+    for number in ids:
+        if not 0 <= number < n_classes:
+            raise DataError(
+                f"{name}: the model detects class id {number}; labels or categories have 0 to "
+                f"{n_classes - 1} (class_offset is part of it)"
+            )
+
+
+def _measure(truth: _Truth, run: ImageRun) -> tuple[AveragePrecisions | None, CocoMetrics | None]:
+    if truth.objects is None:
+        return None, None
+    nothing = Objects.of([], [])
+    good = [(i, _detected(row)) for i, row in enumerate(run.rows) if row["error"] is None]
+    coco = None
+    if truth.instances is not None:
+        images = [truth.instances.images[i] for i, _ in good]
+        coco = coco_metrics(images, [d for _, d in good], truth.instances.categories)
+        # TFLite's script takes over annotated images only
+        good = [(i, d) for i, d in good if truth.names[i] in truth.objects]
+    annotated = [truth.objects.get(truth.names[i], nothing) for i, _ in good]
+    with tqdm(desc="average precision", unit="class", disable=None) as bar:
+        tflite = average_precisions(annotated, [d for _, d in good], on_class=bar.update)
+    return tflite, coco
+
+
+_EDGES = ("Top", "Bottom", "Left", "Right")
+
+
+def _predictions(row: Row) -> str:
+    lines = [f"Image: {row['image']}", ""]
+    parts = zip(row["class_ids"], row["scores"], row["boxes"], strict=True)
+    for i, (number, score, (top, left, bottom, right)) in enumerate(parts):
+        lines += [f"Object [{i}]", f"  Score: {_text(score)}", f"  Class-ID: {number}"]
+        edges = zip(_EDGES, (top, bottom, left, right), strict=True)
+        lines += ["  Bounding Box:", *(f"    Normalized {n}: {_text(x)}" for n, x in edges)]
+    return "\n".join(lines)
+
+
+def _text(x: float | None) -> str:
+    return "nan" if x is None else f"{x:g}"
+
+
+def _detected(row: Row) -> Objects:
+    """A row's objects; what was not finite counts as zero."""
+    boxes = [[x or 0.0 for x in box] for box in row["boxes"]]
+    return Objects.of(row["class_ids"], boxes, [x or 0.0 for x in row["scores"]])

@@ -1,0 +1,130 @@
+"""COCO's own average precision and recall, computed by pycocotools."""
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxdelegate.evaluation.average_precision import Objects
+from jaxdelegate.evaluation.errors import optional_module
+from jaxdelegate.evaluation.ground_truth import AnnotatedImage
+
+
+@dataclasses.dataclass(frozen=True)
+class CocoMetrics:
+    """The twelve numbers of COCOeval.summarize, boxes; -1 where nothing was annotated."""
+
+    ap: float  # mean over IoU 0.50:0.95
+    ap_50: float
+    ap_75: float
+    ap_small: float
+    ap_medium: float
+    ap_large: float
+    ar_1: float  # with at most 1, 10, 100 detections an image
+    ar_10: float
+    ar_100: float
+    ar_small: float
+    ar_medium: float
+    ar_large: float
+
+    def __str__(self) -> str:
+        """The lines that pycocotools prints."""
+        values = dataclasses.astuple(self)
+        return "\n".join(f" {row} = {x:0.3f}" for row, x in zip(_ROWS, values, strict=True))
+
+
+def _rows() -> tuple[str, ...]:
+    precision = [("0.50:0.95", "all"), ("0.50", "all"), ("0.75", "all")]
+    precision += [("0.50:0.95", area) for area in ("small", "medium", "large")]
+    recall = [("all", n) for n in (1, 10, 100)]
+    recall += [(area, 100) for area in ("small", "medium", "large")]
+    form = "{:<18} {} @[ IoU={:<9} | area={:>6s} | maxDets={:>3d} ]"
+    return (
+        *(form.format("Average Precision", "(AP)", iou, area, 100) for iou, area in precision),
+        *(form.format("Average Recall", "(AR)", "0.50:0.95", area, n) for area, n in recall),
+    )
+
+
+_ROWS = _rows()
+
+
+def coco_metrics(
+    images: Sequence[AnnotatedImage],
+    detected: Sequence[Objects],
+    categories: Sequence[Mapping[str, Any]],
+) -> CocoMetrics:
+    """Evaluate detections, whose classes are category ids, on the images given.
+
+    Raises:
+        OptionError: pycocotools is not installed.
+    """
+    coco_class = optional_module("pycocotools.coco").COCO
+    evaluation_class = optional_module("pycocotools.cocoeval").COCOeval
+    listed = [
+        {"id": i.image_id, "file_name": i.name, "width": i.width, "height": i.height}
+        for i in images
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        tables = [
+            _coco(coco_class, listed, categories, annotations)
+            for annotations in (_annotations(images), _detections(images, detected))
+        ]
+        evaluation = evaluation_class(*tables, "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return CocoMetrics(*(float(x) for x in evaluation.stats))
+
+
+def _coco(
+    coco_class: Any,
+    images: Sequence[Mapping[str, Any]],
+    categories: Sequence[Mapping[str, Any]],
+    annotations: Sequence[Mapping[str, Any]],
+) -> Any:
+    coco = coco_class()
+    coco.dataset = {"images": images, "categories": categories, "annotations": annotations}
+    coco.createIndex()
+    return coco
+
+
+def _annotations(images: Sequence[AnnotatedImage]) -> list[dict[str, Any]]:
+    rows = [annotation for image in images for annotation in image.annotations]
+    return [
+        # pycocotools takes the id 0 for "not matched": they are counted anew, from 1
+        {
+            "area": row["bbox"][2] * row["bbox"][3],
+            "iscrowd": 0,
+            **{
+                k: row[k]
+                for k in ("image_id", "category_id", "bbox", "area", "iscrowd")
+                if k in row
+            },
+            "id": i,
+        }
+        for i, row in enumerate(rows, 1)
+    ]
+
+
+def _detections(
+    images: Sequence[AnnotatedImage], detected: Sequence[Objects]
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for image, objects in zip(images, detected, strict=True):
+        parts = (objects.classes.tolist(), objects.boxes.tolist(), objects.scores.tolist())
+        for number, (top, left, bottom, right), score in zip(*parts, strict=True):
+            box = [left * image.width, top * image.height]
+            box += [right * image.width - box[0], bottom * image.height - box[1]]
+            rows.append(
+                {
+                    "id": len(rows) + 1,
+                    "image_id": image.image_id,
+                    "category_id": number,
+                    "bbox": box,
+                    "area": box[2] * box[3],
+                    "score": score,
+                    "iscrowd": 0,
+                }
+            )
+    return rows

@@ -1,0 +1,153 @@
+"""Where images and labels lie: a flat folder with label files, or folders by synset."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxdelegate.evaluation.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".rgb8")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledImage:
+    """An image and its ground-truth label; `name` is its path inside the image folder."""
+
+    path: Path
+    name: str
+    label: str
+
+
+def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
+    """The lines of a text file, as TFLite's ReadFileLines: blank ones count.
+
+    Raises:
+        DataError: it cannot be read, or is not text.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return [line.rstrip("\r\n") for line in file]
+    except OSError as error:
+        raise DataError(f"{what}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{what} {os.fspath(path)!r}: want UTF-8 text, got {error}") from error
+
+
+def list_images(folder: str | os.PathLike[str]) -> list[str]:
+    """Names of the image files in a folder, sorted as TFLite sorts them (by code point).
+
+    Raises:
+        DataError: it is not a folder that can be read.
+    """
+    return sorted(name for name in _names(folder) if Path(name).suffix.lower() in SUFFIXES)
+
+
+def _names(folder: str | os.PathLike[str], *, folders: bool = False) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir() == folders]
+    except OSError as error:
+        raise DataError(f"image folder: {error}") from error
+
+
+def no_images(folder: str | os.PathLike[str]) -> DataError:
+    """The error for a folder without images."""
+    return DataError(f"no images ({', '.join(SUFFIXES)}) in {os.fspath(folder)!r}")
+
+
+def imagenet_images(
+    folder: str | os.PathLike[str],
+    ground_truth_labels: str | os.PathLike[str] | None,
+    synset_labels: str | os.PathLike[str] | None,
+) -> list[LabeledImage]:
+    """The labeled images of a validation set, in either layout.
+
+    Args:
+        folder: holds either the images, or one folder of images per synset (n01440764/*.JPEG).
+        ground_truth_labels: for the flat layout: a label per line, in the order of file names.
+        synset_labels: for folders: lines `n01440764 tench, Tinca tinca` (synset_words.txt); the
+            label is what stands before the first comma. Without it the folder's name is the label.
+
+    Raises:
+        DataError: no images, a count of labels that differs, or a synset without a label.
+    """
+    names = list_images(folder)
+    if names:
+        return _flat(Path(folder), names, ground_truth_labels)
+    images = _by_synset(Path(folder), synset_labels)
+    if not images:
+        raise no_images(folder)
+    if ground_truth_labels is not None:
+        raise DataError(
+            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: the images lie in folders by "
+            "synset, whose names are their labels"
+        )
+    return images
+
+
+def _flat(
+    folder: Path, names: list[str], ground_truth_labels: str | os.PathLike[str] | None
+) -> list[LabeledImage]:
+    if ground_truth_labels is None:
+        raise DataError(f"the {len(names)} images in {str(folder)!r} need ground-truth labels")
+    labels = read_lines(ground_truth_labels, "ground-truth labels")
+    if len(labels) != len(names):
+        raise DataError(
+            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: want one line for each of "
+            f"the {len(names)} images in {str(folder)!r}, got {len(labels)}"
+        )
+    if "" in labels:
+        line = labels.index("") + 1
+        raise DataError(
+            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: line {line} is empty"
+        )
+    return [
+        LabeledImage(folder / name, name, label) for name, label in zip(names, labels, strict=True)
+    ]
+
+
+def _by_synset(folder: Path, synset_labels: str | os.PathLike[str] | None) -> list[LabeledImage]:
+    labels = None if synset_labels is None else _read_synsets(synset_labels)
+    images = []
+    for synset in sorted(_names(folder, folders=True)):
+        names = list_images(folder / synset)
+        if names and labels is not None and synset not in labels:
+            raise DataError(f"synset labels {os.fspath(synset_labels or '')!r}: no line {synset}")
+        label = synset if labels is None else labels.get(synset, "")
+        images += [LabeledImage(folder / synset / n, f"{synset}/{n}", label) for n in names]
+    return images
+
+
+def _read_synsets(path: str | os.PathLike[str]) -> dict[str, str]:
+    labels = {}
+    for i, line in enumerate(read_lines(path, "synset labels"), 1):
+        synset, _, words = line.strip().partition(" ")
+        label = words.split(",")[0].strip()
+        if synset and not label:
+            raise DataError(
+                f"synset labels {os.fspath(path)!r}: line {i}: want `n01440764 label`, got {line!r}"
+            )
+        labels[synset] = label
+    return labels
+
+
+def without_denylisted(
+    images: Sequence[LabeledImage], denylist: str | os.PathLike[str] | None
+) -> list[LabeledImage]:
+    """The images whose number, counted from 1, no line of the denylist names.
+
+    Raises:
+        DataError: a line is not such a number.
+    """
+    if denylist is None:
+        return list(images)
+    denied = set()
+    for i, line in enumerate(read_lines(denylist, "denylist"), 1):
+        if not line.strip().isdecimal() or not 1 <= int(line) <= len(images):
+            raise DataError(
+                f"denylist {os.fspath(denylist)!r}: line {i}: want an image's number, 1 to "
+                f"{len(images)}, got {line!r}"
+            )
+        denied.add(int(line))
+    return [image for i, image in enumerate(images, 1) if i not in denied]

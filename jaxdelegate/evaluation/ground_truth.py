@@ -1,0 +1,195 @@
+"""Annotated images: COCO's instances json, and the messages of TFLite's preprocess_coco_minival."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxdelegate.evaluation import protos
+from jaxdelegate.evaluation.average_precision import Objects
+from jaxdelegate.evaluation.errors import DataError, optional_module
+from jaxdelegate.evaluation.files import read_lines
+
+_TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnotatedImage:
+    """An image of COCO's and its annotations as they stand in the file."""
+
+    image_id: int
+    name: str
+    width: int
+    height: int
+    annotations: tuple[Mapping[str, Any], ...]
+
+    @property
+    def objects(self) -> Objects:
+        """As TFLite takes them over: crowds too, but no box that leaves the image."""
+        kept = [a for a in self.annotations if self._holds(a["bbox"])]
+        boxes = [
+            [
+                a["bbox"][1] / self.height,
+                a["bbox"][0] / self.width,
+                (a["bbox"][1] + a["bbox"][3]) / self.height,
+                (a["bbox"][0] + a["bbox"][2]) / self.width,
+            ]
+            for a in kept
+        ]
+        return Objects.of([a["category_id"] for a in kept], boxes)
+
+    def _holds(self, box: Sequence[float]) -> bool:
+        left, top, width, height = box
+        return max(left, left + width) <= self.width and max(top, top + height) <= self.height
+
+
+@dataclasses.dataclass(frozen=True)
+class Instances:
+    """An instances json: its images by file name, and its categories."""
+
+    images: tuple[AnnotatedImage, ...]
+    categories: tuple[Mapping[str, Any], ...]
+
+
+def read_instances(
+    path: str | os.PathLike[str], allowlist: str | os.PathLike[str] | None = None
+) -> Instances:
+    """Read instances_val2017.json and its like.
+
+    Args:
+        path: the file.
+        allowlist: ids of the images to keep, one per line (mscoco_minival_ids.txt).
+
+    Raises:
+        DataError: it cannot be read, or a field is missing or wrong.
+    """
+    source = os.fspath(path)
+    data = _read_json(path)
+    allowed = None if allowlist is None else _read_ids(allowlist)
+    images = _table(source, data, "images", ("id", "file_name", "width", "height"))
+    ids = {int(image["id"]) for image in images}
+    if len(ids) != len(images):
+        raise DataError(f"{source}: images: an id stands twice")
+    annotations: dict[int, list[Mapping[str, Any]]] = {i: [] for i in ids}
+    for row in _table(source, data, "annotations", ("image_id", "category_id", "bbox")):
+        if row["image_id"] not in annotations:
+            raise DataError(f"{source}: annotations: no image has the id {row['image_id']}")
+        annotations[row["image_id"]].append(row)
+    kept = [image for image in images if allowed is None or image["id"] in allowed]
+    found = [
+        AnnotatedImage(
+            i["id"], i["file_name"], i["width"], i["height"], tuple(annotations[i["id"]])
+        )
+        for i in kept
+    ]
+    categories = _table(source, data, "categories", ("id", "name"))
+    return Instances(tuple(sorted(found, key=lambda image: image.name)), tuple(categories))
+
+
+def _read_json(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"instances file: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"instances file {os.fspath(path)!r}: want JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise DataError(f"instances file {os.fspath(path)!r}: want an object with images")
+    return data
+
+
+def _table(
+    source: str, data: Mapping[str, Any], key: str, fields: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """The rows under a key, each with the fields, whose types are checked."""
+    rows = data.get(key)
+    if not isinstance(rows, list):
+        raise DataError(f"{source}: {key}: want a list, got {type(rows).__name__}")
+    for i, row in enumerate(rows):
+        for field in fields:
+            value = row.get(field) if isinstance(row, dict) else None
+            is_valid, want = _CHECKS[field]
+            if not is_valid(value):
+                shown = json.dumps(value)[:40]
+                raise DataError(f"{source}: {key}[{i}].{field}: want {want}, got {shown}")
+    return rows
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_size(value: Any) -> bool:
+    return _is_integer(value) and value > 0
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_box(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 4
+        and all(isinstance(x, float) or _is_integer(x) for x in value)
+    )
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("id", "image_id", "category_id"), (_is_integer, "an integer")),
+    **dict.fromkeys(("width", "height"), (_is_size, "a positive integer")),
+    **dict.fromkeys(("file_name", "name"), (_is_string, "a string")),
+    "bbox": (_is_box, "[x, y, width, height]"),
+}
+
+
+def _read_ids(path: str | os.PathLike[str]) -> set[int]:
+    ids = set()
+    for i, line in enumerate(read_lines(path, "allowlist"), 1):
+        if not line.strip().isdecimal():
+            raise DataError(
+                f"allowlist {os.fspath(path)!r}: line {i}: want an image id, got {line!r}"
+            )
+        ids.add(int(line))
+    return ids
+
+
+def read_ground_truth_proto(path: str | os.PathLike[str]) -> dict[str, Objects]:
+    """Objects by image name, of an ObjectDetectionGroundTruth: binary, or text if named so.
+
+    Raises:
+        DataError: it cannot be read as that.
+        OptionError: protobuf is not installed.
+    """
+    source = os.fspath(path)
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"ground-truth proto: {error}") from error
+    truth = protos.message("ObjectDetectionGroundTruth")
+    text_format = optional_module("google.protobuf.text_format")
+    decode_error = optional_module("google.protobuf.message").DecodeError
+    try:
+        if Path(path).suffix in _TEXT_SUFFIXES:
+            text_format.Parse(content.decode(), truth)
+        else:
+            truth.ParseFromString(content)
+    except (decode_error, text_format.ParseError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{source}: want an ObjectDetectionGroundTruth message: {reason}"
+        ) from error
+    return {result.image_name: _objects(result) for result in truth.detection_results}
+
+
+def _objects(result: Any) -> Objects:
+    boxes = [o.bounding_box for o in result.objects]
+    return Objects.of(
+        [o.class_id for o in result.objects],
+        [
+            [b.normalized_top, b.normalized_left, b.normalized_bottom, b.normalized_right]
+            for b in boxes
+        ],
+    )

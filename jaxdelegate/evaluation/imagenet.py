@@ -1,0 +1,231 @@
+"""Top-k accuracy of image classifiers, as TFLite's imagenet_image_classification task.
+
+Semantics: tools/evaluation/stages/{image_classification,topk_accuracy_eval}_stage.cc.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.evaluation import protos
+from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import (
+    LabeledImage,
+    imagenet_images,
+    read_lines,
+    without_denylisted,
+)
+from jaxdelegate.evaluation.images import IMAGENET_CROP
+from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
+from jaxdelegate.evaluation.results import Field, Row, finite
+from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
+
+DEFAULT_RANKS = 10
+_OUTPUT_TYPES = (np.float32, np.uint8, np.int8)
+_FIELDS = (
+    Field("label", "string"),
+    Field("rank", "int32"),
+    Field("indices", "int32[]"),
+    Field("labels", "string[]"),
+    Field("scores", "float[]"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagenetResult:
+    """Accuracies over the images that could be used; `run` has a row for every image.
+
+    A row: image, label (the true one), rank (1 if the best guess was right, null beyond the
+    ranks), and the best guesses: indices, labels, scores (raw outputs); error.
+    """
+
+    top_k: tuple[float, ...]  # k from 1
+    run: ImageRun
+    notes: tuple[str, ...]
+
+    @property
+    def num_images(self) -> int:
+        """How many images count."""
+        return len(self.run.good)
+
+    def to_proto(self) -> Any:
+        """TFLite's EvaluationStageMetrics.
+
+        Raises:
+            OptionError: protobuf is not installed.
+        """
+        metrics = protos.message("EvaluationStageMetrics")
+        metrics.num_runs = self.num_images
+        target = metrics.process_metrics.image_classification_metrics
+        protos.set_latency(target.pre_processing_latency, self.run.preprocessing)
+        protos.set_latency(target.inference_latency, self.run.inference)
+        target.inference_metrics.num_inferences = self.num_images
+        target.topk_accuracy_metrics.topk_accuracies.extend(self.top_k)
+        return metrics
+
+    def __str__(self) -> str:
+        """TFLite's lines."""
+        lines = [
+            f"Num evaluation runs: {self.num_images}",
+            f"Preprocessing latency: {self.run.preprocessing}",
+            f"Inference latency: {self.run.inference}",
+            *(f"Top-{k} Accuracy: {share:g}" for k, share in enumerate(self.top_k, 1)),
+        ]
+        return "\n".join(lines)
+
+
+def evaluate_imagenet(
+    model: str | os.PathLike[str],
+    images: str | os.PathLike[str],
+    model_labels: str | os.PathLike[str],
+    *,
+    ground_truth_labels: str | os.PathLike[str] | None = None,
+    synset_labels: str | os.PathLike[str] | None = None,
+    denylist: str | os.PathLike[str] | None = None,
+    num_images: int = 0,
+    num_ranks: int | None = None,
+    settings: RunSettings | None = None,
+    interpreter: Any = None,
+) -> ImagenetResult:
+    """Classify a validation set and count how often the true label is among the best k.
+
+    Args:
+        model: a .tflite file, one input [1, H, W, 3], one output [1, labels].
+        images: the folder of images, or of one folder of images per synset.
+        model_labels: a label per line, in the order of the model's outputs.
+        ground_truth_labels: a label per line, in the order of the images' names.
+        synset_labels: labels of the synsets that folders are named by.
+        denylist: numbers of images, from 1, that are left out.
+        num_images: how many of the rest; 0: all.
+        num_ranks: the largest k; None: 10, or as many as there are labels.
+        settings: how the images are run.
+        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate.
+
+    Raises:
+        DataError: images, labels and model do not fit.
+        OptionError: an impossible number.
+        ModelError: no such model, or a damaged one.
+    """
+    settings = settings or RunSettings()
+    chosen = _chosen_images(images, ground_truth_labels, synset_labels, denylist, num_images)
+    labels = read_lines(model_labels, "model output labels")
+    ranks = _checked_ranks(num_ranks, labels)
+    opened = open_image_model(
+        model,
+        open_interpreter(model) if interpreter is None else interpreter,
+        batch_size=min(settings.batch_size, len(chosen)),
+        num_outputs=1,
+    )
+    _check_output(os.fspath(model), opened, labels, os.fspath(model_labels))
+    run = run_images(
+        _task(chosen, labels, ranks), opened, Path(images), [i.name for i in chosen], settings
+    )
+    return ImagenetResult(
+        top_k=top_k_accuracies([row["rank"] for row in run.good], ranks),
+        run=run,
+        notes=(*run.notes, *_label_notes(chosen, labels)),
+    )
+
+
+def _chosen_images(
+    images: str | os.PathLike[str],
+    ground_truth_labels: str | os.PathLike[str] | None,
+    synset_labels: str | os.PathLike[str] | None,
+    denylist: str | os.PathLike[str] | None,
+    num_images: int,
+) -> list[LabeledImage]:
+    if num_images < 0:
+        raise OptionError(f"num_images: want 0 (all) or more, got {num_images}")
+    labeled = imagenet_images(images, ground_truth_labels, synset_labels)
+    labeled = without_denylisted(labeled, denylist)
+    if not labeled:
+        raise DataError(f"denylist {os.fspath(denylist or '')!r}: it names every image")
+    return labeled[:num_images] if num_images else labeled
+
+
+def _checked_ranks(num_ranks: int | None, labels: Sequence[str]) -> int:
+    if num_ranks is None:
+        return min(DEFAULT_RANKS, len(labels))
+    if not 1 <= num_ranks <= len(labels):
+        raise OptionError(
+            f"num_ranks: want 1 to {len(labels)}, the model's labels, got {num_ranks}"
+        )
+    return num_ranks
+
+
+def _check_output(source: str, model: ImageModel, labels: Sequence[str], labels_path: str) -> None:
+    shape = list(model.output_shapes[0][1:])
+    dtype = np.dtype(model.interpreter.get_output_details()[0]["dtype"])
+    if len(shape) != 1 or dtype not in [np.dtype(t) for t in _OUTPUT_TYPES]:
+        raise DataError(
+            f"{source}: want an output [1, labels] of float32, uint8 or int8, got {dtype} "
+            f"{[1, *shape]}"
+        )
+    if shape[0] != len(labels):
+        raise DataError(
+            f"model output labels {labels_path!r}: want one line for each of the model's "
+            f"{shape[0]} outputs, got {len(labels)}"
+        )
+
+
+def _label_notes(images: Sequence[LabeledImage], labels: Sequence[str]) -> tuple[str, ...]:
+    known = set(labels)
+    unknown = [image.label for image in images if image.label not in known]
+    if not unknown:
+        return ()
+    return (
+        f"the labels of {len(unknown)} of {len(images)} images are none of the model's, so they "
+        f"count as wrong; the first: {unknown[0]!r}",
+    )
+
+
+def _task(images: Sequence[LabeledImage], labels: Sequence[str], ranks: int) -> Task:
+    def row(i: int, outputs: tuple[np.ndarray, ...] | None) -> Row:
+        if outputs is None:
+            none: Row = {"indices": [], "labels": [], "scores": []}
+            return {"label": images[i].label, "rank": None, **none}
+        return _row(images[i].label, outputs[0], labels, ranks)
+
+    true_labels = "\n".join(image.label for image in images)
+    options = {
+        "num_ranks": ranks,
+        "model_labels": _digest("\n".join(labels)),
+        "ground_truth": _digest(true_labels),
+    }
+    return Task("imagenet_eval", IMAGENET_CROP, options, _FIELDS, row)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _row(truth: str, scores: np.ndarray, labels: Sequence[str], ranks: int) -> Row:
+    best = top_k_indices(scores, ranks)
+    guesses = [labels[i] for i in best]
+    return {
+        "label": truth,
+        "rank": guesses.index(truth) + 1 if truth in guesses else None,
+        "indices": best.tolist(),
+        "labels": guesses,
+        "scores": [finite(float(x)) for x in scores[best]],
+    }
+
+
+def top_k_indices(scores: np.ndarray, k: int) -> np.ndarray:
+    """Indices of the k largest scores [n], best first; the lower index among equal ones."""
+    return np.argsort(-scores.astype(np.float32), kind="stable")[:k]
+
+
+def top_k_accuracies(ranks: Sequence[int | None], k: int) -> tuple[float, ...]:
+    """For each of 1 to k the share of ranks (from 1; None: not found) that are at most that."""
+    counts = np.zeros(k, np.int64)
+    for rank in ranks:
+        if rank is not None:
+            counts[rank - 1 :] += 1
+    return tuple((counts / max(len(ranks), 1)).tolist())

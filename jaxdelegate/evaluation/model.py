@@ -1,0 +1,201 @@
+"""The model under evaluation: one image input, run on batches where it can be."""
+
+import dataclasses
+import hashlib
+import importlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError
+from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.images import INPUT_TYPES, Preprocessing
+from jaxdelegate.interpreter import Interpreter
+
+_SAME = 1e-3  # of the largest output: a batch and a single image agree
+_CHANNELS = 3
+_STOCK_ERRORS = (RuntimeError, ValueError)  # what stock interpreters raise
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageModel:
+    """An allocated interpreter, ours or a stock one, with one image input [B, H, W, 3]."""
+
+    interpreter: Any
+    digest: str  # SHA-256 of the file
+    input_index: int
+    input_shape: tuple[int, int, int, int]  # [B, H, W, 3]
+    dtype: np.dtype
+    outputs: tuple[int, ...]
+    output_shapes: tuple[tuple[int, ...], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def batch_size(self) -> int:
+        """How many images an invocation takes."""
+        return self.input_shape[0]
+
+    def preprocessing(self, crop_fraction: float | None) -> Preprocessing:
+        """How its images are prepared."""
+        return Preprocessing(*self.input_shape[1:3], self.dtype, crop_fraction)
+
+    def invoke(self, images: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Run [B, H, W, 3]; every output, in the model's order.
+
+        Raises:
+            InterpreterError: an operator failed.
+        """
+        try:
+            return _invoke(self.interpreter, self.input_index, images, self.outputs)
+        except JaxDelegateError:
+            raise
+        except _STOCK_ERRORS as error:
+            raise InterpreterError(str(error)) from error
+
+
+def open_interpreter(path: str | os.PathLike[str]) -> Interpreter:
+    """Our interpreter with JaxDelegate, not allocated.
+
+    jax is loaded only here: whoever brings an interpreter may still set it up for that.
+    """
+    delegate = importlib.import_module("jaxdelegate.delegate").JaxDelegate()
+    return Interpreter(os.fspath(path), experimental_delegates=[delegate])
+
+
+def digest_of(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a model file.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ModelError(f"{os.fspath(path)}: {error.strerror or error}") from error
+
+
+def open_image_model(
+    path: str | os.PathLike[str], interpreter: Any, *, batch_size: int, num_outputs: int
+) -> ImageModel:
+    """Check a model and give it the batch size, or 1 with a note where it does not follow.
+
+    Args:
+        path: the .tflite file.
+        interpreter: of that file, with its delegates, not allocated.
+        batch_size: how many images an invocation should take.
+        num_outputs: how many outputs the model must have.
+
+    Raises:
+        DataError: it has not one input [1, H, W, 3] of a known type, or other outputs.
+        InterpreterError: it cannot be allocated.
+        ModelError: the file cannot be read.
+    """
+    source, digest = os.fspath(path), digest_of(path)
+    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    if len(inputs) != 1 or len(outputs) != num_outputs:
+        raise DataError(
+            f"{source}: want a model with 1 input and {num_outputs} output"
+            f"{'s' if num_outputs > 1 else ''}, got {len(inputs)} and {len(outputs)}"
+        )
+    _check_input(source, inputs[0])
+    index, indices = inputs[0]["index"], tuple(d["index"] for d in outputs)
+    try:
+        notes = _set_batch(interpreter, inputs[0], batch_size, indices)
+    except JaxDelegateError:
+        raise
+    except _STOCK_ERRORS as error:
+        raise InterpreterError(f"{source}: {error}") from error
+    details = interpreter.get_input_details()[0]
+    return ImageModel(
+        interpreter,
+        digest,
+        index,
+        tuple(details["shape"].tolist()),
+        np.dtype(details["dtype"]),
+        indices,
+        _output_shapes(interpreter),
+        notes,
+    )
+
+
+def _check_input(source: str, details: dict[str, Any]) -> None:
+    shape, signature = details["shape"].tolist(), details["shape_signature"].tolist()
+    dtype = np.dtype(details["dtype"])
+    sizes_known = len(shape) == 4 and all(n > 0 for n in signature[1:3])
+    if not sizes_known or shape[0] != 1 or shape[3] != _CHANNELS or dtype not in INPUT_TYPES:
+        raise DataError(
+            f"{source}: want an input [1, height, width, 3] of float32, uint8 or int8, got "
+            f"{dtype} {signature}"
+        )
+
+
+def _set_batch(
+    interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
+) -> tuple[str, ...]:
+    """Resize and allocate; a fixed batch dimension is tried, and compared with a single image."""
+    index, (_, *image) = details["index"], details["shape"].tolist()
+    why_not: str | None = None
+    if batch_size > 1:
+        try:
+            why_not = _why_not_batch(interpreter, details, batch_size, outputs)
+        except _STOCK_ERRORS as error:
+            why_not = str(error).partition("\n")[0]
+        if why_not is None:
+            return ()
+        interpreter.resize_tensor_input(index, [1, *image])
+    interpreter.allocate_tensors()
+    return () if why_not is None else (f"the model runs image by image: {why_not}",)
+
+
+def _why_not_batch(
+    interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
+) -> str | None:
+    """Leaves the interpreter allocated for the batch; the reason why it cannot be used, if any."""
+    index, (_, *image) = details["index"], details["shape"].tolist()
+    single = None
+    images = _noise((batch_size, *image), np.dtype(details["dtype"]))
+    if details["shape_signature"][0] != -1:
+        interpreter.allocate_tensors()
+        single = _invoke(interpreter, index, images[-1:], outputs)
+    interpreter.resize_tensor_input(index, images.shape)
+    interpreter.allocate_tensors()
+    shapes = _output_shapes(interpreter)
+    if any(shape[:1] != (batch_size,) for shape in shapes):
+        return f"batches of {batch_size} have outputs of {[list(s) for s in shapes]}"
+    if single is None:
+        return None
+    batched = _invoke(interpreter, index, images, outputs)
+    if not all(_agree(many[-1:], one) for many, one in zip(batched, single, strict=True)):
+        return "its outputs depend on the other images of a batch"
+    return None
+
+
+def _output_shapes(interpreter: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(d["shape"].tolist()) for d in interpreter.get_output_details())
+
+
+def _noise(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    values = np.random.default_rng(0).integers(-128, 128, shape)
+    if dtype == np.float32:
+        return (values / 128).astype(np.float32)
+    return (values + (128 if dtype == np.uint8 else 0)).astype(dtype)
+
+
+def _agree(got: np.ndarray, want: np.ndarray) -> bool:
+    if got.shape != want.shape:
+        return False
+    if want.dtype.kind in "iu":
+        return bool((np.abs(got.astype(np.int64) - want.astype(np.int64)) <= 1).all())
+    bound = _SAME * float(np.abs(want).max(initial=0.0))
+    return bool((np.abs(got - want) <= bound).all())
+
+
+def _invoke(
+    interpreter: Any, index: int, images: np.ndarray, outputs: tuple[int, ...]
+) -> tuple[np.ndarray, ...]:
+    interpreter.set_tensor(index, images)
+    interpreter.invoke()
+    return tuple(interpreter.get_tensor(i) for i in outputs)

@@ -1,0 +1,184 @@
+"""Decoding in threads ahead of the device.
+
+Batch k always holds images k * B to (k + 1) * B - 1, damaged ones included as zeros: what an image
+is computed with does not depend on where a run was resumed.
+"""
+
+import dataclasses
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.latency import Latency, Waits
+
+Decode = Callable[[Path], np.ndarray]  # one image, prepared; raises DataError
+Invoke = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # [B, ...] to outputs [B, ...]
+
+_BATCHES_AHEAD = 2
+_IMAGES_AHEAD_PER_WORKER = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What came of one batch; entries of images that were skipped are None."""
+
+    first: int  # index of its first image
+    errors: tuple[str | None, ...]  # why an image was skipped
+    outputs: tuple[tuple[np.ndarray, ...] | None, ...]  # per image, per output
+
+
+@dataclasses.dataclass(frozen=True)
+class _Decoded:
+    error: str | None
+    seconds: float
+
+
+class Pipeline:
+    """Runs images through decoding and a model, both at the same time."""
+
+    def __init__(
+        self,
+        decode: Decode,
+        invoke: Invoke,
+        *,
+        input_shape: Sequence[int],
+        dtype: np.dtype,
+        workers: int,
+    ) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            decode: called in `workers` threads.
+            invoke: called in the thread that iterates `run`.
+            input_shape: [B, height, width, 3].
+            dtype: of the input.
+            workers: threads that decode, at least 1.
+        """
+        self._decode, self._invoke = decode, invoke
+        self._shape, self._dtype = tuple(input_shape), dtype
+        self._workers = workers
+        self._decode_s: list[float] = []
+        self._invoke_s: list[float] = []
+        self._wall_s = self._decode_wait_s = self._busy_s = 0.0
+        self._idleness = _Idleness(workers)
+
+    def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
+        """Yield the batches in order, from the one that `first`, a multiple of B, begins."""
+        size = self._shape[0]
+        starts = deque(range(first, len(paths), size))
+        ahead = max(_BATCHES_AHEAD, -(-_IMAGES_AHEAD_PER_WORKER * self._workers // size))
+        pending: deque[_Pending] = deque()
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(self._workers, "decode") as pool:
+            try:
+                while starts or pending:
+                    while starts and len(pending) <= ahead:
+                        pending.append(self._submit(pool, paths, starts.popleft()))
+                    if not starts:
+                        self._idleness.stop()
+                    batch = self._finish(pending.popleft())
+                    self._wall_s = time.perf_counter() - begun
+                    yield batch
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, pool: ThreadPoolExecutor, paths: Sequence[Path], start: int) -> "_Pending":
+        images = np.zeros(self._shape, self._dtype)
+        chosen = paths[start : start + self._shape[0]]
+        self._idleness.add(len(chosen))
+        futures = [pool.submit(self._decode_into, images[i], p) for i, p in enumerate(chosen)]
+        return _Pending(start, images, futures)
+
+    def _decode_into(self, slot: np.ndarray, path: Path) -> _Decoded:
+        begun = time.perf_counter()
+        error = None
+        try:
+            slot[...] = self._decode(path)
+        except DataError as damage:
+            error = str(damage)
+        finally:
+            self._idleness.add(-1)
+        return _Decoded(error, time.perf_counter() - begun)
+
+    def _finish(self, batch: "_Pending") -> Batch:
+        begun = time.perf_counter()
+        decoded = [future.result() for future in batch.futures]
+        self._decode_wait_s += time.perf_counter() - begun
+        errors = tuple(d.error for d in decoded)
+        good = [i for i, error in enumerate(errors) if error is None]
+        self._decode_s += [decoded[i].seconds for i in good]
+        outputs: list[tuple[np.ndarray, ...] | None] = [None] * len(errors)
+        if good:
+            begun = time.perf_counter()
+            results = self._invoke(batch.images)
+            seconds = time.perf_counter() - begun
+            self._busy_s += seconds
+            self._invoke_s += [seconds / len(good)] * len(good)
+            for i in good:
+                outputs[i] = tuple(y[i] for y in results)
+        return Batch(batch.start, errors, tuple(outputs))
+
+    @property
+    def preprocessing(self) -> Latency:
+        """Of reading, decoding and preparing an image, in its thread."""
+        return Latency.of(self._decode_s)
+
+    @property
+    def inference(self) -> Latency:
+        """Of the model, per image: a batch's time is shared evenly by its images."""
+        return Latency.of(self._invoke_s)
+
+    @property
+    def waits(self) -> Waits:
+        """Where the time went so far."""
+        wall = self._wall_s or 1.0
+        return Waits(
+            self._wall_s,
+            self._decode_wait_s / wall,
+            self._idleness.seconds / (wall * self._workers),
+            self._busy_s / wall,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pending:
+    start: int
+    images: np.ndarray  # [B, height, width, 3], filled by the futures
+    futures: list[Future[_Decoded]]
+
+
+class _Idleness:
+    """How long threads had nothing to do although images were left: summed over the threads."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._tasks = 0
+        self._since: float | None = None  # None: not begun, or no images are left
+        self._is_over = False
+        self.seconds = 0.0
+
+    def add(self, tasks: int) -> None:
+        """Count tasks that were given out, or finished (negative)."""
+        with self._lock:
+            self._account()
+            self._tasks += tasks
+
+    def stop(self) -> None:
+        """All images were given out: who is idle from now on does not wait for the device."""
+        with self._lock:
+            self._account()
+            self._is_over, self._since = True, None
+
+    def _account(self) -> None:
+        now = time.perf_counter()
+        if self._since is not None:
+            self.seconds += (now - self._since) * max(0, self._workers - self._tasks)
+        if not self._is_over:
+            self._since = now

@@ -1,0 +1,195 @@
+"""Per-image results on disk: a part file that survives a kill, then JSON lines or Parquet.
+
+The part file begins with a line that says which run it belongs to; one line per image follows, in
+order. Only whole batches count, so that a resumed run computes with the same batches.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.evaluation.errors import DataError, optional_module
+from jaxdelegate.version import __version__
+
+Row = dict[str, Any]
+
+_SUFFIXES = (".jsonl", ".parquet")
+
+
+def is_results_path(path: str | os.PathLike[str]) -> bool:
+    """Whether the suffix is one of a per-image results file."""
+    return Path(path).suffix in _SUFFIXES
+
+
+def check_results_path(path: str | os.PathLike[str]) -> Path:
+    """The path, if results can be written there.
+
+    Raises:
+        OptionError: another suffix, no such folder, or Parquet without pyarrow.
+    """
+    path = Path(path)
+    if path.suffix not in _SUFFIXES:
+        raise OptionError(f"results file {str(path)!r}: want {' or '.join(_SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise OptionError(f"results file {str(path)!r}: no folder {str(path.parent)!r}")
+    if path.suffix == ".parquet":
+        optional_module("pyarrow.parquet")
+    return path
+
+
+def identity(
+    task: str, model_digest: str, options: Mapping[str, Any], images: Iterable[Sequence[Any]]
+) -> dict[str, Any]:
+    """What a resumed run must have in common with the one it resumes.
+
+    Args:
+        task: the evaluation's name.
+        model_digest: of the model file.
+        options: everything that results depend on.
+        images: of each image what says that it is the same one.
+    """
+    listed = hashlib.sha256()
+    for image in images:
+        listed.update(f"{json.dumps(list(image))}\n".encode())
+    return {
+        "task": task,
+        "version": __version__,
+        "model": model_digest,
+        **options,
+        "images": listed.hexdigest(),
+    }
+
+
+class PartFile:
+    """Rows of finished batches beside the results file, kept until the results are complete."""
+
+    def __init__(
+        self, path: Path, run: Mapping[str, Any], *, batch_size: int, total: int, resume: bool
+    ) -> None:
+        """Open it, and read what an earlier run of the same kind left.
+
+        Args:
+            path: where it stands.
+            run: what identifies the run, by `identity`.
+            batch_size: rows of a batch.
+            total: rows of the whole run.
+            resume: take up an earlier run; otherwise its rows are dropped.
+
+        Raises:
+            DataError: it belongs to another run.
+        """
+        self.path = path
+        self.rows: list[Row] = []
+        header = json.dumps(run, sort_keys=True)
+        end = 0
+        if resume and path.exists():
+            end = self._read(header, batch_size, total)
+        self._file = path.open("r+b" if end else "wb")
+        if end:
+            self._file.truncate(end)
+            self._file.seek(end)
+        else:
+            self._append(f"{header}\n")
+
+    def _read(self, header: str, batch_size: int, total: int) -> int:
+        """Take in whole batches; the offset at which they end, 0 if nothing can be used."""
+        first, *lines = self.path.read_bytes().split(b"\n")[:-1] or [b""]
+        if not first:
+            return 0
+        self._check_header(first, header)
+        for line in lines[:total]:
+            try:
+                self.rows.append(json.loads(line))
+            except ValueError:
+                break
+        if len(self.rows) != total:
+            del self.rows[len(self.rows) // batch_size * batch_size :]
+        return sum(len(line) + 1 for line in (first, *lines[: len(self.rows)]))
+
+    def _check_header(self, found: bytes, want: str) -> None:
+        try:
+            left, right = json.loads(found), json.loads(want)
+            names = sorted(k for k in {*left, *right} if left.get(k) != right.get(k))
+        except (ValueError, TypeError, AttributeError):
+            names = ["header"]
+        if names:
+            raise DataError(
+                f"{self.path} is of a run that differs in: {', '.join(names)}; delete it, or start "
+                "over with --noresume"
+            )
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Append one batch; it is on the disk when this returns."""
+        self._append("".join(f"{json.dumps(row)}\n" for row in rows))
+        self.rows += rows
+
+    def _append(self, text: str) -> None:
+        self._file.write(text.encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file; it stays."""
+        self._file.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A column of the results: a Parquet type by name."""
+
+    name: str
+    type: str
+
+
+def write_results(path: Path, rows: Sequence[Row], fields: Sequence[Field]) -> None:
+    """Write rows as JSON lines or Parquet, by the suffix; the file appears whole or not at all."""
+    with atomically(path) as temporary:
+        if path.suffix == ".parquet":
+            _write_parquet(temporary, rows, fields)
+        else:
+            temporary.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@contextlib.contextmanager
+def atomically(path: Path) -> Iterator[Path]:
+    """A temporary path in the same folder that becomes `path` if nothing was raised."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_parquet(path: Path, rows: Sequence[Row], fields: Sequence[Field]) -> None:
+    pa, parquet = optional_module("pyarrow"), optional_module("pyarrow.parquet")
+    schema = pa.schema([(f.name, _parquet_type(pa, f.type)) for f in fields])
+    parquet.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
+
+
+def _parquet_type(pa: Any, name: str) -> Any:
+    if name.endswith("[]"):
+        return pa.list_(_parquet_type(pa, name.removesuffix("[]")))
+    return pa.type_for_alias(name)
+
+
+def finite(x: float) -> float | None:
+    """A number as JSON knows it: NaN and infinities are null."""
+    return float(x) if math.isfinite(x) else None

@@ -1,0 +1,200 @@
+"""One pass over images: decoded ahead, run in batches, kept on the disk, resumed."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.latency import Latency, Waits
+from jaxdelegate.evaluation.model import ImageModel
+from jaxdelegate.evaluation.pipeline import Batch, Pipeline
+from jaxdelegate.evaluation.results import (
+    Field,
+    PartFile,
+    Row,
+    check_results_path,
+    identity,
+    write_results,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How images are run; accuracies do not depend on it."""
+
+    batch_size: int = 32  # of an invocation; a model that does not follow is run image by image
+    decode_threads: int | None = None  # None: one per CPU
+    results_path: str | os.PathLike[str] | None = None  # per-image results, .jsonl or .parquet
+    resume: bool = True  # take up a run that was killed, from the part file beside the results
+    runs_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # must agree to resume
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            OptionError: a count below 1, or a results path that cannot be written.
+        """
+        for name, count in (
+            ("batch_size", self.batch_size),
+            ("decode_threads", self.decode_threads),
+        ):
+            if count is not None and count < 1:
+                raise OptionError(f"{name}: want at least 1, got {count}")
+        if self.results_path is not None:
+            check_results_path(self.results_path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """An image that could not be used."""
+
+    image: str
+    reason: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.image}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRun:
+    """The rows of all images in order, and how the run went; times are of this process only."""
+
+    rows: tuple[Row, ...]
+    batch_size: int
+    num_resumed: int  # images whose rows an earlier run had left
+    preprocessing: Latency
+    inference: Latency
+    waits: Waits
+    notes: tuple[str, ...]
+
+    @property
+    def good(self) -> list[Row]:
+        """Rows of the images that were evaluated."""
+        return [row for row in self.rows if row["error"] is None]
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """The other ones."""
+        bad = (row for row in self.rows if row["error"] is not None)
+        return tuple(Skipped(row["image"], row["error"]) for row in bad)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What an evaluation does with each image.
+
+    `row(i, outputs)` gives the columns of image i from its outputs, or their empty values where
+    outputs is None; `fields` are the types of those columns.
+    """
+
+    name: str
+    crop_fraction: float | None
+    options: Mapping[str, Any]  # all else that rows depend on
+    fields: tuple[Field, ...]
+    row: Callable[[int, tuple[np.ndarray, ...] | None], Row]
+
+
+def run_images(
+    task: Task, model: ImageModel, folder: Path, names: Sequence[str], settings: RunSettings
+) -> ImageRun:
+    """Run every image of a folder; damaged ones are skipped and say why in their rows.
+
+    Raises:
+        DataError: nothing could be used, or the part file is of another run.
+    """
+    paths = [folder / name for name in names]
+    workers = settings.decode_threads or os.cpu_count() or 1
+    pipeline = Pipeline(
+        model.preprocessing(task.crop_fraction),
+        model.invoke,
+        input_shape=model.input_shape,
+        dtype=model.dtype,
+        workers=workers,
+    )
+    if settings.results_path is None:
+        rows: list[Row] = []
+        _collect(pipeline, task, paths, names, rows, rows.extend)
+        done = 0
+    else:
+        rows, done = _collect_on_disk(pipeline, task, model, paths, names, settings)
+    run = ImageRun(
+        tuple(rows),
+        model.batch_size,
+        done,
+        pipeline.preprocessing,
+        pipeline.inference,
+        pipeline.waits,
+        model.notes,
+    )
+    if not run.good:
+        raise DataError(f"none of {len(rows)} images could be used; the first: {run.skipped[0]}")
+    return run
+
+
+def _collect_on_disk(
+    pipeline: Pipeline,
+    task: Task,
+    model: ImageModel,
+    paths: Sequence[Path],
+    names: Sequence[str],
+    settings: RunSettings,
+) -> tuple[list[Row], int]:
+    target = check_results_path(settings.results_path or "")
+    options = {
+        **task.options,
+        "crop_fraction": task.crop_fraction,
+        "batch_size": model.batch_size,
+        "runs_on": dict(settings.runs_on),
+    }
+    listed = ((name, _size(path)) for name, path in zip(names, paths, strict=True))
+    run = identity(task.name, model.digest, options, listed)
+    part = target.with_name(f"{target.name}.part")
+    with PartFile(
+        part, run, batch_size=model.batch_size, total=len(paths), resume=settings.resume
+    ) as file:
+        done = len(file.rows)
+        _collect(pipeline, task, paths, names, file.rows, file.add)
+    fields = (Field("image", "string"), *task.fields, Field("error", "string"))
+    write_results(target, file.rows, fields)
+    part.unlink()
+    return file.rows, done
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None  # it will be skipped
+
+
+def _collect(
+    pipeline: Pipeline,
+    task: Task,
+    paths: Sequence[Path],
+    names: Sequence[str],
+    rows: Sequence[Row],
+    add: Callable[[list[Row]], None],
+) -> None:
+    """Run what `rows` lacks, batch by batch."""
+    bar = tqdm(total=len(paths), initial=len(rows), desc=task.name, unit="image", disable=None)
+    with bar, contextlib.closing(pipeline.run(paths, len(rows))) as batches:
+        for batch in batches:
+            add(_rows_of(task, names, batch))
+            bar.update(len(batch.errors))
+
+
+def _rows_of(task: Task, names: Sequence[str], batch: Batch) -> list[Row]:
+    return [
+        {"image": names[i], **task.row(i, outputs), "error": error}
+        for i, (error, outputs) in enumerate(
+            zip(batch.errors, batch.outputs, strict=True), batch.first
+        )
+    ]
