@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SHIPPED = (".py", ".css", ".html", ".js")
 LIBRARIES = ("libjaxdelegate.so", "libLiteRtGpuAccelerator.so")
 
 
@@ -25,7 +26,7 @@ def installed_name(path: str) -> str | None:
     top, _, rest = path.partition("/")
     if top in ("op_lowering", "quant") and rest.endswith(".py"):
         return f"jaxdelegate/{path}"
-    if top == "jaxdelegate" and (rest.endswith(".py") or rest == "py.typed"):
+    if top == "jaxdelegate" and (rest == "py.typed" or Path(rest).suffix in SHIPPED):
         return path
     return None
 

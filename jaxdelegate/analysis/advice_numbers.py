@@ -1,0 +1,183 @@
+"""Advice on arithmetic: what overflows in float16, and what misses the tensor cores."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.analysis.graph import Graph
+from jaxdelegate.analysis.records import Finding
+from jaxdelegate.analysis.units import nodes, operations, percent, plural
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.simple_delegate import Node
+
+_LARGEST = 65504.0  # of float16
+_SMALLEST = 2.0**-24
+_LONG_SUM = 1024  # elements: unit values reach 2% of float16's range
+_WORTH_SAYING = 0.01  # of a subgraph's operations
+_SUMS = frozenset(("CUMSUM", "MEAN", "REDUCE_PROD", "SUM"))
+_GROWING = frozenset(("EXP", "POW", "SQUARE", "STABLEHLO_EXPONENTIAL", "STABLEHLO_POWER"))
+
+
+def float16_constants(graph: Graph) -> Iterator[Finding]:
+    """float32 constants that float16 cannot hold: infinite, or zero."""
+    for tensor in graph.survey.subgraph.tensors:
+        values = tensor.data if tensor.stored is not None and tensor.sparsity is None else None
+        if values is None or values.dtype != np.float32 or not values.size:
+            continue
+        size = np.abs(values[np.isfinite(values)])
+        large = int(np.count_nonzero(size > _LARGEST))
+        lost = int(np.count_nonzero((size > 0) & (size <= _SMALLEST / 2)))
+        is_scalar_lost = lost > 0 and lost == values.size
+        if not large and not is_scalar_lost:
+            continue
+        yield _constant_finding(graph, tensor.index, tensor.name, values, large)
+
+
+def _constant_finding(
+    graph: Graph, index: int, name: str, values: np.ndarray, large: int
+) -> Finding:
+    readers = graph.consumers.get(index, ())
+    extreme = float(np.nanmax(np.abs(values[np.isfinite(values)])))
+    if large:
+        what = f"{plural(large, 'value')} beyond 65504 (largest {extreme:.4g}): infinite in float16"
+        remedy = "masks: use -65504 or less; scales: divide before the multiplication"
+    else:
+        what = f"at most {extreme:.4g}, which is zero in float16: an epsilon protects no longer"
+        remedy = "use an epsilon of 1e-6 and more, or float32 for these operators"
+    return Finding(
+        "float16_constant",
+        graph.index,
+        readers,
+        f"constant T#{index} {name!r} (read by {nodes(readers) or 'nobody'}) has {what}",
+        remedy,
+        {"values": float(large or values.size), "largest": extreme},
+    )
+
+
+def float16_sums(graph: Graph) -> Iterator[Finding]:
+    """Long sums: how large their mean element may be before float16 overflows."""
+    found: list[tuple[int, int]] = []
+    for node in graph.nodes:
+        if node.name in _SUMS and not node.is_constant and _is_float(node.inputs[0]):
+            extent = _extent(node)
+            if extent is not None and extent >= _LONG_SUM:
+                found.append((extent, node.index))
+    if found:
+        extent, index = max(found)
+        indices = tuple(sorted(i for _, i in found))
+        yield Finding(
+            "float16_sum",
+            graph.index,
+            indices,
+            f"{plural(len(found), 'reduction')} ({nodes(indices)}) over {_LONG_SUM:,} elements and "
+            f"more; #{index} {graph.nodes[index].name} adds {extent:,}: a float16 sum overflows as "
+            f"soon as they are {_LARGEST / extent:.3g} on average",
+            "accumulate in float32; a MEAN's result is then safe, a SUM's must still fit",
+            {"operators": len(found), "longest": extent, "mean_limit": _LARGEST / extent},
+        )
+
+
+def _extent(node: Node) -> int | None:
+    """How many elements each output of a reduction is made of."""
+    source, result = node.inputs[0], node.outputs[0]
+    if source.is_dynamic or result.is_dynamic or not np.prod(result.shape, dtype=np.int64):
+        return None
+    if node.name == "CUMSUM":
+        axis = node.inputs[1].const
+        return None if axis is None or not source.shape else int(source.shape[int(axis.flat[0])])
+    whole = int(np.prod(source.shape, dtype=np.int64))
+    return whole // int(np.prod(result.shape, dtype=np.int64))
+
+
+def _is_float(spec: TensorSpec) -> bool:
+    return spec.dtype in (np.float32, np.float16)
+
+
+def float16_growth(graph: Graph) -> Iterator[Finding]:
+    """Operators whose results leave float16's range for ordinary arguments."""
+    indices = tuple(
+        node.index
+        for node in graph.nodes
+        if node.name in _GROWING and not node.is_constant and _is_float(node.outputs[0])
+    )
+    if indices:
+        names = ", ".join(sorted({graph.nodes[i].name for i in indices}))
+        yield Finding(
+            "float16_growth",
+            graph.index,
+            indices,
+            f"{names} ({nodes(indices)}): in float16, EXP overflows beyond 11.09, SQUARE beyond "
+            "255.9, and POW wherever its result passes 65504",
+            "compute them in float32, and bound their arguments before",
+            {"operators": len(indices)},
+        )
+
+
+# ---- tensor cores
+
+Channels = Callable[[Node], tuple[int, int]]
+
+
+def _convolution(node: Node) -> tuple[int, int]:
+    filters = node.inputs[1].shape  # [O, H, W, I]
+    return filters[3], filters[0]
+
+
+def _transpose_convolution(node: Node) -> tuple[int, int]:
+    filters = node.inputs[1].shape  # [O, H, W, I]
+    return filters[3], filters[0]
+
+
+def _fully_connected(node: Node) -> tuple[int, int]:
+    units, depth = node.inputs[1].shape
+    return depth, units
+
+
+def _batch_matmul(node: Node) -> tuple[int, int]:
+    options: Any = node.operator.options
+    return node.inputs[0].shape[-2 if options.adj_x else -1], node.outputs[0].shape[-1]
+
+
+_PRODUCTS: Mapping[str, Channels] = {
+    "CONV_2D": _convolution,
+    "TRANSPOSE_CONV": _transpose_convolution,
+    "FULLY_CONNECTED": _fully_connected,
+    "BATCH_MATMUL": _batch_matmul,
+}
+
+
+def tensor_core_channels(graph: Graph) -> Iterator[Finding]:
+    """Products whose channels are padded up to what a tensor core takes at once."""
+    waste: dict[int, float] = {}
+    for node in graph.nodes:
+        flops = graph.costs[node.index].flops
+        if node.name not in _PRODUCTS or not flops:
+            continue
+        try:
+            channels = _PRODUCTS[node.name](node)
+        except (IndexError, ValueError):
+            continue
+        step = 16 if node.inputs[0].dtype.itemsize == 1 else 8
+        padded = [-(-n // step) * step for n in channels]
+        extra = padded[0] * padded[1] / max(channels[0] * channels[1], 1) - 1
+        if extra:
+            waste[node.index] = flops * extra
+    total, all_flops = sum(waste.values()), sum(cost.flops or 0 for cost in graph.costs)
+    if total < _WORTH_SAYING * all_flops or not waste:
+        return
+    order = sorted(waste, key=lambda i: -waste[i])
+    worst = graph.nodes[order[0]]
+    n_in, n_out = _PRODUCTS[worst.name](worst)
+    share = waste[order[0]] / (graph.costs[order[0]].flops or 1)
+    yield Finding(
+        "tensor_core_channels",
+        graph.index,
+        tuple(order),
+        f"{plural(len(waste), 'product')} ({nodes(order)}) with channels that are no multiple of 8 "
+        f"(16 for 8-bit operands): tensor cores compute {operations(total)} of padding, "
+        f"{percent(100 * total / all_flops)} on top of the subgraph's {operations(all_flops)}; "
+        f"worst #{worst.index} {worst.name}, {n_in} in and {n_out} out: +{percent(100 * share)}",
+        "choose channel counts that are multiples of 8; a first layer of 3 channels is usual",
+        {"operators": len(waste), "padding_flops": total, "flops": all_flops},
+    )

@@ -1,0 +1,260 @@
+"""One .tflite file -> `ModelAnalysis`: everything that is known of it without running it."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.analysis import advice, sizes
+from jaxdelegate.analysis.cost_rules import Work
+from jaxdelegate.analysis.costs import Cost, operator_cost, spec_bytes
+from jaxdelegate.analysis.graph import Graph
+from jaxdelegate.analysis.records import (
+    ModelAnalysis,
+    OperatorAnalysis,
+    OtherMode,
+    PartitionAnalysis,
+    SignatureAnalysis,
+    SubgraphAnalysis,
+    TensorAnalysis,
+    plain,
+)
+from jaxdelegate.analysis.survey import Survey, is_quantized, survey
+from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.errors import OptionError
+from jaxdelegate.model import Model, Tensor, read_model
+from jaxdelegate.op_lowering.options import CustomOptions
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.reading.operator_tables import called_subgraphs
+from jaxdelegate.reading.source import ModelSource
+from jaxdelegate.simple_delegate import Node, SimpleDelegate
+from jaxdelegate.version import __version__
+
+_SHOWN = 5  # values of a constant
+_FOLDED = Cost(0, 0, 0, note="known before the first invoke")
+
+
+def analyze_model(
+    source: ModelSource | Model,
+    delegate: SimpleDelegate | DelegateOptions | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ModelAnalysis:
+    """Read a model, plan it without compiling anything, and count what it costs.
+
+    Args:
+        source: a path, the content of a file, or a model that was read already.
+        delegate: whom to ask about the operators: a delegate, or JaxDelegate's options.
+        **options: single options of JaxDelegate, which win over `delegate`.
+
+    Raises:
+        ModelError: the file cannot be opened, is no TFLite model, or is damaged.
+        OptionError: an unknown or impossible option.
+    """
+    if isinstance(delegate, SimpleDelegate):
+        if options:
+            raise OptionError(f"options beside a delegate: give them to it: {', '.join(options)}")
+        return analyze_with(source, delegate)
+    return analyze_with(source, JaxDelegate(delegate, **options))
+
+
+def analyze_with(source: ModelSource | Model, delegate: SimpleDelegate | None) -> ModelAnalysis:
+    """`analyze_model` with a delegate that is there already; None: nothing is delegated."""
+    model = source if isinstance(source, Model) else read_model(source)
+    surveys = survey(model, delegate)
+    others = _other_surveys(model, delegate)
+    costs = _Costs(surveys)
+    graphs = tuple(Graph(model, s, costs.of) for s in surveys)
+    callers = _callers(model)
+    subgraphs = tuple(
+        _subgraph(graph, tuple(callers.get(graph.index, ())), others) for graph in graphs
+    )
+    return ModelAnalysis(
+        source=model.source,
+        description=model.description,
+        version=__version__,
+        delegate="none" if delegate is None else delegate.name,
+        device="the CPU" if delegate is None else getattr(delegate, "device_name", delegate.name),
+        options=_options(delegate),
+        subgraphs=subgraphs,
+        signatures=tuple(
+            SignatureAnalysis(s.key, s.subgraph, dict(s.inputs), dict(s.outputs))
+            for s in model.signatures
+        ),
+        metadata={name: len(data) for name, data in model.metadata.items()},
+        sizes=sizes.measure(model),
+        findings=advice.findings(model, graphs, subgraphs),
+    )
+
+
+def _options(delegate: SimpleDelegate | None) -> Mapping[str, Any]:
+    options = getattr(delegate, "options", None)
+    if options is None or not dataclasses.is_dataclass(options):
+        return {}
+    return {f.name: plain(getattr(options, f.name)) for f in dataclasses.fields(options)}
+
+
+def _other_surveys(
+    model: Model, delegate: SimpleDelegate | None
+) -> tuple[str, Sequence[Survey]] | None:
+    """The plan with the other `quant_mode`, where there is something quantized."""
+    if not isinstance(delegate, JaxDelegate) or not is_quantized(model):
+        return None
+    mode = "integer" if delegate.options.quant_mode == "float_view" else "float_view"
+    return mode, survey(model, JaxDelegate(delegate.options, quant_mode=mode))
+
+
+def _callers(model: Model) -> dict[int, list[tuple[int, int]]]:
+    callers: dict[int, list[tuple[int, int]]] = {}
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators:
+            for _, callee in called_subgraphs(operator.options):
+                callers.setdefault(callee, []).append((subgraph.index, operator.index))
+    return callers
+
+
+class _Costs:
+    """Costs of operators, those of called subgraphs in reach; each subgraph is summed once."""
+
+    def __init__(self, surveys: Sequence[Survey]) -> None:
+        self._surveys = surveys
+        self._called = functools.cache(self._sum)
+
+    def of(self, node: Node) -> Cost:
+        """What one run of a node takes; nothing if its outputs are known beforehand."""
+        if node.is_constant:
+            return _FOLDED
+        operator = node.operator
+        return operator_cost(
+            operator.name, operator.options, node.inputs, node.outputs, self._called
+        )
+
+    def _sum(self, subgraph: int) -> Work | None:
+        costs = [self.of(node) for node in self._surveys[subgraph].nodes]
+        known = [cost for cost in costs if cost.flops is not None]
+        if costs and not known:
+            return None
+        note = "" if len(known) == len(costs) else "some operators of the subgraph are not counted"
+        return Work(
+            sum(cost.flops or 0 for cost in known),
+            sum(cost.transcendentals for cost in known),
+            note,
+        )
+
+
+def _subgraph(
+    graph: Graph,
+    callers: tuple[tuple[int, int], ...],
+    others: tuple[str, Sequence[Survey]] | None,
+) -> SubgraphAnalysis:
+    subgraph, plan = graph.survey.subgraph, graph.survey
+    other = others and others[1][subgraph.index].report
+    reasons = {row.index: row.reason for row in other.nodes} if other else {}
+    summary = f"{len(plan.nodes)} operations; where they run is known once they have shapes."
+    return SubgraphAnalysis(
+        subgraph.index,
+        subgraph.name,
+        subgraph.inputs,
+        subgraph.outputs,
+        tuple(_tensor(tensor, graph) for tensor in subgraph.tensors),
+        tuple(_operator(node, graph, reasons.get(node.index)) for node in plan.nodes),
+        tuple(_partition(graph, number) for number in range(len(plan.partitions))),
+        summary if plan.report is None else plan.report.summary(),
+        plan.problem,
+        callers,
+        OtherMode(others[0], len(other.delegated), other.n_partitions)
+        if others and other
+        else None,
+    )
+
+
+def _operator(node: Node, graph: Graph, other_reason: str | None) -> OperatorAnalysis:
+    operator = graph.survey.subgraph.operators[node.index]
+    return OperatorAnalysis(
+        operator.index,
+        operator.name,
+        operator.version,
+        operator.custom,
+        operator.inputs,
+        operator.outputs,
+        {
+            f.name: plain(getattr(operator.options, f.name))
+            for f in dataclasses.fields(operator.options)
+            if f.name != "data" or type(operator.options) is CustomOptions
+        },
+        tuple(called_subgraphs(operator.options)),
+        graph.costs[node.index],
+        node.is_constant,
+        graph.partition_of.get(node.index),
+        graph.reasons.get(node.index, graph.survey.problem),
+        other_reason,
+    )
+
+
+def _partition(graph: Graph, number: int) -> PartitionAnalysis:
+    params = graph.survey.partitions[number]
+    counts = [graph.costs[node.index].flops for node in params.nodes]
+    known = [count for count in counts if count is not None]
+    return PartitionAnalysis(
+        number,
+        tuple(node.index for node in params.nodes),
+        params.inputs,
+        params.outputs,
+        graph.bytes_of(params.inputs),
+        graph.bytes_of(params.outputs),
+        sum(known) if len(known) == len(counts) else None,
+    )
+
+
+def _tensor(tensor: Tensor, graph: Graph) -> TensorAnalysis:
+    spec = graph.survey.specs[tensor.index]
+    return TensorAnalysis(
+        tensor.index,
+        tensor.name,
+        tensor.type.name,
+        spec.shape,
+        tensor.shape,
+        tensor.shape_signature,
+        graph.kind(tensor),
+        spec.is_dynamic,
+        tensor.buffer,
+        0 if tensor.stored is None else int(tensor.stored.nbytes),
+        spec_bytes(spec),
+        _data(tensor, spec),
+        None if tensor.quantization is None else _quantization(tensor.quantization),
+    )
+
+
+def _data(tensor: Tensor, spec: TensorSpec) -> str | None:
+    """A constant's first values, as Analyzer prints them: [1, 2, 3, 4, 5, ...]."""
+    if tensor.stored is None or not tensor.stored.size:
+        return None
+    values = tensor.data if spec.sparsity is None else spec.const
+    if values is None or not values.size:
+        return None
+    first = [_value(v) for v in values.reshape(-1)[:_SHOWN]]
+    return f"[{', '.join(first + ['...'] * (math.prod(values.shape) > _SHOWN))}]"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bytes):
+        return repr(value)[1:]
+    return f"{float(value):.6g}" if np.asarray(value).dtype.kind in "fV" else str(value)
+
+
+def _quantization(q: Quantization) -> str | None:
+    if q.blockwise is not None:
+        return f"blockwise, scales T#{q.blockwise.scales}, {q.blockwise.block_size} per block"
+    if q.custom is not None:
+        return f"custom, {len(q.custom)} bytes"
+    if not q.scale.size:
+        return None
+    if q.is_per_channel:
+        low, high = float(q.scale.min()), float(q.scale.max())
+        return f"scale {low:.6g} to {high:.6g} along dimension {q.quantized_dimension}"
+    points = int(q.zero_point.reshape(-1)[0]) if q.zero_point.size else 0
+    return f"scale {float(q.scale.reshape(-1)[0]):.6g}, zero point {points}"

@@ -1,0 +1,160 @@
+"""What other tools measured, brought to the operators of an analysis.
+
+Two kinds of files are read: what the benchmark and the comparison of this package write, and a
+plain JSON object {tensor or operator: number}, its keys the names of tensors, or "#12" and "12" for
+an operator of the main subgraph.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxdelegate.analysis.records import ModelAnalysis, OperatorAnalysis, SubgraphAnalysis
+from jaxdelegate.errors import OptionError
+
+_US_PER_MS = 1000.0
+
+
+def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
+    """The analysis with `latency_ms` of its main subgraph's operators.
+
+    An operator that XLA fused with others gets its share of their time: as much as each of them.
+
+    Args:
+        analysis: of the model that was measured.
+        path: the benchmark's JSON with an operator profile, or a plain object of milliseconds.
+
+    Raises:
+        OSError: the file cannot be read.
+        OptionError: it is not such a file, or names an operator that the model does not have.
+    """
+    record = _read(path)
+    profile = record.get("operators")
+    if isinstance(profile, dict) and "nodes" in profile:
+        values = _shares(_profile_rows(profile, path), path)
+    else:
+        values = _plain_values(record, analysis.subgraphs[0], path)
+    return _with(analysis, path, values, lambda op, v: dataclasses.replace(op, latency_ms=v))
+
+
+def with_error(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
+    """The analysis with `error` of its main subgraph's operators.
+
+    Of a comparison layer by layer, an operator's error is what it adds itself where that was asked
+    for, else that of the whole run, relative to the tensor's largest value; the worst of its
+    outputs counts.
+
+    Args:
+        analysis: of the model that was compared.
+        path: inference_diff's JSON with layers, or a plain object of errors.
+
+    Raises:
+        OSError: the file cannot be read.
+        OptionError: it is not such a file, or names an operator that the model does not have.
+    """
+    record = _read(path)
+    layers = record.get("layers")
+    if isinstance(layers, dict) and "layers" in layers:
+        values: dict[int, float] = {}
+        for layer in _rows(layers["layers"], path):
+            error = _layer_error(layer)
+            if error is not None:
+                node = _node(layer.get("node"), path)
+                values[node] = max(error, values.get(node, 0.0))
+    else:
+        values = _plain_values(record, analysis.subgraphs[0], path)
+    return _with(analysis, path, values, lambda op, v: dataclasses.replace(op, error=v))
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        record = json.loads(Path(path).read_text("utf-8"))
+    except ValueError as error:
+        raise OptionError(f"{path}: want a JSON file, got: {error}") from error
+    if isinstance(record, list) and len(record) == 1:
+        record = record[0]
+    if not isinstance(record, dict):
+        raise OptionError(f"{path}: want a JSON object, got {type(record).__name__}")
+    if any(name in record and record[name] is None for name in ("operators", "layers")):
+        raise OptionError(f"{path}: was written without the values of single operators")
+    return record
+
+
+def _rows(rows: object, path: str | Path) -> list[Mapping[str, Any]]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise OptionError(f"{path}: want a list of objects, got {type(rows).__name__}")
+    return rows
+
+
+def _profile_rows(profile: Mapping[str, Any], path: str | Path) -> list[Mapping[str, Any]]:
+    """Operators inside of partitions by their own time; on the host, rows of one operator each."""
+    inside = _rows(profile.get("inside_partitions") or [], path)
+    known = {node for row in inside for node in row.get("nodes", ())}
+    rows = _rows(profile["nodes"] or [], path)
+    return [*(row for row in rows if not known & set(row.get("nodes", ()))), *inside]
+
+
+def _shares(rows: list[Mapping[str, Any]], path: str | Path) -> dict[int, float]:
+    values: dict[int, float] = {}
+    for row in rows:
+        nodes, times = row.get("nodes") or [], row.get("us")
+        average = times.get("avg") if isinstance(times, dict) else None
+        if not isinstance(average, int | float):
+            raise OptionError(f"{path}: operators: want us.avg in every row, got {times!r}")
+        for node in nodes:
+            share = average / len(nodes) / _US_PER_MS
+            values[_node(node, path)] = values.get(_node(node, path), 0.0) + share
+    return values
+
+
+def _node(node: object, path: str | Path) -> int:
+    if not isinstance(node, int) or isinstance(node, bool):
+        raise OptionError(f"{path}: want an operator's index, got {node!r}")
+    return node
+
+
+def _layer_error(layer: Mapping[str, Any]) -> float | None:
+    own = layer.get("local") or layer.get("tensor") or {}
+    for name in ("relative_to_largest", "max_abs"):
+        if isinstance(own.get(name), int | float):
+            return float(own[name])
+    return None
+
+
+def _plain_values(
+    record: Mapping[str, Any], subgraph: SubgraphAnalysis, path: str | Path
+) -> dict[int, float]:
+    producer = {t: op.index for op in subgraph.operators for t in op.outputs}
+    by_name = {t.name: producer[t.index] for t in subgraph.tensors if t.index in producer}
+    values: dict[int, float] = {}
+    for key, value in record.items():
+        digits = key.removeprefix("#")
+        node = by_name.get(key, int(digits) if digits.isascii() and digits.isdigit() else None)
+        if node is None:
+            raise OptionError(f"{path}: {key!r} is no operator and no computed tensor of the model")
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise OptionError(f"{path}: {key!r}: want a number, got {value!r}")
+        values[node] = max(float(value), values.get(node, -math.inf))
+    return values
+
+
+def _with(
+    analysis: ModelAnalysis,
+    path: str | Path,
+    values: Mapping[int, float],
+    change: Callable[[OperatorAnalysis, float | None], OperatorAnalysis],
+) -> ModelAnalysis:
+    main = analysis.subgraphs[0]
+    _check(values, len(main.operators), path)
+    operators = tuple(change(op, values.get(op.index)) for op in main.operators)
+    main = dataclasses.replace(main, operators=operators)
+    return dataclasses.replace(analysis, subgraphs=(main, *analysis.subgraphs[1:]))
+
+
+def _check(indices: Iterable[int], count: int, path: str | Path) -> None:
+    beyond = [i for i in indices if not 0 <= i < count]
+    if beyond:
+        raise OptionError(f"{path}: the model has {count} operators, got operator {beyond[0]}")

@@ -1,0 +1,102 @@
+"""Node data for Model Explorer: where operators run, what they cost, and what was measured.
+
+One file per quantity, in the format of ai-edge-model-explorer's node_data_builder.py: graphs by
+their id, nodes by theirs. Its TFLite adapter gives an operator its index as id, and a subgraph its
+name; the first signature's key, "main" or "subgraph_<index>" stand for a missing one.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxdelegate.analysis.records import ModelAnalysis, OperatorAnalysis, SubgraphAnalysis
+
+NodeData = dict[str, dict[str, Any]]
+_Value = Callable[[OperatorAnalysis], float | str | None]
+
+_CPU_COLOR = "#e9a23b"
+_PARTITION_COLORS = ("#3f7fd6", "#2f9e72", "#8a63c9", "#c2558f", "#2a93a5", "#7c8b2f")
+_GRADIENT = [
+    {"stop": 0, "bgColor": "#fff7de"},
+    {"stop": 0.5, "bgColor": "#f3874f"},
+    {"stop": 1, "bgColor": "#6e1868", "textColor": "#ffffff"},
+]
+
+# File -> title, and the value of an operator; one without a value is left out.
+_QUANTITIES: dict[str, tuple[str, _Value]] = {
+    "flops": ("FLOP", lambda op: op.cost.flops),
+    "bytes": ("bytes touched", lambda op: op.cost.bytes),
+    "latency": ("latency in ms", lambda op: op.latency_ms),
+    "error": ("error", lambda op: op.error),
+}
+
+
+def node_data(analysis: ModelAnalysis) -> dict[str, NodeData]:
+    """Node data by quantity: "partition", "flops", "bytes", and "latency", "error" if measured."""
+    found = {"partition": _by_graph(analysis, _partitions)}
+    for name, (title, value) in _QUANTITIES.items():
+        graphs = _by_graph(analysis, lambda s, title=title, value=value: _graph(s, title, value))  # type: ignore[misc]
+        if any(graph["results"] for graph in graphs.values()):
+            found[name] = graphs
+    return found
+
+
+def write(analysis: ModelAnalysis, folder: str | Path) -> tuple[Path, ...]:
+    """Write one JSON file per quantity, `<model>.<quantity>.json`; makes the folder.
+
+    Raises:
+        OSError: the folder or a file cannot be written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = Path(analysis.source).stem.strip("<>") or "model"
+    paths = []
+    for name, graphs in node_data(analysis).items():
+        paths.append(folder / f"{stem}.{name}.json")
+        paths[-1].write_text(json.dumps(graphs, indent=1, allow_nan=False) + "\n", "utf-8")
+    return tuple(paths)
+
+
+def graph_id(analysis: ModelAnalysis, subgraph: SubgraphAnalysis) -> str:
+    """What the TFLite adapter of Model Explorer calls a subgraph."""
+    if subgraph.name:
+        return subgraph.name
+    keys = [s.key for s in analysis.signatures if s.subgraph == subgraph.index and s.key]
+    return keys[0] if keys else "main" if subgraph.index == 0 else f"subgraph_{subgraph.index}"
+
+
+def _by_graph(
+    analysis: ModelAnalysis, make: Callable[[SubgraphAnalysis], dict[str, Any]]
+) -> NodeData:
+    graphs: NodeData = {}
+    for subgraph in analysis.subgraphs:  # of several with one name, the first is shown
+        graphs.setdefault(graph_id(analysis, subgraph), make(subgraph))
+    return graphs
+
+
+def _graph(subgraph: SubgraphAnalysis, title: str, value: _Value) -> dict[str, Any]:
+    values = ((op.index, value(op)) for op in subgraph.operators)
+    results = {str(i): {"value": v} for i, v in values if v is not None and _is_finite(v)}
+    return {"results": results, "name": title, "gradient": _GRADIENT}
+
+
+def _is_finite(value: float | str) -> bool:
+    return isinstance(value, str) or abs(value) < float("inf")
+
+
+def _partitions(subgraph: SubgraphAnalysis) -> dict[str, Any]:
+    return {
+        "results": dict(map(_place, subgraph.operators)),
+        "name": "runs on",
+        "showExpandedSummaryOnGroupNode": True,
+        "showLabelCountColumnsInChildrenStatsTable": True,
+    }
+
+
+def _place(op: OperatorAnalysis) -> tuple[str, dict[str, str]]:
+    if op.partition is None:
+        return str(op.index), {"value": "CPU", "bgColor": _CPU_COLOR}
+    color = _PARTITION_COLORS[op.partition % len(_PARTITION_COLORS)]
+    place = {"value": f"partition {op.partition}", "bgColor": color, "textColor": "#ffffff"}
+    return str(op.index), place

@@ -1,0 +1,61 @@
+"""Where the bytes of a file are, as the official schema's accessors see its buffers."""
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from jaxdelegate.analysis.records import Sizes
+from jaxdelegate.model import Model
+
+
+def measure(model: Model) -> Sizes:
+    """Sizes of a model that was read, and so is known to be sound."""
+    stored = list(_buffers(model))
+    used = _used_buffers(model)
+    external = [
+        t.stored.nbytes
+        for s in model.subgraphs
+        for t in s.tensors
+        if t.stored is not None and t.buffer == 0
+    ]
+    return Sizes(
+        file=model.nbytes,
+        buffers=sum(data.size for _, data in stored),
+        zero_buffers=sum(data.size for _, data in stored if data.size and not data.any()),
+        unused_buffers=sum(data.size for index, data in stored if index not in used),
+        metadata=sum(len(data) for data in model.metadata.values()),
+        external=sum(external),
+        subgraphs=tuple(
+            sum({t.buffer: t.stored.nbytes for t in s.tensors if t.stored is not None}.values())
+            for s in model.subgraphs
+        ),
+    )
+
+
+def _used_buffers(model: Model) -> frozenset[int]:
+    table = schema.Model.GetRootAs(model.content)
+    used = {t.buffer for subgraph in model.subgraphs for t in subgraph.tensors}
+    used |= {table.Metadata(i).Buffer() for i in range(table.MetadataLength())}
+    used |= {table.MetadataBuffer(i) for i in range(table.MetadataBufferLength())}
+    return frozenset(used)
+
+
+def _buffers(model: Model) -> Iterator[tuple[int, np.ndarray]]:
+    """The bytes of every buffer, uint8 [n], by its index; those outside the flatbuffer too."""
+    table = schema.Model.GetRootAs(model.content)
+    content = np.frombuffer(model.content, np.uint8)
+    for index in range(table.BuffersLength()):
+        try:
+            yield index, _data(table.Buffers(index), content)
+        except (struct.error, ValueError, TypeError):  # one that nothing refers to may be damaged
+            continue
+
+
+def _data(buffer: Any, content: np.ndarray) -> np.ndarray:
+    data = buffer.DataAsNumpy()
+    if isinstance(data, np.ndarray):
+        return data
+    return content[buffer.Offset() : buffer.Offset() + buffer.Size()]

@@ -1,0 +1,178 @@
+"""Who takes what: a model's subgraphs planned by a delegate, without compiling anything."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.host import Host, ModelStore
+from jaxdelegate.model import Model, Operator, Subgraph
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.passes import declared_specs, gather
+from jaxdelegate.reading.operator_tables import called_subgraphs
+from jaxdelegate.report.delegation import DelegationReport
+from jaxdelegate.simple_delegate import (
+    DelegateContext,
+    DelegateParams,
+    Node,
+    SimpleDelegate,
+    SimpleDelegateKernel,
+)
+
+# Operators that pass their arguments on; those that pass scalars (reductions) are left out.
+_PASSING = frozenset(
+    ("CALL", "CALL_ONCE", "IF", "STABLEHLO_CASE", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE", "WHILE")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """One subgraph as a delegate plans it.
+
+    Attributes:
+        subgraph: as the file has it.
+        nodes: its operators with propagated specs; with declared ones where planning failed.
+        specs: of its tensors, likewise.
+        report: what became of every operator; None where planning failed.
+        partitions: what enters and leaves each partition, in the report's numbering.
+        problem: why the subgraph cannot be planned with the shapes that it declares.
+    """
+
+    subgraph: Subgraph
+    nodes: tuple[Node, ...]
+    specs: Mapping[int, TensorSpec]
+    report: DelegationReport | None
+    partitions: tuple[DelegateParams, ...]
+    problem: str | None = None
+
+
+def survey(model: Model, delegate: SimpleDelegate | None) -> tuple[Survey, ...]:
+    """Plan every subgraph of a model, called ones with the shapes that their caller passes.
+
+    Args:
+        model: as read.
+        delegate: asked about every operator, and told nothing of what comes of it; None: nobody is.
+    """
+    planner = _Planner(delegate)
+    found: dict[int, Survey] = {}
+    arguments: dict[int, Specs] = {}
+    for index in _callers_first(model):
+        found[index] = _surveyed(model, index, planner, arguments.get(index))
+        for node in found[index].nodes:
+            for callee, given in _passed(model, node):
+                arguments.setdefault(callee, given)
+    return tuple(found[i] for i in range(len(model.subgraphs)))
+
+
+class _Planner(SimpleDelegate):
+    """Another delegate as far as planning goes: its kernels only note what they would run."""
+
+    def __init__(self, delegate: SimpleDelegate | None) -> None:
+        super().__init__()
+        self._delegate = delegate
+        self.name = "no" if delegate is None else delegate.name
+        self.device_name = getattr(delegate, "device_name", self.name)
+        if delegate is not None:
+            self.options = delegate.options
+        self.nodes: tuple[Node, ...] = ()
+        self.partitions: list[DelegateParams] = []
+
+    def initialize(self, context: DelegateContext) -> None:
+        """Begin a subgraph."""
+        self.nodes, self.partitions = tuple(context.nodes()), []
+        if self._delegate is not None:
+            self._delegate.initialize(context)
+
+    def is_node_supported(self, node: Node) -> bool:
+        """Whether the delegate would take the node."""
+        return self.why_not(node) is None
+
+    def why_not(self, node: Node) -> str | None:
+        """The delegate's answer."""
+        return "no delegate is asked" if self._delegate is None else self._delegate.why_not(node)
+
+    def create_kernel(self) -> SimpleDelegateKernel:
+        """Notes its partition."""
+        return _Noted(self.partitions)
+
+
+class _Noted(SimpleDelegateKernel):
+    def __init__(self, partitions: list[DelegateParams]) -> None:
+        self._partitions = partitions
+
+    def init(self, context: DelegateContext, params: DelegateParams) -> None:  # noqa: ARG002
+        self._partitions.append(params)
+
+    def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
+        raise NotImplementedError("a plan is not run")
+
+    def eval(self, context: DelegateContext, node: DelegateParams) -> None:
+        raise NotImplementedError("a plan is not run")
+
+
+def _callers_first(model: Model) -> Iterator[int]:
+    """Every subgraph, behind those that call it as far as possible; the main one first."""
+    seen: set[int] = set()
+    waiting = list(range(len(model.subgraphs)))
+    while waiting:
+        index = waiting.pop(0)
+        if index in seen:
+            continue
+        seen.add(index)
+        yield index
+        operators = model.subgraphs[index].operators
+        waiting[:0] = [i for op in operators for _, i in called_subgraphs(op.options)]
+
+
+def _passed(model: Model, node: Node) -> Iterator[tuple[int, Specs]]:
+    """What an operator passes to the subgraphs that it calls: its last inputs."""
+    if node.name not in _PASSING:
+        return
+    for _, callee in called_subgraphs(node.operator.options):
+        wanted = len(model.subgraphs[callee].inputs)
+        if wanted <= len(node.inputs):
+            yield callee, node.inputs[len(node.inputs) - wanted :]
+
+
+def _surveyed(model: Model, index: int, planner: _Planner, given: Specs | None) -> Survey:
+    subgraph = model.subgraphs[index]
+    planner.nodes, planner.partitions = (), []
+    host = Host(subgraph, (planner,), model=ModelStore(model.subgraphs))
+    for tensor, spec in zip(subgraph.inputs, given or (), strict=False):
+        if spec is not None and not spec.is_dynamic:
+            host.resize(tensor, spec.shape)
+    try:
+        if not planner.nodes or given:
+            host.plan()
+    except InterpreterError as error:
+        return _as_declared(model, subgraph, str(error))
+    specs = {i: host.spec(i) for i in range(len(subgraph.tensors))}
+    report = planner.report(index)
+    return Survey(subgraph, planner.nodes, specs, report, tuple(planner.partitions))
+
+
+def _as_declared(model: Model, subgraph: Subgraph, problem: str) -> Survey:
+    specs = dict(enumerate(declared_specs(subgraph)))
+    nodes = tuple(_declared_node(model, op, specs) for op in subgraph.operators)
+    return Survey(subgraph, nodes, specs, None, (), problem)
+
+
+def _declared_node(model: Model, operator: Operator, specs: Mapping[int, TensorSpec]) -> Node:
+    return Node(
+        operator,
+        gather(specs, operator.inputs),
+        gather(specs, operator.outputs),
+        subgraphs=model.subgraphs,
+    )
+
+
+def is_quantized(model: Model) -> bool:
+    """Whether any tensor that operators compute with stands for reals by a scale."""
+    return any(
+        tensor.quantization is not None
+        and tensor.quantization.scale.size > 0
+        and np.dtype(tensor.dtype).kind in "iuV"
+        for subgraph in model.subgraphs
+        for tensor in subgraph.tensors
+    )

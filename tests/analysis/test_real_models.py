@@ -1,0 +1,53 @@
+"""The analysis of real models, where they lie beside the checkout."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.analysis.analyzer import analyze_model
+from jaxdelegate.analysis.layout import layout
+from jaxdelegate.analysis.page import html_page
+
+MODELS = Path(__file__).parents[2].parent / "shared" / "models"
+MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not MANIFEST, reason="the real models are not here"),
+]
+
+# Files that stock LiteRT refuses too: `read_model` says why.
+REFUSED = {
+    "litert/blockwise_quantized.tflite",
+    "litert/lstm_calibrated2.bin",
+    "litert/lstm_quantized2.bin",
+}
+
+
+def test_every_real_model_is_analyzed() -> None:
+    refused = set()
+    for entry in MANIFEST:
+        path = MODELS / entry["file"]
+        try:
+            analysis = analyze_model(path)
+        except jd.ModelError:
+            refused.add(entry["file"])
+            continue
+        record = json.loads(analysis.to_json())
+        for subgraph, described in zip(analysis.subgraphs, record["subgraphs"], strict=True):
+            assert len(described["operators"]) == len(subgraph.operators)
+            assert all(op.delegated or op.reason for op in subgraph.operators)
+            assert len(layout(subgraph).boxes) == len(subgraph.operators) + 2
+        assert str(analysis).startswith(f"=== {path} ===")
+        assert "</html>" in html_page(analysis)
+    assert refused == REFUSED
+
+
+def test_deeplab() -> None:
+    analysis = analyze_model(MODELS / "networks" / "image_segmenter__deeplabv3.tflite")
+    (main,) = analysis.subgraphs
+    assert main.summary == "All 70 operations will run on XLA:CPU, in 1 partition."
+    (partition,) = main.partitions
+    assert partition.bytes_in == 257 * 257 * 3 * 4
+    assert partition.bytes_out == 257 * 257 * 21 * 4

@@ -1,0 +1,124 @@
+"""`jaxdelegate analyze`, as it is called."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxdelegate.testing.builder import ModelBuilder
+from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.tools.main import main
+
+
+@pytest.fixture
+def mobilenet(tmp_path: Path) -> Path:
+    path = tmp_path / "mobilenet.tflite"
+    path.write_bytes(mobilenet_v1(size=32, width=0.25))
+    return path
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Path:
+    builder = ModelBuilder()
+    x, y, z = builder.input((4,), name="x"), builder.tensor((4,)), builder.tensor((4,))
+    builder.operator("Mystery", [x], [y])
+    builder.operator("RELU", [y], [z])
+    builder.outputs(z)
+    path = tmp_path / "split.tflite"
+    path.write_bytes(builder.build())
+    return path
+
+
+def test_mobilenet(mobilenet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", f"--graph={mobilenet}"]) == 0
+    printed, errors = capsys.readouterr()
+    assert printed.startswith(f"=== {mobilenet} ===\n")
+    assert "  Op#30 SOFTMAX(T#86) -> [T#88]\n" in printed
+    assert "All 31 operations will run on XLA:CPU, in 1 partition." in printed
+    assert "[tensor_core_channels] 2 products (#0, #28)" in printed
+    assert "Traceback" not in errors
+
+
+def test_files_are_written(mobilenet: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    profile = tmp_path / "latency.json"
+    profile.write_text('{"#0": 0.5}')
+    arguments = [f"--json={out}.json", f"--html={out}.html", f"--model_explorer_dir={out}"]
+    assert main(["analyze", f"--graph={mobilenet}", f"--op_profile={profile}", *arguments]) == 0
+    record = json.loads(Path(f"{out}.json").read_text())
+    assert record["subgraphs"][0]["operators"][0]["latency_ms"] == 0.5
+    assert Path(f"{out}.html").read_text().endswith("</html>\n")
+    assert sorted(p.name for p in out.iterdir()) == [
+        f"mobilenet.{name}.json" for name in ("bytes", "flops", "latency", "partition")
+    ]
+
+
+def test_what_stays_behind(split: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", f"--graph={split}", "--gpu_compatibility"]) == 0
+    printed = capsys.readouterr().out
+    assert "has GPU delegate compatibility issues at nodes 0 " in printed
+    assert "custom operator without a rule" in printed
+
+
+def test_full_delegation_as_an_exit_code(
+    split: Path, mobilenet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", f"--graph={split}", "--require_full_delegation"]) == 1
+    assert "custom operator without a rule" in capsys.readouterr().out
+    assert main(["analyze", f"--graph={mobilenet}", "--require_full_delegation"]) == 0
+
+
+def test_without_the_delegate(split: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", f"--graph={split}", "--use_jax=false"]) == 0
+    assert "no delegate is asked" in capsys.readouterr().out
+
+
+Make = Callable[[Path], list[str]]
+
+
+def damaged(folder: Path) -> list[str]:
+    content = bytearray(mobilenet_v1(size=32, width=0.25))
+    content[8:40] = b"\xff" * 32
+    (folder / "damaged.tflite").write_bytes(content)
+    return [f"--graph={folder / 'damaged.tflite'}"]
+
+
+def text_file(folder: Path) -> list[str]:
+    (folder / "notes.txt").write_text("these are notes, no model")
+    return [f"--graph={folder / 'notes.txt'}"]
+
+
+def no_folder(folder: Path) -> list[str]:
+    (folder / "m.tflite").write_bytes(mobilenet_v1(size=32, width=0.25))
+    return [f"--graph={folder / 'm.tflite'}", f"--json={folder}/nowhere/a.json"]
+
+
+def bad_profile(folder: Path) -> list[str]:
+    (folder / "m.tflite").write_bytes(mobilenet_v1(size=32, width=0.25))
+    return [f"--graph={folder / 'm.tflite'}", f"--op_profile={folder / 'm.tflite'}"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: [], "--graph: want a .tflite file, got nothing"),
+        (lambda f: [f"--graph={f}/none.tflite"], "none.tflite"),
+        (lambda f: [f"--graph={f}"], "not a regular file"),
+        (damaged, "damaged.tflite: "),
+        (text_file, "bytes 4 to 8 of a TFLite model are b'TFL3', got b'e ar'"),
+        (no_folder, "nowhere/a.json"),
+        (bad_profile, "want a JSON file"),
+        (lambda f: [f"--graph={f}", "--htlm=a"], "Unknown command line flag 'htlm'"),
+        (lambda f: [f"--graph={f}", "--jax_platform=npu"], "npu"),
+    ],
+    ids=["no graph", "no file", "folder", "damaged", "text", "no folder", "profile", "flag", "npu"],
+)
+def test_mistakes_are_one_line(
+    make: Make, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", *make(tmp_path)]) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "Traceback" not in printed
+    assert len(printed.strip().splitlines()) == 1
