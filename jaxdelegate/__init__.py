@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from jaxdelegate import litert, reference, testing
     from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate import JaxDelegate
+    from jaxdelegate.digests import fingerprint
     from jaxdelegate.function import CallableModel as Model
     from jaxdelegate.function import load
     from jaxdelegate.interpreter import Interpreter, OpResolverType
     from jaxdelegate.litert import load_delegate
     from jaxdelegate.options import DelegateOptions
+    from jaxdelegate.precision_check import check_precision
+    from jaxdelegate.providers import register_delegate_provider
     from jaxdelegate.report.delegation import DelegationReport
+    from jaxdelegate.report.precision import PrecisionReport
     from jaxdelegate.simple_delegate import SimpleDelegate, SimpleDelegateKernel
 
 __all__ = [
@@ -45,14 +49,18 @@ __all__ = [
     "ModelError",
     "OpResolverType",
     "OptionError",
+    "PrecisionReport",
     "SimpleDelegate",
     "SimpleDelegateKernel",
     "TensorError",
     "__version__",
+    "check_precision",
+    "fingerprint",
     "litert",
     "load",
     "load_delegate",
     "reference",
+    "register_delegate_provider",
     "register_operator",
     "testing",
 ]
@@ -67,7 +75,11 @@ _LAZY = {
     "OpResolverType": ("jaxdelegate.interpreter", "OpResolverType"),
     "SimpleDelegate": ("jaxdelegate.simple_delegate", "SimpleDelegate"),
     "SimpleDelegateKernel": ("jaxdelegate.simple_delegate", "SimpleDelegateKernel"),
+    "fingerprint": ("jaxdelegate.digests", "fingerprint"),
+    "PrecisionReport": ("jaxdelegate.report.precision", "PrecisionReport"),
+    "check_precision": ("jaxdelegate.precision_check", "check_precision"),
     "load": ("jaxdelegate.function", "load"),
+    "register_delegate_provider": ("jaxdelegate.providers", "register_delegate_provider"),
     "register_operator": ("jaxdelegate.custom", "register_operator"),
     "load_delegate": ("jaxdelegate.litert", "load_delegate"),
 }

@@ -1,5 +1,6 @@
 """The compiled libraries, and `load_delegate` as stock interpreters have it."""
 
+import ctypes
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,12 +49,21 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Any
 
     Raises:
         ValueError: the delegate refuses its options, or cannot be loaded.
-        OSError: there is no such library.
+        OSError: there is no such library, or it does not load.
     """
     module, colon, name = library.partition(":")
     if colon and name.isidentifier() and module.replace(".", "").isidentifier():
         return load(library, options)
     if "/" in library and not Path(library).exists():  # else a name for the loader to look for
         raise FileNotFoundError(f"{library}: no such library")
+    _check_interface(library)
     stock = importlib.import_module("ai_edge_litert.interpreter")
     return stock.load_delegate(library, dict(options or {}))
+
+
+def _check_interface(library: str) -> None:
+    # The stock class prints a traceback from its finalizer where it gets no further than this.
+    loaded = ctypes.PyDLL(library)
+    for symbol in ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate"):
+        if not hasattr(loaded, symbol):
+            raise ValueError(f"{library}: not an external delegate: it does not export {symbol}")

@@ -2,43 +2,88 @@
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
-from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.errors import JaxDelegateError, OptionError
 
 # Tool -> what it does. Each is a module of this package with `define` and `run`.
 TOOLS = {
+    "benchmark_model": "latency, memory, energy and operator times of a model",
+    "benchmark_performance_options": "platforms, dtypes and threads for a model, ranked",
     "demo": "run MobileNet v1 on XLA and on the numpy reference, and compare",
+    "analyze": "say what a model holds and costs, what is delegated and why not; give advice",
+    "inference_diff": "compare a delegate's outputs and latency with a reference, by layer too",
+    "check_precision": "say which operators float16 or bfloat16 would make wrong",
+    "bisect": "find the operators that make an output wrong when they are delegated",
+    "plot": "draw the tools' JSON results: latency, batches, roofline, errors by layer",
+    "compile": "compile a model's programs ahead of time into --delegate_serialize_dir",
+    "cache": "list, verify or prune what lies in --delegate_serialize_dir",
+    "imagenet_eval": "measure an image classifier's top-k accuracy on a validation set",
+    "coco_eval": "measure an object detector's average precision on annotated images",
 }
+_HELP = frozenset(("-h", "-help", "--help", "--help=true"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxdelegate <tool> --flags`; returns the exit code, 1 for what the user can mend."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    if not argv or argv[0] in (*_HELP, "help"):
         print(_usage())
         return 0 if argv else 1
     if argv[0] not in TOOLS:
         close = difflib.get_close_matches(argv[0], TOOLS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; tools: {', '.join(TOOLS)}"
         return _fail(f"unknown tool {argv[0]!r}{hint}")
-    tool = importlib.import_module(f"jaxdelegate.tools.{argv[0]}")
-    values = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "Show the tool's flags.", flag_values=values)
-    tool.define(values)
     try:
-        rest = values([f"jaxdelegate {argv[0]}", *argv[1:]])[1:]
-        if rest:
-            return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
-        if values.help:
-            print(f"jaxdelegate {argv[0]}: {TOOLS[argv[0]]}\n{values.get_help()}")
-            return 0
-        return int(tool.run(values))
+        return _run(argv[0], argv[1:])
+    except BrokenPipeError:  # whoever read our lines has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (flags.Error, JaxDelegateError, OSError) as error:
         return _fail(str(error))
+    except KeyboardInterrupt:
+        return 130  # as shells report SIGINT
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    tool = importlib.import_module(f"jaxdelegate.tools.{name}")
+    values = flags.FlagValues()
+    flags.DEFINE_bool("help", False, "Show the tool's flags.", short_name="h", flag_values=values)
+    tool.define(values)
+    if not _HELP.isdisjoint(arguments):  # before a flag that the tool requires is missed
+        print(f"jaxdelegate {name}: {TOOLS[name]}\n{values.get_help()}")
+        return 0
+    try:
+        rest = values([f"jaxdelegate {name}", *arguments])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise OptionError(_with_suggestion(error, list(values))) from error
+    except ValueError as error:  # --noflag=value: not one of absl's own errors
+        raise OptionError(str(error)) from error
+    if hasattr(tool, "ACTIONS"):  # such a tool is told by one word what to do
+        return int(tool.run(values, _action(name, tool.ACTIONS, rest)))
+    if rest:
+        return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
+    return int(tool.run(values))
+
+
+def _action(name: str, actions: Sequence[str], given: Sequence[str]) -> str:
+    if len(given) != 1 or given[0] not in actions:
+        got = " ".join(given) or "none"
+        raise OptionError(f"{name}: want one of {', '.join(actions)}, got {got}")
+    return given[0]
+
+
+def _with_suggestion(error: Any, known: Sequence[str]) -> str:
+    """The message; absl compares beginnings only and so misses a letter left out early."""
+    close = difflib.get_close_matches(error.flagname, known, n=3)
+    if "Did you mean" in str(error) or not close:
+        return str(error)
+    return f"{error}. Did you mean: {', '.join(close)} ?"
 
 
 def _fail(message: str) -> int:

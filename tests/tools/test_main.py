@@ -20,8 +20,9 @@ def test_without_a_tool_the_usage_is_an_error(capsys: pytest.CaptureFixture[str]
     ("arguments", "message"),
     [
         (["demmo"], "unknown tool 'demmo'; did you mean 'demo'?"),
-        (["xyz"], "unknown tool 'xyz'; tools: demo"),
-        (["demo", "--sise=32"], "Unknown command line flag 'sise'"),
+        (["xyz"], f"unknown tool 'xyz'; tools: {', '.join(TOOLS)}"),
+        (["demo", "--sise=32"], "Unknown command line flag 'sise'. Did you mean: size ?"),
+        (["demo", "--nohelp=32"], "--nohelp=32 does not take an argument"),
         (["demo", "--size=1"], "size"),
         (["demo", "model.tflite"], "unexpected argument 'model.tflite'; flags begin with --"),
     ],

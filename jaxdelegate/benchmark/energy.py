@@ -1,0 +1,82 @@
+"""Energy of an NVIDIA GPU, by its own counter (NVML)."""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from jaxdelegate.errors import OptionError
+
+
+@dataclasses.dataclass
+class EnergyMeter:
+    """Joules since the meter was opened; the counter moves every 20 to 100 ms."""
+
+    device: str
+    _library: Any
+    _handle: Any
+    _start: int = 0
+
+    def start(self) -> None:
+        """Count from here."""
+        self._start = self._millijoules()
+
+    def joules(self) -> float:
+        """What the whole GPU has used since `start`, whoever used it."""
+        return (self._millijoules() - self._start) / 1e3
+
+    def _millijoules(self) -> int:
+        return int(self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+
+
+@contextlib.contextmanager
+def energy_meter(device: Any, *, asked: bool | None = None) -> Iterator[EnergyMeter | None]:
+    """A meter for a jax.Device; None where it is no NVIDIA GPU that counts its energy.
+
+    Args:
+        device: may be None.
+        asked: True insists on the library, False wants no meter, None takes what is there.
+
+    Raises:
+        OptionError: nvidia-ml-py is not installed, though energy was asked for.
+    """
+    if device is None or device.platform not in ("gpu", "cuda") or asked is False:
+        yield None
+        return
+    try:
+        library = importlib.import_module("pynvml")
+    except ImportError as error:
+        if asked is None:
+            yield None
+            return
+        raise OptionError("energy needs nvidia-ml-py: pip install 'jaxdelegate[nvml]'") from error
+    try:
+        library.nvmlInit()
+    except library.NVMLError:
+        yield None
+        return
+    try:
+        yield _opened(library, device.local_hardware_id)
+    finally:
+        library.nvmlShutdown()
+
+
+def _opened(library: Any, ordinal: int) -> EnergyMeter | None:
+    try:
+        handle = _handle(library, ordinal)
+        meter = EnergyMeter(str(library.nvmlDeviceGetName(handle)), library, handle)
+        meter.start()
+    except library.NVMLError:  # a GPU before Volta, or one that may not be asked
+        return None
+    return meter
+
+
+def _handle(library: Any, ordinal: int) -> Any:
+    """The GPU that CUDA calls `ordinal`: the environment may hide or reorder GPUs."""
+    visible = [v.strip() for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    name = visible[ordinal] if ordinal < len(visible) and visible[ordinal] else str(ordinal)
+    if name.isdigit():
+        return library.nvmlDeviceGetHandleByIndex(int(name))
+    return library.nvmlDeviceGetHandleByUUID(name)

@@ -1,0 +1,182 @@
+"""Which TFLite operators an XLA instruction came from, by the compiled program's text.
+
+Lowering wraps each operator in a named scope, NAME.index. XLA keeps the scopes in the metadata of
+instructions; a fusion belongs to all operators whose instructions it swallowed.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+_INSTRUCTION = re.compile(
+    r"^\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\(.*?\)|\S+) "
+    r"(?P<opcode>[\w\-]+)\((?P<rest>.*)$"
+)
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{\s*$")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_CALLED = re.compile(
+    r"(?:calls|to_apply|body|condition|branch_computations|called_computations"
+    r"|true_computation|false_computation)=(\{[^}]*\}|%?[\w.\-]+)"
+)
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,<=]*)\]")
+_BITS = re.compile(r"\d+")
+_CONTROL = frozenset(("while", "conditional", "call", "async-start", "async-done"))
+# Say nothing about who computes: what is fused beside them does.
+_SILENT = frozenset(("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "iota"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One instruction of a compiled program.
+
+    Attributes:
+        name: unique in the program.
+        opcode: HLO's.
+        scopes: of the operators that it computes for, in the order of the program.
+        bytes: of its results.
+        touched: of its results and operands.
+        called: instructions of the computations that it calls, all levels.
+    """
+
+    name: str
+    opcode: str
+    scopes: tuple[str, ...]
+    bytes: int
+    touched: int
+    called: frozenset[str] = frozenset()
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it only runs other instructions."""
+        return self.opcode in _CONTROL
+
+
+@dataclasses.dataclass
+class _Parsed:
+    name: str
+    opcode: str
+    shape: str
+    scope: str | None
+    operands: tuple[str, ...]
+    computations: tuple[str, ...]
+
+
+def read_program(text: str, scopes: Collection[str]) -> dict[str, Instruction]:
+    """The instructions of a compiled program by name.
+
+    Args:
+        text: of `jax.stages.Compiled.as_text()`.
+        scopes: the named scopes that stand for operators.
+    """
+    bodies = _parse(text, frozenset(scopes))
+    return _Program(bodies, list(scopes)).instructions()
+
+
+def _parse(text: str, scopes: frozenset[str]) -> dict[str, list[_Parsed]]:
+    bodies: dict[str, list[_Parsed]] = {}
+    body: list[_Parsed] = []
+    for line in text.splitlines():
+        begins = _COMPUTATION.match(line)
+        if begins:
+            body = bodies.setdefault(begins["name"], [])
+            continue
+        found = _INSTRUCTION.match(line)
+        if found:
+            body.append(_parsed(found, scopes))
+    return bodies
+
+
+def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
+    rest = found["rest"]
+    metadata = _OP_NAME.search(rest)
+    parts = metadata[1].split("/") if metadata else []
+    scope = next((part for part in parts if part in scopes), None)
+    computations = [c for group in _CALLED.findall(rest) for c in group.strip("{}").split(",")]
+    operands = rest.split("), ", 1)[0]
+    return _Parsed(
+        found["name"],
+        found["opcode"],
+        found["shape"],
+        scope,
+        tuple(_OPERAND.findall(operands)),
+        tuple(c.strip().lstrip("%") for c in computations if c.strip()),
+    )
+
+
+class _Program:
+    def __init__(self, bodies: Mapping[str, list[_Parsed]], order: list[str]) -> None:
+        self._bodies = bodies
+        self._rank = {scope: i for i, scope in enumerate(order)}
+        self._users: dict[str, list[_Parsed]] = {}
+        self._by_name = {i.name: i for body in bodies.values() for i in body}
+        for instruction in self._by_name.values():
+            for operand in instruction.operands:
+                self._users.setdefault(operand, []).append(instruction)
+        self._callers = {
+            inner.name: caller
+            for caller in self._by_name.values()
+            for computation in caller.computations
+            for inner in bodies.get(computation, ())
+        }
+
+    def instructions(self) -> dict[str, Instruction]:
+        return {
+            i.name: Instruction(
+                i.name,
+                i.opcode,
+                self._scopes(i),
+                _bytes(i.shape),
+                _bytes(i.shape) + sum(_bytes(self._by_name[o].shape) for o in self._operands(i)),
+                frozenset(inner.name for inner in self._inside(i)),
+            )
+            for i in self._by_name.values()
+        }
+
+    def _operands(self, instruction: _Parsed) -> list[str]:
+        return [name for name in instruction.operands if name in self._by_name]
+
+    def _inside(self, instruction: _Parsed) -> Iterable[_Parsed]:
+        """Instructions of the computations that it calls, all levels."""
+        for computation in instruction.computations:
+            for inner in self._bodies.get(computation, ()):
+                yield inner
+                yield from self._inside(inner)
+
+    def _scopes(self, instruction: _Parsed) -> tuple[str, ...]:
+        """Its own and those inside; without any, its first user's, last operand's or caller's.
+
+        XLA drops the metadata of some instructions that it rewrites, such as a dot under a bias.
+        """
+        rank = self._rank.__getitem__
+        found = self._own(instruction)
+        if found:
+            return tuple(sorted(found, key=rank))
+        users = self._users.get(instruction.name, ())
+        reading = {scope for user in users for scope in self._own(user)}
+        if reading:
+            return (min(reading, key=rank),)
+        operands = (self._by_name[name] for name in self._operands(instruction))
+        read = {scope for operand in operands for scope in self._own(operand)}
+        if read:
+            return (max(read, key=rank),)
+        caller = self._callers.get(instruction.name)
+        return () if caller is None else self._scopes(caller)
+
+    def _own(self, instruction: _Parsed) -> set[str]:
+        inside = [i for i in self._inside(instruction) if i.opcode not in _SILENT]
+        found = {i.scope for i in inside if i.scope is not None}
+        if not found and instruction.scope is not None:
+            found = {instruction.scope}
+        return found
+
+
+def _bytes(shape: str) -> int:
+    """Bytes of an HLO shape such as f32[1,8]{1,0} or a tuple of them."""
+    total = 0
+    for kind, sizes in _ARRAY.findall(shape):
+        bits = 8 if kind == "pred" else int((_BITS.search(kind) or [0])[0])
+        elements = math.prod(int(n.lstrip("<=")) for n in sizes.split(",") if n)
+        total += elements * bits // 8
+    return total

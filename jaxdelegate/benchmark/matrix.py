@@ -1,0 +1,221 @@
+"""Performance options side by side: platforms, dtypes and threads, each in a process of its own.
+
+A process each, since XLA's CPU threads are fixed when it starts, and a GPU's memory is claimed by
+whoever came first.
+"""
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from jaxdelegate.errors import InterpreterError, OptionError
+
+OPTIONS = ("all", "cpu", "gpu", "tpu", "none")
+DTYPES = ("float32", "tensorfloat32", "float16", "bfloat16")
+_SHORT = {"float32": "fp32", "tensorfloat32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """One way to run: its name in the table, and the flags that ask for it."""
+
+    name: str
+    flags: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of a configuration: its result as JSON holds it, or why there is none."""
+
+    configuration: Configuration
+    result: dict[str, Any] | None
+    error: str = ""
+
+    @property
+    def avg_ms(self) -> float:
+        """The mean latency; infinite where it failed."""
+        latency = (self.result or {}).get("latency_metrics", {})
+        return float(latency.get("avg_ms", float("inf")))
+
+
+def parse_options(text: str) -> tuple[str, ...]:
+    """The items of `--perf_options_list`.
+
+    Raises:
+        OptionError: an unknown one, or "none" beside others.
+    """
+    chosen = tuple(item.strip() for item in text.split(",") if item.strip())
+    unknown = [item for item in chosen if item not in OPTIONS]
+    if unknown or not chosen:
+        raise OptionError(f"perf_options_list: want some of {', '.join(OPTIONS)}, got {text!r}")
+    if "none" in chosen and len(chosen) > 1:
+        raise OptionError("perf_options_list: 'none' cannot be used together with other options")
+    return chosen
+
+
+def parse_threads(text: str) -> tuple[int, ...]:
+    """The items of `--threads`.
+
+    Raises:
+        OptionError: something that is no number from 1 on.
+    """
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items or not all(item.isdigit() and int(item) for item in items):
+        raise OptionError(f"threads: want numbers from 1 on, like 1,2,4, got {text!r}")
+    return tuple(int(item) for item in items)
+
+
+def parse_dtypes(text: str) -> tuple[str, ...]:
+    """The items of `--dtypes`.
+
+    Raises:
+        OptionError: an unknown one.
+    """
+    items = tuple(item.strip() for item in text.split(",") if item.strip())
+    unknown = [item for item in items if item not in DTYPES]
+    if unknown or not items:
+        raise OptionError(f"dtypes: want some of {', '.join(DTYPES)}, got {text!r}")
+    return items
+
+
+def configurations(
+    chosen: Sequence[str], platforms: Sequence[str], threads: Sequence[int], dtypes: Sequence[str]
+) -> list[Configuration]:
+    """Every combination that makes sense.
+
+    Args:
+        chosen: of `parse_options`.
+        platforms: that JAX has here.
+        threads: counts for the CPU.
+        dtypes: of `--jax_compute_dtype`.
+
+    Raises:
+        OptionError: a platform is asked for by name that is not there.
+    """
+    if "none" in chosen:
+        return [Configuration("as asked", ())]
+    wanted = ("cpu", "gpu", "tpu") if "all" in chosen else tuple(chosen)
+    absent = [p for p in wanted if p != "cpu" and p not in platforms]
+    if absent and "all" not in chosen:
+        raise OptionError(
+            f"perf_options_list: {absent[0]!r} is not there; JAX has: {', '.join(platforms)}"
+        )
+    rows = []
+    for platform in (p for p in wanted if p not in absent):
+        rows += _on_cpu(threads, dtypes) if platform == "cpu" else _on_device(platform, dtypes)
+    return rows
+
+
+def _on_cpu(threads: Sequence[int], dtypes: Sequence[str]) -> list[Configuration]:
+    rows = []
+    for n in threads:
+        name = f"cpu w/ {n} threads"
+        count = f"--num_threads={n}"
+        rows.append(Configuration(name, ("--use_xnnpack=false", count)))
+        rows.append(Configuration(f"{name} (xnnpack)", ("--use_xnnpack=true", count)))
+        for dtype in (d for d in dtypes if d != "tensorfloat32"):  # which a CPU does not have
+            flags = ("--use_jax=true", "--jax_platform=cpu", f"--jax_compute_dtype={dtype}", count)
+            rows.append(Configuration(f"{name} (jax-{_SHORT[dtype]})", flags))
+    return rows
+
+
+def _on_device(platform: str, dtypes: Sequence[str]) -> list[Configuration]:
+    usable = [d for d in dtypes if platform == "gpu" or d != "tensorfloat32"]
+    return [
+        Configuration(
+            f"{platform}-{_SHORT[dtype]}",
+            ("--use_jax=true", f"--jax_platform={platform}", f"--jax_compute_dtype={dtype}"),
+        )
+        for dtype in usable
+    ]
+
+
+def find_platforms() -> tuple[str, ...]:
+    """The platforms that JAX has here, asked in another process: this one claims no device.
+
+    Raises:
+        InterpreterError: jax does not start.
+    """
+    code = (
+        "import jax\nfor p in ('cpu', 'gpu', 'tpu'):\n try: jax.devices(p); print(p)\n"
+        " except RuntimeError: pass"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InterpreterError(f"jax does not start: {_last_line(done.stderr)}")
+    return tuple(done.stdout.split())
+
+
+def run_all(
+    rows: Sequence[Configuration],
+    flags: Sequence[str],
+    *,
+    delay: float = -1.0,
+    shuffle: bool = True,
+    seed: int | None = None,
+) -> list[Outcome]:
+    """Run `benchmark_model` for each configuration; the fastest comes first in the answer.
+
+    Args:
+        rows: of `configurations`.
+        flags: for every run, `--graph=...` among them.
+        delay: seconds between two runs.
+        shuffle: run them in random order, so that a slow drift of the machine hits all alike.
+        seed: of the order.
+    """
+    order = list(rows)
+    if shuffle:
+        random.Random(seed).shuffle(order)
+    outcomes: list[Outcome] = []
+    for row in tqdm(order, desc="configurations", unit="run", disable=None):
+        if outcomes and delay > 0:
+            time.sleep(delay)
+        outcomes.append(_run(row, flags))
+    return sorted(outcomes, key=lambda outcome: (outcome.avg_ms, outcome.configuration.name))
+
+
+def _run(row: Configuration, flags: Sequence[str]) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "jaxdelegate", "benchmark_model", *flags, *row.flags]
+        command.append(f"--result_json={path}")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or not path.exists():
+            return Outcome(row, None, _last_line(done.stderr))
+        return Outcome(row, json.loads(path.read_text()))
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """The ranked table, with TFLite's heading and its line for each run."""
+    title = "==============Summary of All Runs w/ Different Performance Options=============="
+    return "\n".join([title, *map(_line, outcomes)])
+
+
+def _line(outcome: Outcome) -> str:
+    name = f"{outcome.configuration.name:>26}: "
+    if outcome.result is None:
+        return f"{name} failed! {outcome.error}"
+    in_ms = outcome.result["inference_ms"]
+    stat = {key: 1e3 * value for key, value in in_ms.items() if key != "values"}
+    count = in_ms["count"]
+    return (
+        f"{name}count={count} first={stat['first']:.0f} curr={stat['newest']:.0f} "
+        f"min={stat['min']:.0f} "
+        f"max={stat['max']:.0f} avg={stat['avg']:g} std={stat['std']:.0f} p5={stat['p5']:.0f} "
+        f"median={stat['median']:.0f} p95={stat['p95']:.0f}"
+    )

@@ -1,0 +1,123 @@
+"""Memory of the process and of the device."""
+
+import dataclasses
+import importlib
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # proc(5): the resident set's high water mark begins anew
+
+
+@dataclasses.dataclass(frozen=True)
+class HostMemory:
+    """The process' memory in KiB."""
+
+    resident: int
+    peak: int  # the high water mark of `resident`
+    shared: int = 0  # the part that belongs to files and shared memory
+
+    @classmethod
+    def now(cls) -> "HostMemory":
+        """As it stands."""
+        if _STATUS.exists():
+            fields = _status_fields()
+            shared = fields.get("RssFile", 0) + fields.get("RssShmem", 0)
+            return cls(fields.get("VmRSS", 0), fields.get("VmHWM", 0), shared)
+        resource = importlib.import_module("resource")  # not on Windows
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak //= 1024 if sys.platform == "darwin" else 1
+        return cls(peak, peak)
+
+
+def _status_fields() -> dict[str, int]:
+    lines = (line.split() for line in _STATUS.read_text().splitlines())
+    return {words[0][:-1]: int(words[1]) for words in lines if words[-1:] == ["kB"]}
+
+
+def reset_peak() -> None:
+    """Let the high water mark begin anew, where the system allows it."""
+    try:
+        _CLEAR.write_text(_RESET_PEAK)
+    except OSError:  # no such system, or not permitted: the mark stays, and deltas are lower bounds
+        return
+
+
+@dataclasses.dataclass(frozen=True)
+class Footprint:
+    """TFLite's memory figures: growth of the process since the start, in KiB."""
+
+    init_kb: int
+    overall_kb: int
+    peak_mb: float | None = None  # sampled; MiB
+
+
+class PeakMonitor:
+    """Samples the process' memory in a thread of its own."""
+
+    def __init__(self, interval_ms: int) -> None:
+        """Sample every so many milliseconds, from `__enter__` to `__exit__`."""
+        self._interval = interval_ms / 1000
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self.peak_mb = 0.0
+
+    def _sample(self) -> None:
+        while True:
+            self.peak_mb = max(self.peak_mb, HostMemory.now().resident / 1024)
+            if self._stop.wait(self._interval):
+                return
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        self._stop.set()
+        self._thread.join()
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceMemory:
+    """One device's memory in bytes.
+
+    `programs_bytes` is what XLA planned for the compiled partitions: arguments, results and
+    temporaries. The allocator's figures are None where the platform keeps none (the CPU).
+    """
+
+    device: str
+    programs_bytes: int
+    in_use_bytes: int | None = None
+    peak_bytes: int | None = None
+    limit_bytes: int | None = None
+
+    @classmethod
+    def of(cls, device: Any, executables: list[Any]) -> "DeviceMemory":
+        """The state of a jax.Device that runs some compiled programs."""
+        stats = device.memory_stats() or {}
+        return cls(
+            str(device),
+            sum(map(_planned_bytes, executables)),
+            stats.get("bytes_in_use"),
+            stats.get("peak_bytes_in_use"),
+            stats.get("bytes_limit"),
+        )
+
+
+def _planned_bytes(executable: Any) -> int:
+    analysis = executable.memory_analysis()
+    if analysis is None:  # a backend that does not tell
+        return 0
+    names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
+    return sum(int(getattr(analysis, name)) for name in names)

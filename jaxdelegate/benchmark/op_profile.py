@@ -1,0 +1,309 @@
+"""Time by TFLite operator: on the host by the clock, inside partitions by jax.profiler's trace."""
+
+import contextlib
+import dataclasses
+import importlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.benchmark import hlo, trace
+from jaxdelegate.benchmark.session import Session
+from jaxdelegate.benchmark.stats import Stat
+from jaxdelegate.benchmark.work import OperatorWork, Span, host_span, work_of
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.plan import OperatorStep, PartitionStep, Step
+from jaxdelegate.simple_delegate import Node
+
+
+@dataclasses.dataclass(frozen=True)
+class OpTime:
+    """A row of the profile.
+
+    Attributes:
+        type: the operator's name; several joined by + where XLA fused them.
+        name: its outputs and its index, as TFLite names nodes.
+        times: microseconds in each profiled run.
+        bytes: of its results.
+        times_called: in one run; inside a partition, how many XLA instructions.
+        nodes: the operators' indices.
+        touched: bytes that XLA's instructions read and write.
+    """
+
+    type: str
+    name: str
+    times: Stat
+    bytes: int = 0
+    times_called: int = 1
+    nodes: tuple[int, ...] = ()
+    touched: int = 0
+
+    def span(self) -> Span:
+        """Its time and memory traffic in one run."""
+        return Span(self.nodes, self.times.avg / 1e6, self.touched)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "type": self.type,
+            "name": self.name,
+            "nodes": list(self.nodes),
+            "times_called": self.times_called,
+            "bytes": self.bytes,
+            "us": self.times.as_dict(),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """What took how long, in the order of execution.
+
+    Attributes:
+        init: the steps of preparation, once each.
+        nodes: host operators, and each partition as a whole.
+        inside: the operators inside of partitions, by device time.
+        runs: how many runs were profiled.
+        work: the operators' operations, bytes and seconds.
+    """
+
+    init: tuple[OpTime, ...]
+    nodes: tuple[OpTime, ...]
+    inside: tuple[OpTime, ...]
+    runs: int
+    work: tuple[OperatorWork, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "runs": self.runs,
+            "init": [row.as_dict() for row in self.init],
+            "nodes": [row.as_dict() for row in self.nodes],
+            "inside_partitions": [row.as_dict() for row in self.inside],
+        }
+
+
+def totals(rows: Iterable[OpTime]) -> Stat:
+    """The sum of the rows in each run."""
+    columns = zip(*(row.times.values for row in rows), strict=False)
+    return Stat(tuple(sum(column) for column in columns))
+
+
+def collect(
+    session: Session,
+    arrays: Sequence[np.ndarray],
+    delegates: Sequence[Any],
+    *,
+    runs: int,
+    init: Sequence[OpTime] = (),
+    perfetto_trace: str = "",
+) -> Profile:
+    """Profile some runs.
+
+    Args:
+        session: allocated.
+        arrays: the inputs.
+        delegates: that were applied to it; those with `partitions()` are looked into.
+        runs: how many.
+        init: the steps of preparation.
+        perfetto_trace: where to write the runs as a trace for ui.perfetto.dev; empty: nowhere.
+
+    Raises:
+        OSError: the trace cannot be written.
+    """
+    partitions = [p for d in delegates if hasattr(d, "partitions") for p in d.partitions()]
+    invokes: list[float] = []
+    with tempfile.TemporaryDirectory() as folder, _watched(session) as steps:
+        with _tracing(folder, perfetto=bool(perfetto_trace), inside=bool(partitions)):
+            for _ in range(runs):
+                session.set(arrays)
+                start = time.perf_counter()
+                session.invoke()
+                invokes.append(1e6 * (time.perf_counter() - start))
+        events = trace.read_events(Path(folder))
+        _keep_trace(Path(folder), perfetto_trace)
+    tables = [(p.nodes, _inside(p.nodes, p.program, events, runs)) for p in partitions]
+    inside = tuple(row for _, rows in tables for row in rows)
+    nodes = steps.rows() if steps else _seen_from_outside(partitions, inside, invokes)
+    work = [w for own, rows in tables for w in work_of([row.span() for row in rows], own)]
+    work += steps.work() if steps else []
+    return Profile(tuple(init), nodes, inside, runs, tuple(work))
+
+
+@contextlib.contextmanager
+def _tracing(folder: str, *, perfetto: bool, inside: bool) -> Iterator[None]:
+    """Trace where somebody wants the trace, or there are partitions to look into."""
+    if not (perfetto or inside):
+        yield
+        return
+    profiler = importlib.import_module("jax.profiler")
+    options = profiler.ProfileOptions()
+    options.python_tracer_level = 0  # it would slow down what is to be timed
+    profiler.start_trace(folder, create_perfetto_trace=perfetto, profiler_options=options)
+    try:
+        yield
+    finally:
+        profiler.stop_trace()
+
+
+def _keep_trace(folder: Path, target: str) -> None:
+    found = trace.newest_file(folder, "perfetto_trace.json.gz")
+    if target and found is not None:
+        shutil.copyfile(found, target)
+
+
+# ---- inside of partitions
+
+
+def _inside(
+    nodes: Sequence[Node], program: Any, events: Sequence[trace.Event], runs: int
+) -> list[OpTime]:
+    """The operators of one partition, those first that come first in the model."""
+    text = program.executable.as_text()
+    module = text.split(",", 1)[0].split()[-1]
+    by_scope = {f"{node.name}.{node.index}": node for node in nodes}
+    instructions = hlo.read_program(text, tuple(by_scope))
+    found: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    own = [e for e in events if e.module == module and e.instruction in instructions]
+    seen = {event.instruction for event in own}
+    for event in own:
+        instruction = instructions[event.instruction]
+        if instruction.is_control and instruction.called & seen:
+            continue  # what it runs is counted by itself
+        label = instruction.scopes or (f"XLA {instruction.opcode}",)
+        found.setdefault(label, {}).setdefault(event.instruction, []).append(event.duration / 1e3)
+    rows = [
+        _operator_row(
+            [by_scope[s] for s in label if s in by_scope],
+            label,
+            _per_run(times.values(), runs),
+            [instructions[name] for name in times],
+            max(1, sum(map(len, times.values())) // runs),
+        )
+        for label, times in found.items()
+    ]
+    return sorted(rows, key=lambda row: row.nodes or (len(by_scope),))
+
+
+def _per_run(times: Iterable[Sequence[float]], runs: int) -> list[float]:
+    """The sum over instructions in each run; every run executes each as often."""
+    sums = [0.0] * runs
+    for durations in times:
+        for k, duration in enumerate(durations):
+            sums[k * runs // len(durations)] += duration
+    return sums
+
+
+def _operator_row(
+    nodes: Sequence[Node],
+    label: Sequence[str],
+    times: Sequence[float],
+    instructions: Sequence[hlo.Instruction],
+    calls: int,
+) -> OpTime:
+    n_bytes = sum(i.bytes for i in instructions)
+    if not nodes:
+        return OpTime(label[0], "", Stat.of(times), n_bytes, calls)
+    indices = tuple(node.index for node in nodes)
+    return OpTime(
+        "+".join(dict.fromkeys(node.name for node in nodes)),
+        f"{_outputs(nodes[-1])}:{'+'.join(map(str, indices))}",
+        Stat.of(times),
+        n_bytes,
+        calls,
+        indices,
+        sum(i.touched for i in instructions),
+    )
+
+
+def _outputs(node: Node) -> str:
+    return f"[{', '.join(spec.name for spec in node.outputs if spec is not None)}]"
+
+
+# ---- on the host
+
+
+class _StepTimes:
+    """Times each step of our own host's plan, partitions until their results are there."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+        self._times: dict[int, list[float]] = {}
+        self._steps: dict[int, Step] = {}
+        self._count = len(host.subgraph.operators)
+
+    @contextlib.contextmanager
+    def __call__(self, step: Step) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        for index in step.writes:
+            wait = getattr(self._host.value(index), "block_until_ready", None)
+            if wait is not None:
+                wait()
+        spent = 1e6 * (time.perf_counter() - start)
+        self._steps[id(step)] = step
+        self._times.setdefault(id(step), []).append(spent)
+
+    def rows(self) -> tuple[OpTime, ...]:
+        rows, index = [], self._count
+        for key, step in self._steps.items():
+            times = Stat.of(self._times[key])
+            if isinstance(step, PartitionStep):
+                rows.append(_partition_row(step.delegate.name, step.params.nodes, index, times))
+                index += 1
+            elif isinstance(step, OperatorStep):
+                node = step.node
+                name = f"{_outputs(node)}:{node.index}"
+                rows.append(OpTime(node.name, name, times, _size(node), 1, (node.index,)))
+        return tuple(rows)
+
+    def work(self) -> list[OperatorWork]:
+        steps = [step for step in self._steps.values() if isinstance(step, OperatorStep)]
+        spans = [host_span(s.node, Stat.of(self._times[id(s)]).avg / 1e6) for s in steps]
+        return work_of(spans, [step.node for step in steps])
+
+
+def _partition_row(delegate: str, nodes: Sequence[Node], index: int, times: Stat) -> OpTime:
+    name = f"{_outputs(nodes[-1])}:{index}"  # TFLite numbers delegate nodes behind the operators
+    return OpTime(delegate, name, times, _size(nodes[-1]), 1, tuple(n.index for n in nodes))
+
+
+def _size(node: Node) -> int:
+    """Bytes of a node's results."""
+    return sum(
+        int(np.prod(spec.shape)) * spec.dtype.itemsize for spec in node.outputs if spec is not None
+    )
+
+
+@contextlib.contextmanager
+def _watched(session: Session) -> Iterator[_StepTimes | None]:
+    """Step times of our own host; None for the stock interpreter, which does not tell."""
+    if not isinstance(session.interpreter, Interpreter):
+        yield None
+        return
+    host = session.interpreter._host(session.subgraph)
+    times = _StepTimes(host)
+    before, host.watch = host.watch, times
+    try:
+        yield times
+    finally:
+        host.watch = before
+
+
+def _seen_from_outside(
+    partitions: Sequence[Any], inside: Sequence[OpTime], invokes: Sequence[float]
+) -> tuple[OpTime, ...]:
+    """The stock interpreter's nodes: partitions by device time, everything else together."""
+    rows, busy = [], [0.0] * len(invokes)
+    for number, partition in enumerate(partitions):
+        taken = {node.index for node in partition.nodes}
+        times = totals(row for row in inside if row.nodes and taken.issuperset(row.nodes))
+        rows.append(_partition_row("JaxDelegate", partition.nodes, number, times))
+        busy = [a + b for a, b in zip(busy, times.values, strict=False)]
+    rest = Stat.of(max(0.0, all_ - part) for all_, part in zip(invokes, busy, strict=True))
+    rows.append(OpTime("(operators of the stock interpreter, copies)", "", rest))
+    return tuple(rows)

@@ -1,0 +1,158 @@
+"""What a benchmark does, said once: Python arguments and command-line flags alike."""
+
+import dataclasses
+from typing import Any, get_args, get_type_hints
+
+from jaxdelegate.benchmark.inputs import InputLayer, parse_input_layers
+from jaxdelegate.errors import OptionError
+from jaxdelegate.flag_values import Flag
+
+
+def _option(default: Any, label: str, text: str) -> Any:
+    """A field: TFLite's label for it in the log, and the flag's help."""
+    return dataclasses.field(default=default, metadata={"label": label, "help": text})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """Options of one benchmark; names, defaults and meaning as TFLite's benchmark_model has them.
+
+    What is not TFLite's: `batch_size`, `seed`, `profile_runs`, `perfetto_trace`, `energy`,
+    `check_precision`.
+    """
+
+    num_runs: int = _option(50, "Min num runs", "Fewest timed runs; see min_secs and max_secs.")
+    min_secs: float = _option(
+        1.0,
+        "Min runs duration (seconds)",
+        "Go on for at least so many seconds, which may make more than num_runs.",
+    )
+    max_secs: float = _option(
+        150.0,
+        "Max runs duration (seconds)",
+        "Start no further run after so many seconds, which may make fewer than num_runs.",
+    )
+    run_delay: float = _option(-1.0, "Inter-run delay (seconds)", "Seconds to wait between runs.")
+    run_frequency: float = _option(
+        -1.0,
+        "Number of prorated runs per second",
+        "Start so many runs a second, instead of a fixed delay; late ones start at once.",
+    )
+    benchmark_name: str = _option("", "Benchmark name", "A name for the result.")
+    output_prefix: str = _option("", "Output prefix", "Accepted, without effect, as in TFLite.")
+    warmup_runs: int = _option(1, "Min warmup runs", "Fewest untimed runs before the timed ones.")
+    warmup_min_secs: float = _option(
+        0.5, "Min warmup runs duration (seconds)", "Warm up for at least so many seconds."
+    )
+    dry_run: bool = _option(
+        False, "Run w/o invoking kernels", "Load, delegate, compile and allocate, but run nothing."
+    )
+    report_peak_memory_footprint: bool = _option(
+        False,
+        "Report the peak memory footprint",
+        "Sample the process' memory in a thread; may disturb the timing.",
+    )
+    memory_footprint_check_interval_ms: int = _option(
+        50, "Memory footprint check interval (ms)", "How often to sample it."
+    )
+    signature_to_run_for: str = _option(
+        "", "Signature to run", "The signature to run; needed if the model has several."
+    )
+    input_layer: str = _option("", "Input layers", "Names of all inputs in their order: a,b.")
+    input_layer_shape: str = _option(
+        "", "Input shapes", "Their shapes: 1,224,224,3:1,10. Needs input_layer."
+    )
+    input_layer_value_range: str = _option(
+        "",
+        "Input value ranges",
+        "Smallest and largest random value of integer inputs: a,low,high:b,low,high.",
+    )
+    input_layer_value_files: str = _option(
+        "",
+        "Input value files",
+        "Files with the inputs' raw bytes, or null-separated strings: a:path,b:path; '::' stands "
+        "for a colon inside a name or path.",
+    )
+    enable_op_profiling: bool = _option(
+        False, "Enable op profiling", "Report the time of every operator, in extra runs at the end."
+    )
+    profile_runs: int = _option(
+        10, "Profiled runs", "How many runs the operator profile is taken from."
+    )
+    perfetto_trace: str = _option(
+        "",
+        "Perfetto trace file",
+        "Write the profiled runs as a trace for ui.perfetto.dev (.json.gz); implies "
+        "enable_op_profiling.",
+    )
+    batch_size: int = _option(
+        0, "Batch size", "Resize the first dimension of every input to this; 0: as it is."
+    )
+    seed: int = _option(-1, "Seed", "Of the random inputs; -1: another one each time (reported).")
+    energy: bool | None = _option(
+        None,
+        "Measure energy",
+        "Joules for each inference, on NVIDIA GPUs. Unset: where nvidia-ml-py is installed.",
+    )
+    check_precision: bool = _option(
+        False,
+        "Check precision",
+        "Run the model in --jax_compute_dtype (float16 unless bfloat16) beside float32 on the same "
+        "inputs, and say which operators go wrong.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            OptionError: a value that makes no sense.
+        """
+        for name in ("num_runs", "warmup_runs"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name}: must not be negative, got {getattr(self, name)}")
+        for name in ("profile_runs", "memory_footprint_check_interval_ms"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}: want at least 1, got {getattr(self, name)}")
+        if self.batch_size < 0:
+            raise OptionError(f"batch_size: must not be negative, got {self.batch_size}")
+        if self.seed < -1:
+            raise OptionError(f"seed: want -1 or at least 0, got {self.seed}")
+        self.layers()
+
+    def layers(self) -> tuple[InputLayer, ...]:
+        """What the flags say of the inputs.
+
+        Raises:
+            OptionError: they do not read as such, or contradict each other.
+        """
+        return parse_input_layers(
+            self.input_layer,
+            self.input_layer_shape,
+            self.input_layer_value_range,
+            self.input_layer_value_files,
+        )
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether operators are to be timed."""
+        return self.enable_op_profiling or bool(self.perfetto_trace)
+
+
+def benchmark_flags() -> tuple[Flag, ...]:
+    """One flag for each option."""
+    hints = get_type_hints(BenchmarkOptions)
+    return tuple(
+        Flag(field.name, _flag_type(hints[field.name]), field.default, field.metadata["help"])
+        for field in dataclasses.fields(BenchmarkOptions)
+    )
+
+
+def _flag_type(hint: Any) -> type:
+    """The type of a flag that may also be unset."""
+    kinds: list[type] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    return kinds[0]
+
+
+def labels() -> dict[str, str]:
+    """TFLite's label of each option, for the log."""
+    return {f.name: f.metadata["label"] for f in dataclasses.fields(BenchmarkOptions)}

@@ -1,0 +1,206 @@
+"""What a benchmark found, and the forms it is written in."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxdelegate.benchmark.applied import AppliedDelegate
+from jaxdelegate.benchmark.memory import DeviceMemory, Footprint
+from jaxdelegate.benchmark.op_profile import Profile
+from jaxdelegate.benchmark.protos import message_class
+from jaxdelegate.benchmark.stats import Stat
+from jaxdelegate.benchmark.work import as_dicts
+
+_MS = 1000.0  # microseconds
+
+
+@dataclasses.dataclass(frozen=True)
+class InputRecord:
+    """An input as it was run."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkReport:
+    """One benchmark. Times in microseconds.
+
+    Attributes:
+        name: of the benchmark, or empty.
+        model: the path, or what stands for it.
+        model_bytes: the file's size.
+        interpreter: "jaxdelegate" or "litert".
+        signature: its key, or empty.
+        inputs: as they were run.
+        seed: of the random inputs.
+        batch: the first dimension of the first input; 1 without one.
+        delegates: in the order they were applied.
+        platform: where partitions ran: "gpu", "tpu" or "cpu"; None without JaxDelegate.
+        device: its name; None without JaxDelegate.
+        startup_us: making the delegates: loading jax and starting its devices.
+        init_us: reading, choosing operators, compiling, moving weights, laying out tensors.
+        warmup: the untimed runs; the first of them is the first inference.
+        inference: the timed runs.
+        input_bytes: of all inputs together.
+        footprint: growth of the process.
+        device_memory: None without JaxDelegate.
+        joules: for each inference, of the whole GPU; None where nobody counted.
+        profile: the operators' times; None if not asked for.
+        precision: what check_precision found; None if not asked for.
+        flags: delegate flags that were given.
+        versions: of the libraries.
+    """
+
+    name: str
+    model: str
+    model_bytes: int
+    interpreter: str
+    signature: str
+    inputs: tuple[InputRecord, ...]
+    seed: int
+    batch: int
+    delegates: tuple[AppliedDelegate, ...]
+    platform: str | None
+    device: str | None
+    startup_us: int
+    init_us: int
+    warmup: Stat
+    inference: Stat
+    input_bytes: int
+    footprint: Footprint
+    device_memory: DeviceMemory | None = None
+    joules: float | None = None
+    profile: Profile | None = None
+    precision: Any = None
+    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def inferences_per_second(self) -> float:
+        """Elements of the batch over the time of the timed runs; 0 without any."""
+        total = self.inference.sum
+        return 1e6 * self.batch * self.inference.count / total if total else 0.0
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Input MiB over the time of the timed runs, as TFLite counts throughput."""
+        total = self.inference.sum
+        bytes_per_second = 1e6 * self.input_bytes * self.inference.count / total if total else 0.0
+        return bytes_per_second / 2**20
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """Joules for each element of the batch."""
+        return None if self.joules is None else self.joules / max(self.batch, 1)
+
+    def metrics(self) -> dict[str, Any]:
+        """The fields of TFLite's BenchmarkResult (tools/benchmark/proto), by their names."""
+        stat = self.inference
+        memory: dict[str, Any] = {
+            "init_footprint_kb": self.footprint.init_kb,
+            "overall_footprint_kb": self.footprint.overall_kb,
+        }
+        if self.footprint.peak_mb is not None:
+            memory["peak_mem_mb"] = self.footprint.peak_mb
+        return {
+            "name": self.name,
+            "latency_metrics": {
+                "avg_ms": stat.avg / _MS,
+                "min_ms": stat.min / _MS,
+                "max_ms": stat.max / _MS,
+                "stddev_ms": stat.std / _MS,
+                "median_ms": stat.percentile(50) / _MS,
+                "p5_ms": stat.percentile(5) / _MS,
+                "p95_ms": stat.percentile(95) / _MS,
+                "init_ms": self.init_us / _MS,
+                "first_inference_ms": self.warmup.first / _MS,
+                "average_warm_up_ms": self.warmup.avg / _MS,
+            },
+            "memory_metrics": memory,
+            "misc_metrics": {
+                "model_size_mb": self.model_bytes / 1e6,
+                "num_runs": stat.count,
+                "num_warmup_runs": self.warmup.count,
+                "model_throughput_in_mb_per_sec": self.megabytes_per_second,
+            },
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON: TFLite's BenchmarkResult first, ours behind it."""
+        record = self.metrics()
+        record |= {
+            "model": self.model,
+            "interpreter": self.interpreter,
+            "signature": self.signature,
+            "inputs": [dataclasses.asdict(i) for i in self.inputs],
+            "seed": self.seed,
+            "batch": self.batch,
+            "delegates": [dataclasses.asdict(d) for d in self.delegates],
+            "platform": self.platform,
+            "device": self.device,
+            "startup_ms": self.startup_us / _MS,
+            "warmup_ms": self.warmup.as_dict(_MS),
+            "inference_ms": {
+                **self.inference.as_dict(_MS),
+                "values": [us / _MS for us in self.inference.values],
+            },
+            "inferences_per_second": self.inferences_per_second,
+            "device_memory": _optional(self.device_memory),
+            "joules_per_inference": self.joules,
+            "joules_per_sample": self.joules_per_sample,
+            "flags": dict(self.flags),
+            "versions": dict(self.versions),
+        }
+        if self.profile is not None:
+            record["op_profile"] = self.profile.as_dict()
+            record["operators"] = as_dicts(self.profile.work)
+        if self.precision is not None:
+            record["precision"] = _optional(self.precision)
+        return record
+
+    def row(self) -> dict[str, Any]:
+        """The figures of one line in a table."""
+        metrics = self.metrics()
+        row: dict[str, Any] = {"name": self.name, "model": self.model, "batch": self.batch}
+        row |= {"interpreter": self.interpreter, "platform": self.platform or ""}
+        for group in ("latency_metrics", "memory_metrics", "misc_metrics"):
+            row |= metrics[group]
+        row["inferences_per_second"] = self.inferences_per_second
+        memory = self.device_memory
+        row["device_peak_bytes"] = "" if memory is None else (memory.peak_bytes or "")
+        row["joules_per_inference"] = "" if self.joules is None else self.joules
+        return row
+
+
+def _optional(record: Any) -> Any:
+    if record is None or not dataclasses.is_dataclass(record) or isinstance(record, type):
+        return None if record is None else str(record)
+    return dataclasses.asdict(record)
+
+
+def to_csv(reports: Iterable[BenchmarkReport]) -> str:
+    """One line for each report, under a line of names."""
+    rows = [report.row() for report in reports]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def to_proto(report: BenchmarkReport) -> bytes:
+    """The bytes of a tflite.tools.benchmark.BenchmarkResult."""
+    message = message_class("tflite.tools.benchmark", "BenchmarkResult")()
+    for name, value in report.metrics().items():
+        if isinstance(value, Mapping):
+            for field, number in value.items():
+                setattr(getattr(message, name), field, number)
+        elif value:
+            setattr(message, name, value)
+    content: bytes = message.SerializeToString()
+    return content

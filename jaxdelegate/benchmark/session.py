@@ -1,0 +1,204 @@
+"""One signature of an open model, the same for our interpreter and the stock one.
+
+Between `set` and `output` nothing is copied: what is timed is `invoke` alone, as in TFLite's tool.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
+from jaxdelegate.interpreter import Interpreter
+
+Details = Mapping[str, Any]
+ModelSource = str | os.PathLike[str] | bytes
+
+
+class Session:
+    """Runs one subgraph of an interpreter. Stock interpreters' errors become InterpreterErrors."""
+
+    def __init__(self, interpreter: Any, signature: str = "") -> None:
+        """Find the subgraph.
+
+        Args:
+            interpreter: a jaxdelegate.Interpreter or a stock one.
+            signature: its key; may be empty if the model has at most one.
+
+        Raises:
+            OptionError: there is no such signature, or several and none is named.
+        """
+        self.interpreter = interpreter
+        self.signature = signature
+        self._keys = list(interpreter.get_signature_list())
+        self._check_signature()
+        self._subgraph: Any = (
+            _OwnSubgraph(interpreter, signature)
+            if isinstance(interpreter, Interpreter)
+            else _StockSubgraph(interpreter, signature)
+        )
+
+    def _check_signature(self) -> None:
+        if self.signature and self.signature not in self._keys:
+            known = ", ".join(self._keys) or "none"
+            raise OptionError(
+                f"signature_to_run_for: the model has no {self.signature!r}; it has: {known}"
+            )
+        if not self.signature and len(self._keys) > 1:
+            raise OptionError(
+                "signature_to_run_for: the model has several signatures; pass one of: "
+                + ", ".join(self._keys)
+            )
+
+    @property
+    def host(self) -> str:
+        """Which interpreter it is: "jaxdelegate" or "litert"."""
+        return "jaxdelegate" if isinstance(self.interpreter, Interpreter) else "litert"
+
+    @property
+    def subgraph(self) -> int:
+        """The subgraph's index."""
+        return int(self._subgraph.index)
+
+    @property
+    def inputs(self) -> list[Details]:
+        """The inputs as they are now."""
+        return [self._subgraph.details(i) for i in self._subgraph.inputs]
+
+    @property
+    def outputs(self) -> list[Details]:
+        """The outputs as they are now."""
+        return [self._subgraph.details(i) for i in self._subgraph.outputs]
+
+    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Give the inputs these shapes; `allocate` comes next.
+
+        Raises:
+            OptionError: not one shape for each input, or of another rank.
+        """
+        inputs = self.inputs
+        if len(shapes) != len(inputs):
+            raise OptionError(f"input_layer: the model has {len(inputs)} inputs, got {len(shapes)}")
+        for detail, shape in zip(inputs, shapes, strict=True):
+            if len(detail["shape"]) not in (0, len(shape)):
+                raise OptionError(
+                    f"input_layer_shape: input {detail['name']!r} has {len(detail['shape'])} "
+                    f"dimensions, got {','.join(map(str, shape))}"
+                )
+            self._subgraph.resize(int(detail["index"]), shape)
+
+    def resize_batch(self, size: int) -> None:
+        """Give every input this first dimension.
+
+        Raises:
+            OptionError: no input has one.
+        """
+        inputs = [d for d in self.inputs if len(d["shape"])]
+        if not inputs:
+            raise OptionError(f"batch_size: no input has a first dimension to make {size}")
+        for detail in inputs:
+            shape = (size, *(int(n) for n in detail["shape"][1:]))
+            self._subgraph.resize(int(detail["index"]), shape)
+
+    def allocate(self) -> None:
+        """Plan, compile and lay out tensors.
+
+        Raises:
+            InterpreterError: an operator refuses its shapes.
+        """
+        self._guarded(self._subgraph.allocate)
+
+    def set(self, arrays: Sequence[np.ndarray]) -> None:
+        """Set every input.
+
+        Raises:
+            InterpreterError: an array does not fit.
+        """
+        for index, array in zip(self._subgraph.inputs, arrays, strict=True):
+            self._guarded(self._subgraph.set, index, array)
+
+    def invoke(self) -> None:
+        """Run; results are there when this returns.
+
+        Raises:
+            InterpreterError: an operator failed.
+        """
+        self._guarded(self._subgraph.invoke)
+
+    def output(self, index: int) -> np.ndarray:
+        """A copy of an output tensor."""
+        return np.asarray(self._guarded(self._subgraph.get, index))
+
+    def _guarded(self, function: Any, *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except JaxDelegateError:
+            raise
+        except (RuntimeError, ValueError) as error:  # all that stock interpreters and XLA raise
+            raise InterpreterError(f"{self.host}: {str(error).strip()}") from error
+
+
+class _OwnSubgraph:
+    """A signature's subgraph in a jaxdelegate.Interpreter."""
+
+    def __init__(self, interpreter: Interpreter, signature: str) -> None:
+        self._interpreter = interpreter
+        definitions = {s.key: s for s in interpreter._model.signatures}
+        self.index = definitions[signature].subgraph if signature else 0
+        subgraph = interpreter._model.subgraphs[self.index]
+        self.inputs, self.outputs = subgraph.inputs, subgraph.outputs
+
+    def details(self, index: int) -> Details:
+        return self._interpreter._get_tensor_details(index, self.index)
+
+    def resize(self, index: int, shape: tuple[int, ...]) -> None:
+        self._interpreter._resize(self.index, index, shape, strict=False)
+
+    def allocate(self) -> None:
+        self._interpreter._host(self.index).allocate()
+
+    def set(self, index: int, array: np.ndarray) -> None:
+        self._interpreter._set(self.index, index, array)
+
+    def invoke(self) -> None:
+        self._interpreter._invoke(self.index)
+
+    def get(self, index: int) -> np.ndarray:
+        return self._interpreter.get_tensor(index, self.index)
+
+
+class _StockSubgraph:
+    """A signature's subgraph in the stock interpreter, through what its SignatureRunner uses."""
+
+    def __init__(self, interpreter: Any, signature: str) -> None:
+        self._interpreter = interpreter
+        self._wrapper = interpreter._interpreter
+        self.index = 0
+        self.inputs = [int(d["index"]) for d in interpreter.get_input_details()]
+        self.outputs = [int(d["index"]) for d in interpreter.get_output_details()]
+        if signature:
+            definition = interpreter._get_full_signature_list()[signature]
+            self.index = self._wrapper.GetSubgraphIndexFromSignature(signature)
+            if self.index:
+                self.inputs = list(definition["inputs"].values())
+                self.outputs = list(definition["outputs"].values())
+
+    def details(self, index: int) -> Details:
+        details: Details = self._interpreter._get_tensor_details(index, self.index)
+        return details
+
+    def resize(self, index: int, shape: tuple[int, ...]) -> None:
+        self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False, self.index)
+
+    def allocate(self) -> None:
+        self._wrapper.AllocateTensors(self.index)
+
+    def set(self, index: int, array: np.ndarray) -> None:
+        self._wrapper.SetTensor(index, array, self.index)
+
+    def invoke(self) -> None:
+        self._wrapper.Invoke(self.index)
+
+    def get(self, index: int) -> np.ndarray:
+        return np.asarray(self._wrapper.GetTensor(index, self.index))

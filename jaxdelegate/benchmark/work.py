@@ -1,0 +1,94 @@
+"""Operations, bytes and seconds of measured operators: what a roofline is drawn from."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from jaxdelegate.analysis.costs import operator_cost
+from jaxdelegate.simple_delegate import Node
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A measured piece of a program.
+
+    Attributes:
+        nodes: the operators that it computes.
+        seconds: of one run.
+        bytes: that it reads and writes.
+    """
+
+    nodes: tuple[int, ...]
+    seconds: float
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorWork:
+    """One operator, or several that XLA fused so that their times cannot be told apart.
+
+    Attributes:
+        name: types and indices.
+        nodes: their indices.
+        seconds: of one run.
+        flops: arithmetic operations of one run; None: not known.
+        bytes: that reach memory: what XLA fused stays in registers.
+    """
+
+    name: str
+    nodes: tuple[int, ...]
+    seconds: float
+    flops: int | None
+    bytes: int
+
+
+def work_of(spans: Iterable[Span], nodes: Sequence[Node]) -> list[OperatorWork]:
+    """The spans of one partition or host, joined where they share an operator.
+
+    Args:
+        spans: those without nodes are left out.
+        nodes: the operators that they refer to.
+    """
+    by_index = {node.index: node for node in nodes}
+    known = [span for span in spans if span.nodes]
+    rows = []
+    for group in _joined(span.nodes for span in known):
+        own = [span for span in known if span.nodes[0] in group]
+        indices = tuple(sorted(group))
+        kinds = "+".join(dict.fromkeys(by_index[i].name for i in indices))
+        rows.append(
+            OperatorWork(
+                f"{kinds} {'+'.join(map(str, indices))}",
+                indices,
+                sum(span.seconds for span in own),
+                _flops([by_index[i] for i in indices]),
+                sum(span.bytes for span in own),
+            )
+        )
+    return rows
+
+
+def _joined(sets: Iterable[Sequence[int]]) -> list[frozenset[int]]:
+    """The connected sets, in the order of their first members."""
+    groups: list[set[int]] = []
+    for members in sets:
+        touching = [group for group in groups if group & set(members)]
+        merged = set(members).union(*touching)
+        groups = [group for group in groups if group not in touching]
+        groups.append(merged)
+    return sorted(map(frozenset, groups), key=min)
+
+
+def _flops(nodes: Iterable[Node]) -> int | None:
+    costs = [operator_cost(n.name, n.operator.options, n.inputs, n.outputs).flops for n in nodes]
+    return None if any(flops is None for flops in costs) else sum(filter(None, costs))
+
+
+def host_span(node: Node, seconds: float) -> Span:
+    """A host operator's; numpy reads and writes whole tensors."""
+    cost = operator_cost(node.name, node.operator.options, node.inputs, node.outputs)
+    return Span((node.index,), seconds, cost.bytes or 0)
+
+
+def as_dicts(rows: Sequence[OperatorWork]) -> list[Mapping[str, object]]:
+    """Ready for JSON."""
+    return [dataclasses.asdict(row) for row in rows]

@@ -1,0 +1,403 @@
+"""The delegates that tools offer by themselves, and their flags.
+
+Names and defaults are those of TFLite's tools/delegates/*_provider.cc. What a flag means for
+JaxDelegate stands in one table; JaxDelegate's own options are flags too: `--jax_<option>`.
+"""
+
+import dataclasses
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.flag_values import Flag, FlagValues
+from jaxdelegate.options import DelegateOptions
+
+_LOGGER = logging.getLogger("jaxdelegate")
+_PREFIX = "jax_"
+
+
+@runtime_checkable
+class DelegateProvider(Protocol):
+    """Makes a delegate from flags.
+
+    The first of its flags is the one that asks for the delegate: where it stands on the command
+    line decides when the delegate is applied.
+    """
+
+    name: str
+
+    def flags(self) -> Any:
+        """The flags it declares: Flag records; absl.flags.Flag objects are accepted too."""
+        ...
+
+    def create(self, flag_values: Any) -> Any | None:
+        """A delegate if the flags ask for one; `flag_values` has all flags as attributes."""
+        ...
+
+
+Options = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mapped:
+    """A flag of TFLite's and the options of JaxDelegate that a value of it stands for."""
+
+    flag: Flag
+    options: Callable[[Any], Options]
+
+
+def _as(option: str) -> Callable[[Any], Options]:
+    return lambda value: {option: value}
+
+
+def _as_count(option: str) -> Callable[[Any], Options]:
+    return lambda value: {option: max(0, value)}  # TFLite: negative numbers too mean no limit
+
+
+def _if_given(option: str) -> Callable[[Any], Options]:
+    return lambda value: {option: value} if value else {}
+
+
+def _sustained(value: bool) -> Options:
+    return {"inference_preference": "sustained_speed"} if value else {}
+
+
+def _nothing(_value: Any) -> Options:
+    return {}
+
+
+_LAST = 2**31 - 1
+_FOR_ALL = (
+    _Mapped(
+        Flag(
+            "max_delegated_partitions", int, 0, "Most partitions to delegate, largest first; "
+            "0: no limit."
+        ),
+        _as_count("max_delegated_partitions"),
+    ),
+    _Mapped(
+        Flag("min_nodes_per_partition", int, 0, "Leave smaller partitions on the CPU."),
+        _as_count("min_nodes_per_partition"),
+    ),
+    _Mapped(
+        Flag("first_delegate_node_index", int, 0, "Delegate no operator before this one."),
+        _as("first_delegate_node_index"),
+    ),
+    _Mapped(
+        Flag("last_delegate_node_index", int, _LAST, "Delegate no operator behind this one."),
+        _as("last_delegate_node_index"),
+    ),
+    _Mapped(
+        Flag(
+            "require_full_delegation", bool, False,
+            "Fail if any operator would stay on the CPU; the message lists them all.",
+        ),
+        _as("require_full_delegation"),
+    ),
+    _Mapped(
+        Flag(
+            "delegate_serialize_dir", str, "",
+            "Where compiled programs are kept; empty: they are not. Needs no token here.",
+        ),
+        _if_given("serialization_dir"),
+    ),
+    _Mapped(
+        Flag(
+            "delegate_serialize_token", str, "",
+            "Names the model in delegate_serialize_dir; empty: its fingerprint does.",
+        ),
+        _if_given("model_token"),
+    ),
+    _Mapped(
+        Flag(
+            "gpu_invoke_loop_times", int, -1,
+            "Accepted, without effect: TFLite compiles it in only on request.",
+        ),
+        _nothing,
+    ),
+)  # fmt: skip
+_FOR_GPU = (
+    _Mapped(
+        Flag(
+            "gpu_precision_loss_allowed", bool, True,
+            "Compute in less than float32 where that is safe. As in TFLite, true with --use_gpu.",
+        ),
+        _as("is_precision_loss_allowed"),
+    ),
+    _Mapped(
+        Flag(
+            "gpu_experimental_enable_quant", bool, True,
+            "Take over quantized operators. Unlike TFLite's, false does switch it off.",
+        ),
+        _as("enable_quant"),
+    ),
+    _Mapped(
+        Flag(
+            "gpu_inference_for_sustained_speed", bool, False,
+            "Spend more time on preparation for many inferences.",
+        ),
+        _sustained,
+    ),
+    _Mapped(
+        Flag(
+            "gpu_backend", str, "",
+            "cl or gl in TFLite. Accepted, without effect: XLA is the only backend.",
+            ("", "cl", "gl"),
+        ),
+        _nothing,
+    ),
+    _Mapped(
+        Flag(
+            "gpu_wait_type", str, "",
+            "Accepted, without effect: invoke waits until the results are there.",
+            ("", "passive", "active", "do_not_wait", "aggressive"),
+        ),
+        _nothing,
+    ),
+)  # fmt: skip
+
+
+def jax_options(values: Any) -> DelegateOptions:
+    """JaxDelegate's options as the flags say.
+
+    TFLite's names come first; `--gpu_...` count with `--use_gpu`, or if they were given. Then
+    every `--jax_<option>` that was given.
+
+    Raises:
+        OptionError: an impossible value or combination.
+    """
+    options: dict[str, Any] = {}
+    for row in _FOR_ALL:
+        options.update(row.options(getattr(values, row.flag.name)))
+    for row in _FOR_GPU:
+        if values.use_gpu or values.is_set(row.flag.name):
+            options.update(row.options(getattr(values, row.flag.name)))
+    for field in dataclasses.fields(DelegateOptions):
+        if values.is_set(_PREFIX + field.name):
+            options[field.name] = getattr(values, _PREFIX + field.name)
+    return DelegateOptions.of(options)
+
+
+def _jax_flags() -> tuple[Flag, ...]:
+    """One flag for each field of DelegateOptions."""
+    hints = get_type_hints(DelegateOptions)
+    return tuple(
+        Flag(
+            _PREFIX + field.name,
+            *_type_and_default(hints[field.name], field.default),
+            field.metadata.get("help", ""),
+            _choices(hints[field.name]),
+        )
+        for field in dataclasses.fields(DelegateOptions)
+    )
+
+
+def _type_and_default(hint: Any, default: Any) -> tuple[type, Any]:
+    alternatives = get_args(hint) if get_origin(hint) is not Literal else ()
+    types = [a for a in alternatives or (hint,) if a in (bool, int, float)]
+    return (types[0] if types else str), default
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    literals = [a for a in get_args(hint) if get_origin(a) is Literal]
+    return get_args(literals[0]) if literals else ()
+
+
+class CommonFlags:
+    """Flags that every delegate and host shares; makes no delegate itself."""
+
+    name = "Default-NoDelegate"
+
+    def flags(self) -> tuple[Flag, ...]:
+        """Threads, host, partitions, serialization."""
+        return (
+            Flag(
+                "num_threads", int, -1,
+                "CPU threads: of the stock interpreter, and of XLA on the CPU (per process; only "
+                "before jax is loaded). -1: the library's choice.",
+            ),
+            Flag(
+                "interpreter", str, None,
+                "Which interpreter runs the model: jaxdelegate's, or the stock one of "
+                "ai_edge_litert with the delegates applied to it. Unset: jaxdelegate, but litert "
+                "where a flag asks for something that only it can run.",
+                ("jaxdelegate", "litert"),
+            ),
+            Flag(
+                "disable_delegate_clustering", bool, False,
+                "Form partitions in execution order only. For --interpreter=litert; "
+                "jaxdelegate's interpreter always clusters.",
+            ),
+            *(row.flag for row in _FOR_ALL),
+        )  # fmt: skip
+
+    def create(self, flag_values: Any) -> None:  # noqa: ARG002 (the protocol's)
+        """Nothing."""
+        return
+
+
+class GpuProvider:
+    """`--use_gpu`: JaxDelegate as TFLite's tools set up their GPU delegate."""
+
+    name = "GPU"
+
+    def flags(self) -> tuple[Flag, ...]:
+        """`use_gpu`, and TFLite's names for what it does."""
+        use = Flag(
+            "use_gpu", bool, False,
+            "Apply JaxDelegate on the GPU, with the defaults of TFLite's GPU delegate tools "
+            "(precision loss allowed). Without a GPU: a warning, and JAX's default platform; "
+            "--jax_platform=gpu insists.",
+        )  # fmt: skip
+        return (use, *(row.flag for row in _FOR_GPU))
+
+    def create(self, flag_values: FlagValues) -> Any | None:
+        """JaxDelegate with `--use_gpu`.
+
+        Raises:
+            OptionError: an impossible value or combination.
+        """
+        if not flag_values.use_gpu:
+            return None
+        options = jax_options(flag_values)
+        delegate = importlib.import_module("jaxdelegate.delegate")
+        if options.platform is not None:
+            return delegate.JaxDelegate(options)
+        try:
+            delegate.find_device("gpu", options.device_index)
+        except OptionError as error:
+            _LOGGER.warning("WARN: GPU acceleration is unsupported on this platform: %s", error)
+            return delegate.JaxDelegate(options)
+        return delegate.JaxDelegate(options, platform="gpu")
+
+
+class JaxProvider:
+    """`--use_jax`: JaxDelegate with its own options; what tools apply if nothing else is asked."""
+
+    name = "JAX"
+
+    def flags(self) -> tuple[Flag, ...]:
+        """`use_jax`, and one flag for each option."""
+        use = Flag(
+            "use_jax", bool, None,
+            "Apply JaxDelegate. Unset: yes, unless another delegate or --use_xnnpack is asked "
+            "for. False, without another delegate: the interpreter's own CPU kernels.",
+        )  # fmt: skip
+        return (use, *_jax_flags())
+
+    def create(self, flag_values: FlagValues) -> Any | None:
+        """JaxDelegate with `--use_jax`; `--use_gpu` already is one.
+
+        Raises:
+            OptionError: an impossible value or combination.
+        """
+        if not flag_values.use_jax or flag_values.use_gpu:
+            return None
+        return self.default(flag_values)
+
+    def default(self, flag_values: FlagValues) -> Any:
+        """JaxDelegate without being asked.
+
+        Raises:
+            OptionError: an impossible value or combination.
+        """
+        delegate = importlib.import_module("jaxdelegate.delegate")
+        return delegate.JaxDelegate(jax_options(flag_values))
+
+
+class XnnpackProvider:
+    """`--use_xnnpack`: the stock interpreter's default delegate, which it applies by itself."""
+
+    name = "XNNPACK"
+
+    def flags(self) -> tuple[Flag, ...]:
+        """`use_xnnpack`, and TFLite's names for what it does."""
+        return (
+            Flag(
+                "use_xnnpack", bool, None,
+                "Run on the stock interpreter with XNNPACK, applied behind all other delegates; "
+                "false: with its kernels but without XNNPACK.",
+            ),
+            Flag(
+                "xnnpack_force_fp16", bool, False,
+                "Refused if true: the stock interpreter's Python API cannot set it.",
+            ),
+            Flag(
+                "xnnpack_weight_cache_file_path", str, "",
+                "Refused if set: the stock interpreter's Python API cannot set it.",
+            ),
+            Flag(
+                "xnnpack_runtime_flags", int, 0,
+                "Refused if set: the stock interpreter's Python API cannot set it.",
+            ),
+        )  # fmt: skip
+
+    def create(self, flag_values: Any) -> None:
+        """Nothing: the interpreter creates it.
+
+        Raises:
+            OptionError: an option that cannot be handed to it.
+        """
+        for flag in self.flags()[1:]:
+            value = getattr(flag_values, flag.name)
+            if value != flag.default:
+                raise OptionError(
+                    f"{flag.name}: the stock interpreter's Python API cannot set it, got {value!r}"
+                )
+
+
+class ExternalProvider:
+    """`--external_delegate_path`: a library, or a class in Python."""
+
+    name = "EXTERNAL"
+
+    def flags(self) -> tuple[Flag, ...]:
+        """The path and the options."""
+        return (
+            Flag(
+                "external_delegate_path", str, "",
+                "A shared library with TFLite's external delegate interface (for "
+                "--interpreter=litert), or package.module:Class, a SimpleDelegate.",
+            ),
+            Flag(
+                "external_delegate_options", str, "",
+                "Its options: key:value;key:value. What follows the first colon is the value.",
+            ),
+        )  # fmt: skip
+
+    def create(self, flag_values: Any) -> Any | None:
+        """The delegate with `--external_delegate_path`.
+
+        Raises:
+            OptionError: options that do not read as such, or that the delegate refuses.
+            OSError: there is no such library.
+        """
+        path = flag_values.external_delegate_path
+        if not path:
+            return None
+        options = external_options(flag_values.external_delegate_options)
+        litert = importlib.import_module("jaxdelegate.litert")
+        try:
+            return litert.load_delegate(path, options)
+        except ValueError as error:  # what the stock function raises
+            raise OptionError(f"external_delegate_path: {error}") from error
+
+
+def external_options(text: str) -> dict[str, str]:
+    """`key:value;key:value` as a dictionary; values may hold colons.
+
+    Raises:
+        OptionError: an item without a colon.
+    """
+    items = [item for item in text.split(";") if item]
+    for item in items:
+        if ":" not in item:
+            raise OptionError(
+                f"external_delegate_options: want key:value;key:value, got {item!r} in {text!r}"
+            )
+    pairs = (item.split(":", 1) for item in items)
+    return {key.strip(): value.strip() for key, value in pairs}

@@ -1,0 +1,271 @@
+"""The delegate registrar: who can make delegates from flags, and the delegates that they make.
+
+The counterpart of TFLite's tools/delegates/delegate_provider.h. Tools declare every provider's
+flags, and apply the delegates in the order of the flags that asked for them.
+
+A package adds its own provider by an entry point of the group `jaxdelegate.delegate_providers`
+that names a provider or its class; a program by `register_delegate_provider`.
+"""
+
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxdelegate.builtin_providers import (
+    CommonFlags,
+    DelegateProvider,
+    ExternalProvider,
+    GpuProvider,
+    JaxProvider,
+    XnnpackProvider,
+)
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, OptionError
+from jaxdelegate.flag_values import Flag, FlagValues
+from jaxdelegate.simple_delegate import SimpleDelegate
+
+__all__ = [
+    "DelegateProvider",
+    "Flag",
+    "FlagValues",
+    "ProvidedDelegate",
+    "create_delegates",
+    "flag_values",
+    "open_interpreter",
+    "register_delegate_provider",
+    "registered",
+]
+
+_LOGGER = logging.getLogger("jaxdelegate")
+_GROUP = "jaxdelegate.delegate_providers"
+_JAX = JaxProvider()
+_PROVIDERS: list[DelegateProvider] = [
+    CommonFlags(),
+    GpuProvider(),
+    _JAX,
+    XnnpackProvider(),
+    ExternalProvider(),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProvidedDelegate:
+    """A delegate, who made it, and where the flag that asked for it stood (0: nobody asked)."""
+
+    provider: DelegateProvider
+    delegate: Any
+    rank: int = 0
+
+
+def register_delegate_provider(provider: DelegateProvider) -> None:
+    """Let every tool of this process offer a delegate.
+
+    Args:
+        provider: has `name`, `flags()` and `create(flag_values) -> delegate | None`; an object, or
+            a class without arguments.
+
+    Raises:
+        TypeError: something is missing of these.
+        ValueError: the name or a flag is taken.
+    """
+    if isinstance(provider, type):
+        provider = provider()
+    if not isinstance(provider, DelegateProvider):
+        raise TypeError(
+            "a delegate provider has name, flags() and create(flag_values), got "
+            f"{type(provider).__name__}"
+        )
+    for other in _PROVIDERS:
+        if other.name == provider.name:
+            raise ValueError(f"delegate provider {provider.name!r} is registered already")
+        taken = {flag.name for flag in declared(other)} & {flag.name for flag in declared(provider)}
+        if taken:
+            raise ValueError(
+                f"delegate provider {provider.name!r}: flag {min(taken)!r} belongs to {other.name}"
+            )
+    _PROVIDERS.append(provider)
+
+
+def registered() -> tuple[DelegateProvider, ...]:
+    """All providers: our own, those of installed packages, and registered ones."""
+    _load_installed()
+    return tuple(_PROVIDERS)
+
+
+@functools.cache
+def _load_installed() -> None:
+    """Register the providers of installed packages, once; one that cannot be had is left out."""
+    for entry in importlib.metadata.entry_points(group=_GROUP):
+        try:
+            found = entry.load()
+            register_delegate_provider(found)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            _LOGGER.warning("WARN: delegate provider %r (%s): %s", entry.name, entry.value, error)
+
+
+def flag_values(**given: Any) -> FlagValues:
+    """The values of all providers' flags, where the arguments stand for a command line.
+
+    Raises:
+        OptionError: an unknown flag, or a value that is not of the flag's type.
+    """
+    flags = [flag for provider in registered() for flag in declared(provider)]
+    return FlagValues.of((as_flag(flag) for flag in flags), given)
+
+
+def declared(provider: DelegateProvider) -> list[Any]:
+    """A provider's flags: Flag records, or absl.flags.Flag objects that it brings itself.
+
+    Mappings and tuples are read as Flag's arguments.
+
+    Raises:
+        OptionError: something else.
+    """
+    return [_record(provider.name, flag) for flag in provider.flags()]
+
+
+def _record(provider: str, flag: Any) -> Any:
+    try:
+        if isinstance(flag, Mapping):
+            return Flag(**flag)
+        if isinstance(flag, tuple):
+            return Flag(*flag)
+    except TypeError as error:
+        raise OptionError(f"delegate provider {provider!r}: flag {flag!r}: {error}") from error
+    if isinstance(flag, Flag) or hasattr(flag, "parser"):
+        return flag
+    raise OptionError(f"delegate provider {provider!r}: want Flag records, got {flag!r}")
+
+
+def as_flag(flag: Any) -> Flag:
+    """A declared flag as a Flag; absl.flags.Flag objects are read by their parser."""
+    if isinstance(flag, Flag):
+        return flag
+    parser = flag.parser
+    types = {"bool": bool, "int": int, "float": float}
+    kind = types.get(parser.flag_type(), str)
+    choices = tuple(getattr(parser, "enum_values", ()))
+    return Flag(flag.name, kind, flag.default, flag.help or "", choices)
+
+
+def create_delegates(values: FlagValues) -> list[ProvidedDelegate]:
+    """The delegates that the flags ask for, in the order of the command line.
+
+    If nobody asks for any, neither for XNNPACK nor for none (`use_jax=False`), it is JaxDelegate.
+
+    Raises:
+        OptionError: an impossible value or combination.
+    """
+    use_threads(values.num_threads)
+    made = [(provider, _created(provider, values)) for provider in registered()]
+    found = [
+        ProvidedDelegate(provider, delegate, _rank(provider, values))
+        for provider, delegate in made
+        if delegate is not None
+    ]
+    if not found and values.use_jax is None and not values.is_set("use_xnnpack"):
+        return [ProvidedDelegate(_JAX, _JAX.default(values))]
+    return sorted(found, key=lambda row: row.rank)
+
+
+def _created(provider: DelegateProvider, values: FlagValues) -> Any | None:
+    try:
+        return provider.create(values)
+    except JaxDelegateError:
+        raise
+    except ValueError as error:  # a value that somebody else's delegate refuses
+        raise OptionError(f"{provider.name} delegate: {error}") from error
+
+
+def _rank(provider: DelegateProvider, values: FlagValues) -> int:
+    """Where the provider's first flag stood; if it was not given, the first of the others."""
+    positions = [values.position(flag.name) for flag in declared(provider)] or [0]
+    return positions[0] or min(filter(None, positions), default=0)
+
+
+def use_threads(count: int) -> None:
+    """Have XLA use so many CPU threads: it asks the environment when it starts.
+
+    Raises:
+        OptionError: neither -1 nor at least 1.
+    """
+    if count != -1 and count < 1:
+        raise OptionError(f"num_threads: want -1 or at least 1, got {count}")
+    if count == -1 or os.environ.get("NPROC") == str(count):
+        return
+    if "jax" in sys.modules:
+        _LOGGER.warning("WARN: num_threads=%d comes too late for XLA: jax is loaded", count)
+    else:
+        os.environ["NPROC"] = str(count)
+
+
+def host_of(values: FlagValues, delegates: Sequence[Any]) -> str:
+    """Which interpreter runs: "jaxdelegate" or "litert".
+
+    Raises:
+        OptionError: `interpreter` contradicts what else is asked.
+    """
+    stock_only = [type(d).__name__ for d in delegates if not isinstance(d, SimpleDelegate)]
+    if values.use_xnnpack is not None:
+        stock_only.append("use_xnnpack")
+    if values.interpreter == "jaxdelegate" and stock_only:
+        raise OptionError(
+            f"interpreter: {stock_only[0]} needs the stock interpreter (litert), got 'jaxdelegate'"
+        )
+    return str(values.interpreter or ("litert" if stock_only else "jaxdelegate"))
+
+
+def open_interpreter(
+    values: FlagValues,
+    model: str | os.PathLike[str] | bytes,
+    delegates: Sequence[Any],
+    *,
+    preserve_all_tensors: bool = False,
+) -> Any:
+    """The interpreter that the flags ask for, with delegates applied.
+
+    Args:
+        values: of all providers' flags.
+        model: a path, or the file's content.
+        delegates: in the order in which they choose.
+        preserve_all_tensors: keep every intermediate tensor readable.
+
+    Raises:
+        ModelError: the file is no model.
+        OptionError: `interpreter` contradicts what else is asked.
+        DelegationError: a delegate that requires it cannot take every operator; in the stock
+            interpreter, InterpreterError.
+    """
+    arguments: dict[str, Any] = {
+        "experimental_delegates": list(delegates) or None,
+        "num_threads": values.num_threads if values.num_threads > 0 else None,
+        "experimental_preserve_all_tensors": preserve_all_tensors,
+    }
+    if isinstance(model, bytes):
+        arguments["model_content"] = model
+    else:
+        arguments["model_path"] = os.fspath(model)
+    if host_of(values, delegates) == "jaxdelegate":
+        return importlib.import_module("jaxdelegate.interpreter").Interpreter(**arguments)
+    return _stock_interpreter(values, arguments)
+
+
+def _stock_interpreter(values: FlagValues, arguments: Mapping[str, Any]) -> Any:
+    stock = importlib.import_module("ai_edge_litert.interpreter")
+    more: dict[str, Any] = {}
+    if values.use_xnnpack is False:
+        resolver = stock.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        more["experimental_op_resolver_type"] = resolver
+    if values.disable_delegate_clustering:
+        more["experimental_disable_delegate_clustering"] = True
+    try:
+        return stock.Interpreter(**arguments, **more)
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+    except RuntimeError as error:  # a delegate refuses the graph
+        raise InterpreterError(str(error)) from error

@@ -1,0 +1,342 @@
+"""`jaxdelegate benchmark_model`: TFLite's tool of that name, its flags and its lines."""
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from jaxdelegate import model
+from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, labels
+from jaxdelegate.errors import OptionError
+from jaxdelegate.flag_values import Flag, FlagValues
+from jaxdelegate.tools import delegate_flags
+
+_NO_EFFECT = "Accepted, without effect: "
+_MODES = ("stdout", "csv", "proto")
+# The tool's own flags, each with TFLite's label for the log.
+_FLAGS: tuple[tuple[Flag, str], ...] = (
+    (Flag("graph", str, "", "The .tflite file, or fd:<descriptor>:<offset>:<size>."), "Graph"),
+    (
+        Flag("list_signatures", bool, False, "List the model's signatures and do nothing else."),
+        "List signatures from the provided model",
+    ),
+    (Flag("verbose", bool, False, "Log flags that were not given, too."), ""),
+    (
+        Flag("allow_fp16", bool, False, "The same as gpu_precision_loss_allowed, where not given."),
+        "Allow fp16",
+    ),
+    (
+        Flag(
+            "batch_sizes",
+            str,
+            "",
+            "Benchmark each of these batch sizes, and print them side by side: 1,8,32.",
+        ),
+        "Batch sizes",
+    ),
+    (Flag("result_json", str, "", "Write the result as JSON."), "JSON result file"),
+    (Flag("result_csv", str, "", "Write the figures as CSV, a line for each batch size."), "CSV"),
+    (
+        Flag("result_file_path", str, "", "Write TFLite's BenchmarkResult as binary proto."),
+        "File path to save the benchmark result in binary proto format",
+    ),
+    (
+        Flag("op_profiling_output_mode", str, "stdout", "How to write the operators.", _MODES),
+        "Op profiling output mode.",
+    ),
+    (
+        Flag("op_profiling_output_file", str, "", "Where to; empty: to the console."),
+        "Op profiling output file.",
+    ),
+    (
+        Flag(
+            "profiling_output_csv_file",
+            str,
+            "",
+            "Deprecated in TFLite: op_profiling_output_mode=csv and op_profiling_output_file.",
+        ),
+        "CSV File to export profiling data to",
+    ),
+    (
+        Flag("max_profiling_buffer_entries", int, 1024, _NO_EFFECT + "the buffer grows."),
+        "Max initial profiling buffer entries",
+    ),
+    (
+        Flag("allow_dynamic_profiling_buffer_increase", bool, False, _NO_EFFECT + "it always may."),
+        "Allow dynamic increase on profiling buffer entries",
+    ),
+    (
+        Flag("export_model_runtime_info", bool, False, "Write graph and partitions as proto."),
+        "Enable Model Runtime Info Export",
+    ),
+    (
+        Flag("model_runtime_info_output_file", str, "", "Where to; needed for the above."),
+        "Proto File to export model runtime info to",
+    ),
+    (
+        Flag("print_preinvoke_state", bool, False, "Print tensors and plan before the runs."),
+        "Print pre-invoke interpreter state",
+    ),
+    (
+        Flag("print_postinvoke_state", bool, False, "Print tensors and plan after the runs."),
+        "Print post-invoke interpreter state",
+    ),
+    (
+        Flag("tensor_name_display_length", int, 25, "Width of names in the state."),
+        "Tensor name display length",
+    ),
+    (
+        Flag("tensor_type_display_length", int, 15, "Width of types in the state."),
+        "Tensor type display length",
+    ),
+    (
+        Flag("alloc_type_display_length", int, 18, "Width of allocation types in the state."),
+        "Tensor allocation type display length",
+    ),
+    (
+        Flag("output_filepath", str, "", "Write the outputs' raw bytes."),
+        "File path to export outputs layer to",
+    ),
+    (
+        Flag("output_proto_filepath", str, "", "Write the outputs as a tf.train.Example."),
+        "File path to export outputs layer as tf example to",
+    ),
+    (Flag("use_caching", bool, False, _NO_EFFECT + "weights are prepared once."), "Use caching"),
+    (
+        Flag(
+            "release_dynamic_tensors", bool, False, _NO_EFFECT + "tensors go after their last use."
+        ),
+        "Release dynamic tensor memory",
+    ),
+    (
+        Flag("optimize_memory_for_large_tensors", int, 0, _NO_EFFECT + "there is no arena."),
+        "Optimize memory usage for large tensors",
+    ),
+    (
+        Flag("enable_builtin_cast_constant_cache", bool, False, _NO_EFFECT + "constants fold."),
+        "Constant CAST output cache",
+    ),
+)
+# TFLite's labels of the delegates' flags; those without one are logged by their names.
+_DELEGATE_LABELS = {
+    "num_threads": "Num threads",
+    "max_delegated_partitions": "Max number of delegated partitions",
+    "min_nodes_per_partition": "Min nodes per partition",
+    "first_delegate_node_index": "Index of the first node that could be delegated",
+    "last_delegate_node_index": "Index of the last node that could be delegated",
+    "gpu_invoke_loop_times": "Number of GPU delegate invoke loop iterations",
+    "delegate_serialize_dir": "Directory for delegate serialization",
+    "delegate_serialize_token": "Model-specific token/key for delegate serialization.",
+    "require_full_delegation": "Require full delegation",
+    "disable_delegate_clustering": "Disable delegate clustering",
+    "use_gpu": "Use gpu",
+    "gpu_precision_loss_allowed": "Allow lower precision in gpu",
+    "gpu_experimental_enable_quant": "Enable running quant models in gpu",
+    "gpu_inference_for_sustained_speed": "Prefer maximizing the throughput in gpu",
+    "gpu_backend": "GPU backend",
+    "gpu_wait_type": "GPU delegate wait type",
+    "use_xnnpack": "Use xnnpack",
+    "xnnpack_runtime_flags": "Extra flags for XNNPACK runtime",
+    "external_delegate_path": "External delegate path",
+    "external_delegate_options": "External delegate options",
+}
+_OUTPUT_FILES = (
+    "result_json",
+    "result_csv",
+    "result_file_path",
+    "op_profiling_output_file",
+    "profiling_output_csv_file",
+    "model_runtime_info_output_file",
+    "output_filepath",
+    "output_proto_filepath",
+    "perfetto_trace",
+)
+
+
+def define(values: flags.FlagValues) -> None:
+    """Declare the tool's flags and those of the delegates."""
+    delegate_flags.define_all([flag for flag, _ in _FLAGS], values)
+    delegate_flags.define_all(benchmark_flags(), values)
+    delegate_flags.define(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Benchmark, print TFLite's lines, write the files that were asked for.
+
+    Raises:
+        JaxDelegateError: see `jaxdelegate.benchmark.run.benchmark`.
+        OSError: a file cannot be read or written.
+    """
+    _log("STARTING!")
+    _check_outputs(values)
+    options = options_of(values)
+    _log_flags(values)
+    chosen = delegate_flags.read(values)
+    if values.allow_fp16 and not chosen.is_set("gpu_precision_loss_allowed"):
+        chosen = chosen.replaced(gpu_precision_loss_allowed=True)
+    source = importlib.import_module("jaxdelegate.benchmark.run").graph_source(values.graph)
+    if values.list_signatures:
+        return _list_signatures(source)
+    if values.batch_sizes:
+        return _sweep(values, source, options, chosen)
+    return _single(values, source, options, chosen)
+
+
+def options_of(values: flags.FlagValues) -> BenchmarkOptions:
+    """The benchmark's options.
+
+    Raises:
+        OptionError: a value that makes no sense.
+    """
+    return BenchmarkOptions(**{flag.name: values[flag.name].value for flag in benchmark_flags()})
+
+
+def _single(
+    values: flags.FlagValues, source: Any, options: BenchmarkOptions, chosen: FlagValues
+) -> int:
+    run_module = importlib.import_module("jaxdelegate.benchmark.run")
+    report = run_module.benchmark(
+        source,
+        options,
+        values=chosen,
+        log=_log,
+        before=lambda session: _before(values, session),
+        after=lambda session: _after(values, session),
+    )
+    if report.profile is not None:
+        _write_profile(values, report)
+    if report.precision is not None:
+        print(report.precision)
+    _write_results(values, [report])
+    return 0
+
+
+def _sweep(
+    values: flags.FlagValues, source: Any, options: BenchmarkOptions, chosen: FlagValues
+) -> int:
+    sweep = importlib.import_module("jaxdelegate.benchmark.sweep")
+    sizes = sweep.parse_batch_sizes(values.batch_sizes)
+    results = sweep.batch_sweep(source, sizes, options, chosen, _log)
+    reports = [result.report for result in results if result.report is not None]
+    for report in reports:
+        if report.profile is not None:
+            _log(f"Batch size: [{report.batch}]")
+            _write_profile(values, report)
+    print(sweep.sweep_table(results))
+    _write_results(values, reports)
+    return 0 if len(reports) == len(results) else 1
+
+
+def _log(line: str) -> None:
+    print(f"INFO: {line}", flush=True)
+
+
+def _log_flags(values: flags.FlagValues) -> None:
+    """TFLite's lines of flags and their values: those that were given, with --verbose all."""
+    _log(f"Log parameter values verbosely: [{int(values.verbose)}]")
+    shown = {**labels(), **{flag.name: label for flag, label in _FLAGS}}
+    given = delegate_flags.read(values)
+    shown.update((name, _DELEGATE_LABELS.get(name, name)) for name in given.as_dict())
+    for name, label in shown.items():
+        always = name in ("graph", "signature_to_run_for")
+        if label and (always or values.verbose or values[name].present):
+            _log(f"{label}: [{_shown(values[name].value)}]")
+
+
+def _shown(value: Any) -> str:
+    """As C++ streams print it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _check_outputs(values: flags.FlagValues) -> None:
+    """Refuse before the work what cannot be written behind it."""
+    for name in _OUTPUT_FILES:
+        path = values[name].value
+        if path and not Path(path).absolute().parent.is_dir():
+            raise OptionError(f"{name}: {path}: no such folder")
+        if path and (Path(path).is_dir() or not os.access(Path(path).absolute().parent, os.W_OK)):
+            raise OptionError(f"{name}: {path}: cannot be written")
+    if values.export_model_runtime_info and not values.model_runtime_info_output_file:
+        raise OptionError("export_model_runtime_info: name model_runtime_info_output_file, too")
+
+
+def _list_signatures(source: Any) -> int:
+    keys = [signature.key for signature in model.read_model(source).signatures]
+    _log(f"The Model contains {len(keys)} signature key(s).")
+    if keys:
+        _log("They are listed below: ")
+    for key in keys:
+        _log(f"-> Signature Key: {key}")
+    return 0
+
+
+def _before(values: flags.FlagValues, session: Any) -> None:
+    state = importlib.import_module("jaxdelegate.benchmark.state")
+    if values.export_model_runtime_info:
+        content = state.runtime_info(session, values.graph)
+        Path(values.model_runtime_info_output_file).write_bytes(content)
+    if values.print_preinvoke_state:
+        _print_state(values, session, "pre-invoke")
+
+
+def _after(values: flags.FlagValues, session: Any) -> None:
+    state = importlib.import_module("jaxdelegate.benchmark.state")
+    if values.print_postinvoke_state:
+        _print_state(values, session, "post-invoke")
+    if values.output_filepath:
+        Path(values.output_filepath).write_bytes(state.outputs_bytes(session))
+    if values.output_proto_filepath:
+        Path(values.output_proto_filepath).write_bytes(state.outputs_example(session))
+
+
+def _print_state(values: flags.FlagValues, session: Any, when: str) -> None:
+    state = importlib.import_module("jaxdelegate.benchmark.state")
+    _log(f"\n====Printing out TfLite interpreter {when} state begins====")
+    print(
+        state.state_text(
+            session,
+            name_length=values.tensor_name_display_length,
+            type_length=values.tensor_type_display_length,
+            alloc_length=values.alloc_type_display_length,
+        )
+    )
+    _log(f"====Printing out TfLite interpreter {when} state ends====\n")
+
+
+def _write_profile(values: flags.FlagValues, report: Any) -> None:
+    tables = importlib.import_module("jaxdelegate.benchmark.tables")
+    mode, path = values.op_profiling_output_mode, values.op_profiling_output_file
+    if values.profiling_output_csv_file:
+        mode, path = "csv", values.profiling_output_csv_file
+    if mode == "proto":
+        content = tables.profile_proto(report.profile, report.model)
+        if not path:
+            raise OptionError("op_profiling_output_mode: proto needs op_profiling_output_file")
+        Path(path).write_bytes(content)
+        return
+    text = tables.profile_text(report.profile, as_csv=mode == "csv")
+    if path:
+        Path(path).write_text(text)
+    else:
+        print(text)
+
+
+def _write_results(values: flags.FlagValues, reports: list[Any]) -> None:
+    results = importlib.import_module("jaxdelegate.benchmark.results")
+    if values.result_json:
+        records = [report.as_dict() for report in reports]
+        content = json.dumps(records[0] if not values.batch_sizes else records, indent=2)
+        Path(values.result_json).write_text(content + "\n")
+    if values.result_csv:
+        Path(values.result_csv).write_text(results.to_csv(reports))
+    if values.result_file_path:
+        _log(f"Saving benchmark result to: {values.result_file_path}")
+        Path(values.result_file_path).write_bytes(results.to_proto(reports[-1]))
+        _log(f"Saved benchmark result to: {values.result_file_path}")

@@ -1,0 +1,67 @@
+"""`jaxdelegate benchmark_performance_options`: one model, every way to run it, ranked."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from absl import flags
+
+from jaxdelegate.benchmark import matrix
+from jaxdelegate.errors import OptionError
+from jaxdelegate.flag_values import Flag
+from jaxdelegate.tools import benchmark_model, delegate_flags
+
+_FLAGS = (
+    Flag(
+        "perf_options_list",
+        str,
+        "all",
+        "Platforms to compare: some of all, cpu, gpu, tpu; none: only the flags as they are.",
+    ),
+    Flag("option_benchmark_run_delay", float, -1.0, "Seconds to wait between two configurations."),
+    Flag("random_shuffle_benchmark_runs", bool, True, "Run the configurations in random order."),
+    Flag("threads", str, "1,2,4", "Thread counts to compare on the CPU."),
+    Flag("dtypes", str, "float32,float16,bfloat16", "Compute dtypes of JaxDelegate to compare."),
+    Flag("matrix_json", str, "", "Write all results as a JSON list, the fastest first."),
+)
+
+
+def define(values: flags.FlagValues) -> None:
+    """Declare the tool's flags; those of benchmark_model hold for every configuration."""
+    delegate_flags.define_all(_FLAGS, values)
+    benchmark_model.define(values)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Print the ranked table; 1 if a configuration failed.
+
+    Raises:
+        OptionError: a list that does not read as such, or a platform that is not there.
+        OSError: the model is not there, or the JSON file cannot be written.
+    """
+    chosen = matrix.parse_options(values.perf_options_list)
+    threads, dtypes = matrix.parse_threads(values.threads), matrix.parse_dtypes(values.dtypes)
+    benchmark_model.options_of(values)  # refuse bad values once, not in every process
+    if not Path(values.graph).is_file():
+        raise OptionError(f"graph: {values.graph or 'name the .tflite file'}: no such file")
+    print(f"INFO: The list of TFLite runtime options to be benchmarked: [{','.join(chosen)}]")
+    platforms = matrix.find_platforms() if set(chosen) - {"cpu", "none"} else ("cpu",)
+    rows = matrix.configurations(chosen, platforms, threads, dtypes)
+    outcomes = matrix.run_all(
+        rows,
+        _forwarded(values),
+        delay=values.option_benchmark_run_delay,
+        shuffle=values.random_shuffle_benchmark_runs,
+    )
+    print(f"INFO: \n{matrix.summary(outcomes)}")
+    if values.matrix_json:
+        records = [dataclasses.asdict(outcome) for outcome in outcomes]
+        Path(values.matrix_json).write_text(json.dumps(records, indent=2) + "\n")
+    return 0 if all(outcome.result is not None for outcome in outcomes) else 1
+
+
+def _forwarded(values: flags.FlagValues) -> list[str]:
+    """benchmark_model's flags that were given."""
+    own = {flag.name for flag in _FLAGS} | {"help", "result_json"}
+    given = [name for name in values if values[name].present and name not in own]
+    return [f"--{name}={values[name].value}" for name in given]

@@ -1,0 +1,102 @@
+"""Performance options: which configurations there are, and how they are ranked."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxdelegate.benchmark import matrix
+from jaxdelegate.benchmark.matrix import Configuration, Outcome, configurations
+from jaxdelegate.errors import InterpreterError, OptionError
+
+
+def test_the_cpu_with_threads_and_dtypes() -> None:
+    rows = configurations(["cpu"], ["cpu"], (1, 4), ("float32", "tensorfloat32", "bfloat16"))
+    assert [row.name for row in rows] == [
+        f"cpu w/ {n} threads{kind}"
+        for n in (1, 4)
+        for kind in ("", " (xnnpack)", " (jax-fp32)", " (jax-bf16)")
+    ]
+    assert rows[0].flags == ("--use_xnnpack=false", "--num_threads=1")
+    assert rows[7].flags == (
+        "--use_jax=true", "--jax_platform=cpu", "--jax_compute_dtype=bfloat16", "--num_threads=4",
+    )  # fmt: skip
+
+
+def test_all_takes_the_platforms_that_are_there() -> None:
+    dtypes = ("float32", "tensorfloat32", "float16")
+    names = [r.name for r in configurations(["all"], ["cpu", "gpu"], (1,), dtypes)]
+    assert names[-3:] == ["gpu-fp32", "gpu-tf32", "gpu-fp16"]
+    assert len(names) == 4 + 3
+    assert [r.name for r in configurations(["tpu"], ["tpu"], (1,), dtypes)] == [
+        "tpu-fp32",
+        "tpu-fp16",
+    ]
+    assert configurations(["none"], ["cpu"], (1,), dtypes) == [Configuration("as asked", ())]
+
+
+def test_a_platform_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(OptionError, match="'gpu' is not there; JAX has: cpu"):
+        configurations(["cpu", "gpu"], ["cpu"], (1,), ("float32",))
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "message"),
+    [
+        (matrix.parse_options, "nnapi", "want some of all, cpu, gpu, tpu, none, got 'nnapi'"),
+        (matrix.parse_options, "", "got ''"),
+        (matrix.parse_options, "none,cpu", "'none' cannot be used together"),
+        (matrix.parse_threads, "1,0", "want numbers from 1 on, like 1,2,4, got '1,0'"),
+        (matrix.parse_threads, "two", "got 'two'"),
+        (matrix.parse_dtypes, "float8", "want some of float32, tensorfloat32"),
+    ],
+)
+def test_lists_that_do_not_read_as_such(parse: Any, text: str, message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parse(text)
+    assert message in str(error.value)
+
+
+def result(avg_us: float) -> dict[str, Any]:
+    stat = {"count": 2, **dict.fromkeys(("first", "newest", "min", "max", "p5", "p95"), 0.5)}
+    stat |= {"avg": avg_us / 1e3, "std": 0.001, "median": 0.25, "values": [0.5, 0.5]}
+    return {"latency_metrics": {"avg_ms": avg_us / 1e3}, "inference_ms": stat}
+
+
+def test_runs_are_ranked_and_failures_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        if "--bad" in command:
+            return subprocess.CompletedProcess(command, 1, "", "WARN: x\njaxdelegate: no\n")
+        target = next(c for c in command if c.startswith("--result_json="))
+        avg = 900 if "--slow" in command else 250
+        Path(target.split("=", 1)[1]).write_text(json.dumps(result(avg)))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(matrix.subprocess, "run", run)
+    rows = [Configuration(name, (f"--{name}",)) for name in ("slow", "bad", "fast")]
+    outcomes = matrix.run_all(rows, ["--graph=m"], seed=1)
+    assert [o.configuration.name for o in outcomes] == ["fast", "slow", "bad"]
+    assert all(command[4] == "--graph=m" for command in asked)
+    lines = matrix.summary(outcomes).splitlines()
+    assert lines[0] == f"{'=' * 14}Summary of All Runs w/ Different Performance Options{'=' * 14}"
+    assert lines[1] == (
+        f"{'fast':>26}: count=2 first=500 curr=500 min=500 max=500 avg=250 std=1 p5=500 "
+        "median=250 p95=500"
+    )
+    assert lines[3] == f"{'bad':>26}:  failed! jaxdelegate: no"
+    assert outcomes[2] == Outcome(rows[1], None, "jaxdelegate: no")
+
+
+def test_platforms_are_asked_in_another_process() -> None:
+    assert "cpu" in matrix.find_platforms()
+
+
+def test_jax_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix.sys, "executable", "/bin/false")
+    with pytest.raises(InterpreterError, match="jax does not start: no message"):
+        matrix.find_platforms()

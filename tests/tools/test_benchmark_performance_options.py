@@ -1,0 +1,65 @@
+"""`jaxdelegate benchmark_performance_options` on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.tools.main import main
+
+TOOL = "benchmark_performance_options"
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    path = tmp_path / "mobilenet.tflite"
+    path.write_bytes(mobilenet_v1(size=32, width=0.25))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_the_matrix_of_the_cpu(
+    graph: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "m.json"
+    flags = ("--perf_options_list=cpu", "--threads=1", "--dtypes=float32", "--num_runs=2")
+    short = ("--min_secs=0", "--warmup_min_secs=0", "--seed=3")
+    assert main([TOOL, f"--graph={graph}", *flags, *short, f"--matrix_json={target}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if "Summary of All Runs" in line)
+    names = [line.split(": ")[0].strip() for line in lines[at + 1 :]]
+    assert sorted(names) == [f"cpu w/ 1 threads{k}" for k in ("", " (jax-fp32)", " (xnnpack)")]
+    records = json.loads(target.read_text())
+    assert [r["configuration"]["name"] for r in records] == names
+    averages = [r["result"]["latency_metrics"]["avg_ms"] for r in records]
+    assert averages == sorted(averages)
+    assert all(r["result"]["misc_metrics"]["num_runs"] == 2 for r in records)
+    assert all(r["result"]["seed"] == 3 for r in records)
+
+
+@pytest.mark.slow
+def test_none_runs_the_flags_as_they_are(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--perf_options_list=none", "--num_runs=2", "--min_secs=0", "--warmup_min_secs=0")
+    assert main([TOOL, f"--graph={graph}", *flags, "--jax_device_index=77"]) == 1
+    assert "as asked:  failed! jaxdelegate: device_index: 77" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--graph={graph}", "--perf_options_list=nnapi"], "want some of all, cpu, gpu, tpu, none"),
+        (["--graph={graph}", "--threads=0"], "threads: want numbers from 1 on"),
+        (["--graph={graph}", "--dtypes=fp8"], "dtypes: want some of float32"),
+        (["--graph={graph}", "--num_runs=-1"], "num_runs: must not be negative"),
+        (["--graph=/nowhere.tflite"], "graph: /nowhere.tflite: no such file"),
+        ([], "graph: name the .tflite file"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_1(
+    flags: list[str], message: str, graph: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([TOOL, *(flag.format(graph=graph) for flag in flags)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("jaxdelegate: ")
+    assert message in line
