@@ -13,6 +13,7 @@ import numpy as np
 from jaxdelegate.model import Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import HANDLES, TENSOR_TYPES
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.reference.resources import handle_key
 
@@ -24,7 +25,7 @@ def state_zero(spec: TensorSpec) -> int:
 
     Source: Subgraph::ResetVariableTensors, core/subgraph.cc.
     """
-    if spec.dtype != np.int8 or spec.quantization is None or not spec.is_quantized:
+    if spec.dtype != np.int8 or spec.quantization is None or not spec.quantization.zero_point.size:
         return 0
     return int(spec.quantization.zero_point[0])
 
@@ -55,6 +56,7 @@ class _Builder:
         self.resources: dict[int, Hashable] = {}
         self._variables: dict[Hashable, int] = {}
         self._handles = _known_handles(subgraph)
+        self._users = subgraph.operators
 
     def extended(self, operator: Operator) -> Operator:
         kernel = KERNELS.get(operator.name)
@@ -80,20 +82,59 @@ class _Builder:
 
     def _variable(self, operator: Operator, key: Hashable) -> int:
         if key not in self._variables:
-            value = self.tensors[operator.outputs[0] if operator.outputs else operator.inputs[1]]
-            self._variables[key] = self._add(f"{value.name}/variable", value.shape, value.dtype)
-            self.resources[self._variables[key]] = key
+            value = self._value(operator)
+            index = self._add(f"{value.name}/variable", value.shape, value.dtype, self._scale(key))
+            self._variables[key] = index
+            self.resources[index] = key
         return self._variables[key]
 
-    def _add(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
+    def _value(self, operator: Operator) -> Tensor:
+        """What an operator on a variable reads from it, or assigns to it."""
+        return self.tensors[operator.outputs[0] if operator.outputs else operator.inputs[1]]
+
+    def _scale(self, key: Hashable) -> Quantization | None:
+        """How a variable's integers stand for reals, if all its users say the same."""
+        values = [
+            self._value(operator).quantization
+            for operator in self._users
+            if operator.inputs and self._handles.get(operator.inputs[0]) == key
+        ]
+        first = values[0]
+        return first if all(_is_same(first, other) for other in values) else None
+
+    def _add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        quantization: Quantization | None = None,
+    ) -> int:
         index = len(self.tensors)
         tensor_type = TENSOR_TYPES[np.dtype(dtype)]
         self.tensors.append(
             Tensor(
-                index, name, shape, None, tensor_type, 0, None, None, None, True, True, (), shape
+                index,
+                name,
+                shape,
+                None,
+                tensor_type,
+                0,
+                None,
+                quantization,
+                None,
+                True,
+                True,
+                (),
+                shape,
             )
         )
         return index
+
+
+def _is_same(a: Quantization | None, b: Quantization | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return np.array_equal(a.scale, b.scale) and np.array_equal(a.zero_point, b.zero_point)
 
 
 def _known_handles(subgraph: Subgraph) -> dict[int, Hashable]:

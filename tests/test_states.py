@@ -1,0 +1,61 @@
+"""Resource variables: delegated as state, and what their integers stand for."""
+
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.op_lowering.dtypes import DTYPES
+from jaxdelegate.op_lowering.options import AddOptions, TensorType, VarHandleOptions
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.running import run_once
+
+OPERATORS = ["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "ADD"]
+
+
+def quantized(scale: float, zero_point: int = 3) -> Quantization:
+    return Quantization(np.array([scale], np.float32), np.array([zero_point], np.int64))
+
+
+def doubled(read: Quantization | None, q: Quantization | None, dtype: type) -> bytes:
+    """variable = x; y = x + variable, which is read with a scale of its own."""
+    builder = ModelBuilder()
+    x = builder.input((4,), dtype, "x", quantization=q)
+    handle = builder.tensor((1,), DTYPES[TensorType.RESOURCE], "handle")
+    old = builder.tensor((4,), dtype, "old", quantization=read)
+    y = builder.tensor((4,), dtype, "y", quantization=q)
+    builder.operator("VAR_HANDLE", [], [handle], VarHandleOptions("container", "sum"))
+    builder.operator("ASSIGN_VARIABLE", [handle, x], [])
+    builder.operator("READ_VARIABLE", [handle], [old])
+    builder.operator("ADD", [x, old], [y], AddOptions())
+    builder.outputs(y)
+    return builder.build()
+
+
+def invokes(content: bytes, *delegates: jd.JaxDelegate) -> np.ndarray:
+    interpreter = jd.Interpreter(
+        model_content=content, experimental_delegates=list(delegates) or None
+    )
+    dtype = interpreter.get_input_details()[0]["dtype"]
+    return np.stack([run_once(interpreter, [np.array([k, 5, -2, 40], dtype)])[0] for k in range(4)])
+
+
+@pytest.mark.parametrize("quant_mode", ["float_view", "integer"])
+@pytest.mark.parametrize(
+    ("dtype", "q"), [(np.float32, None), (np.int8, quantized(0.5))], ids=["float32", "int8"]
+)
+def test_variables_are_delegated(dtype: type, q: Quantization | None, quant_mode: str) -> None:
+    content = doubled(q, q, dtype)
+    delegate = jd.JaxDelegate(quant_mode=quant_mode)
+    np.testing.assert_array_equal(invokes(content, delegate), invokes(content))
+    assert [n.op for n in delegate.report().delegated] == OPERATORS
+
+
+def test_bytes_that_are_read_as_other_numbers_stay_bytes() -> None:
+    content = doubled(quantized(0.25), quantized(0.5), np.int8)
+    delegate = jd.JaxDelegate(quant_mode="float_view")
+    np.testing.assert_array_equal(invokes(content, delegate), invokes(content))
+    assert [n.op for n in delegate.report().left] == ["ASSIGN_VARIABLE", "READ_VARIABLE"]
+    integers = jd.JaxDelegate(quant_mode="integer")
+    np.testing.assert_array_equal(invokes(content, integers), invokes(content))
+    assert [n.op for n in integers.report().delegated] == OPERATORS
