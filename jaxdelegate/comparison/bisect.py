@@ -1,0 +1,340 @@
+"""Which operators, when delegated, make an output wrong: a search over ranges of operators."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from tqdm import tqdm
+
+from jaxdelegate.comparison.bounds import Bounds
+from jaxdelegate.comparison.diff import settled_inputs
+from jaxdelegate.comparison.inputs import InputChoice, InputSource
+from jaxdelegate.comparison.layers import comparer_for
+from jaxdelegate.comparison.metrics import TensorComparison
+from jaxdelegate.comparison.sides import (
+    ModelPath,
+    OpenRange,
+    Restricted,
+    Runner,
+    Test,
+    delegated,
+    open_reference,
+)
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
+from jaxdelegate.model import Model, read_model
+from jaxdelegate.simple_delegate import SimpleDelegate
+
+Verdict = Literal["agrees", "wrong_without_delegate", "found"]
+_NOWHERE = 2**31 - 1  # an operator index that no model reaches: nothing is delegated
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """One attempt: which operators were delegated, and what the outputs were like.
+
+    Attributes:
+        first: the first delegated operator.
+        last: the last one; before `first`: none was delegated.
+        outputs: the comparisons; empty if the run failed.
+        error: why it failed.
+    """
+
+    first: int
+    last: int
+    outputs: tuple[TensorComparison, ...]
+    error: str | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether an output is out of bounds, or the run failed."""
+        return self.error is not None or not all(output.agrees for output in self.outputs)
+
+    def brief(self) -> str:
+        """The worst output's error, or what failed."""
+        if self.error is not None:
+            return self.error
+        worst = max(self.outputs, key=lambda output: output.severity, default=None)
+        return "no outputs" if worst is None else f"output {worst.name!r}: {worst.brief()}"
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeName:
+    """An operator: its index, name, and the names of its outputs."""
+
+    index: int
+    operator: str
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """`#12 CONV_2D -> 'a', 'b'`."""
+        return f"#{self.index} {self.operator} -> {', '.join(map(repr, self.outputs))}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Culprit:
+    """A minimal range: delegating it is wrong, delegating it without its first or last is not.
+
+    Attributes:
+        first: its first operator.
+        last: its last operator.
+        nodes: those of the range that it takes together to go wrong; each alone if there is one.
+        probe: the run that delegated the range only.
+    """
+
+    first: int
+    last: int
+    nodes: tuple[NodeName, ...]
+    probe: Probe
+
+
+@dataclasses.dataclass(frozen=True)
+class Bisection:
+    """The result.
+
+    Attributes:
+        verdict: "agrees": nothing is wrong; "wrong_without_delegate": the interpreter differs from
+            the reference before anything is delegated; "found": see `culprits`.
+        full: the run with everything in the searched range delegated.
+        empty: the run with nothing delegated.
+        culprits: in execution order.
+        probes: how many ranges were run.
+    """
+
+    verdict: Verdict
+    full: Probe
+    empty: Probe | None
+    culprits: tuple[Culprit, ...]
+    probes: int
+
+
+def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
+    """The delegate in our interpreter, with first and last_delegate_node_index moved.
+
+    Args:
+        model: the .tflite.
+        delegate: serves all ranges.
+
+    Raises:
+        OptionError: its options are no dataclass with those two fields.
+    """
+    options = delegate.options
+    names = {f.name for f in dataclasses.fields(options)} if _is_record(options) else set()
+    if not {"first_delegate_node_index", "last_delegate_node_index"} <= names:
+        raise OptionError(
+            f"{delegate.name}: its options have no first_delegate_node_index and "
+            "last_delegate_node_index to search with"
+        )
+
+    def open_range(first: int, last: int) -> Test:
+        bounds = {"first_delegate_node_index": first, "last_delegate_node_index": last}
+        changed = dataclasses.replace(options, **bounds)
+        return delegated(model, [Restricted(delegate, options=changed)])
+
+    return open_range
+
+
+def _is_record(options: Any) -> bool:
+    return dataclasses.is_dataclass(options) and not isinstance(options, type)
+
+
+def bisect(
+    model: ModelPath,
+    open_range: OpenRange,
+    *,
+    reference: str = "numpy",
+    num_runs: int = 1,
+    inputs: InputChoice | None = None,
+    bounds: Bounds | None = None,
+    first: int = 0,
+    last: int = _NOWHERE,
+) -> Bisection:
+    """Find the operators that make an output wrong when they are delegated.
+
+    The smallest last operator, then the largest first one, for which the outputs are still wrong:
+    each found by bisection, whose last two probes are a range that is right and the same with one
+    operator more that is wrong. So the range is minimal even where errors cancel or add up. Within
+    it, delta debugging (Zeller and Hildebrandt 2002, ddmin) leaves the operators that it takes
+    together. The search goes on behind the range until the rest is right.
+
+    Args:
+        model: the .tflite.
+        open_range: makes the side under test for a range, e.g. `ranged(model, JaxDelegate())`.
+        reference: a key of `sides.REFERENCES`.
+        num_runs: how many sets of inputs every probe runs.
+        inputs: where they come from.
+        bounds: when an output agrees; None: `Bounds()`.
+        first: the first operator to consider.
+        last: the last operator to consider.
+
+    Raises:
+        OptionError: an impossible value.
+        ModelError: the file cannot be read.
+        InterpreterError: the reference cannot run the model, or the test without its delegates.
+    """
+    record = read_model(model)
+    last = min(last, len(record.subgraphs[0].operators) - 1)
+    if not 0 <= first <= last:  # also for a model without operators
+        raise OptionError(
+            f"first_delegate_node_index: wants 0 <= first <= last <= {last}, got {first} .. {last}"
+        )
+    choice = settled_inputs(inputs or InputChoice(), model, reference)
+    is_reduced = open_range(first, last).is_reduced
+    bounds = (bounds or Bounds()).for_precision(is_reduced=is_reduced)
+    prober = _Prober(record, open_range, bounds)
+    prober.prepare(model, reference, choice, num_runs)
+    with prober:
+        full = prober(first, last)
+        if not full.is_wrong:
+            return Bisection("agrees", full, None, (), prober.count)
+        empty = prober(_NOWHERE, _NOWHERE)
+        if empty.error is not None:
+            raise InterpreterError(f"without any delegate: {empty.error}")
+        if empty.is_wrong:
+            return Bisection("wrong_without_delegate", full, empty, (), prober.count)
+        culprits = tuple(_culprits(prober, record, first, last))
+        return Bisection("found", full, empty, culprits, prober.count)
+
+
+def _culprits(prober: "_Prober", record: Model, first: int, last: int) -> Sequence[Culprit]:
+    """Minimal wrong ranges that do not overlap, from front to back."""
+    found = []
+    while first <= last and prober(first, last).is_wrong:
+        low, high = minimal_range(lambda a, b: prober(a, b).is_wrong, first, last)
+        names = tuple(_name(record, i) for i in prober.together(low, high))
+        found.append(Culprit(low, high, names, prober(low, high)))
+        first = high + 1
+    return found
+
+
+def minimal_range(is_wrong: Callable[[int, int], bool], first: int, last: int) -> tuple[int, int]:
+    """A wrong range inside of a wrong range that is right without its first or its last item.
+
+    Args:
+        is_wrong: says so of the range `a .. b`; an empty one is right.
+        first: of the range that is known to be wrong.
+        last: of that range.
+    """
+    right, wrong = first - 1, last
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        if is_wrong(first, middle):
+            wrong = middle
+        else:
+            right = middle
+    high = wrong
+    wrong, right = first, high + 1
+    while right - wrong > 1:
+        middle = (right + wrong) // 2
+        if is_wrong(middle, high):
+            wrong = middle
+        else:
+            right = middle
+    return wrong, high
+
+
+def ddmin(items: Sequence[int], is_wrong: Callable[[Sequence[int]], bool]) -> list[int]:
+    """A subset that is wrong and of which no item can be left out, of `items`, which are wrong.
+
+    Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, 2002.
+    """
+    kept, parts = list(items), 2
+    while len(kept) > 1:
+        size = -(-len(kept) // parts)
+        chunks = [kept[i : i + size] for i in range(0, len(kept), size)]
+        rests = [[i for i in kept if i not in chunk] for chunk in chunks]
+        smaller = next(
+            (c for c in (*chunks, *rests) if 0 < len(c) < len(kept) and is_wrong(c)), None
+        )
+        if smaller is not None:
+            parts = 2 if smaller in chunks else max(parts - 1, 2)
+            kept = smaller
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(2 * parts, len(kept))
+    return kept
+
+
+def _name(record: Model, index: int) -> NodeName:
+    subgraph = record.subgraphs[0]
+    operator = subgraph.operators[index]
+    names = tuple(subgraph.tensors[i].name for i in operator.outputs if i >= 0)
+    return NodeName(index, operator.name, names)
+
+
+class _Prober:
+    """Runs the model with a range delegated; each range once. A progress bar while it is open."""
+
+    def __init__(self, record: Model, open_range: OpenRange, bounds: Bounds) -> None:
+        self._record, self._open, self._bounds = record, open_range, bounds
+        self._arrays: list[list[np.ndarray]] = []
+        self._want: list[list[np.ndarray]] = []
+        self._known: dict[tuple[int, int, tuple[int, ...] | None], Probe] = {}
+        self._bar = tqdm(desc="bisecting", unit=" ranges", disable=True)
+
+    def prepare(self, model: ModelPath, reference: str, choice: InputChoice, runs: int) -> None:
+        """Draw the inputs, and run the reference on them."""
+        if runs < 1:
+            raise OptionError(f"num_runs: must be at least 1, got {runs}")
+        want = Runner(f"reference ({reference})", open_reference(reference, model))
+        source = InputSource(want.interpreter.get_input_details(), choice)
+        for _ in range(runs):
+            self._arrays.append(source())
+            want(self._arrays[-1])
+            self._want.append(want.outputs())
+
+    def __enter__(self) -> Self:
+        self._bar = tqdm(desc="bisecting", unit=" ranges", disable=None, leave=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    @property
+    def count(self) -> int:
+        """How many ranges were run."""
+        return len(self._known)
+
+    def __call__(self, first: int, last: int) -> Probe:
+        """The outputs with `first` .. `last` delegated."""
+        key = (first, last, None)
+        if key not in self._known:
+            self._known[key] = self._run(first, last, lambda: self._open(first, last))
+        return self._known[key]
+
+    def _subset(self, first: int, last: int, nodes: Sequence[int]) -> Probe:
+        """The outputs with some operators of a range delegated."""
+        if len(nodes) == last - first + 1:
+            return self(first, last)
+        key = (first, last, tuple(nodes))
+        if key not in self._known:
+            self._known[key] = self._run(
+                first, last, lambda: self._open(first, last).restricted(nodes)
+            )
+        return self._known[key]
+
+    def together(self, first: int, last: int) -> list[int]:
+        """The operators of a wrong range that it takes, as far as the delegates can be asked."""
+        nodes = range(first, last + 1)
+        if not self._open(first, last).can_be_restricted:
+            return list(nodes)
+        return ddmin(nodes, lambda some: self._subset(first, last, some).is_wrong)
+
+    def _run(self, first: int, last: int, make: Callable[[], Test]) -> Probe:
+        self._bar.update()
+        test = make()
+        indices = self._record.subgraphs[0].outputs
+        tensors = self._record.subgraphs[0].tensors
+        comparers = [comparer_for(tensors[i], self._bounds) for i in indices]
+        try:
+            runner = Runner("test", test.open())
+            for arrays, want in zip(self._arrays, self._want, strict=True):
+                runner(arrays)
+                for comparer, g, w in zip(comparers, runner.outputs(), want, strict=True):
+                    comparer.add(g, w)
+        except JaxDelegateError as error:
+            return Probe(first, last, (), str(error).splitlines()[0])
+        if first == _NOWHERE and any(test.nodes(d) for d in test.own_delegates()):
+            raise OptionError(f"{test.name}: does not heed first_delegate_node_index")
+        return Probe(first, last, tuple(comparer.result() for comparer in comparers))

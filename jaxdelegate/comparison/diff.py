@@ -1,0 +1,170 @@
+"""Delegate against reference on random or given inputs: errors and latencies."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from jaxdelegate.comparison.bounds import Bounds
+from jaxdelegate.comparison.inputs import INDEX_RANGES, InputChoice, InputSource
+from jaxdelegate.comparison.layers import LayerDiff, LayerReport, comparer_for
+from jaxdelegate.comparison.metrics import TensorComparison
+from jaxdelegate.comparison.sides import ModelPath, Runner, Test, open_reference
+from jaxdelegate.errors import InterpreterError, OptionError
+from jaxdelegate.evaluation.latency import Latency
+from jaxdelegate.model import Model, read_model
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceDiff:
+    """The result of a comparison.
+
+    Attributes:
+        model: the file, or "<bytes>".
+        test: the delegates under test.
+        reference: what they were compared with.
+        delegation: how many operators the delegates took, in words.
+        num_runs: how many sets of inputs.
+        seed: of the inputs.
+        reference_latency: of the reference's invocations.
+        test_latency: of the test's.
+        outputs: one comparison for each output of the model.
+        layers: every computed tensor; None: not asked for.
+    """
+
+    model: str
+    test: str
+    reference: str
+    delegation: str
+    num_runs: int
+    seed: int
+    reference_latency: Latency
+    test_latency: Latency
+    outputs: tuple[TensorComparison, ...]
+    layers: LayerReport | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all outputs are within the bounds and no operator is wrong by itself."""
+        wrong = self.layers.wrong_operators() if self.layers else []
+        return all(output.agrees for output in self.outputs) and not wrong
+
+
+def inference_diff(
+    model: ModelPath,
+    test: Test,
+    *,
+    reference: str = "numpy",
+    num_runs: int = 50,
+    invocations_per_run: int = 1,
+    inputs: InputChoice | None = None,
+    bounds: Bounds | None = None,
+    per_layer: bool = False,
+    layer_runs: int = 1,
+) -> InferenceDiff:
+    """Run a model with delegates and on a reference, and compare.
+
+    Args:
+        model: the .tflite that both sides run; a path or its content.
+        test: the side under test, e.g. `delegated(model, [JaxDelegate()])`.
+        reference: a key of `sides.REFERENCES`.
+        num_runs: how many sets of inputs.
+        invocations_per_run: how often each set is run and timed; TFLite's tool takes 3. The
+            outputs of the last are compared.
+        inputs: where the inputs come from; None: random ones.
+        bounds: when a tensor agrees; None: `Bounds()`.
+        per_layer: compare all intermediate tensors, too: of a program that returns them all.
+        layer_runs: on how many of the sets of inputs that is done.
+
+    Raises:
+        OptionError: an impossible value.
+        ModelError: the file cannot be read.
+        InterpreterError: a side cannot run the model.
+    """
+    _check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run, layer_runs=layer_runs)
+    record = read_model(model)
+    bounds = (bounds or Bounds()).for_precision(is_reduced=test.is_reduced)
+    choice = settled_inputs(inputs or InputChoice(), model, reference)
+    want = Runner(f"reference ({reference})", open_reference(reference, model))
+    got = Runner("test", test.open())
+    source = InputSource(got.interpreter.get_input_details(), choice)
+    comparers = [comparer_for(record.subgraphs[0].tensors[i], bounds) for i in _outputs(record)]
+    for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
+        arrays = source()
+        got(arrays, invocations_per_run)
+        want(arrays, invocations_per_run)
+        for comparer, g, w in zip(comparers, got.outputs(), want.outputs(), strict=True):
+            comparer.add(g, w)
+    delegation = _delegation(test)
+    return InferenceDiff(
+        model="<bytes>" if isinstance(model, bytes) else os.fspath(model),
+        test=test.name,
+        reference=reference,
+        delegation=delegation,
+        num_runs=num_runs,
+        seed=choice.seed,
+        reference_latency=Latency.of(want.latencies),
+        test_latency=Latency.of(got.latencies),
+        outputs=tuple(comparer.result() for comparer in comparers),
+        layers=layer_errors(model, test, reference, layer_runs, choice, bounds)
+        if per_layer
+        else None,
+    )
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if value < 1:
+            raise OptionError(f"{name}: must be at least 1, got {value}")
+
+
+def layer_errors(
+    model: ModelPath,
+    test: Test,
+    reference: str,
+    layer_runs: int,
+    inputs: InputChoice,
+    bounds: Bounds,
+) -> LayerReport:
+    """Compare every computed tensor; the arguments are those of `inference_diff`."""
+    record = read_model(model)
+    want = Runner(
+        f"reference ({reference})", open_reference(reference, model, preserve_all_tensors=True)
+    )
+    got = Runner("test", test.open(preserve_all_tensors=True))
+    source = InputSource(got.interpreter.get_input_details(), inputs)
+    layers = LayerDiff(record, got, test, want, bounds)
+    for _ in tqdm(range(layer_runs), "comparing layers", disable=None, leave=False):
+        layers.add(source())
+    return layers.report()
+
+
+def settled_inputs(choice: InputChoice, model: ModelPath, reference: str) -> InputChoice:
+    """The choice with a range for integer inputs that the reference can run: indices must fit.
+
+    Raises:
+        InterpreterError: it can run with none of them.
+    """
+    details = open_reference(reference, model).get_input_details()
+    if choice.index_range is not None or not InputSource(details, choice).draws_indices:
+        return choice
+    for index_range in INDEX_RANGES:
+        settled = dataclasses.replace(choice, index_range=index_range)
+        runner = Runner(f"reference ({reference})", open_reference(reference, model))
+        try:
+            runner(InputSource(details, settled)())
+        except InterpreterError as error:
+            failure = error
+        else:
+            return settled
+    raise InterpreterError(f"{failure}; --input_layer_value_range says what integer inputs may be")
+
+
+def _outputs(model: Model) -> Sequence[int]:
+    return model.subgraphs[0].outputs
+
+
+def _delegation(test: Test) -> str:
+    lines = [d.report().summary() for d in test.own_delegates() if test.nodes(d)]
+    return " ".join(lines) or ("No operations were delegated." if test.delegates else "")

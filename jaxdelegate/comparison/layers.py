@@ -1,0 +1,244 @@
+"""Every operator's error: as it arrives in the whole program, and what the operator adds itself."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from jaxdelegate.comparison.bounds import Bounds
+from jaxdelegate.comparison.metrics import Comparer, TensorComparison, largest_magnitude
+from jaxdelegate.comparison.severed import SeveredRunner
+from jaxdelegate.comparison.sides import Restricted, Runner, Test
+from jaxdelegate.details import array_type
+from jaxdelegate.model import Model, Operator, Tensor
+from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.passes import declared_specs, propagate
+
+Kind = Literal["operator", "program"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerError:
+    """One output of one operator.
+
+    Attributes:
+        node: the operator's index.
+        operator: its name.
+        delegated: whether the delegate under test ran it; None: it does not say.
+        tensor: the error in the whole run, with what came in from the operators before.
+        local: the error when the operator gets the reference's inputs; None: could not be asked.
+        inputs_agree: whether all that the operator read in the whole run was within the bounds.
+    """
+
+    node: int
+    operator: str
+    delegated: bool | None
+    tensor: TensorComparison
+    local: TensorComparison | None
+    inputs_agree: bool
+
+    @property
+    def own(self) -> TensorComparison:
+        """The local error, or else that of the whole run."""
+        return self.tensor if self.local is None else self.local
+
+    @property
+    def label(self) -> str:
+        """`#12 CONV_2D 'name'`."""
+        return f"#{self.node} {self.operator} {self.tensor.name!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+    """Where the results part.
+
+    `kind` says how that is known. "operator": alone, on the reference's inputs, the operator is
+    out of bounds. "program": no operator is, or it could not be asked; the layer is the first in
+    execution order whose result is out of bounds while all its inputs are within.
+    """
+
+    kind: Kind
+    layer: LayerError
+
+    def __str__(self) -> str:
+        """One sentence."""
+        if self.kind == "operator":
+            return (
+                f"First divergence: {self.layer.label}: wrong on the reference's inputs, "
+                f"{self.layer.own.brief()}"
+            )
+        return (
+            f"First divergence: {self.layer.label}: its inputs agree, its output does not, "
+            f"{self.layer.tensor.brief()}"
+            + ("; alone, on the reference's inputs, it agrees" if self.layer.local else "")
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReport:
+    """All layers.
+
+    Attributes:
+        layers: in execution order.
+        skipped: how many tensors a side did not keep.
+        outputs_agree: whether the model's outputs are within the bounds in these runs.
+    """
+
+    layers: tuple[LayerError, ...]
+    skipped: int
+    outputs_agree: bool
+
+    def ranked(self) -> list[LayerError]:
+        """The layers by the error that the operator adds itself, the worst first."""
+        return sorted(self.layers, key=lambda layer: layer.own.severity, reverse=True)
+
+    def wrong_operators(self) -> list[LayerError]:
+        """Those that are out of bounds on the reference's inputs, in execution order."""
+        return [layer for layer in self.layers if layer.local and not layer.local.agrees]
+
+    def first_divergence(self) -> Divergence | None:
+        """Where the results part; None: no operator is wrong by itself and the outputs agree.
+
+        The first operator that is wrong by itself goes before the first tensor that is out of
+        bounds: in a deep network rounding alone may add up to more than the bound.
+        """
+        for layer in self.wrong_operators():
+            return Divergence("operator", layer)
+        for layer in () if self.outputs_agree else self.layers:
+            if not layer.tensor.agrees and layer.inputs_agree:
+                return Divergence("program", layer)
+        return None
+
+    def conclusion(self) -> str:
+        """The first divergence, or that there is none, in one sentence."""
+        divergence = self.first_divergence()
+        if divergence is not None:
+            return str(divergence)
+        beyond = [layer for layer in self.layers if not layer.tensor.agrees]
+        if not beyond:
+            return "No layer is out of bounds."
+        return (
+            f"No operator is wrong by itself and the outputs agree; on the way, rounding adds up "
+            f"to more than the bound in {len(beyond)} layers, first in {beyond[0].label}."
+        )
+
+
+class LayerDiff:
+    """Compares every tensor that the main subgraph computes and reads, over any number of runs."""
+
+    def __init__(self, model: Model, test: Runner, sides: Test, want: Runner, bounds: Bounds):
+        """Compare two interpreters that preserve all tensors.
+
+        Args:
+            model: the record of the file that both run.
+            test: runs the interpreter under test.
+            sides: its delegates.
+            want: runs the reference.
+            bounds: when a tensor agrees.
+        """
+        self._model, self._bounds = model, bounds
+        self._test, self._want, self._sides = test, want, sides
+        self._can_sever = sides.can_be_restricted
+        self._taken = {delegate: sides.nodes(delegate) for delegate in sides.own_delegates()}
+        # Stock interpreters leave results of control flow that nobody reads unwritten.
+        subgraph = model.subgraphs[0]
+        self._read = {i for operator in subgraph.operators for i in operator.inputs if i >= 0}
+        self._read.update(subgraph.outputs)
+        self._severed: SeveredRunner | None = None
+        self._whole: dict[int, Comparer] = {}
+        self._local: dict[int, Comparer] = {}
+        self._skipped: set[int] = set()
+
+    def add(self, arrays: Sequence[np.ndarray]) -> None:
+        """Run both sides on these inputs, and every operator on the reference's values."""
+        self._test(arrays)
+        self._want(arrays)
+        self._taken.update((d, self._sides.nodes(d)) for d in self._taken)  # shapes are known now
+        subgraph = self._model.subgraphs[0]
+        values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
+        for operator in subgraph.operators:
+            for index in self._comparable(operator.outputs):
+                self._compare_whole(operator, index, values)
+        self._compare_local(values)
+
+    def _comparable(self, indices: Iterable[int]) -> list[int]:
+        tensors = self._model.subgraphs[0].tensors
+        return [i for i in indices if i in self._read and tensors[i].dtype not in HANDLES]
+
+    def _compare_whole(self, operator: Operator, index: int, values: dict[int, np.ndarray]) -> None:
+        got, want = self._test.value(index), self._want.value(index)
+        if want is not None:
+            values[index] = want
+        if got is None or want is None:
+            self._skipped.add(index)
+            return
+        self._comparer(self._whole, index).add(got, want, _read_by(operator, values))
+
+    def _compare_local(self, values: dict[int, np.ndarray]) -> None:
+        if not self._can_sever:
+            return
+        subgraph = self._model.subgraphs[0]
+        if self._severed is None:
+            delegates = [Restricted(d, nodes) for d, nodes in self._taken.items()]
+            self._severed = SeveredRunner(self._model.subgraphs, delegates, self._cut(values))
+        self._severed(values)
+        for operator in subgraph.operators:
+            if not self._is_delegated(operator):
+                continue
+            for index in self._comparable(operator.outputs):
+                got = self._severed.value(index)
+                if got is not None and index in values:
+                    comparer = self._comparer(self._local, index)
+                    comparer.add(got, values[index], _read_by(operator, values))
+
+    def _cut(self, values: Mapping[int, np.ndarray]) -> list[int]:
+        """The tensors to sever at: computed at run time, and known of the reference."""
+        subgraph = self._model.subgraphs[0]
+        specs = declared_specs(subgraph)
+        for i in subgraph.inputs:
+            specs[i] = dataclasses.replace(specs[i], shape=values[i].shape)
+        specs = propagate(subgraph.operators, specs, self._model.subgraphs)
+        kept = {*subgraph.inputs, *(i for i, s in enumerate(specs) if s.is_variable)}
+        return [i for i in values if i not in kept and specs[i].const is None]
+
+    def _is_delegated(self, operator: Operator) -> bool:
+        return any(operator.index in nodes for nodes in self._taken.values())
+
+    def _comparer(self, where: dict[int, Comparer], index: int) -> Comparer:
+        if index not in where:
+            where[index] = comparer_for(self._model.subgraphs[0].tensors[index], self._bounds)
+        return where[index]
+
+    def report(self) -> LayerReport:
+        """What came of all runs so far."""
+        whole = {i: comparer.result() for i, comparer in self._whole.items()}
+        local = {i: comparer.result() for i, comparer in self._local.items()}
+        wrong = {i for i, comparison in whole.items() if not comparison.agrees}
+        layers = [
+            LayerError(
+                operator.index,
+                operator.name,
+                self._is_delegated(operator) if self._can_sever else None,
+                whole[index],
+                local.get(index),
+                not wrong & set(operator.inputs),
+            )
+            for operator in self._model.subgraphs[0].operators
+            for index in operator.outputs
+            if index in whole
+        ]
+        outputs_agree = not wrong & set(self._model.subgraphs[0].outputs)
+        return LayerReport(tuple(layers), len(self._skipped), outputs_agree)
+
+
+def comparer_for(tensor: Tensor, bounds: Bounds) -> Comparer:
+    """A comparer for a tensor as interpreters hand it out."""
+    quantization = tensor.quantization if tensor.spec().is_quantized else None
+    dtype = np.dtype(array_type(tensor))
+    return Comparer(tensor.index, tensor.name, dtype, bounds, quantization)
+
+
+def _read_by(operator: Operator, values: Mapping[int, np.ndarray]) -> float:
+    """The largest magnitude of what an operator reads and others computed."""
+    return max((largest_magnitude(values[i]) for i in operator.inputs if i in values), default=0.0)

@@ -1,0 +1,121 @@
+"""A comparison as one self-contained HTML page: no scripts, no files beside it."""
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+
+from jaxdelegate.comparison.diff import InferenceDiff
+from jaxdelegate.comparison.layers import LayerError
+from jaxdelegate.comparison.metrics import TensorComparison
+from jaxdelegate.comparison.text import histogram, verdict
+
+_STYLE = """
+body{font:14px system-ui,sans-serif;margin:2em;color:#222;background:#fff}
+table{border-collapse:collapse;margin:1em 0}
+th,td{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:left}
+td.n{text-align:right;font-variant-numeric:tabular-nums}
+tr.wrong td{background:#fdd}
+.bar{display:inline-block;height:.7em;background:#4878a8;vertical-align:middle}
+tr.wrong .bar{background:#c33}
+.ok{color:#176b17}.bad{color:#b00020}
+"""
+_DECADES = 8  # the bars are logarithmic: so many powers of ten, up to an error of 100 %
+_BAR_EM = 12.0
+
+
+def page(result: InferenceDiff) -> str:
+    """The page."""
+    parts = [
+        f"<h1>Inference diff: {html.escape(result.model)}</h1>",
+        f'<p class="{"ok" if result.agrees else "bad"}">{html.escape(verdict(result))}</p>',
+        _facts(result),
+        "<h2>Outputs</h2>",
+        _outputs(result.outputs),
+    ]
+    if result.layers is not None:
+        parts += [
+            "<h2>Layers, in execution order</h2>",
+            f"<p>{html.escape(result.layers.conclusion())}</p>",
+            "<p>Own: the operator on the reference's inputs. Whole: as it arrives in the delegated "
+            f"program. Bars: own error of the largest value, 1e-{_DECADES} to 1, logarithmic.</p>",
+            _layers(result.layers.layers),
+        ]
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>Inference diff</title><style>{_STYLE}</style></head><body>"
+        + "\n".join(parts)
+        + "</body></html>\n"
+    )
+
+
+def _facts(result: InferenceDiff) -> str:
+    rows = [
+        ("Test", f"{result.test}. {result.delegation}".strip()),
+        ("Reference", result.reference),
+        ("Runs", f"{result.num_runs}, seed {result.seed}"),
+        ("Test run latency", str(result.test_latency)),
+        ("Reference run latency", str(result.reference_latency)),
+    ]
+    return _table((), [(False, [_cell(name), _cell(text)]) for name, text in rows])
+
+
+def _outputs(outputs: Iterable[TensorComparison]) -> str:
+    names = (
+        "output", "dtype", "shape", "mean abs", "max abs", "of largest", "relative", "cosine",
+        "SNR (dB)", "unequal", "limit", "LSB differences",
+    )  # fmt: skip
+    rows = []
+    for output in outputs:
+        cells = [_cell(output.name), _cell(output.dtype), _cell(str(list(output.shape)))]
+        cells += map(
+            _number,
+            (
+                output.mean_abs, output.max_abs, output.relative_to_largest, output.relative,
+                output.cosine, output.snr_db, output.unequal, output.limit,
+            ),
+        )  # fmt: skip
+        cells.append(_cell(output.shape_mismatch or histogram(output.lsb_histogram or {})))
+        rows.append((not output.agrees, cells))
+    return _table(names, rows)
+
+
+def _layers(layers: Sequence[LayerError]) -> str:
+    names = (
+        "node", "operator", "tensor", "runs on", "own max abs", "own of largest", "",
+        "whole max abs", "whole of largest", "limit",
+    )  # fmt: skip
+    rows = []
+    for layer in layers:
+        where = {True: "delegate", False: "host", None: ""}[layer.delegated]
+        local, whole = layer.local, layer.tensor
+        own = (None, None) if local is None else (local.max_abs, local.relative_to_largest)
+        cells = [
+            _number(layer.node), _cell(layer.operator), _cell(whole.name), _cell(where),
+            *map(_number, own),
+            _bar(layer.own.relative_to_largest),
+            _number(whole.max_abs), _number(whole.relative_to_largest), _number(layer.own.limit),
+        ]  # fmt: skip
+        rows.append((not layer.own.agrees, cells))
+    return _table(names, rows)
+
+
+def _bar(error: float | None) -> str:
+    share = 0.0 if not error else min(max(1 + math.log10(error) / _DECADES, 0.0), 1.0)
+    return f'<td><span class="bar" style="width:{share * _BAR_EM:.2f}em"></span></td>'
+
+
+def _cell(text: str) -> str:
+    return f"<td>{html.escape(text)}</td>"
+
+
+def _number(value: float | None) -> str:
+    return f'<td class="n">{"" if value is None else format(value, ".4g")}</td>'
+
+
+def _table(names: Iterable[str], rows: Iterable[tuple[bool, Sequence[str]]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "\n".join(
+        f'<tr class="wrong">{"".join(cells)}</tr>' if wrong else f"<tr>{''.join(cells)}</tr>"
+        for wrong, cells in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

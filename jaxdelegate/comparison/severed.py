@@ -1,0 +1,94 @@
+"""A graph cut before every operator: each reads the reference's values, not its predecessors'.
+
+One run of it shows what every operator does wrong by itself; errors do not propagate.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.details import handed_out, taken_in
+from jaxdelegate.host import Host, ModelStore
+from jaxdelegate.model import Operator, Subgraph, Tensor
+from jaxdelegate.simple_delegate import SimpleDelegate
+
+
+@dataclasses.dataclass(frozen=True)
+class SeveredGraph:
+    """The cut subgraph; `copies` gives for a tensor the input that stands for it."""
+
+    subgraph: Subgraph
+    copies: Mapping[int, int]
+
+
+def sever(subgraph: Subgraph, tensors: Collection[int]) -> SeveredGraph:
+    """Cut a subgraph at tensors: who reads one reads a new input instead, who writes it still does.
+
+    Args:
+        subgraph: with its operators in execution order.
+        tensors: computed tensors whose values will be given. Those that nobody reads stay whole.
+    """
+    read = {i for operator in subgraph.operators for i in operator.inputs}
+    cut = [i for i in tensors if i in read]
+    first = len(subgraph.tensors)
+    copies = {index: first + n for n, index in enumerate(cut)}
+    added = [_copy(subgraph.tensors[index], new) for index, new in copies.items()]
+    return SeveredGraph(
+        dataclasses.replace(
+            subgraph,
+            tensors=(*subgraph.tensors, *added),
+            inputs=(*subgraph.inputs, *copies.values()),
+            operators=tuple(_reading(operator, copies) for operator in subgraph.operators),
+        ),
+        copies,
+    )
+
+
+def _copy(tensor: Tensor, index: int) -> Tensor:
+    return dataclasses.replace(tensor, index=index, shape_signature=None)
+
+
+def _reading(operator: Operator, copies: Mapping[int, int]) -> Operator:
+    inputs = tuple(copies.get(i, i) for i in operator.inputs)
+    return dataclasses.replace(operator, inputs=inputs)
+
+
+class SeveredRunner:
+    """Runs a severed graph with delegates: one plan, one program, all operators at once."""
+
+    def __init__(
+        self,
+        subgraphs: Sequence[Subgraph],
+        delegates: Sequence[SimpleDelegate],
+        tensors: Collection[int],
+    ) -> None:
+        """Cut the main one of `subgraphs` at `tensors`."""
+        self._tensors = subgraphs[0].tensors
+        self._graph = sever(subgraphs[0], tensors)
+        store = ModelStore(subgraphs, delegates)
+        self._host = Host(self._graph.subgraph, delegates, preserve_all_tensors=True, model=store)
+
+    def __call__(self, values: Mapping[int, np.ndarray]) -> None:
+        """Run on the values of the model's inputs and of all tensors that the graph is cut at.
+
+        Raises:
+            InterpreterError: an operator refuses its shapes, or fails.
+            LoweringError: a partition cannot be compiled.
+        """
+        inputs = {i: values[i] for i in self._graph.subgraph.inputs if i in values}
+        inputs.update((new, values[i]) for i, new in self._graph.copies.items())
+        tensors, host = self._graph.subgraph.tensors, self._host
+        arrays = {i: taken_in(tensors[i], array) for i, array in inputs.items()}
+        for index, array in arrays.items():
+            host.resize(index, array.shape)
+        if not host.is_allocated:
+            host.allocate()
+        for index, array in arrays.items():
+            host.assign(index, array)
+        host.invoke()
+
+    def value(self, index: int) -> np.ndarray | None:
+        """What the operator that writes a tensor made of the given inputs; None: nothing."""
+        value = self._host.value(index)
+        return None if value is None else handed_out(self._tensors[index], np.asarray(value))

@@ -1,0 +1,232 @@
+"""The two interpreters of a comparison: the one under test, and the reference."""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError, ModelError, OptionError
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.simple_delegate import Node, SimpleDelegate, SimpleDelegateKernel
+
+ModelPath = str | os.PathLike[str] | bytes
+
+# Reference -> the stock interpreter's OpResolverType; None: the numpy kernels.
+REFERENCES: dict[str, str | None] = {
+    "numpy": None,
+    "litert_ref": "BUILTIN_REF",
+    "litert_builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
+    "litert_xnnpack": "AUTO",
+}
+
+
+class Open(Protocol):
+    """Opens an interpreter: ours or the stock one, which have the same methods."""
+
+    def __call__(self, delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Any:
+        """A fresh interpreter with delegates; optionally one that keeps intermediates readable."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+    """What is judged: an interpreter with delegates."""
+
+    __test__ = False  # to pytest
+
+    open_with: Open
+    delegates: Sequence[Any] = ()
+    label: str = ""
+
+    def open(self, *, preserve_all_tensors: bool = False) -> Any:
+        """A fresh interpreter with the delegates."""
+        with _without_warnings():
+            return self.open_with(self.delegates, preserve_all_tensors=preserve_all_tensors)
+
+    @property
+    def name(self) -> str:
+        """The label, or the delegates' names."""
+        names = [getattr(d, "name", type(d).__name__) for d in self.delegates]
+        return self.label or " + ".join(map(str, names)) or "no delegate"
+
+    @property
+    def can_be_restricted(self) -> bool:
+        """Whether all delegates are written in Python: they can be given some nodes only."""
+        return bool(self.delegates) and len(self.own_delegates()) == len(self.delegates)
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether a delegate says that it computes in less than float32."""
+        contexts = (getattr(d, "lowering_context", None) for d in self.delegates)
+        policies = [context.precision for context in contexts if context is not None]
+        return any(p.is_reduced or p.dot_precision != "highest" for p in policies)
+
+    def restricted(self, nodes: Iterable[int] | None = None) -> "Test":
+        """The same for some operators only (None: all), in silence about those that are left."""
+        return dataclasses.replace(self, delegates=[Restricted(d, nodes) for d in self.delegates])
+
+    def own_delegates(self) -> list[SimpleDelegate]:
+        """The delegates that are written in Python."""
+        return [d for d in self.delegates if isinstance(d, SimpleDelegate)]
+
+    def nodes(self, delegate: SimpleDelegate) -> frozenset[int]:
+        """The operators of the main subgraph that a delegate took at its latest partitioning."""
+        try:
+            report = delegate.report()
+        except LookupError:
+            return frozenset()
+        return frozenset(node.index for node in report.delegated)
+
+
+def delegated(model: ModelPath, delegates: Sequence[SimpleDelegate]) -> Test:
+    """Delegates in our own interpreter."""
+    content, path = (model, None) if isinstance(model, bytes) else (None, model)
+
+    def open_with(delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Interpreter:
+        return Interpreter(
+            path,
+            content,
+            experimental_delegates=delegates,
+            experimental_preserve_all_tensors=preserve_all_tensors,
+        )
+
+    return Test(open_with, tuple(delegates))
+
+
+def open_reference(kind: str, model: ModelPath, *, preserve_all_tensors: bool = False) -> Any:
+    """The reference interpreter, on one thread if it is a stock one.
+
+    Raises:
+        OptionError: no such reference.
+        ModelError: the file is no model, or holds what the stock interpreter does not know.
+    """
+    if kind not in REFERENCES:
+        raise OptionError(f"reference: want one of {', '.join(REFERENCES)}, got {kind!r}")
+    arguments: dict[str, Any] = {"experimental_preserve_all_tensors": preserve_all_tensors}
+    key = "model_content" if isinstance(model, bytes) else "model_path"
+    arguments[key] = model if isinstance(model, bytes) else os.fspath(model)
+    resolver = REFERENCES[kind]
+    if resolver is None:
+        return Interpreter(**arguments)
+    stock = importlib.import_module("ai_edge_litert.interpreter")
+    arguments["experimental_op_resolver_type"] = stock.OpResolverType[resolver]
+    try:
+        with _without_warnings():
+            return stock.Interpreter(num_threads=1, **arguments)
+    except ValueError as error:
+        raise ModelError(f"{kind}: {error}") from error
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Stock interpreters warn of what preserved tensors cost: here it is what was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*experimental_preserve_all_tensors", UserWarning)
+        yield
+
+
+class Runner:
+    """Runs one interpreter on arrays; keeps the latencies. Errors come with the side's name."""
+
+    def __init__(self, side: str, interpreter: Any) -> None:
+        """Run `interpreter`; `side` names it in errors."""
+        self._side, self.interpreter = side, interpreter
+        self.latencies: list[float] = []  # seconds
+
+    def __call__(self, arrays: Sequence[np.ndarray], invocations: int = 1) -> None:
+        """Set the inputs, resize and allocate where needed, and invoke.
+
+        Raises:
+            InterpreterError: allocation or an operator fails.
+        """
+        interpreter = self.interpreter
+        try:
+            self._allocate(arrays)
+            for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
+                interpreter.set_tensor(detail["index"], array)
+            for _ in range(invocations):
+                start = time.perf_counter()
+                interpreter.invoke()
+                self.latencies.append(time.perf_counter() - start)
+        except (RuntimeError, ValueError) as error:  # all that stock interpreters raise
+            raise InterpreterError(f"{self._side}: {_first_line(error)}") from error
+
+    def _allocate(self, arrays: Sequence[np.ndarray]) -> None:
+        interpreter, is_resized = self.interpreter, not self.latencies
+        for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
+            if tuple(detail["shape"]) != array.shape:
+                interpreter.resize_tensor_input(detail["index"], array.shape)
+                is_resized = True
+        if is_resized:
+            interpreter.allocate_tensors()
+
+    def value(self, index: int) -> np.ndarray | None:
+        """A tensor's value; None if the interpreter did not keep it."""
+        try:
+            return np.asarray(self.interpreter.get_tensor(index))
+        except ValueError:
+            return None
+
+    def outputs(self) -> list[np.ndarray]:
+        """The values of the model's outputs.
+
+        Raises:
+            InterpreterError: the interpreter cannot hand one out.
+        """
+        details = self.interpreter.get_output_details()
+        try:
+            return [np.asarray(self.interpreter.get_tensor(d["index"])) for d in details]
+        except (RuntimeError, ValueError) as error:
+            raise InterpreterError(f"{self._side}: outputs: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class Restricted(SimpleDelegate):
+    """Another delegate for some nodes, or with other options. Keeps reports to itself, silently."""
+
+    def __init__(
+        self, delegate: SimpleDelegate, nodes: Iterable[int] | None = None, options: Any = None
+    ) -> None:
+        """Offer operators to `delegate`.
+
+        Args:
+            delegate: the one that runs them.
+            nodes: their indices; None: all.
+            options: what hosts read in place of the delegate's options; None: those.
+        """
+        super().__init__()
+        self._delegate = delegate
+        self._nodes = None if nodes is None else frozenset(nodes)
+        self.name = delegate.name
+        self.options = delegate.options if options is None else options
+        self.device_name = getattr(delegate, "device_name", delegate.name)
+        self.lowering_context = getattr(delegate, "lowering_context", None)
+
+    def initialize(self, context: Any) -> None:
+        """Let the delegate look at the graph."""
+        self._delegate.initialize(context)
+
+    def is_node_supported(self, node: Node) -> bool:
+        """Whether the node is among the chosen ones, and supported."""
+        return self.why_not(node) is None
+
+    def why_not(self, node: Node) -> str | None:
+        """The delegate's reason; a node that was not chosen has its own."""
+        is_chosen = self._nodes is None or node.index in self._nodes
+        return self._delegate.why_not(node) if is_chosen else "not chosen"
+
+    def create_kernel(self) -> SimpleDelegateKernel:
+        """The delegate's kernel."""
+        return self._delegate.create_kernel()
+
+
+OpenRange = Callable[[int, int], Test]  # first and last delegated operator -> the side under test

@@ -1,0 +1,133 @@
+"""Comparisons as text for people."""
+
+from collections.abc import Iterable, Sequence
+
+from jaxdelegate.comparison.bisect import Bisection, Culprit
+from jaxdelegate.comparison.diff import InferenceDiff
+from jaxdelegate.comparison.layers import LayerReport
+from jaxdelegate.comparison.metrics import HISTOGRAM_END, TensorComparison
+
+
+def summary(result: InferenceDiff, top: int = 10) -> str:
+    """The lines of TFLite's tool, then what it does not say; `top` layers of `--per_layer`."""
+    lines = [
+        f"Num evaluation runs: {result.num_runs}",
+        f"Reference run latency: {result.reference_latency}",
+        f"Test run latency: {result.test_latency}",
+        *(_output_diff(i, output) for i, output in enumerate(result.outputs)),
+        *([result.delegation] if result.delegation else []),
+        *(_details(i, output) for i, output in enumerate(result.outputs)),
+    ]
+    if result.layers is not None:
+        lines += layer_lines(result.layers, top)
+    return "\n".join([*lines, verdict(result)])
+
+
+def verdict(result: InferenceDiff) -> str:
+    """One sentence."""
+    off = [repr(output.name) for output in result.outputs if not output.agrees]
+    if off:
+        return (
+            f"{len(off)} of {len(result.outputs)} outputs differ from {result.reference}: "
+            f"{', '.join(off)}"
+        )
+    said = f"All outputs agree with {result.reference}"
+    return f"{said}." if result.agrees else f"{said}, but operators are wrong by themselves."
+
+
+def _output_diff(index: int, output: TensorComparison) -> str:
+    if output.mean_abs is None:
+        return f"OutputDiff[{index}]: {output.brief()}"
+    return f"OutputDiff[{index}]: avg_error={output.mean_abs:g}, std_dev={output.std_dev:g}"
+
+
+def _details(index: int, output: TensorComparison) -> str:
+    agrees = "agrees" if output.agrees else f"DIFFERS in {output.exceeding} elements"
+    head = f"output {index} {output.name!r} {output.dtype} {list(output.shape)}: {agrees}"
+    numbers = [
+        ("max_abs", output.max_abs),
+        ("relative", output.relative),
+        ("of_largest", output.relative_to_largest),
+        ("cosine", output.cosine),
+        ("snr_db", output.snr_db),
+        ("limit", output.limit),
+    ]
+    lines = [head + "".join(f", {name}={x:.6g}" for name, x in numbers if x is not None)]
+    if output.shape_mismatch or output.nonfinite_mismatches:
+        lines.append(f"  {output.brief()}")
+    if not output.agrees and output.worst is not None:
+        worst = output.worst
+        lines.append(
+            f"  worst at {list(worst.position)} of run {worst.run}: "
+            f"{worst.got:.9g} for {worst.want:.9g}"
+        )
+    if output.lsb_histogram is not None:
+        lines.append(f"  LSB differences: {histogram(output.lsb_histogram)}")
+    return "\n".join(lines)
+
+
+def histogram(counts: dict[int, int]) -> str:
+    """`-1: 3, 0: 995, 1: 2`; the outer bins as `<=-16` and `>=16`."""
+    ends = {-HISTOGRAM_END: f"<=-{HISTOGRAM_END}", HISTOGRAM_END: f">={HISTOGRAM_END}"}
+    return ", ".join(f"{ends.get(lsb, lsb)}: {count}" for lsb, count in counts.items())
+
+
+def layer_lines(report: LayerReport, top: int) -> list[str]:
+    """The worst layers as a table, then where the results part."""
+    rows = [("layer", "runs on", "own max_abs", "of largest", "whole max_abs", "of largest")]
+    for layer in report.ranked()[:top]:
+        where = {True: "delegate", False: "host", None: "?"}[layer.delegated]
+        mark = "" if layer.own.agrees else "!"
+        local = ("", "") if layer.local is None else _errors(layer.local)
+        rows.append((mark + layer.label, where, *local, *_errors(layer.tensor)))
+    lines = [
+        f"Layers by the error that they add ({min(top, len(report.layers))} of "
+        f"{len(report.layers)}; own: on the reference's inputs; whole: as it arrives):",
+        *table(rows),
+    ]
+    if report.skipped:
+        lines.append(f"{report.skipped} tensors were not kept by both sides and are not compared.")
+    return [*lines, report.conclusion()]
+
+
+def _errors(comparison: TensorComparison) -> tuple[str, str]:
+    if comparison.max_abs is None:
+        return comparison.brief(), ""
+    relative = comparison.relative_to_largest
+    return f"{comparison.max_abs:.4g}", "" if relative is None else f"{relative:.3g}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows with their columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def bisection(result: Bisection, reference: str) -> str:
+    """What a search found."""
+    tail = f"{result.probes} ranges were run."
+    if result.verdict == "agrees":
+        return f"Nothing is wrong: fully delegated, all outputs agree with {reference}.\n{tail}"
+    if result.empty is not None and result.verdict == "wrong_without_delegate":
+        return (
+            f"The outputs differ from {reference} without any delegate already: "
+            f"{result.empty.brief()}\n{tail}"
+        )
+    lines = [f"With all of the range delegated: {result.full.brief()}"]
+    for culprit in result.culprits:
+        lines += _culprit(culprit)
+    return "\n".join([*lines, tail])
+
+
+def _culprit(culprit: Culprit) -> Iterable[str]:
+    flags = f"--first_delegate_node_index={culprit.first} --last_delegate_node_index={culprit.last}"
+    if len(culprit.nodes) == 1:
+        yield f"Culprit: node {culprit.nodes[0]}"
+    else:
+        yield f"Culprit: nodes {culprit.first} .. {culprit.last}, of which it takes together:"
+        yield from (f"  {node}" for node in culprit.nodes)
+    yield f"  delegated alone: {culprit.probe.brief()}"
+    yield f"  to see it: {flags}"

@@ -1,0 +1,37 @@
+"""`jaxdelegate plot`: figures of the tools' JSON results."""
+
+from absl import flags
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.report.plots import KINDS, Peaks, draw, save
+from jaxdelegate.report.plots.figure import FORMATS, check_path
+
+
+def define(values: flags.FlagValues) -> None:
+    """Declare the tool's flags."""
+    flags.DEFINE_enum("kind", None, list(KINDS), "What to draw.", flag_values=values)
+    flags.DEFINE_list("input", [], "JSON results: a.json,b.json.", flag_values=values)
+    flags.DEFINE_string(
+        "output", None, f"The figure: a name that ends in {', '.join(FORMATS)}.", flag_values=values
+    )
+    flags.DEFINE_float(
+        "peak_flops", None, "Of the device, FLOP/s, for --kind=roofline.", 0.0, flag_values=values
+    )
+    flags.DEFINE_float(
+        "peak_bandwidth", None, "Of its memory, bytes/s, for the same.", 0.0, flag_values=values
+    )
+
+
+def run(values: flags.FlagValues) -> int:
+    """Draw."""
+    for name in ("kind", "input", "output"):
+        if not values[name].value:
+            raise OptionError(f"--{name}: must be given")
+    given = [values.peak_flops, values.peak_bandwidth]
+    if given.count(None) == 1:
+        raise OptionError("--peak_flops and --peak_bandwidth: give both or neither")
+    check_path(values.output)
+    peaks = None if None in given else Peaks(*given)
+    save(draw(values.kind, values.input, peaks), values.output)
+    print(f"{values.kind} plot of {', '.join(values.input)} written to {values.output}")
+    return 0

@@ -1,0 +1,177 @@
+"""`jaxdelegate inference_diff`, as a user types it."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.tools.main import main
+
+DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__deeplabv3.tflite"
+
+
+@pytest.fixture(scope="module")
+def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "mobilenet.tflite"
+    path.write_bytes(mobilenet_v1(size=32, width=0.25))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    builder = ModelBuilder()
+    x = builder.input((1, 4), np.float32, "x")
+    y, z = builder.tensor((1, 4), name="y"), builder.tensor((1, 4), name="z")
+    builder.operator("EXP", [x], [y])
+    builder.operator("NEG", [y], [z])
+    builder.outputs(z)
+    path = tmp_path_factory.mktemp("models") / "small.tflite"
+    path.write_bytes(builder.build())
+    return str(path)
+
+
+Printed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def tool(capsys: pytest.CaptureFixture[str]) -> Printed:
+    def run(*flags: str) -> tuple[int, str, str]:
+        code = main(["inference_diff", *flags])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def test_mobilenet_v1_with_everything(tool: Printed, mobilenet: str, tmp_path: Path) -> None:
+    code, out, _ = tool(
+        f"--graph={mobilenet}",
+        "--num_runs=2",
+        "--invocations_per_run=2",
+        "--per_layer",
+        "--top=3",
+        "--reference=litert_ref",
+        f"--result_json={tmp_path / 'r.json'}",
+        f"--output_errors_html={tmp_path / 'r.html'}",
+        f"--output_file_path={tmp_path / 'r.pb'}",
+    )
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "Num evaluation runs: 2"
+    assert lines[1].startswith("Reference run latency: avg=")
+    assert lines[2].startswith("Test run latency: avg=")
+    assert lines[3].startswith("OutputDiff[0]: avg_error=")
+    assert "All 31 operations will run on XLA:CPU, in 1 partition." in lines
+    assert "No layer is out of bounds." in lines
+    assert lines[-1] == "All outputs agree with litert_ref."
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["agrees"] is True
+    assert record["test_latency"]["count"] == 4
+    assert len(record["layers"]["layers"]) == 31
+    assert f"avg_error={record['outputs'][0]['mean_abs']:g}," in lines[3]
+    assert 0 < record["outputs"][0]["max_abs"] < 1e-6
+    assert "Inference diff" in (tmp_path / "r.html").read_text()
+    assert (tmp_path / "r.pb").read_bytes()[:2] == b"\x08\x02"  # num_runs: 2
+
+
+def test_a_difference_is_exit_code_2(tool: Printed, small: str) -> None:
+    code, out, _ = tool(f"--model_file={small}", "--num_runs=1", "--max_abs_error=0")
+    assert (code, "outputs differ from numpy: 'z'" in out) in ((2, True), (0, False))
+    files = "--input_layer_value_files=x:" + str(Path(small).parent / "x.npy")
+    np.save(Path(small).parent / "x.npy", np.full((1, 4), np.float32(0.3)))
+    code, out, _ = tool(f"--graph={small}", "--num_runs=1", files, "--tolerance=0.5")
+    assert code == 0
+
+
+def test_a_wrong_rule_is_exit_code_2(
+    tool: Printed, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    from jaxdelegate.op_lowering.registry import RULES
+
+    rule = RULES["EXP"]
+
+    def lower(*arguments: Any) -> Any:
+        right = rule.lower(*arguments)
+        return lambda *arrays: tuple(y * 1.001 for y in right(*arrays))
+
+    monkeypatch.setitem(RULES, "EXP", dataclasses.replace(rule, lower=lower))
+    code, out, _ = tool(f"--graph={small}", "--num_runs=1", "--per_layer")
+    assert code == 2
+    assert "First divergence: #0 EXP 'y': wrong on the reference's inputs" in out
+    assert out.splitlines()[-1] == "1 of 1 outputs differ from numpy: 'z'"
+    code, _, _ = tool(f"--graph={small}", "--num_runs=1", "--tolerance=0.01")
+    assert code == 0
+
+
+def test_other_delegates_and_hosts(tool: Printed, small: str) -> None:
+    code, out, _ = tool(f"--graph={small}", "--num_runs=1", "--delegate=xnnpack", "--per_layer")
+    assert code == 0
+    assert "No operations were delegated" not in out
+    code, out, _ = tool(
+        f"--graph={small}", "--num_runs=1", "--interpreter=litert", "--num_interpreter_threads=1"
+    )
+    assert code == 0
+    assert "All 2 operations will run on XLA:CPU" in out
+    code, out, _ = tool(f"--graph={small}", "--num_runs=1", "--last_delegate_node_index=0")
+    assert "1 operations will run on XLA:CPU, and the remaining 1" in out
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "give one .tflite file, got 0"),
+        (["--graph={small}", "--model_file={small}"], "give one .tflite file, got 2"),
+        (["--graph={here}.tflite"], "Could not open"),
+        (["--graph={here}"], "bytes 4 to 8 of a TFLite model are b'TFL3'"),
+        (["--graph={small}", "--num_runs=0"], "num_runs"),
+        (["--graph={small}", "--num_run=1"], "Unknown command line flag 'num_run'"),
+        (["--graph={small}", "--reference=tf"], "reference"),
+        (["--graph={small}", "--delegate=coreml"], "'coreml' is not available here"),
+        (["--graph={small}", "--tolerance=-1"], "tolerance"),
+        (["--graph={small}", "--input_layer_value_files=q:f"], "the model has no such input"),
+        (["--graph={small}", "--input_layer_value_files=x:{here}.npy"], "No such file"),
+        (["--graph={small}", "--result_json={here}/r.json"], "--result_json: no folder for"),
+        (["--graph={small}", "--output_errors_html={here}/r"], "--output_errors_html: no folder"),
+        (["--graph={small}", "--use_xnnpack", "--interpreter=jaxdelegate"], "use_xnnpack"),
+    ],
+)
+def test_mistakes_are_one_line(tool: Printed, small: str, flags: list[str], message: str) -> None:
+    code, _, err = tool(*(flag.format(small=small, here=__file__) for flag in flags))
+    assert code == 1
+    assert message in err
+    assert err.startswith("jaxdelegate: ")
+    assert "Traceback" not in err
+
+
+def test_the_manual_names_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    manual = (Path(__file__).parents[2] / "docs/inference_diff.md").read_text()
+    known = ""
+    for name in ("inference_diff", "bisect", "plot"):
+        assert main([name, "--help"]) == 0
+        known += capsys.readouterr().out
+    flags = set(re.findall(r"--([a-z_]+[a-z])\b", manual)) - {"enable_op_profiling"}
+    assert len(flags) > 20
+    assert [flag for flag in sorted(flags) if f"--{flag}" not in known.replace("[no]", "")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DEEPLAB.exists(), reason="the real models are not here")
+def test_a_real_network(tool: Printed, tmp_path: Path) -> None:
+    code, out, _ = tool(
+        f"--graph={DEEPLAB}", "--num_runs=1", "--per_layer", f"--result_json={tmp_path / 'r.json'}"
+    )
+    assert code == 0
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert len(record["layers"]["layers"]) == 70
+    assert record["outputs"][0]["shape"] == [1, 257, 257, 21]
+    assert record["outputs"][0]["relative_to_largest"] < 1e-5
+    assert out.endswith("All outputs agree with numpy.\n")
