@@ -16,13 +16,17 @@ from jaxdelegate.op_lowering.options import Padding
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A window sliding along one spatial dimension, as kernels/padding.h places it."""
+    """A window sliding along one spatial dimension, as kernels/padding.h places it.
+
+    `explicit` are zeros before and after that a VALID window slides over as well.
+    """
 
     n_in: int
     size: int
     stride: int
     padding: Padding
     dilation: int = 1
+    explicit: tuple[int, int] = (0, 0)
 
     @property
     def span(self) -> int:
@@ -34,11 +38,14 @@ class Window:
         """How many places the window takes."""
         if self.padding is Padding.SAME:
             return -(-self.n_in // self.stride)
-        return max((self.n_in + self.stride - self.span) // self.stride, 0)
+        n_in = self.n_in + sum(self.explicit)
+        return max((n_in + self.stride - self.span) // self.stride, 0)
 
     @functools.cached_property
     def pads(self) -> tuple[int, int]:
         """Padding before and after."""
+        if self.padding is Padding.VALID:
+            return self.explicit
         return window_padding(self.padding, self.n_in, self.size, self.stride, self.dilation)
 
     @property
@@ -96,8 +103,9 @@ def why_not_windows(windows: Windows) -> str | None:
 def why_not_fit(windows: Windows) -> str | None:
     """A sentence for VALID windows so much larger than the input that LiteRT refuses them."""
     for w in windows:
-        if w.padding is Padding.VALID and w.n_in + w.stride - w.span <= -w.stride:
-            return f"a VALID window over {w.span} values does not fit into {w.n_in}"
+        n_in = w.n_in + sum(w.explicit)
+        if w.padding is Padding.VALID and n_in + w.stride - w.span <= -w.stride:
+            return f"a VALID window over {w.span} values does not fit into {n_in}"
     return None
 
 

@@ -43,6 +43,29 @@ class DepthwiseConv2DOptions(Options):
 
 
 @dataclass(frozen=True)
+class ExplicitConv2DOptions(Conv2DOptions):
+    """No table of the schema: a VALID CONV_2D over zeros before and after height and width."""
+
+    operators = ()  # type: ignore[assignment]  # the schema names none
+    pads: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+
+
+@dataclass(frozen=True)
+class ExplicitDepthwiseConv2DOptions(DepthwiseConv2DOptions):
+    """No table of the schema: a VALID DEPTHWISE_CONV_2D over zeros around height and width."""
+
+    operators = ()  # type: ignore[assignment]  # the schema names none
+    pads: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+
+
+def explicit_pads(options: Options) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Zeros before and after height and width; none where the schema's table stands alone."""
+    if isinstance(options, ExplicitConv2DOptions | ExplicitDepthwiseConv2DOptions):
+        return options.pads
+    return (0, 0), (0, 0)
+
+
+@dataclass(frozen=True)
 class ConcatEmbeddingsOptions(Options):
     """Table `ConcatEmbeddingsOptions`: CONCAT_EMBEDDINGS."""
 

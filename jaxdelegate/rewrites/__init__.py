@@ -1,0 +1,1 @@
+"""Rewrites of a partition before it is lowered; `table.py` lists them."""

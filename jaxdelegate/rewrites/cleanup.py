@@ -1,0 +1,74 @@
+"""Operators that change nothing: XLA would remove them too, but only after it has compiled them."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdelegate.model import Operator
+from jaxdelegate.rewrites.draft import Draft
+
+
+def remove_no_op(draft: Draft, operator: Operator) -> bool:
+    """Let the readers of a copy read the original."""
+    test = _TESTS.get(operator.name)
+    if test is None or len(operator.outputs) != 1 or draft.is_kept(operator.outputs[0]):
+        return False
+    source, target = draft.spec(operator.inputs[0]), draft.spec(operator.outputs[0])
+    if source.const is not None or source.is_variable or source.dtype != target.dtype:
+        return False
+    if source.is_quantized or target.is_quantized:  # the readers' scale would be another
+        return False
+    if source.shape != target.shape or not test(draft, operator):
+        return False
+    draft.skip(operator, operator.inputs[0])
+    return True
+
+
+def _always(_draft: Draft, _operator: Operator) -> bool:
+    return True
+
+
+def _holds(value: int) -> Callable[[Draft, Operator], bool]:
+    """Whether the second input is a constant that holds nothing but `value`."""
+
+    def test(draft: Draft, operator: Operator) -> bool:
+        array = draft.const(operator.inputs[1])
+        return array is not None and bool(np.all(array == value))
+
+    return test
+
+
+def _keeps_order(draft: Draft, operator: Operator) -> bool:
+    """Whether a permutation moves no dimension that has more than one element."""
+    array = draft.const(operator.inputs[1])
+    if array is None:
+        return False
+    shape = draft.shape(operator.inputs[0])
+    order = [int(i) % max(len(shape), 1) for i in array.ravel()]
+    moved = [i for i in order if shape[i] != 1]
+    return moved == sorted(moved)
+
+
+def _is_one(_draft: Draft, operator: Operator) -> bool:
+    return len(operator.inputs) == 1
+
+
+def _is_all(draft: Draft, operator: Operator) -> bool:
+    """A slice as large as its input is its input."""
+    return math.prod(draft.shape(operator.inputs[0])) > 0
+
+
+# Those whose output, if it has the input's shape and dtype, is the input; under what condition.
+_TESTS: dict[str, Callable[[Draft, Operator], bool]] = {
+    "RESHAPE": _always,
+    "SQUEEZE": _always,
+    "CAST": _always,
+    "BROADCAST_TO": _always,
+    "TILE": _holds(1),
+    "PAD": _holds(0),
+    "PADV2": _holds(0),
+    "TRANSPOSE": _keeps_order,
+    "CONCATENATION": _is_one,
+    "SLICE": _is_all,
+}

@@ -1,0 +1,74 @@
+"""SPACE_TO_BATCH_ND, convolution, BATCH_TO_SPACE_ND: a dilated convolution, as it was once written.
+
+Source: the converter's IdentifyDilatedConvPass (mlir/lite/transforms/dilated_conv.h).
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.options import Conv2DOptions, DepthwiseConv2DOptions
+from jaxdelegate.rewrites.draft import Draft
+from jaxdelegate.rewrites.padding import explicit, is_valid_convolution
+
+
+def dilate_convolution(draft: Draft, operator: Operator) -> bool:
+    """Let the convolution between the two take every n-th value instead."""
+    if operator.name != "BATCH_TO_SPACE_ND":
+        return False
+    convolution = draft.private_maker(operator.inputs[0])
+    if convolution is None or not _is_dense(convolution):
+        return False
+    spread = draft.private_maker(convolution.inputs[0])
+    if spread is None or spread.name != "SPACE_TO_BATCH_ND":
+        return False
+    touched = (*spread.inputs[:1], *convolution.inputs[:2], *operator.outputs)
+    if any(draft.spec(i).is_quantized for i in touched):
+        return False
+    sizes = [draft.const(i) for i in (*spread.inputs[1:3], *operator.inputs[1:3])]
+    found = _geometry(*sizes)
+    if found is None:
+        return False
+    (height, width), pads = found
+    options: Any = convolution.options
+    o = dataclasses.replace(options, dilation_h_factor=height, dilation_w_factor=width)
+    merged = dataclasses.replace(
+        convolution,
+        inputs=(spread.inputs[0], *convolution.inputs[1:]),
+        outputs=operator.outputs,
+        options=explicit(o, pads),
+    )
+    return draft.merge(merged, (spread, convolution, operator))
+
+
+def _is_dense(operator: Operator) -> bool:
+    """Whether it is a VALID convolution whose window moves by one and has no holes."""
+    o = operator.options
+    if not is_valid_convolution(operator):
+        return False
+    if not isinstance(o, Conv2DOptions | DepthwiseConv2DOptions):
+        return False
+    steps = (o.stride_h, o.stride_w, o.dilation_h_factor, o.dilation_w_factor)
+    return steps == (1, 1, 1, 1)
+
+
+def _geometry(
+    block: np.ndarray | None,
+    pads: np.ndarray | None,
+    block_back: np.ndarray | None,
+    crops: np.ndarray | None,
+) -> tuple[tuple[int, int], tuple[tuple[int, int], tuple[int, int]]] | None:
+    """Dilations and padding of height and width; None if the two operators do not fit."""
+    if block is None or pads is None or block_back is None or crops is None:
+        return None
+    if block.shape != (2,) or pads.shape != crops.shape != (2, 2):
+        return None
+    rest = pads.astype(np.int64) - crops
+    # Rows that are cropped at the top would begin the dilated windows elsewhere.
+    if not np.array_equal(block, block_back) or crops[:, 0].any() or (rest < 0).any():
+        return None
+    height, width = block.tolist()
+    (top, bottom), (left, right) = rest.tolist()
+    return (height, width), ((top, bottom), (left, right))

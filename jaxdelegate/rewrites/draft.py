@@ -1,0 +1,127 @@
+"""A partition's operators while they are being rewritten."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes import gather
+
+# New constants stand behind every tensor of any file; each operator has room for some.
+_FIRST_NEW, _ROOM = 1 << 40, 16
+
+IsLowered = Callable[[Operator, Any, Any], bool]  # (operator, input specs, output specs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """Operators, still in execution order, and the specs of all tensors that they touch."""
+
+    operators: tuple[Operator, ...]
+    specs: Mapping[int, TensorSpec]
+
+
+class Draft:
+    """Operators of one partition, and who makes and reads each tensor.
+
+    A rewrite looks at one operator and changes it, or what stands before it. Tensors that are
+    `kept` are seen from outside of the partition: their values must come out as they were.
+    """
+
+    def __init__(
+        self,
+        operators: Iterable[Operator],
+        specs: Mapping[int, TensorSpec],
+        kept: Collection[int],
+        is_lowered: IsLowered,
+    ) -> None:
+        """Begin with operators in execution order; `is_lowered` is what the rules say."""
+        self._operators = {operator.index: operator for operator in operators}
+        self._new: dict[int, TensorSpec] = {}
+        self._specs = specs
+        self._kept = frozenset(kept)
+        self._is_lowered = is_lowered
+        self._relate()
+
+    def _relate(self) -> None:
+        self._makers = {i: op.index for op in self._operators.values() for i in op.outputs}
+        self._readers: dict[int, list[int]] = {}
+        for operator in self._operators.values():
+            for i in operator.inputs:
+                self._readers.setdefault(i, []).append(operator.index)
+
+    def result(self) -> Rewritten:
+        """The operators as they stand now."""
+        return Rewritten(tuple(self._operators.values()), {**self._specs, **self._new})
+
+    def operators(self) -> Sequence[Operator]:
+        """A snapshot to walk over; `get` tells whether one is still there."""
+        return tuple(self._operators.values())
+
+    def get(self, index: int) -> Operator | None:
+        """The operator with this index as it stands now; None: it is gone."""
+        return self._operators.get(index)
+
+    def spec(self, tensor: int) -> TensorSpec:
+        """A tensor's static side."""
+        return self._new[tensor] if tensor in self._new else self._specs[tensor]
+
+    def const(self, tensor: int) -> np.ndarray | None:
+        """A tensor's value where it is known."""
+        return self.spec(tensor).const if tensor >= 0 else None
+
+    def is_kept(self, tensor: int) -> bool:
+        """Whether somebody outside sees the tensor."""
+        return tensor in self._kept
+
+    def maker(self, tensor: int) -> Operator | None:
+        """The operator here that makes a tensor."""
+        index = self._makers.get(tensor)
+        return None if index is None else self._operators[index]
+
+    def private_maker(self, tensor: int) -> Operator | None:
+        """The operator that makes a tensor which nobody but one operator here ever sees."""
+        if self.is_kept(tensor) or len(self._readers.get(tensor, ())) != 1:
+            return None
+        return self.maker(tensor)
+
+    def constant(self, operator: Operator, array: np.ndarray, name: str) -> int:
+        """Add a constant that a rewrite of `operator` has computed; answers its tensor index."""
+        base = _FIRST_NEW + operator.index * _ROOM
+        index = next(i for i in range(base, base + _ROOM) if i not in self._new)
+        self._new[index] = TensorSpec(name, array.shape, array.dtype, const=array)
+        return index
+
+    def merge(self, merged: Operator, parts: Sequence[Operator]) -> bool:
+        """Let `merged`, one of the parts changed, do what they all do, unless its rule refuses.
+
+        It stands where the last part stood: by then everything that it reads is there.
+        """
+        specs = {**self._specs, **self._new}
+        inputs, outputs = gather(specs, merged.inputs), gather(specs, merged.outputs)
+        if not self._is_lowered(merged, inputs, outputs):
+            return False
+        gone = {part.index for part in parts}
+        last = [i for i in self._operators if i in gone][-1]
+        kept = [op for i, op in self._operators.items() if i == last or i not in gone]
+        kept = [merged if op.index == last else op for op in kept]
+        self._operators = {op.index: op for op in kept}
+        self._relate()
+        return True
+
+    def skip(self, operator: Operator, source: int) -> None:
+        """Remove an operator; who read its one output reads `source`."""
+        (target,) = operator.outputs
+        del self._operators[operator.index]
+        for index in self._readers.get(target, ()):
+            reader = self._operators[index]
+            inputs = tuple(source if i == target else i for i in reader.inputs)
+            self._operators[index] = dataclasses.replace(reader, inputs=inputs)
+        self._relate()
+
+    def shape(self, tensor: int) -> Shape:
+        """A tensor's shape."""
+        return self.spec(tensor).shape

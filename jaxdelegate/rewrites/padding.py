@@ -1,0 +1,70 @@
+"""PAD before a convolution becomes the convolution's own padding.
+
+Source: delegates/gpu/common/transformations/merge_padding_with.cc.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.options import (
+    Conv2DOptions,
+    DepthwiseConv2DOptions,
+    ExplicitConv2DOptions,
+    ExplicitDepthwiseConv2DOptions,
+    Padding,
+)
+from jaxdelegate.rewrites.draft import Draft
+
+Pads = tuple[tuple[int, int], tuple[int, int]]  # before and after, of height and width
+
+_EXPLICIT: dict[type, type] = {
+    Conv2DOptions: ExplicitConv2DOptions,
+    DepthwiseConv2DOptions: ExplicitDepthwiseConv2DOptions,
+}
+
+
+def pad_convolution(draft: Draft, operator: Operator) -> bool:
+    """Merge the zeros that a PAD puts around [N, H, W, C] into a VALID convolution behind it."""
+    if not is_valid_convolution(operator) or draft.spec(operator.inputs[1]).is_quantized:
+        return False
+    pad = draft.private_maker(operator.inputs[0])
+    if pad is None or draft.spec(pad.inputs[0]).is_quantized:
+        return False
+    pads = _zeros_around(draft, pad)
+    if pads is None:
+        return False
+    merged = dataclasses.replace(
+        operator,
+        inputs=(pad.inputs[0], *operator.inputs[1:]),
+        options=explicit(operator.options, pads),
+    )
+    return draft.merge(merged, (pad, operator))
+
+
+def is_valid_convolution(operator: Operator) -> bool:
+    """Whether it is a 2-D convolution that pads nothing by itself."""
+    o = operator.options
+    return type(o) in _EXPLICIT and getattr(o, "padding", None) is Padding.VALID
+
+
+def explicit(options: Any, pads: Pads) -> Any:
+    """A VALID convolution's options with padding written out."""
+    fields = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    return _EXPLICIT[type(options)](**fields, pads=pads)
+
+
+def _zeros_around(draft: Draft, pad: Operator) -> Pads | None:
+    """What a PAD or PADV2 puts around height and width, if that is zeros and nothing else."""
+    if pad.name not in ("PAD", "PADV2"):
+        return None
+    amounts = draft.const(pad.inputs[1])
+    if amounts is None or amounts.shape != (4, 2) or amounts[[0, 3]].any() or (amounts < 0).any():
+        return None
+    value = draft.const(pad.inputs[2]) if pad.name == "PADV2" else np.zeros(1)
+    if value is None or value.any():
+        return None
+    (top, bottom), (left, right) = amounts[1:3].tolist()
+    return (top, bottom), (left, right)

@@ -1,0 +1,63 @@
+"""All rewrites, by the names that the option `rewrites` knows them by."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.rewrites import cleanup, dilation, padding, scaling
+from jaxdelegate.rewrites.draft import Draft, IsLowered, Rewritten
+
+Rewrite = Callable[[Draft, Operator], bool]  # whether it changed anything
+
+# In the order in which they are tried: each may make room for those behind it.
+REWRITES: dict[str, Rewrite] = {
+    "remove_no_ops": cleanup.remove_no_op,
+    "dilate_convolution": dilation.dilate_convolution,
+    "pad_convolution": padding.pad_convolution,
+    "scale_convolution": scaling.scale_convolution,
+}
+
+
+def chosen(text: str) -> tuple[str, ...]:
+    """The rewrites that the option names: "all", "none", or names with commas.
+
+    Raises:
+        OptionError: an unknown name; lists those that there are.
+    """
+    if text in ("all", "none"):
+        return tuple(REWRITES) if text == "all" else ()
+    names = tuple(name.strip() for name in text.split(","))
+    unknown = [name for name in names if name not in REWRITES]
+    if unknown:
+        raise OptionError(
+            f"rewrites: want 'all', 'none' or names of {', '.join(REWRITES)}, got {unknown[0]!r}"
+        )
+    return names
+
+
+def rewritten(
+    operators: Iterable[Operator],
+    specs: Mapping[int, TensorSpec],
+    kept: Collection[int],
+    is_lowered: IsLowered,
+    names: Collection[str] = tuple(REWRITES),
+) -> Rewritten:
+    """Apply the named rewrites until none of them finds anything.
+
+    Args:
+        operators: of one partition, in execution order.
+        specs: of every tensor that they touch.
+        kept: tensors whose values must come out as they are.
+        is_lowered: whether a changed operator still has a lowering.
+        names: which rewrites to apply.
+    """
+    draft = Draft(operators, specs, kept, is_lowered)
+    for name, rewrite in REWRITES.items():
+        if name not in names:
+            continue
+        for operator in draft.operators():
+            now = draft.get(operator.index)
+            while now is not None and rewrite(draft, now):
+                now = draft.get(operator.index)
+    return draft.result()
