@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxdelegate.model import Subgraph, Tensor
 from jaxdelegate.op_lowering.options import TensorType
+from jaxdelegate.quant.params import Blockwise
 
 # What stock interpreters hand out for types that numpy lacks (interpreter_wrapper/numpy.cc).
 _ARRAY_TYPES: dict[TensorType, type] = {
@@ -43,6 +44,8 @@ def tensor_details(tensor: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
     scales = np.empty(0, np.float32) if q is None else np.array(q.scale, np.float32)
     zero_points = np.empty(0, np.int32) if q is None else np.array(q.zero_point, np.int32)
     per_tensor = scales.size == 1
+    if q is not None and q.blockwise is not None:
+        scales, zero_points = _block_values(q.blockwise)
     signature = tensor.shape_signature or shape
     return {
         "name": tensor.name,
@@ -59,6 +62,13 @@ def tensor_details(tensor: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
         },
         "sparsity_parameters": _sparsity_details(tensor),
     }
+
+
+def _block_values(blocks: Blockwise) -> tuple[np.ndarray, np.ndarray]:
+    """Flat scales, of the dtype that the file has, and zero points, as LiteRT shows them."""
+    scale = np.empty(0, np.float16) if blocks.scale is None else blocks.scale
+    points = np.empty(0, np.int32) if blocks.zero_point is None else blocks.zero_point
+    return np.array(scale).ravel(), np.array(points, np.int32).ravel()
 
 
 def _sparsity_details(tensor: Tensor) -> dict[str, Any]:

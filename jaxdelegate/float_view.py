@@ -4,16 +4,31 @@ Constants are dequantized once. A quantized output that somebody reads is put ba
 that rounding happens where the integer kernels round. Values that enter or leave a program are
 integers outside and are converted at its border, on the device.
 Source: delegates/gpu/common/transformations/add_quant_adjustments.cc, gpu/common/object_reader.cc.
+
+Where LiteRT's kernels do other than the file says, the view follows the kernels.
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import affine, jax_affine
+
+# Their hybrid kernels take the bytes of uint8 weights for int8, and no zero point.
+_READ_AS_INT8 = frozenset(
+    [
+        *("CONV_2D", "EMBEDDING_LOOKUP", "FULLY_CONNECTED", "LSTM", "RNN", "SVDF"),
+        *("UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM"),
+        *("UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN"),
+    ]
+)
 
 
 def why_not(spec: TensorSpec) -> str | None:
@@ -21,11 +36,11 @@ def why_not(spec: TensorSpec) -> str | None:
     q = spec.quantization
     if q is None or not spec.is_quantized:
         return None
-    if q.blockwise is not None:
-        return f"{spec.name!r} is quantized in blocks"
-    if spec.const is None and q.is_per_channel:
-        return f"{spec.name!r} is quantized per channel, but not constant"
-    return None
+    if spec.const is None and (q.is_per_channel or q.blockwise is not None):
+        how = "per channel" if q.is_per_channel else "in blocks"
+        return f"{spec.name!r} is quantized {how}, but not constant"
+    reason = affine.why_not_blocks(q, spec.shape)
+    return None if reason is None else f"{spec.name!r} is quantized in blocks: {reason}"
 
 
 def viewed(spec: TensorSpec) -> TensorSpec:
@@ -34,6 +49,60 @@ def viewed(spec: TensorSpec) -> TensorSpec:
         return spec
     const = None if spec.const is None else affine.dequantize(spec.const, spec.quantization)
     return dataclasses.replace(spec, dtype=np.dtype(np.float32), quantization=None, const=const)
+
+
+def view(
+    operators: Sequence[Operator], specs: Mapping[int, TensorSpec]
+) -> tuple[list[Operator], dict[int, TensorSpec]]:
+    """Operators and the tensors that they touch as rules see them.
+
+    Tensors between the gates of an integer LSTM keep their quantization: they have no values.
+    """
+    kept = {i for operator in operators for i in operator.intermediates}
+    signed = set(_read_as_int8(operators, specs))
+    seen = {
+        i: spec if i in kept else viewed(_as_int8(spec) if i in signed else spec)
+        for i, spec in specs.items()
+    }
+    return [_as_run(operator, specs) for operator in operators], seen
+
+
+def _as_run(operator: Operator, specs: Mapping[int, TensorSpec]) -> Operator:
+    inputs = tuple(specs.get(i) for i in operator.inputs)
+    return dataclasses.replace(operator, options=options_of(operator.options, inputs))
+
+
+def options_of(options: Options, inputs: Sequence[TensorSpec | None]) -> Options:
+    """An operator's options as far as its kernel follows them.
+
+    The integer kernel of SVDF demands RELU, and applies none.
+    """
+    if isinstance(options, SVDFOptions) and inputs and inputs[0] and inputs[0].is_quantized:
+        return dataclasses.replace(options, fused_activation_function=ActivationFunctionType.NONE)
+    return options
+
+
+def _read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec]) -> Iterable[int]:
+    for operator in operators:
+        results = [specs[i] for i in operator.outputs if i in specs]
+        if operator.name in _READ_AS_INT8 and not any(spec.is_quantized for spec in results):
+            yield from (i for i in operator.inputs if i in specs and _is_uint8(specs[i]))
+
+
+def _is_uint8(spec: TensorSpec) -> bool:
+    return spec.is_quantized and spec.dtype == np.uint8
+
+
+def _as_int8(spec: TensorSpec) -> TensorSpec:
+    q = spec.quantization
+    if spec.const is None or q is None:
+        return spec
+    return dataclasses.replace(
+        spec,
+        dtype=np.dtype(np.int8),
+        const=spec.const.view(np.int8),
+        quantization=dataclasses.replace(q, zero_point=np.zeros_like(q.zero_point)),
+    )
 
 
 def viewed_all(specs: Specs) -> Specs:
@@ -56,13 +125,16 @@ def leave(value: Any, spec: TensorSpec) -> Any:
 
 
 def simulate(value: Any, spec: TensorSpec) -> Any:
-    """float32 on the grid of the quantized tensor that it stands for.
+    """float32 on the grid of the quantized tensor that it stands for; NaN is its lowest value.
 
-    Plain float32 arithmetic, as on the GPU (common/tasks/quantize_and_dequantize.cc).
+    Plain float32 arithmetic, as on the GPU (common/tasks/quantize_and_dequantize.cc); but the
+    result is the float that `enter` makes of the same integer, so that equal integers stay equal.
     """
     if spec.quantization is None or not spec.is_quantized:
         return value
-    scale, zero_point = np.float32(spec.quantization.scale[0]), int(spec.quantization.zero_point[0])
-    first, last = (scale * np.float32(q - zero_point) for q in affine.integer_range(spec.dtype))
-    steps = jnp.round((jnp.clip(value, first, last) - first) / scale)
-    return steps * scale + first
+    scale, zero_point = (x.reshape(()) for x in affine.along(spec.quantization, 0))
+    low, high = (np.float32(q - zero_point) for q in affine.integer_range(spec.dtype))
+    first, last, value = scale * low, scale * high, jnp.asarray(value, np.float32)
+    inside = jnp.minimum(jnp.where(value > first, value, first), last)
+    steps = lax.round((inside - first) / scale, lax.RoundingMethod.AWAY_FROM_ZERO)
+    return (steps + low) * scale

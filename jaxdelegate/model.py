@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -24,12 +25,18 @@ from jaxdelegate.reading.operator_tables import (
     read_options,
 )
 from jaxdelegate.reading.source import ModelSource, Source, open_source
-from jaxdelegate.reading.stored import decode, why_not_stored
-from jaxdelegate.reading.tensor_tables import read_quantization, read_sparsity
+from jaxdelegate.reading.stored import byte_count, decode, why_not_stored
+from jaxdelegate.reading.tensor_tables import (
+    read_quantization,
+    read_sparsity,
+    with_block_values,
+)
 
 _IDENTIFIER = b"TFL3"
 _VERSION = 3
 _MAX_RANK = 64  # numpy's
+_STRIPPED_BYTES = 1 << 26  # what a small file may stand for at the most
+_LOGGER = logging.getLogger("jaxdelegate")
 _UNSIZED = (TensorType.STRING, TensorType.RESOURCE, TensorType.VARIANT)  # no bytes: no data
 
 
@@ -252,6 +259,8 @@ class _Reader:
         inputs, outputs = table.indices("inputs", count), table.indices("outputs", count)
         computed = {i for operator in operators for i in operator.outputs}.union(inputs)
         tensors = [_settle_empty(tensor, tensor.index in computed) for tensor in tensors]
+        tensors = [t if t.index in computed else _with_stripped_values(t) for t in tensors]
+        tensors = [_with_block_values(tensor, tensors) for tensor in tensors]
         for i in inputs:
             if tensors[i].stored is not None:
                 table.fail("inputs", "an input must not hold data, tensor", i)
@@ -385,6 +394,36 @@ def _settle_empty(tensor: Tensor, is_computed: bool) -> Tensor:
     if 0 not in tensor.shape or tensor.is_variable:
         return tensor
     return dataclasses.replace(tensor, stored=None if is_computed else np.empty(0, np.uint8))
+
+
+def _with_stripped_values(tensor: Tensor) -> Tensor:
+    """Zeros for weights whose values were taken out of the file.
+
+    Of a tensor without data this is known where it is quantized in blocks: only constants are.
+    """
+    q = tensor.quantization
+    is_stripped = q is not None and q.blockwise is not None and tensor.stored is None
+    if not is_stripped or tensor.is_variable or tensor.sparsity is not None:
+        return tensor
+    count = byte_count(tensor.type, math.prod(tensor.shape))
+    if count > _STRIPPED_BYTES:
+        return tensor
+    _LOGGER.warning("tensor %d %r holds no data: taken as zeros", tensor.index, tensor.name)
+    stored = np.zeros(count, np.uint8)
+    stored.flags.writeable = False
+    return dataclasses.replace(tensor, stored=stored)
+
+
+def _with_block_values(tensor: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """The tensor with the values of its blockwise scales, which are tensors too."""
+    q = tensor.quantization
+    if q is None or q.blockwise is None:
+        return tensor
+
+    def value(index: int) -> np.ndarray | None:
+        return None if tensors[index].sparsity is not None else tensors[index].data
+
+    return dataclasses.replace(tensor, quantization=with_block_values(q, value))
 
 
 def _signature(table: Table, subgraphs: tuple[Subgraph, ...]) -> SignatureDef:

@@ -23,10 +23,12 @@ from jaxdelegate.op_lowering.pointwise import (
     PACKED,
     UINT8,
     Dtypes,
-    quantization_of,
     why_not_count,
-    why_not_one_scale,
     why_not_stored,
+)
+from jaxdelegate.op_lowering.quantized_checks import (
+    quantization_of,
+    why_not_one_scale,
     why_not_symmetric,
 )
 from jaxdelegate.op_lowering.rule import (
@@ -38,6 +40,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
+from jaxdelegate.quant.affine import why_not_blocks
 from jaxdelegate.quant.jax_requantize import requantize
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import rescale_multiplier
@@ -116,8 +119,9 @@ def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -
     """A sentence unless `spec` holds integers of these dtypes with affine scales."""
     if spec.quantization is None or not spec.is_quantized:
         return f"{spec.name!r} is {spec.dtype} without a scale"
-    if spec.quantization.blockwise is not None:
-        return f"{spec.name!r} has blockwise scales, which are not lowered yet"
+    blocks = why_not_blocks(spec.quantization, spec.shape)
+    if blocks is not None:
+        return f"{spec.name!r} is quantized in blocks: {blocks}"
     axis, scales = spec.quantization.quantized_dimension, spec.quantization.scale.size
     unfit = scales > 1 and not (0 <= axis < len(spec.shape) and spec.shape[axis] == scales)
     zero_points = spec.quantization.zero_point.size
@@ -164,8 +168,15 @@ def _why_not_quantize(
     if x.dtype in INTEGERS | PACKED:
         return first_reason(why_not_count(inputs, 1), _why_not_requantize(x, y))
     return first_reason(
-        why_not_count(inputs, 1), why_not_dtype(x, FLOATS), _why_not_scale(context, y, _NARROW)
+        why_not_count(inputs, 1),
+        why_not_dtype(x, FLOATS),
+        _why_not_scale(context, y, _NARROW),
+        f"{y.name!r} is quantized in blocks, which no kernel writes" if _in_blocks(y) else None,
     )
+
+
+def _in_blocks(spec: TensorSpec) -> bool:
+    return spec.quantization is not None and spec.quantization.blockwise is not None
 
 
 def _why_not_requantize(x: TensorSpec, y: TensorSpec) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering import quantized_elementwise as quantized
-from jaxdelegate.op_lowering.common import clamp
+from jaxdelegate.op_lowering.common import clamp, scalar
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
     AbsOptions,
@@ -58,8 +58,8 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_one_dtype,
     why_not_one_shape,
     why_not_stored,
-    zero_point_of,
 )
+from jaxdelegate.op_lowering.quantized_checks import zero_point_of
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -291,12 +291,17 @@ def _why_not_negative(
     return None
 
 
+def _rsqrt(x: jax.Array) -> jax.Array:
+    """1 / sqrt(x), each rounded as in C: but for the maximum, XLA would merge the two."""
+    return 1 / jnp.maximum(jnp.sqrt(x), scalar(-1, x))
+
+
 ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS, stored=_INT32, integer=quantized.ABS)
 NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX, stored=INTEGERS)
 SIGN = unary("SIGN", SignOptions, 2, jnp.sign, dtypes=NUMBERS)
 SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, dtypes=NUMBERS)
 SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT)
-RSQRT = unary("RSQRT", NoOptions, 3, lax.rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT)
+RSQRT = unary("RSQRT", NoOptions, 3, _rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT)
 EXP = unary("EXP", ExpOptions, 2, jnp.exp, integer=quantized.EXP)
 LOG = unary("LOG", NoOptions, 2, jnp.log, integer=quantized.LOG)
 SIN = unary("SIN", NoOptions, 2, jnp.sin)

@@ -21,6 +21,7 @@ from jaxdelegate.op_lowering.integer_convolution import (
     IntegerTransposedConvolution,
     constant,
 )
+from jaxdelegate.op_lowering.packed_weights import Kept
 from jaxdelegate.op_lowering.products import finish
 from jaxdelegate.op_lowering.quantized_products import INT4, INT8, UINT8, Tensors
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
@@ -41,19 +42,22 @@ def lower(
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     convolve = IntegerConvolution.of(
-        context.platform, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
+        context, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
     )
-    scales = filter_scales(tensors.w, c.units)
+    scales, kept = filter_scales(tensors.w, c.units), Kept.of_convolution(tensors.w, c)
     # The symmetric kernel is for filters without groups whose scales are all the same.
     asymmetric = not kernels.symmetric or c.groups > 1 or bool((scales != scales[0]).any())
     in_turn = asymmetric and kernels.symmetric
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=asymmetric)
-        y = rescaled(convolve(q, zero, w), scale, scales, in_turn=in_turn)
+        y = rescaled(convolve(q, zero, kept.read(w)), scale, scales, in_turn=in_turn)
         return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
 
-    return Lowered(convolution, {1: lambda w: convolve.prepare(signed(spatial_io(w)))})
+    def prepare(w: Any) -> Any:
+        return kept.prepare(convolve.prepare(signed(spatial_io(w))))
+
+    return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
 
 
 def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Tensors) -> Function:
@@ -66,7 +70,7 @@ def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Ten
         y = rescaled(convolve(q, zero, w), scale, scales)
         return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
 
-    return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))})
+    return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))}, ())
 
 
 def _quantize_images(x: jax.Array, *, asymmetric: bool) -> tuple[jax.Array, jax.Array, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxdelegate.op_lowering import hybrid_blocks
 from jaxdelegate.op_lowering.hybrid_products import (
     Hybrid,
     filter_scales,
@@ -21,31 +22,38 @@ from jaxdelegate.op_lowering.hybrid_products import (
 )
 from jaxdelegate.op_lowering.integer_products import matrix_product, pieces
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.packed_weights import Kept
 from jaxdelegate.op_lowering.products import finish
 from jaxdelegate.op_lowering.quantized_matmul import batch_product, row_sums
 from jaxdelegate.op_lowering.quantized_products import INT2, INT4, INT8, UINT8, Tensors
-from jaxdelegate.op_lowering.rule import Function, Lowered
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
 
-FULLY_CONNECTED = Hybrid(frozenset([INT8, UINT8, INT4, INT2]))
+FULLY_CONNECTED = Hybrid(frozenset([INT8, UINT8, INT4, INT2]), why_not_blocks=hybrid_blocks.why_not)
 BATCH_MATMUL = Hybrid(frozenset([INT8]))
 
 
-def lower_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> Function:
+def lower_fully_connected(
+    context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors
+) -> Function:
     """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
     x_spec, w_spec, _, y_spec = tensors
+    blocks = hybrid_blocks.blocks_of(w_spec)
+    if blocks is not None:
+        return hybrid_blocks.lower_fully_connected(context, o, tensors, blocks)
     units, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
-    scales = filter_scales(w_spec, units)
+    scales, kept = filter_scales(w_spec, units), Kept.of(w_spec)
     sums = None if w_spec.const is None else row_sums(signed(w_spec.const))
 
     def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
         q, scale, zero = _quantize(whole, o)
-        total = matrix_product(pieces(q, zero), pieces(w, 0), w_sums=sums)
+        total = matrix_product(pieces(q, zero), pieces(kept.read(w), 0), w_sums=sums)
         y = rescaled(total, scale, scales)
         return (finish(y, bias, o.fused_activation_function, y_spec.dtype).reshape(y_spec.shape),)
 
-    return Lowered(fully_connected, {1: signed})
+    prepare = kept.prepare if kept.packed is not None else signed
+    return Lowered(fully_connected, {1: prepare}, kept)
 
 
 def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:

@@ -1,6 +1,7 @@
 """What hybrid convolutions and matrix products share: float32 activations by integer filters."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.pointwise import quantization_of
+from jaxdelegate.op_lowering.quantized_checks import quantization_of, why_not_one_scale
 from jaxdelegate.op_lowering.quantized_products import UINT8, Tensors, why_not_scales
 from jaxdelegate.op_lowering.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
@@ -22,10 +23,12 @@ class Hybrid:
 
     `symmetric`: one of them quantizes activations symmetrically; the other one, CONV_2D's, scales
     sums by the filter, then by the activations.
+    `why_not_blocks`: what a kernel of filters quantized in blocks says of one; None: there is none.
     """
 
     filters: frozenset[np.dtype] = frozenset()
     symmetric: bool = False
+    why_not_blocks: Callable[[TensorSpec], str | None] | None = None
 
     def why_not(self, tensors: Tensors, channel_axis: int) -> str | None:
         """A sentence unless a kernel takes these tensors."""
@@ -35,8 +38,16 @@ class Hybrid:
         return first_reason(
             None if w.dtype in self.filters else other,
             *(why_not_dtype(spec, np.float32) for spec in floats),
-            why_not_scales(w, channel_axis),
+            self._why_not_scales(w, channel_axis),
         )
+
+    def _why_not_scales(self, w: TensorSpec, channel_axis: int) -> str | None:
+        if self.symmetric and w.dtype == UINT8:
+            return why_not_one_scale(w)
+        in_blocks = w.quantization is not None and w.quantization.blockwise is not None
+        if in_blocks and self.why_not_blocks is not None:
+            return self.why_not_blocks(w)
+        return why_not_scales(w, channel_axis)
 
 
 def signed(w: Any) -> Any:
@@ -121,4 +132,6 @@ def rescaled(
     """
     each = jnp.asarray(scales).reshape((1,) * (total.ndim - 1) + (-1,))
     sums = total.astype(np.float32)
-    return rounded(sums * each * scale if in_turn else sums * (scale * each))
+    if in_turn:  # XLA would move a factor that all channels share to the smaller operand
+        return rounded(rounded(sums * each) * scale)
+    return rounded(sums * (scale * each))

@@ -13,8 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.pointwise import scale_of
-from jaxdelegate.op_lowering.quantized_checks import why_not_per_tensor, why_not_zero_point
+from jaxdelegate.op_lowering.quantized_checks import (
+    scale_of,
+    why_not_per_tensor,
+    why_not_zero_point,
+)
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine

@@ -10,13 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.convolution_ways import (
-    Convolution,
-    Layout,
-    Run,
-    integer_way,
-    tap_sum,
-)
+from jaxdelegate.op_lowering.convolution_alternatives import integer_ways
+from jaxdelegate.op_lowering.convolution_ways import Convolution, Layout, Run, tap_sum
 from jaxdelegate.op_lowering.integer_products import (
     Piece,
     Zero,
@@ -28,7 +23,9 @@ from jaxdelegate.op_lowering.integer_products import (
 )
 from jaxdelegate.op_lowering.options import Padding
 from jaxdelegate.op_lowering.products import Arithmetic
+from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.ways import chosen
 from jaxdelegate.op_lowering.window import Spreads
 
 _INT8 = Arithmetic(np.dtype(np.int8), np.dtype(np.int32), "default")
@@ -50,10 +47,12 @@ class IntegerConvolution:
     w_sums: np.ndarray | None
 
     @classmethod
-    def of(cls, platform: str, c: Convolution, dtype: np.dtype, w_zero: int, filters: Any) -> Self:
+    def of(
+        cls, context: LoweringContext, c: Convolution, dtype: np.dtype, w_zero: int, filters: Any
+    ) -> Self:
         """For filters of this dtype and zero point; `filters` is [*spatial, I, O] if constant."""
-        zero = moved(w_zero, dtype)
-        return cls(c, *integer_way(platform, c), zero, _filter_sums(filters, zero))
+        zero, way = moved(w_zero, dtype), chosen(integer_ways(context.platform, c), context.way)
+        return cls(c, *way, zero, _filter_sums(filters, zero))
 
     def prepare(self, filters: Any) -> Any:
         """[*spatial, I, O] -> int8, as `__call__` wants it."""
@@ -79,7 +78,9 @@ class IntegerConvolution:
     def _bare(self) -> Convolution:
         """The same over an image that is padded already."""
         windows = (
-            dataclasses.replace(d, n_in=d.n_in + sum(d.pads), padding=Padding.VALID)
+            dataclasses.replace(
+                d, n_in=d.n_in + sum(d.pads), padding=Padding.VALID, explicit=(0, 0)
+            )
             for d in self.c.windows
         )
         return dataclasses.replace(self.c, windows=tuple(windows))

@@ -7,6 +7,7 @@ from typing import Any, Generic
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common import scalar
@@ -28,6 +29,7 @@ from jaxdelegate.op_lowering.recurrent import (
 )
 from jaxdelegate.op_lowering.rule import LoweringContext, first_reason, optional
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import jax_affine
 
 LstmLikeOptions = LSTMOptions | UnidirectionalSequenceLSTMOptions | BidirectionalSequenceLSTMOptions
 _VARIANCE_GUARD = 1e-8  # PortableMeanStddevNormalization
@@ -209,13 +211,40 @@ def _normalized(x: jax.Array) -> jax.Array:
     return centered / jnp.sqrt(variance + scalar(_VARIANCE_GUARD, x))
 
 
-def _finished(gate: Gate[Any], total: jax.Array, state: jax.Array) -> jax.Array:
+_OnGrid = Callable[[jax.Array], jax.Array]
+_N_BETWEEN = 5  # tensors between the gates of an integer LSTM: the gates' sums, the hidden output
+
+
+def _grids(context: LoweringContext) -> tuple[_OnGrid, ...]:
+    """In the float view of an integer LSTM: the rounding and the range of those five tensors."""
+    between = context.intermediates
+    if context.quant_mode != "float_view" or len(between) != _N_BETWEEN:
+        return (lambda x: x,) * _N_BETWEEN
+    # Before a projection, the kernel takes the hidden output's zero point with the other sign.
+    return (*map(_grid, between[:4]), _grid(between[4], flipped=True))
+
+
+def _grid(spec: TensorSpec | None, *, flipped: bool = False) -> _OnGrid:
+    if spec is None or spec.quantization is None or not spec.is_quantized:
+        return lambda x: x
+    quantization, dtype = spec.quantization, spec.dtype
+    if flipped:
+        quantization = dataclasses.replace(quantization, zero_point=-quantization.zero_point)
+
+    def on_grid(x: jax.Array) -> jax.Array:
+        steps = jax_affine.quantize(x.astype(np.float32), quantization, dtype)
+        return jax_affine.dequantize(steps, quantization).astype(x.dtype)
+
+    return on_grid
+
+
+def _finished(gate: Gate[Any], total: jax.Array, state: jax.Array, on_grid: _OnGrid) -> jax.Array:
     """What a gate activates, from the sum over its inputs: peephole, layer norm."""
     if gate.peephole is not None:
         total += along_rows(gate.peephole, total) * state
     if gate.norm is None:
         return total
-    return _normalized(total) * along_rows(gate.norm, total) + along_rows(gate.bias, total)
+    return _normalized(on_grid(total)) * along_rows(gate.norm, total) + along_rows(gate.bias, total)
 
 
 def _recurrence(
@@ -239,13 +268,14 @@ def _step(
 ) -> tuple[jax.Array, jax.Array]:
     """One step from each gate's sum over its inputs, [n_batch, n_cell], to output and state."""
     activate = ACTIVATIONS[o.fused_activation_function]
+    *grids, hidden_grid = _grids(context)
     *update, forget, new, output = totals
-    keep = jax.nn.sigmoid(_finished(cell.forget, forget, c))
-    take = jax.nn.sigmoid(_finished(cell.input, update[0], c)) if update else 1 - keep
-    c = _clipped(keep * c + take * activate(_finished(cell.cell, new, c)), o.cell_clip)
-    h = jax.nn.sigmoid(_finished(cell.output, output, c)) * activate(c)
+    keep = jax.nn.sigmoid(_finished(cell.forget, forget, c, grids[1]))
+    take = jax.nn.sigmoid(_finished(cell.input, update[0], c, grids[0])) if update else 1 - keep
+    c = _clipped(keep * c + take * activate(_finished(cell.cell, new, c, grids[2])), o.cell_clip)
+    h = jax.nn.sigmoid(_finished(cell.output, output, c, grids[3])) * activate(c)
     if cell.projection is not None:
-        h = matmul(context, h, cell.projection)
+        h = matmul(context, hidden_grid(h), cell.projection)
         h = h if cell.projection_bias is None else h + along_rows(cell.projection_bias, h)
         h = _clipped(h, o.proj_clip)
     return h, c

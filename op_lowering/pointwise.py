@@ -12,6 +12,7 @@ import numpy as np
 from jaxdelegate.op_lowering.common import align_ranks, why_not_broadcast
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.quantized_checks import why_not_one_scale, why_not_symmetric
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -21,12 +22,6 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant.params import (
-    Quantization,
-    integer_range,
-    tensor_scale,
-    tensor_zero_point,
-)
 
 Elementwise = Callable[..., jax.Array]  # arrays of one rank -> their elementwise result
 Build = Callable[[Any, Specs], Elementwise]  # options, inputs -> the function to apply
@@ -194,12 +189,7 @@ def pointwise(
 
 def _is_quantized(inputs: Specs, outputs: Specs, stored: Dtypes) -> bool:
     """Whether there are scales, and the kernel does not take this dtype as it is stored."""
-    return inputs[0].dtype not in stored and any(map(_has_scale, (*inputs, *outputs)))
-
-
-def _has_scale(spec: TensorSpec) -> bool:
-    q = spec.quantization
-    return spec.is_quantized or (q is not None and q.blockwise is not None)
+    return inputs[0].dtype not in stored and any(spec.is_quantized for spec in (*inputs, *outputs))
 
 
 def _without_scales(specs: Specs) -> Specs:
@@ -211,63 +201,12 @@ def _why_not_quantized(
 ) -> str | None:
     if kernel is not None:
         return kernel.why_not(name, o, inputs, outputs)
-    spec = next(filter(_has_scale, (*inputs, *outputs)))
+    spec = next(spec for spec in (*inputs, *outputs) if spec.is_quantized)
     return f"{spec.name!r} is quantized {spec.dtype}: LiteRT has no integer kernel of {name}"
 
 
 def _lower_integer(function: Elementwise) -> Function:
     return lambda *arrays: (function(*align_ranks(*map(jnp.asarray, arrays))),)
-
-
-# ---- scales
-
-
-def quantization_of(spec: TensorSpec) -> Quantization:
-    """How the tensor is quantized.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if spec.quantization is None:
-        raise ValueError(f"{spec.name!r} is {spec.dtype} without a scale")
-    return spec.quantization
-
-
-def scale_of(spec: TensorSpec) -> float:
-    """The tensor's only scale, a float32 value."""
-    return tensor_scale(quantization_of(spec))
-
-
-def zero_point_of(spec: TensorSpec) -> int:
-    """The tensor's only zero point."""
-    return tensor_zero_point(quantization_of(spec))
-
-
-def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
-    """A sentence unless the tensor has one scale above 0 and a zero point of its own dtype.
-
-    `or_zero`: the scale may be 0, as the converter writes it for constants that are all 0.
-    """
-    q = spec.quantization
-    if q is not None and q.blockwise is not None:
-        return f"{spec.name!r} has blockwise scales; the kernel takes one scale"
-    if q is None or not spec.is_quantized:
-        return f"{spec.name!r} is {spec.dtype} without a scale"
-    if q.is_per_channel or q.zero_point.size > 1:
-        return f"{spec.name!r} has {q.scale.size} scales; the kernel takes one scale"
-    if not (0 < tensor_scale(q) < np.inf or (or_zero and tensor_scale(q) == 0)):
-        return f"the scale of {spec.name!r} is {tensor_scale(q)}"
-    low, high = integer_range(spec.dtype)
-    if not low <= tensor_zero_point(q) <= high:
-        return f"the zero point of {spec.name!r} is {tensor_zero_point(q)}, not of {spec.dtype}"
-    return None
-
-
-def why_not_symmetric(spec: TensorSpec) -> str | None:
-    """A sentence for an int16 tensor whose zero point is not 0."""
-    if spec.dtype != INT16 or spec.quantization is None or zero_point_of(spec) == 0:
-        return None
-    return f"the zero point of int16 {spec.name!r} is {zero_point_of(spec)}; the kernel wants 0"
 
 
 # ---- reasons

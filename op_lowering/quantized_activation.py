@@ -18,10 +18,8 @@ from jaxdelegate.op_lowering.pointwise import (
     BuildInteger,
     Elementwise,
     IntegerKernel,
-    quantization_of,
-    scale_of,
-    zero_point_of,
 )
+from jaxdelegate.op_lowering.quantized_checks import quantization_of, scale_of, zero_point_of
 from jaxdelegate.op_lowering.quantized_elementwise import (
     alike,
     steps_of,

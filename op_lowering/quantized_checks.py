@@ -1,12 +1,67 @@
-"""What integer kernels ask of the tensors that they compute on."""
+"""Scales and zero points as integer kernels read them, and what they ask of tensors."""
 
 import numpy as np
 
 from jaxdelegate.op_lowering.options import ActivationFunctionType
-from jaxdelegate.op_lowering.pointwise import quantization_of, why_not_one_scale, zero_point_of
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import activation_range
+from jaxdelegate.quant.params import (
+    Quantization,
+    activation_range,
+    integer_range,
+    tensor_scale,
+    tensor_zero_point,
+)
+
+_INT16 = np.dtype(np.int16)
+
+
+def quantization_of(spec: TensorSpec) -> Quantization:
+    """How the tensor is quantized.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if spec.quantization is None:
+        raise ValueError(f"{spec.name!r} is {spec.dtype} without a scale")
+    return spec.quantization
+
+
+def scale_of(spec: TensorSpec) -> float:
+    """The tensor's only scale, a float32 value."""
+    return tensor_scale(quantization_of(spec))
+
+
+def zero_point_of(spec: TensorSpec) -> int:
+    """The tensor's only zero point."""
+    return tensor_zero_point(quantization_of(spec))
+
+
+def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
+    """A sentence unless the tensor has one scale above 0 and a zero point of its own dtype.
+
+    `or_zero`: the scale may be 0, as the converter writes it for constants that are all 0.
+    """
+    q = spec.quantization
+    if q is not None and q.blockwise is not None:
+        return f"{spec.name!r} has blockwise scales; the kernel takes one scale"
+    if q is None or not spec.is_quantized:
+        return f"{spec.name!r} is {spec.dtype} without a scale"
+    if q.is_per_channel or q.zero_point.size > 1:
+        return f"{spec.name!r} has {q.scale.size} scales; the kernel takes one scale"
+    if not (0 < tensor_scale(q) < np.inf or (or_zero and tensor_scale(q) == 0)):
+        return f"the scale of {spec.name!r} is {tensor_scale(q)}"
+    low, high = integer_range(spec.dtype)
+    if not low <= tensor_zero_point(q) <= high:
+        return f"the zero point of {spec.name!r} is {tensor_zero_point(q)}, not of {spec.dtype}"
+    return None
+
+
+def why_not_symmetric(spec: TensorSpec) -> str | None:
+    """A sentence for an int16 tensor whose zero point is not 0."""
+    if spec.dtype != _INT16 or spec.quantization is None or zero_point_of(spec) == 0:
+        return None
+    return f"the zero point of int16 {spec.name!r} is {zero_point_of(spec)}; the kernel wants 0"
 
 
 def why_not_per_tensor(spec: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:

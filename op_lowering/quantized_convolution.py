@@ -16,7 +16,8 @@ from jaxdelegate.op_lowering.integer_convolution import (
     constant,
 )
 from jaxdelegate.op_lowering.options import TensorType
-from jaxdelegate.op_lowering.pointwise import quantization_of, zero_point_of
+from jaxdelegate.op_lowering.packed_weights import Kept
+from jaxdelegate.op_lowering.quantized_checks import quantization_of, zero_point_of
 from jaxdelegate.op_lowering.quantized_products import (
     INT4,
     INT8,
@@ -31,8 +32,8 @@ from jaxdelegate.op_lowering.quantized_products import (
     accumulator,
     ending,
     why_not_bias_scale,
-    why_not_bias_type,
     why_not_ending,
+    why_not_sums,
     why_not_tensors,
 )
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare, first_reason
@@ -63,7 +64,7 @@ def why_not(
     """A sentence unless an integer kernel takes these tensors; `products`: summed in one output."""
     return first_reason(
         why_not_tensors(kernels, tensors, channel_axis),
-        why_not_bias_type(tensors, _bias_type(o), products),
+        why_not_sums(tensors, _bias_type(o), products),
     ) or first_reason(
         why_not_bias_scale(tensors) if tensors.x.dtype == UINT8 else None,
         why_not_ending(lambda: _ending(o, tensors)),
@@ -110,14 +111,17 @@ def lower(
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     x, w = tensors.x, tensors.w
     convolve = IntegerConvolution.of(
-        context.platform, c, w.dtype, _filter_zero(w), constant(w, spatial_io)
+        context, c, w.dtype, _filter_zero(w), constant(w, spatial_io)
     )
-    zero, end = zero_point_of(x), _ending(o, tensors)
+    zero, end, kept = zero_point_of(x), _ending(o, tensors), Kept.of_convolution(w, c)
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
-        return end(convolve(x, zero, w), bias)
+        return end(convolve(x, zero, kept.read(w)), bias)
 
-    return Lowered(convolution, {1: lambda w: convolve.prepare(spatial_io(w))})
+    def prepare(w: Any) -> Any:
+        return kept.prepare(convolve.prepare(spatial_io(w)))
+
+    return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
 
 
 def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Tensors) -> Function:
@@ -131,4 +135,4 @@ def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Ten
     def transposed(_shape: Any, w: jax.Array, x: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         return end(convolve(x, zero, w), bias)
 
-    return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))})
+    return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))}, ())

@@ -22,10 +22,8 @@ from jaxdelegate.op_lowering.pointwise import (
     BuildInteger,
     Elementwise,
     IntegerKernel,
-    quantization_of,
-    scale_of,
-    zero_point_of,
 )
+from jaxdelegate.op_lowering.quantized_checks import quantization_of, scale_of, zero_point_of
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import fixed_math, fixed_point, lookup
 from jaxdelegate.quant.jax_fixed_math import reciprocal

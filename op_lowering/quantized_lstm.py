@@ -17,7 +17,7 @@ from jax import lax
 from jaxdelegate.op_lowering.integer_products import Piece, matrix_product, moved, to_int8
 from jaxdelegate.op_lowering.lstm_cell import CELL, Cell, Gate, read, why_not_cell
 from jaxdelegate.op_lowering.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
-from jaxdelegate.op_lowering.pointwise import zero_point_of
+from jaxdelegate.op_lowering.quantized_checks import zero_point_of
 from jaxdelegate.op_lowering.quantized_recurrent import (
     INT8,
     INT16,

@@ -24,7 +24,8 @@ from jaxdelegate.op_lowering.options import (
     FullyConnectedOptions,
     TensorType,
 )
-from jaxdelegate.op_lowering.pointwise import quantization_of, zero_point_of
+from jaxdelegate.op_lowering.packed_weights import Kept
+from jaxdelegate.op_lowering.quantized_checks import quantization_of, zero_point_of
 from jaxdelegate.op_lowering.quantized_products import (
     INT2,
     INT4,
@@ -40,8 +41,9 @@ from jaxdelegate.op_lowering.quantized_products import (
     accumulator,
     ending,
     why_not_bias_scale,
-    why_not_bias_type,
     why_not_ending,
+    why_not_points,
+    why_not_sums,
     why_not_tensors,
 )
 from jaxdelegate.op_lowering.rule import Function, Lowered, first_reason
@@ -67,19 +69,18 @@ _BATCH_MATMUL: Kernels = {
 def why_not_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> str | None:
     """A sentence unless an integer kernel takes these tensors."""
     x, w, bias, y = tensors
-    points = quantization_of(w).zero_point if w.quantization is not None else np.zeros(0)
-    symmetric = w.dtype in _PACKED or points.size > 1
-    to_int16 = x.dtype == UINT8 and y.dtype == INT16
-    return first_reason(
+    reason = first_reason(
         why_not_tensors(_FULLY_CONNECTED, tensors, 0),
-        why_not_bias_type(tensors, o.quantized_bias_type, w.shape[1]),
-        f"{w.name!r} has zero points, and the kernel takes none"
-        if symmetric and points.any()
-        else None,
-        "the kernel from uint8 to int16 wants a bias" if to_int16 and bias is None else None,
-    ) or first_reason(
-        None if quantization_of(w).is_per_channel else why_not_bias_scale(tensors),
-        f"{y.name!r} has a zero point" if to_int16 and zero_point_of(y) else None,
+        why_not_sums(tensors, o.quantized_bias_type, w.shape[1]),
+    )
+    if reason is not None:
+        return reason
+    by_row = quantization_of(w).is_per_channel
+    bare = x.dtype == UINT8 and y.dtype == INT16 and bias is None
+    return first_reason(
+        why_not_points(w) if by_row or w.dtype in _PACKED else None,
+        None if by_row else why_not_bias_scale(tensors),
+        "the kernel from uint8 to int16 wants a bias" if bare else None,
         why_not_ending(lambda: _fully_connected_ending(o, tensors)),
     )
 
@@ -112,14 +113,15 @@ def lower_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> Functio
     end = _fully_connected_ending(o, tensors)
     x_zero, w_zero = _moved_zero(x_spec), _filter_zero(w_spec)
     single = w_spec.const is not None and w_spec.dtype != INT16
+    kept = Kept.of(w_spec)
     sums = row_sums(to_int8(w_spec.const), w_zero) if single else None
 
     def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = to_int8(x).reshape(-1)[: rows * depth].reshape(rows, depth)
-        total = matrix_product(pieces(whole, x_zero), pieces(w, w_zero), w_sums=sums)
-        return (end(total, bias)[0].reshape(y.shape),)
+        total = matrix_product(pieces(whole, x_zero), pieces(kept.read(w), w_zero), w_sums=sums)
+        return end(total.reshape(y.shape), bias)
 
-    return Lowered(fully_connected, {1: to_int8})
+    return Lowered(fully_connected, {1: kept.prepare}, kept)
 
 
 def _moved_zero(spec: TensorSpec) -> int:
@@ -150,18 +152,14 @@ def why_not_batch_matmul(tensors: Tensors, products: int, columns: int) -> str |
     if is_unscaled(tensors):
         w = tensors.w
         return None if w.dtype == INT8 else f"{w.name!r} is {w.dtype}, not int8"
-    return (
-        why_not_tensors(_BATCH_MATMUL, tensors, columns)
-        or _why_not_zeros(tensors.w)
-        or why_not_bias_type(tensors, TensorType.FLOAT32, products)
-        or why_not_ending(lambda: _batch_matmul_ending(tensors))
+    reason = why_not_tensors(_BATCH_MATMUL, tensors, columns)
+    if reason is not None:
+        return reason
+    return first_reason(
+        why_not_points(tensors.w) if quantization_of(tensors.w).is_per_channel else None,
+        why_not_sums(tensors, TensorType.FLOAT32, products),
+        why_not_ending(lambda: _batch_matmul_ending(tensors)),
     )
-
-
-def _why_not_zeros(w: TensorSpec) -> str | None:
-    q = quantization_of(w)
-    moved = q.is_per_channel and q.zero_point.any()
-    return f"{w.name!r} has a scale and a zero point for each column" if moved else None
 
 
 def _batch_matmul_ending(tensors: Tensors) -> Ending:
@@ -201,8 +199,9 @@ def batch_product(
     """
     axes = (-2 if o.adj_x else -1, -1 if o.adj_y else -2)
     if math.prod(w.shape[:-2]) == 1 and not o.adj_x:  # all rows of all batches, one matrix
-        x_zero = x_zero if isinstance(x_zero, int) else x_zero.reshape(-1, 1)
-        x, w = x.reshape(-1, x.shape[-1]), w.reshape(w.shape[-2:])
+        rows = math.prod(x.shape[:-1])
+        x_zero = x_zero if isinstance(x_zero, int) else x_zero.reshape(rows, 1)
+        x, w = x.reshape(rows, x.shape[-1]), w.reshape(w.shape[-2:])
     else:
         batch: Shape = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
         x_zero = x_zero if isinstance(x_zero, int) else _broadcast(x_zero, batch)

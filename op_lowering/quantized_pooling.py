@@ -12,8 +12,13 @@ import numpy as np
 
 from jaxdelegate.op_lowering import common
 from jaxdelegate.op_lowering.options import ActivationFunctionType
-from jaxdelegate.op_lowering.pointwise import quantization_of, scale_of, zero_point_of
-from jaxdelegate.op_lowering.quantized_checks import why_not_activation_range, why_not_same
+from jaxdelegate.op_lowering.quantized_checks import (
+    quantization_of,
+    scale_of,
+    why_not_activation_range,
+    why_not_same,
+    zero_point_of,
+)
 from jaxdelegate.op_lowering.rule import why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import activation_range, integer_range

@@ -11,12 +11,12 @@ import numpy as np
 from jaxdelegate.op_lowering.integer_products import MOST_PRODUCTS
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import TensorType
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.quantized_checks import (
     quantization_of,
+    why_not_per_tensor,
     why_not_symmetric,
     zero_point_of,
 )
-from jaxdelegate.op_lowering.quantized_checks import why_not_per_tensor
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_requantize import (
@@ -62,17 +62,12 @@ class Tensors(NamedTuple):
     @property
     def is_integer(self) -> bool:
         """Whether the activations are quantized: integer kernels compute."""
-        return _has_scales(self.x)
+        return self.x.is_quantized
 
     @property
     def is_hybrid(self) -> bool:
         """Whether only the filter is: kernels quantize float activations on the fly."""
-        return not self.is_integer and _has_scales(self.w)
-
-
-def _has_scales(spec: TensorSpec) -> bool:
-    q = spec.quantization
-    return spec.is_quantized or (q is not None and q.blockwise is not None)
+        return not self.is_integer and self.w.is_quantized
 
 
 def why_not_tensors(kernels: Kernels, tensors: Tensors, channel_axis: int | None) -> str | None:
@@ -84,16 +79,23 @@ def why_not_tensors(kernels: Kernels, tensors: Tensors, channel_axis: int | None
     if x.dtype not in kernels:
         return f"{x.name!r} is quantized {x.dtype}, which this operator has no kernel for"
     kernel = kernels[x.dtype]
-    symmetric = kernel.symmetric and w.quantization is not None and w.quantization.zero_point.any()
     return first_reason(
         why_not_per_tensor(x, frozenset([x.dtype])),
         why_not_per_tensor(y, kernel.outputs),
         _why_not_filter(w, kernel.filters, None if x.dtype == UINT8 else channel_axis),
+        None if bias is None else _why_not_bias(bias, kernel.biases),
+    ) or first_reason(
         why_not_symmetric(x),
         why_not_symmetric(y),
-        f"{w.name!r} has zero points, and the kernel takes none" if symmetric else None,
-        None if bias is None else _why_not_bias(bias, kernel.biases),
+        why_not_points(w) if kernel.symmetric else None,
     )
+
+
+def why_not_points(w: TensorSpec) -> str | None:
+    """A sentence if a filter that the kernel takes for symmetric has a zero point other than 0."""
+    if not quantization_of(w).zero_point.any():
+        return None
+    return f"{w.name!r} has zero points, and the kernel takes none"
 
 
 def _why_not_filter(
@@ -129,8 +131,8 @@ def _why_not_bias(bias: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
     )
 
 
-def why_not_bias_type(tensors: Tensors, bias_type: TensorType, products: int) -> str | None:
-    """A sentence unless the bias is what `quantized_bias_type` says; it counts for int16 only."""
+def why_not_sums(tensors: Tensors, bias_type: TensorType, products: int) -> str | None:
+    """A sentence for int16 sums of another bias than the options say, or of too many products."""
     x, bias = tensors.x, tensors.bias
     if x.dtype != INT16:
         return None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering import pointwise
+from jaxdelegate.op_lowering import quantized_checks
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import SVDFOptions
 from jaxdelegate.op_lowering.quantized_checks import why_not_per_tensor, why_not_zero_point
@@ -57,7 +57,7 @@ def side_by_side(scalings: Sequence[Scaling], widths: Sequence[int]) -> Scaling:
 
 def scale_of(spec: TensorSpec) -> np.float32:
     """The one scale of a tensor that the checks have let pass."""
-    return np.float32(pointwise.scale_of(spec))
+    return np.float32(quantized_checks.scale_of(spec))
 
 
 def integer_dot(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -133,7 +133,7 @@ def svdf_step(
     range.
     """
     to_state, to_output = _svdf_scalings(inputs, outputs[0])
-    x_zero_point, y_zero_point = map(pointwise.zero_point_of, (inputs[0], outputs[0]))
+    x_zero_point, y_zero_point = map(quantized_checks.zero_point_of, (inputs[0], outputs[0]))
     n_batch, (n_filters, n_memory) = inputs[0].shape[0], inputs[2].shape
 
     def svdf(

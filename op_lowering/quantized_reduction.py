@@ -13,16 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.pointwise import (
-    INT8,
-    INT16,
-    UINT8,
+from jaxdelegate.op_lowering.pointwise import INT8, INT16, UINT8
+from jaxdelegate.op_lowering.quantized_checks import (
     quantization_of,
     scale_of,
+    why_not_same,
     why_not_symmetric,
     zero_point_of,
 )
-from jaxdelegate.op_lowering.quantized_checks import why_not_same
 from jaxdelegate.op_lowering.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec

@@ -77,6 +77,23 @@ def _sum(x: jax.Array, axes: _Axes) -> jax.Array:
     return jnp.sum(x, axis=axes, dtype=x.dtype)
 
 
+def _sum_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
+    """A float sum as the kernels take it: value after value, in the array's order.
+
+    XLA's CPU compiler cuts sums into partial ones, but not a reduction to two results, as long as
+    both are wanted: here the sum and the maximum.
+    """
+    if x.dtype not in FLOATS:
+        return _sum(x, axes)
+    start = jnp.zeros((), x.dtype), jnp.full((), -jnp.inf, x.dtype)
+
+    def both(a: tuple[jax.Array, ...], b: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        return a[0] + b[0], jnp.maximum(a[1], b[1])
+
+    total, _ = lax.optimization_barrier(lax.reduce((x, x), start, both, axes))  # type: ignore[no-untyped-call]
+    return jnp.asarray(total)
+
+
 def _mean(x: jax.Array, axes: _Axes) -> jax.Array:
     count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
     if x.dtype in FLOATS:
@@ -84,6 +101,14 @@ def _mean(x: jax.Array, axes: _Axes) -> jax.Array:
     total = jnp.sum(x, axis=axes, dtype=np.int64)
     divisor = jnp.full_like(total, max(count, 1))
     return lax.div(total, divisor).astype(x.dtype)  # truncates; of nothing: 0
+
+
+def _mean_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
+    if x.dtype not in FLOATS:
+        return _mean(x, axes)
+    # XLA multiplies by the inverse of a constant divisor; only in float64 that rounds the same.
+    total = _sum_in_order(x, axes).astype(np.float64)
+    return (total / np.prod([x.shape[a] for a in axes], dtype=np.float64)).astype(x.dtype)
 
 
 def _prod(x: jax.Array, axes: _Axes) -> jax.Array:
@@ -141,11 +166,15 @@ def _reducer(
     *,
     compares: bool = False,
     quantized: quantized_reduction.IntegerReduction | None = None,
+    in_order: _Reduce | None = None,
 ) -> OpRule:
     """A rule of the family: inputs x and axes, one output.
 
     `compares`: the operator hands on one of the values, so that quantized ones need no arithmetic.
     `quantized`: the arithmetic that quantized values need.
+    `in_order`: `reduce` as exactly as the kernels round. It stands in for `reduce` on CPU, in
+    integer mode: hybrid operators behind it quantize floats on the fly, and a difference in the
+    last bit that moves one over the edge of a step is large behind a few layers of them.
     """
 
     def why_not(
@@ -170,16 +199,33 @@ def _reducer(
             of_integers = quantized.lower(x, y, over)
             return lambda x, _axes: (of_integers(x).reshape(y.shape),)
 
+        as_kernel = context.quant_mode == "integer" and context.platform == "cpu"
+        chosen = in_order if in_order is not None and as_kernel else reduce
+
         def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
-            return (reduce(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
+            return (chosen(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
 
         return run
 
     return OpRule(name, ReducerOptions, max_version, why_not, lower, arity=2)
 
 
-MEAN = _reducer("MEAN", 3, _mean, FLOATS | _INDICES, quantized=quantized_reduction.MEAN)
-SUM = _reducer("SUM", 2, _sum, FLOATS | _INDICES, quantized=quantized_reduction.SUM)
+MEAN = _reducer(
+    "MEAN",
+    3,
+    _mean,
+    FLOATS | _INDICES,
+    quantized=quantized_reduction.MEAN,
+    in_order=_mean_in_order,
+)
+SUM = _reducer(
+    "SUM",
+    2,
+    _sum,
+    FLOATS | _INDICES,
+    quantized=quantized_reduction.SUM,
+    in_order=_sum_in_order,
+)
 REDUCE_PROD = _reducer(
     "REDUCE_PROD", 2, _prod, FLOATS | INTEGERS, quantized=quantized_reduction.REDUCE_PROD
 )

@@ -49,7 +49,7 @@ class TensorSpec:
         return (
             self.quantization is not None
             and self.dtype.kind in "iuV"
-            and self.quantization.scale.size > 0
+            and self.quantization.has_scale
         )
 
 

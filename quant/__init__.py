@@ -14,9 +14,10 @@ params (static)
     along_axis                      values of the channels, shaped to broadcast with a tensor
     activation_range                fused activation as the output's integers
 affine (twin)
-    quantize, dequantize            per tensor or per channel on any axis
+    quantize, dequantize            per tensor, per channel on any axis; dequantize: blockwise too
     round_half_away                 std::round (numpy; jax has it as lax.round)
     dequantize_blocks               blockwise and multi-axis: scales are tensors
+    block_parameters                such scales and zero points, shaped to divide a tensor (static)
     symmetric_quantize, asymmetric_quantize  rows of floats on the fly, for hybrid kernels
     fake_quantize, nudged_range     TensorFlow's fake quantization
     quantize_and_dequantize         the GPU delegate's

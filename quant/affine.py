@@ -10,10 +10,10 @@ def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray
     """Scale (float32) and zero point (int32), shaped to broadcast with a tensor of this rank.
 
     Raises:
-        ValueError: the scales are blockwise: they are tensors, see dequantize_blocks.
+        ValueError: the scales are blockwise, see block_parameters.
     """
     if quantization.blockwise is not None:
-        raise ValueError("blockwise scales are tensors of their own")
+        raise ValueError("blockwise scales do not lie along one dimension")
     scale = quantization.scale.astype(np.float32)
     zero_point = np.broadcast_to(
         quantization.zero_point.astype(np.int32) if quantization.zero_point.size else np.int32(0),
@@ -28,8 +28,14 @@ def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray
 def dequantize(q: np.ndarray, quantization: Quantization) -> np.ndarray:
     """float32 reals: the exact product, rounded once, for integers of up to 32 bits.
 
-    As kernels/internal/reference/dequantize.h.
+    As kernels/internal/reference/dequantize.h. Blockwise integers have 16 bits at most.
+
+    Raises:
+        ValueError: blockwise scales are not known, or do not fit.
     """
+    if quantization.blockwise is not None:
+        block_scale, points = block_parameters(quantization.blockwise, q.shape)
+        return dequantize_blocks(q, block_scale, points, quantization.blockwise)
     scale, zero_point = along(quantization, q.ndim)
     if q.dtype.itemsize <= 2:  # exact in float32 up to the product, and half the memory
         return np.asarray(scale * (q.astype(np.int32) - zero_point).astype(np.float32))
@@ -61,10 +67,11 @@ def quantize(x: np.ndarray, quantization: Quantization, dtype: np.dtype) -> np.n
 def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwise) -> np.ndarray:
     """The scales of a blockwise or multi-axis tensor, with the tensor's rank; also zero points.
 
-    A scale tensor of the tensor's rank says by its shape how large the blocks are. Another one is
-    read in C order: BlockwiseQuantization has scales for every row, `block_size` values of the last
-    dimension sharing one; MultiAxisQuantization has them along its dimensions, the last of which is
-    the blocked one if there are too few scales for each of its indices.
+    A single one counts for all. A scale tensor of the tensor's rank says by its shape how large the
+    blocks are. Another one is read in C order: BlockwiseQuantization has scales for every row,
+    `block_size` values of the last dimension sharing one; MultiAxisQuantization has them along its
+    dimensions, the last of which is the blocked one if there are too few scales for each of its
+    indices.
     Sources: schema.fbs, EvalBlockwise4Bit in kernels/fully_connected.cc; no kernel of LiteRT reads
     MultiAxisQuantization.
 
@@ -80,6 +87,8 @@ def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwis
         ValueError: so many scales do not fit the shape.
     """
     rank, block_size = len(shape), blockwise.block_size
+    if scales.size == 1:
+        return scales.reshape((1,) * rank)
     if scales.ndim == rank and not np.any(np.mod(shape, np.maximum(scales.shape, 1))):
         return scales
     dimensions = blockwise.quantized_dimensions or tuple(range(rank))
@@ -91,6 +100,31 @@ def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwis
     at = dict(zip(dimensions, counts, strict=True))
     ordered = scales.reshape(counts).transpose(np.argsort(dimensions))
     return ordered.reshape([at.get(d, 1) for d in range(rank)])
+
+
+def block_parameters(blockwise: Blockwise, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Scales (float32) and zero points (int32) of a tensor, of shapes that divide `shape`.
+
+    Raises:
+        ValueError: they are not known beforehand, or so many do not fit the shape.
+    """
+    scale, points = blockwise.scale, blockwise.zero_point
+    if scale is None or (points is None and blockwise.zero_points >= 0):
+        raise ValueError("its blockwise scales are not known before it runs")
+    points = np.zeros(1) if points is None else points
+    scale, points = (block_scales(values, shape, blockwise) for values in (scale, points))
+    return scale.astype(np.float32), points.astype(np.int32)
+
+
+def why_not_blocks(quantization: Quantization | None, shape: tuple[int, ...]) -> str | None:
+    """What is wrong with a tensor's blockwise scales, if it has some; None: nothing."""
+    if quantization is None or quantization.blockwise is None:
+        return None
+    try:
+        scale, _ = block_parameters(quantization.blockwise, shape)
+    except ValueError as error:
+        return str(error)
+    return None if np.isfinite(scale).all() else "a blockwise scale is not finite"
 
 
 def spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -142,7 +176,7 @@ def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         inverse = np.where(empty, np.float32(0), np.float32(127) / extent)
         steps = round_half_away(x * inverse)
     scale = np.where(empty, np.float32(1), extent / np.float32(127))
-    return np.clip(steps, -127, 127).astype(np.int8), scale[..., 0]
+    return _steps(np.clip(steps, -127, 127)), scale[..., 0]
 
 
 def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -164,9 +198,14 @@ def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
         exact = np.where(empty, 1.0, (high - low) / 255.0)
         scale, offset = exact.astype(np.float32), _nudged_offset(low / exact, high / exact)
         steps = round_half_away(offset.astype(np.float32) + x * (np.float32(1) / scale))
-    q = np.where(empty, 0, np.clip(steps, -128, 127)).astype(np.int8)
+    q = _steps(np.where(empty, 0, np.clip(steps, -128, 127)))
     offset = np.where(empty, 0, offset).astype(np.int32)
     return q, scale[..., 0], offset[..., 0]
+
+
+def _steps(clipped: np.ndarray) -> np.ndarray:
+    """int8; NaN, which is 0 times the inverse of a range too small for one, becomes 0."""
+    return np.where(np.isnan(clipped), np.float32(0), clipped).astype(np.int8)
 
 
 def _nudged_offset(low_steps: np.ndarray, high_steps: np.ndarray) -> np.ndarray:

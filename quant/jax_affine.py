@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.quant.affine import along, block_scales, nudged_range
+from jaxdelegate.quant.affine import along, block_parameters, block_scales, nudged_range
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 
 _Real = jax.Array | np.ndarray | np.floating
@@ -42,6 +42,9 @@ def _product(x: jax.Array, y: _Real) -> jax.Array:
 
 def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
     """float32 reals; see affine.dequantize."""
+    if quantization.blockwise is not None:
+        block_scale, points = block_parameters(quantization.blockwise, q.shape)
+        return dequantize_blocks(q, block_scale, points, quantization.blockwise)
     scale, zero_point = along(quantization, q.ndim)
     if q.dtype.itemsize <= 2:  # exact in float32 up to the product
         steps = q.astype(np.int32) - jnp.asarray(zero_point)

@@ -9,12 +9,18 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Blockwise:
-    """One scale for each block of values; scales and zero points are tensors of the subgraph."""
+    """One scale for each block of values; scales and zero points are tensors of the subgraph.
+
+    `scale` and `zero_point` are what those tensors hold, None where nothing is known of it; see
+    affine.block_parameters for how they belong to the values.
+    """
 
     scales: int  # tensor index
     zero_points: int  # tensor index, negative: none
     block_size: int
     quantized_dimensions: tuple[int, ...] = ()  # empty: the last dimension (BlockwiseQuantization)
+    scale: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
+    zero_point: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,6 +37,11 @@ class Quantization:
     maximum: np.ndarray | None = None
     blockwise: Blockwise | None = None
     custom: bytes | None = None  # CustomQuantization, opaque
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether integers stand for reals at all: the table may hold a range only."""
+        return self.scale.size > 0 or self.blockwise is not None
 
     @property
     def is_per_channel(self) -> bool:

@@ -21,6 +21,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity
+from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 
@@ -229,6 +230,35 @@ def test_scales_beside_blockwise_quantization_do_not_count() -> None:
     builder.tensor((1,))
     quantization = read_model(builder.build(edit=scales)).subgraphs[0].tensors[0].quantization
     assert (quantization.scale.size, quantization.zero_point.size) == (0, 0)
+
+
+def test_blockwise_scales_are_read_from_their_tensors() -> None:
+    scale, points = np.array([[0.5], [2.0], [1.0]], np.float16), np.int32([[1], [0], [-1]])
+    blocks = Blockwise(-1, -1, 2, (), scale, points)
+    q = Quantization(FLOATS[:0], np.empty(0, np.int64), blockwise=blocks)
+    builder = ModelBuilder()
+    builder.outputs(builder.constant(np.ones((3, 2), np.int8), "w", quantization=q))
+    (tensor,) = [t for t in read_model(builder.build()).subgraphs[0].tensors if t.name == "w"]
+    got = tensor.spec().quantization.blockwise
+    assert got.block_size == 2
+    np.testing.assert_array_equal(got.scale, scale)
+    np.testing.assert_array_equal(got.zero_point, points)
+    assert tensor.spec().is_quantized
+    np.testing.assert_array_equal(
+        dequantize(tensor.data, tensor.quantization), [[0, 0], [2, 2], [2, 2]]
+    )
+
+
+def test_blockwise_scales_that_no_file_holds_are_not_known() -> None:
+    """The first tensor has no data, the second one is no scale."""
+    for scales in (0, 1):
+        builder = ModelBuilder()
+        builder.tensor((3, 1), np.float16)
+        builder.constant(np.int32([1, 2, 3]))
+        q = Quantization(FLOATS[:0], np.empty(0, np.int64), blockwise=Blockwise(scales, -1, 2))
+        builder.outputs(builder.constant(np.ones((3, 2), np.int8), quantization=q))
+        got = read_model(builder.build()).subgraphs[0].tensors[2].quantization
+        assert got.blockwise.scale is None
 
 
 def test_a_quantization_table_that_says_nothing_is_none() -> None:

@@ -11,15 +11,13 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import Shape
-
-_PACKED_BITS = {TensorType.INT4: 4, TensorType.UINT4: 4, TensorType.INT2: 2}
-_UNSIGNED = (TensorType.UINT4,)
+from jaxdelegate.quant.packing import BITS, unpack
 
 
 def byte_count(tensor_type: TensorType, count: int) -> int:
     """How many bytes `count` values take in a file; small integers share bytes. Not for STRING."""
-    bits = _PACKED_BITS.get(tensor_type)
-    return count * DTYPES[tensor_type].itemsize if bits is None else -(-count * bits // 8)
+    dtype = DTYPES[tensor_type]
+    return -(-count * BITS[dtype] // 8) if dtype in BITS else count * dtype.itemsize
 
 
 Problem = tuple[str, str]  # the rule, and what was there instead
@@ -52,8 +50,8 @@ def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndar
     count = math.prod(shape)
     if tensor_type is TensorType.STRING:
         values = _strings(stored, count)
-    elif tensor_type in _PACKED_BITS:
-        values = _unpack(tensor_type, stored[: byte_count(tensor_type, count)], count)
+    elif DTYPES[tensor_type] in BITS:
+        values = unpack(stored[: byte_count(tensor_type, count)], count, DTYPES[tensor_type])
     elif tensor_type is TensorType.BOOL:
         values = stored[:count] != 0  # unlike a file, numpy has no other bools than 0 and 1
     else:
@@ -61,17 +59,6 @@ def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndar
     values = values.reshape(shape)
     values.flags.writeable = False
     return values
-
-
-def _unpack(tensor_type: TensorType, packed: np.ndarray, count: int) -> np.ndarray:
-    """Packed integers, the lowest bits first -> one element each."""
-    bits = _PACKED_BITS[tensor_type]
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    values = ((packed[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
-    if tensor_type in _UNSIGNED:
-        return values.astype(DTYPES[tensor_type])
-    sign = np.int8(1 << (bits - 1))
-    return ((values.view(np.int8) ^ sign) - sign).astype(DTYPES[tensor_type])
 
 
 def _string_offsets(stored: np.ndarray, count: int) -> np.ndarray:

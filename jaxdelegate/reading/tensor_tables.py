@@ -1,8 +1,13 @@
 """What a Tensor table says besides its data: quantization and sparsity, checked as LiteRT does."""
 
+import dataclasses
+from collections.abc import Callable
+
 import numpy as np
 
+from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Shape, Sparsity
+from jaxdelegate.quant.packing import BITS
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.reading.flatbuffer import INT8, INT32, UINT8, Table
 
@@ -68,6 +73,32 @@ def _read_details(table: Table, tensor_count: int) -> tuple[Blockwise | None, by
     return Blockwise(
         details.index("scales", tensor_count, INT32), zero_points, block_size, dimensions
     ), None
+
+
+def with_block_values(
+    quantization: Quantization, value_of: Callable[[int], np.ndarray | None]
+) -> Quantization:
+    """Blockwise quantization with what its scale and zero point tensors hold.
+
+    Args:
+        quantization: as read_quantization gives it.
+        value_of: the value of a tensor of the subgraph; None: the file holds none.
+    """
+    blocks = quantization.blockwise
+    if blocks is None:
+        return quantization
+    scale = value_of(blocks.scales)
+    points = None if blocks.zero_points < 0 else value_of(blocks.zero_points)
+    blocks = dataclasses.replace(
+        blocks,
+        scale=scale if scale is not None and scale.dtype in FLOATS else None,
+        zero_point=points if points is not None and _is_integer(points.dtype) else None,
+    )
+    return dataclasses.replace(quantization, blockwise=blocks)
+
+
+def _is_integer(dtype: np.dtype) -> bool:
+    return dtype.kind in "iu" or dtype in BITS
 
 
 def _check_scales(

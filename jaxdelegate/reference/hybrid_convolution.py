@@ -5,6 +5,7 @@ DepthwiseConvHybridPerChannel of integer_ops/depthwise_conv.h, HybridTransposeCo
 transpose_conv.h, which adds up floats.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -54,7 +55,8 @@ def convolution(
     """
     require_floats(name, inputs[0], *inputs[2:], *outputs)
     each = channel_scales(quantization_of(name, inputs[1], *filters), outputs[0].shape[-1])
-    q, scale, zero = quantize_rows(x.reshape(len(x), -1), asymmetric=not symmetric)
+    rows = x.reshape(len(x), math.prod(x.shape[1:]))
+    q, scale, zero = quantize_rows(rows, asymmetric=not symmetric)
     integers = (q.astype(np.float64) - zero[:, None]).reshape(x.shape)
     total = sums(integers, signed(w).astype(np.float64)).reshape(outputs[0].shape)
     y, scale = total.astype(np.float32), scale.reshape(-1, *(1,) * (x.ndim - 1))

@@ -11,12 +11,15 @@ from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     FullyConnectedOptions,
 )
-from jaxdelegate.op_lowering.spec import Specs
-from jaxdelegate.quant.params import Quantization, channel_scales
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant.affine import block_parameters, spread
+from jaxdelegate.quant.params import Blockwise, Quantization, channel_scales
 from jaxdelegate.reference.hybrid_products import quantize_rows, signed
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.quantized_checks import quantization_of
 from jaxdelegate.reference.window import clamp, require_floats
+
+_IN_BLOCKS = [np.dtype(t) for t in (np.int8, ml_dtypes.int4, ml_dtypes.int2)]
 
 
 def fully_connected(
@@ -33,13 +36,43 @@ def fully_connected(
         TypeError: a tensor of another dtype, or weights without scales.
     """
     require_floats("FULLY_CONNECTED", inputs[0], *inputs[2:], *outputs)
-    dtypes = (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.int2)
-    scales = quantization_of("FULLY_CONNECTED", inputs[1], *dtypes)
-    y = _product(x, signed(w).T, scales, asymmetric=o.asymmetric_quantize_inputs)
+    if _blocks_of(inputs[1]) is not None:
+        y = _product_in_blocks(x, w, inputs[1])
+    else:
+        dtypes = (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.int2)
+        scales = quantization_of("FULLY_CONNECTED", inputs[1], *dtypes)
+        y = _product(x, signed(w).T, scales, asymmetric=o.asymmetric_quantize_inputs)
     if b is not None:
         y = y + b.ravel()
     y = _activated(o.fused_activation_function, y)
     return (y.reshape(outputs[0].shape).astype(outputs[0].dtype),)
+
+
+def _blocks_of(w: TensorSpec) -> Blockwise | None:
+    return None if w.quantization is None else w.quantization.blockwise
+
+
+def _product_in_blocks(x: Array, w: Array, spec: TensorSpec) -> Array:
+    """Rows [rows, K] times weights [units, K] that have a scale for each block of a row.
+
+    EvalBlockwise4Bit of kernels/fully_connected.cc: blocks are added up one after another, in
+    float32. It reads int4 only, and no zero points.
+    """
+    blocks = _blocks_of(spec)
+    if blocks is None or spec.dtype not in _IN_BLOCKS:
+        raise TypeError(f"FULLY_CONNECTED: no kernel for blocks of {spec.dtype} {spec.name!r}")
+    scales, points = block_parameters(blocks, w.shape)
+    steps = w.astype(np.float64) - spread(points, w.shape)
+    count = scales.shape[1]
+    scales = spread(scales, (len(w), count))
+    q, scale, zero = quantize_rows(x, asymmetric=True)
+    y, moved = np.zeros((len(x), len(w)), np.float32), np.zeros(len(w), np.float32)
+    parts = np.split(q.astype(np.float64), count, 1), np.split(steps, count, 1)
+    for of_block, row, part in zip(scales.T, *parts, strict=True):
+        y = y + (row @ part.T).astype(np.float32) * of_block
+        moved = moved + part.sum(1).astype(np.float32) * of_block
+    y = y - zero[:, None].astype(np.float32) * moved
+    return np.asarray(y * scale[:, None])
 
 
 def _activated(activation: ActivationFunctionType, y: Array) -> Array:

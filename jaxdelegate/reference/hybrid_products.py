@@ -32,6 +32,7 @@ def _asymmetric(x: Array) -> Rows:
         scale = exact.astype(np.float32)
         zero = _zero_point(low.astype(np.float64) / exact, high.astype(np.float64) / exact)
         steps = round_half_away(x * (np.float32(1) / scale)[..., None])
+        steps = np.where(np.isnan(steps), 0, steps)  # 0 times the inverse of a denormal scale
     zero = np.where(empty, 0, zero)
     return np.clip(steps + zero[..., None], -128, 127).astype(np.int8), scale, zero.astype(np.int32)
 

@@ -158,7 +158,8 @@ def space_to_batch_nd(
     require_one_scaling("SPACE_TO_BATCH_ND", inputs[0], outputs[0])
     steps, y = ints(block), outputs[0]
     sides = _padded_sides(x.shape, steps, ints(paddings))
-    zero = y.quantization.zero_point[0] if y.quantization is not None and y.is_quantized else 0
+    points = y.quantization.zero_point if y.quantization is not None else np.zeros(0)
+    zero = points[0] if points.size else 0
     padded = np.full((x.shape[0], *sides, *x.shape[len(steps) + 1 :]), zero, x.dtype)
     corner = [slice(a, a + n) for a, n in zip(ints(paddings)[::2], x.shape[1:], strict=False)]
     padded[:, *corner] = x

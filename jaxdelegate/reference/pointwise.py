@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.reference.kernel import Array, Run
 
 _HALF = (np.float16, ml_dtypes.bfloat16)
@@ -63,12 +63,7 @@ def reject_quantized(inputs: Specs, stored: str = "") -> None:
         TypeError: an input has a scale.
     """
     for spec in inputs:
-        if spec is not None and _has_scale(spec) and spec.dtype.name not in stored.split():
+        if spec is not None and spec.is_quantized and spec.dtype.name not in stored.split():
             raise TypeError(
                 f"{spec.name!r} is quantized {spec.dtype}: this kernel computes on plain numbers"
             )
-
-
-def _has_scale(spec: TensorSpec) -> bool:
-    q = spec.quantization
-    return spec.is_quantized or (q is not None and q.blockwise is not None)

@@ -12,12 +12,14 @@ def quantization_of(operator: str, spec: TensorSpec, *dtypes: Any) -> Quantizati
     """The scale and zero point of a tensor that must have one of these dtypes.
 
     Raises:
-        TypeError: another dtype, or no scale.
+        TypeError: another dtype, no scale, or scales in blocks.
     """
     if spec.dtype not in [np.dtype(dtype) for dtype in dtypes]:
         raise TypeError(f"{operator}: no kernel for quantized {spec.dtype} {spec.name!r}")
     if spec.quantization is None or not spec.is_quantized:
         raise TypeError(f"{operator}: {spec.dtype} {spec.name!r} has no scale")
+    if spec.quantization.blockwise is not None:
+        raise TypeError(f"{operator}: no kernel for {spec.dtype} {spec.name!r}, scaled in blocks")
     return spec.quantization
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import lookup
+from jaxdelegate.quant import affine, lookup
 from jaxdelegate.quant.fixed_math import inverse_sqrt, reciprocal
 from jaxdelegate.quant.fixed_point import (
     count_leading_sign_bits,
@@ -116,6 +116,8 @@ def _sum(
 
     def run(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
         (y,) = outputs
+        if any(_is_in_blocks(spec) for spec in inputs):
+            return _sum_of_reals(combine, o, inputs, y, a, b)
         require_symmetric(*inputs, y)
         if y.dtype == np.int16 and o.pot_scale_int16:
             powers = [checked_log2(float(scale_of(spec))) for spec in (*inputs, y)]
@@ -130,6 +132,25 @@ def _sum(
         return finish(total, y, multiplier, min(shift, 0), o.fused_activation_function)
 
     return run
+
+
+def _is_in_blocks(spec: TensorSpec) -> bool:
+    return spec.quantization is not None and spec.quantization.blockwise is not None
+
+
+def _sum_of_reals(
+    combine: Callable[[Any, Any], Any], o: Any, inputs: Specs, y: TensorSpec, *arrays: Array
+) -> tuple[Array]:
+    """ADD or SUB with a constant that is scaled in blocks, by definition: no kernel takes one.
+
+    Integers without a scale stand for themselves.
+    """
+    one = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64))
+    q = [spec.quantization if spec.is_quantized else one for spec in (*inputs, y)]
+    reals = [affine.dequantize(a, p or one) for a, p in zip(arrays, q, strict=False)]
+    total = affine.quantize(combine(*reals), q[-1] or one, y.dtype)
+    low, high = activation_range(o.fused_activation_function, q[-1] or one, y.dtype)
+    return (clamp(total, low, high, y.dtype),)
 
 
 def _rescaled(inputs: Specs, left_shift: int, *arrays: Array) -> tuple[list[Array], float]:

@@ -69,6 +69,19 @@ def _kept(y: Array, over: tuple[int, ...], o: ReducerOptions) -> Array:
     return np.expand_dims(y, over) if o.keep_dims else y
 
 
+def _total(o: ReducerOptions, x: Array, over: tuple[int, ...], dtype: np.dtype) -> Array:
+    """The sum, value after value in the array's order, as the kernel rounds it.
+
+    numpy's own sum takes pairs along some axes, which is more exact.
+    """
+    if dtype not in FLOATS or not x.size or not over:
+        return np.asarray(np.sum(x, axis=over, keepdims=o.keep_dims, dtype=dtype))
+    front = np.moveaxis(x, over, range(len(over)))
+    rest = front.shape[len(over) :]
+    total = np.add.accumulate(front.reshape(-1, *rest), axis=0, dtype=dtype)[-1]
+    return _kept(total, over, o)
+
+
 @np.errstate(all="ignore")
 def reduce_sum(
     o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
@@ -78,8 +91,7 @@ def reduce_sum(
     over = _resolve(axes, x.ndim)
     if inputs[0].is_quantized:
         return (_kept(quantized_reduction.reduce_sum(inputs[0], outputs[0], x, over), over, o),)
-    y = np.sum(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
-    return (np.asarray(y, outputs[0].dtype),)
+    return (_total(o, x, over, accumulator(x.dtype)).astype(outputs[0].dtype),)
 
 
 @np.errstate(all="ignore")
@@ -91,7 +103,7 @@ def mean(o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
         return (_kept(quantized_reduction.mean(inputs[0], outputs[0], x, over), over, o),)
     count = int(np.prod([x.shape[a] for a in over], dtype=np.int64))
     if x.dtype in FLOATS:
-        total = np.sum(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
+        total = _total(o, x, over, accumulator(x.dtype))
         return (np.asarray(total / np.asarray(count, total.dtype), outputs[0].dtype),)
     total = np.asarray(np.sum(x, axis=over, keepdims=o.keep_dims, dtype=np.int64))
     if count == 0:

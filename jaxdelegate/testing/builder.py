@@ -10,13 +10,12 @@ from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 from jaxdelegate.op_lowering.options import CustomOptions, NoOptions, Options, default_options
-from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import Sparsity
+from jaxdelegate.quant.packing import BITS, pack
 from jaxdelegate.quant.params import Quantization
 
 _FIRST_LARGE_OPCODE = schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES
 _FILE_IDENTIFIER = b"TFL3"
-_PACKED_BITS = {TensorType.INT4: 4, TensorType.UINT4: 4, TensorType.INT2: 2}
 _ALIGNMENT = 16  # of buffers outside the flatbuffer
 _OFFSET_MARK = (
     2  # stands for an offset not known yet; one that a writer leaves out must be below it
@@ -44,7 +43,11 @@ class SubgraphBuilder:
         is_variable: bool = False,
         shape_signature: Sequence[int] | None = None,
     ) -> int:
-        """Add a tensor without data: an intermediate, an output or a variable."""
+        """Add a tensor without data: an intermediate, an output or a variable.
+
+        Blockwise scales and zero points whose tensors' indices are negative become tensors too.
+        """
+        quantization = quantization and self._with_block_tensors(quantization)
         t = schema.TensorT()
         t.shape, t.type, t.buffer = list(shape), int(TENSOR_TYPES[np.dtype(dtype)]), 0
         t.name = name or f"t{len(self._t.tensors)}"
@@ -54,6 +57,18 @@ class SubgraphBuilder:
         t.sparsity = None if sparsity is None else _sparsity(sparsity)
         self._t.tensors.append(t)
         return len(self._t.tensors) - 1
+
+    def _with_block_tensors(self, q: Quantization) -> Quantization:
+        blocks = q.blockwise
+        if blocks is None or blocks.scale is None or blocks.scales >= 0:
+            return q
+        points = blocks.zero_point
+        blocks = dataclasses.replace(
+            blocks,
+            scales=self.constant(blocks.scale),
+            zero_points=-1 if points is None else self.constant(points),
+        )
+        return dataclasses.replace(q, blockwise=blocks)
 
     def input(
         self, shape: Sequence[int], dtype: Any = np.float32, name: str | None = None, **details: Any
@@ -263,14 +278,7 @@ def _stored(array: np.ndarray) -> bytes:
     """A tensor's bytes: strings serialized, 4 and 2 bit integers packed, the first one lowest."""
     if array.dtype == object:
         return pack_strings(array)
-    bits = _PACKED_BITS.get(TENSOR_TYPES[array.dtype])
-    if bits is None:
-        return np.ascontiguousarray(array).tobytes()
-    values = np.zeros(-(-array.size * bits // 8) * 8 // bits, np.uint8)
-    values[: array.size] = array.ravel().astype(np.int8).view(np.uint8) & ((1 << bits) - 1)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    packed: np.ndarray = np.bitwise_or.reduce(values.reshape(-1, 8 // bits) << shifts, axis=1)
-    return packed.tobytes()
+    return (pack(array) if array.dtype in BITS else np.ascontiguousarray(array)).tobytes()
 
 
 def _custom_operators(model: schema.ModelT) -> list[schema.OperatorT]:

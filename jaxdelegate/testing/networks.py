@@ -8,6 +8,7 @@ from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     Conv2DOptions,
     DepthwiseConv2DOptions,
+    FullyConnectedOptions,
     Padding,
     Pool2DOptions,
     ReshapeOptions,
@@ -54,6 +55,37 @@ def mobilenet_v1(
         "RESHAPE", [x, new_shape], [logits], ReshapeOptions(new_shape=(-1, classes))
     )
     probabilities = net.builder.tensor((1, classes), name="probabilities")
+    net.builder.operator("SOFTMAX", [logits], [probabilities], SoftmaxOptions(beta=1.0))
+    net.builder.outputs(probabilities)
+    net.builder.signature("serving_default", {"input": 0}, {"probabilities": probabilities})
+    return net.builder.build()
+
+
+def small_classifier(*, seed: int = 0) -> bytes:
+    """Every layer of an image classifier once or twice, float32: small enough for any test.
+
+    Images [1, 16, 16, 3] to probabilities [1, 32]; the fully connected layers are 32 and 64 wide,
+    so that quantizers can divide their rows into blocks of 32.
+
+    Args:
+        seed: of the random weights.
+
+    Returns:
+        The file's content: 8 operators and a signature from `input` to `probabilities`.
+    """
+    net = _Network(seed)
+    x = net.builder.input((1, 16, 16, 3), np.float32, "input")
+    x, shape = net.convolution(x, (1, 16, 16, 3), 32, 3, 2)
+    x, shape = net.depthwise(x, shape, 1)
+    x, shape = net.convolution(x, shape, 32, 1, 1)
+    x, shape = net.average_pool(x, shape)
+    features, new_shape = (1, shape[3]), (-1, shape[3])
+    flat = net.builder.tensor(features, name="features")
+    target = net.builder.constant(np.array(new_shape, np.int32), "features/shape")
+    net.builder.operator("RESHAPE", [x, target], [flat], ReshapeOptions(new_shape=new_shape))
+    hidden = net.fully_connected(flat, shape[3], 64, ActivationFunctionType.RELU)
+    logits = net.fully_connected(hidden, 64, 32, ActivationFunctionType.NONE)
+    probabilities = net.builder.tensor((1, 32), name="probabilities")
     net.builder.operator("SOFTMAX", [logits], [probabilities], SoftmaxOptions(beta=1.0))
     net.builder.outputs(probabilities)
     net.builder.signature("serving_default", {"input": 0}, {"probabilities": probabilities})
@@ -124,3 +156,18 @@ class _Network:
         y = self.builder.tensor(out, name="pool")
         self.builder.operator("AVERAGE_POOL_2D", [x], [y], options)
         return y, out
+
+    def fully_connected(
+        self, x: int, channels: int, units: int, activation: ActivationFunctionType
+    ) -> int:
+        """[rows, channels] to [rows, units]."""
+        name = self._layer("dense")
+        w = self._weights((units, channels), channels, f"{name}/weights")
+        y = self.builder.tensor((1, units), name=name)
+        self.builder.operator(
+            "FULLY_CONNECTED",
+            [x, w, self._bias(units, f"{name}/bias")],
+            [y],
+            FullyConnectedOptions(activation),
+        )
+        return y

@@ -272,7 +272,7 @@ REFUSALS = [
     ),
     (
         Case("DEQUANTIZE", "", [_stored("int8", 2, quantization=BLOCKWISE)], outputs=["float32"]),
-        "'in0' has blockwise scales",
+        "'in0' is quantized in blocks: its blockwise scales are not known",
     ),
     (
         Case(

@@ -281,6 +281,13 @@ def test_reference_matches_litert(case: Case) -> None:
 # ---- quotients and widths
 
 
+@pytest.mark.litert
+def test_rsqrt_rounds_as_litert() -> None:
+    x = np.concatenate([np.random.default_rng(0).uniform(1e-6, 9, 5000), [0, INF, 2e-38, MAX]])
+    case = Case("RSQRT", "to-the-bit", [value(x, np.float32)])
+    np.testing.assert_array_equal(case.run_lowered(RULES["RSQRT"])[0], case.run_litert()[0])
+
+
 def test_a_quotient_by_a_constant_is_exact() -> None:
     x = (np.arange(1, 500, dtype=np.float32)[:, None] * np.arange(1, 60, dtype=np.float32)).copy()
     case = Case("DIV", "", [value(x), const(np.arange(1, 60), "float32")])

@@ -207,6 +207,24 @@ def test_lowering_matches_the_reference(case: Case) -> None:
 
 
 @pytest.mark.litert
+@pytest.mark.parametrize("name", ["MEAN", "SUM"])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((1, 96, 70, 8), [1, 2]), ((2, 61, 67, 3), [1, 2]), ((9, 3001), [1]), ((40, 50, 7), [0, 1])],
+)
+def test_integer_mode_rounds_float_sums_as_litert(
+    name: str, shape: tuple[int, ...], axes: list[int]
+) -> None:
+    """To the bit: hybrid operators behind a sum quantize it on the fly."""
+    case = reducer(name, "long", of(np.float32, *shape, low=0, high=3), axes)
+    want = case.run_litert()[0]
+    np.testing.assert_array_equal(case.run_lowered(RULES[name])[0], want)
+    np.testing.assert_array_equal(case.run_reference()[0], want)
+    floats = case.run_lowered(RULES[name], LoweringContext())[0]
+    np.testing.assert_allclose(floats, want, rtol=1e-5)
+
+
+@pytest.mark.litert
 @pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
 def test_reference_matches_litert(case: Case) -> None:
     case.check(case.run_reference(), case.run_litert())

@@ -107,7 +107,73 @@ def test_zero_is_a_level() -> None:
             assert levels[0] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_blockwise_scales_are_refused() -> None:
+def _blocks(
+    scale: object, size: int, points: object = None, axes: tuple[int, ...] = ()
+) -> Blockwise:
+    points = None if points is None else np.asarray(points)
+    return Blockwise(0, -1, size, axes, np.asarray(scale, np.float16), points)
+
+
+def _in_blocks(blocks: Blockwise) -> Quantization:
+    return Quantization(np.float32([]), np.int64([]), blockwise=blocks)
+
+
+def test_blocks_are_dequantized_each_by_its_scale() -> None:
+    q = np.arange(-8, 8).reshape(2, 8).astype(ml_dtypes.int4)
+    scale, points = np.array([[1, 2], [4, 0.5]]), np.array([[0, 1], [-2, 3]])
+    want = (q.astype(int) - np.repeat(points, 4, 1)) * np.repeat(scale, 4, 1)
+    for shape in ((2, 2), (4,)):
+        blocks = _in_blocks(_blocks(scale.reshape(shape), 4, points.reshape(shape)))
+        got = affine.dequantize(q, blocks)
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(
+            _jitted(lambda q, b=blocks: jax_affine.dequantize(q, b), q), want
+        )
+
+
+def test_scales_of_several_axes_are_dequantized() -> None:
+    q = np.arange(12).reshape(2, 3, 2).astype(np.int8)
+    scale = np.arange(1, 5).reshape(2, 2) / 8  # [axis 0, axis 2]
+    blocks = _in_blocks(_blocks(scale, 0, axes=(0, 2)))
+    np.testing.assert_array_equal(affine.dequantize(q, blocks), q * scale[:, None, :])
+
+
+def test_one_block_scale_counts_for_all() -> None:
+    q = np.arange(6).reshape(2, 3).astype(np.int8)
+    blocks = _in_blocks(_blocks([0.5], 32, [1]))
+    np.testing.assert_array_equal(affine.dequantize(q, blocks), (q - 1) * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "problem"),
+    [
+        (Blockwise(1, -1, 32), "not known"),
+        (Blockwise(1, 2, 4, (), np.ones((2, 2), np.float16)), "not known"),
+        (_blocks(np.ones(3), 4), "3 scales do not fit"),
+        (_blocks([[1, np.nan], [1, 1]], 4), "not finite"),
+    ],
+)
+def test_what_is_wrong_with_blocks(blocks: Blockwise, problem: str) -> None:
+    assert problem in (affine.why_not_blocks(_in_blocks(blocks), (2, 8)) or "")
+
+
+def test_nothing_is_wrong_with_other_scales() -> None:
+    assert affine.why_not_blocks(None, (2, 8)) is None
+    assert affine.why_not_blocks(_quantization([0.5], [0]), (2, 8)) is None
+    assert affine.why_not_blocks(_in_blocks(_blocks(np.ones(4), 4)), (2, 8)) is None
+
+
+def test_blocks_that_are_not_known_are_refused() -> None:
     q = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64), blockwise=Blockwise(1, -1, 32))
-    with pytest.raises(ValueError, match="blockwise"):
-        affine.dequantize(np.zeros(2, np.int8), q)
+    for function in (affine.dequantize, jax_affine.dequantize):
+        with pytest.raises(ValueError, match="blockwise"):
+            function(np.zeros(2, np.int8), q)  # type: ignore[operator]
+    with pytest.raises(ValueError, match="one dimension"):
+        affine.quantize(np.zeros(2, np.float32), q, np.dtype(np.int8))
+
+
+def test_rows_of_numbers_too_small_for_an_inverse_are_zeros() -> None:
+    x = np.array([[1e-38, 0.0, 0.0], [3e-39, -3e-39, 0.0]], np.float32)
+    assert affine.symmetric_quantize(x)[0][0].tolist()[1:] == [0, 0]
+    assert affine.asymmetric_quantize(x)[0].dtype == np.int8

@@ -1,0 +1,143 @@
+"""The hybrid kernel of FULLY_CONNECTED whose filter has a scale for each block of a row.
+
+EvalBlockwise4Bit of kernels/fully_connected.cc: rows of activations are quantized asymmetrically,
+whatever the options say, the integer sum of each block is scaled by itself, and the activations'
+scale comes last. That kernel forgets the fused activation and the zero points; XNNPACK applies the
+former. Here both count, and int8 and int2 are taken as well.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.hybrid_products import quantize_rows
+from jaxdelegate.op_lowering.options import FullyConnectedOptions
+from jaxdelegate.op_lowering.packed_weights import Kept
+from jaxdelegate.op_lowering.products import finish
+from jaxdelegate.op_lowering.quantized_products import INT2, INT4, INT8, Tensors
+from jaxdelegate.op_lowering.rounding import rounded
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.affine import block_parameters, spread, why_not_blocks
+from jaxdelegate.quant.params import Blockwise, integer_range
+
+_FILTERS = frozenset([INT8, INT4, INT2])
+# Bytes of the sums of all blocks, beyond which blocks are computed one after another everywhere.
+_MOST_SUMS = 1 << 26
+_EXACT = 1 << 24  # float32 holds all integers up to here
+
+
+def blocks_of(w: TensorSpec) -> Blockwise | None:
+    """How the filter is quantized in blocks; None: otherwise."""
+    return None if w.quantization is None else w.quantization.blockwise
+
+
+def why_not(w: TensorSpec) -> str | None:
+    """A sentence unless the kernel takes this filter, [units, K], quantized in blocks."""
+    blocks = blocks_of(w)
+    reason = why_not_blocks(w.quantization, w.shape)
+    if blocks is None or reason is not None:
+        return f"{w.name!r} is quantized in blocks: {reason}"
+    scale, points = block_parameters(blocks, w.shape)
+    return first_reason(
+        None if w.dtype in _FILTERS else f"{w.name!r} is {w.dtype}, quantized in blocks",
+        None
+        if points.shape[1] in (1, scale.shape[1])
+        else f"{w.name!r} has {points.shape[1]} zero points and {scale.shape[1]} scales in a row",
+        f"a scale of {w.name!r} is negative" if (scale < 0).any() else None,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """A filter's blocks: scales (float32) and zero points (int32), [blocks, units].
+
+    `factor` is a dtype in which sums of products are exact.
+    """
+
+    scales: np.ndarray
+    points: np.ndarray
+    factor: np.dtype
+
+    @classmethod
+    def of(cls, w: TensorSpec, blocks: Blockwise) -> "_Blocks":
+        """Those of a filter that `why_not` lets pass."""
+        scale, points = block_parameters(blocks, w.shape)
+        shape = w.shape[0], scale.shape[1]
+        scale, points = (np.broadcast_to(spread(v, shape), shape).T for v in (scale, points))
+        low, high = integer_range(w.dtype)
+        largest = max(high - points.min(initial=0), points.max(initial=0) - low)
+        exact = 128 * largest * (w.shape[1] // shape[1]) < _EXACT
+        return cls(scale, points, np.dtype(np.float32 if exact else np.int32))
+
+    def scaled(self, q: jax.Array, w: jax.Array, scale: Any, points: Any) -> jax.Array:
+        """[..., rows, size] times [..., size, units], scaled: float32 [..., rows, units]."""
+        batch = tuple(range(q.ndim - 2))
+        w = w.astype(self.factor) - jnp.expand_dims(jnp.asarray(points), -2).astype(self.factor)
+        total = lax.dot_general(
+            q.astype(self.factor),
+            w,
+            (((q.ndim - 1,), (q.ndim - 2,)), (batch, batch)),
+            precision="highest",
+        )
+        return rounded(total.astype(np.float32) * jnp.expand_dims(jnp.asarray(scale), -2))
+
+
+def lower_fully_connected(
+    context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors, blocks: Blockwise
+) -> Function:
+    """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims.
+
+    The filter is kept as [blocks, block size, units], or packed along its units.
+    """
+    x_spec, w_spec, _, y_spec = tensors
+    units, depth = w_spec.shape
+    rows = math.prod(x_spec.shape) // depth
+    filters, kept = _Blocks.of(w_spec, blocks), Kept.of(w_spec, units)
+    count = len(filters.scales)
+    small = 4 * rows * filters.scales.size <= _MOST_SUMS
+    add_up = _all_blocks if small and context.platform != "cpu" else _block_by_block
+
+    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+        whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
+        q, scale, zero = quantize_rows(whole, asymmetric=True)
+        # A row of ones gives the filter's own sums, by which the zero points move the others.
+        q = jnp.concatenate([q, jnp.ones((1, depth), np.int8)])
+        y = add_up(filters, kept, q.reshape(rows + 1, count, -1).swapaxes(0, 1), w)
+        moved = rounded(jnp.expand_dims(jnp.asarray(zero), -1).astype(np.float32) * y[rows:])
+        y = rounded((y[:rows] - moved) * jnp.expand_dims(scale, -1))
+        return (finish(y, bias, o.fused_activation_function, y_spec.dtype).reshape(y_spec.shape),)
+
+    def prepare(w: Any) -> Any:
+        return kept.prepare(w.transpose(1, 0).reshape(count, depth // count, units))
+
+    return Lowered(fully_connected, {1: prepare}, kept)
+
+
+def _all_blocks(filters: _Blocks, kept: Kept, q: jax.Array, w: jax.Array) -> jax.Array:
+    """The sum of all scaled blocks, float32 [rows, units].
+
+    Args:
+        filters: scales and zero points.
+        kept: how the filter is kept.
+        q: int8 [blocks, rows, block size].
+        w: the filter, as it is kept.
+    """
+    return jnp.sum(filters.scaled(q, kept.read(w), filters.scales, filters.points), 0)
+
+
+def _block_by_block(filters: _Blocks, kept: Kept, q: jax.Array, w: jax.Array) -> jax.Array:
+    """As _all_blocks, faster on a CPU, and in less memory."""
+
+    def add(y: jax.Array, block: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+        q, w, scale, points = block
+        return y + filters.scaled(q, kept.read(w), scale, points), None
+
+    start = jnp.zeros((q.shape[1], filters.scales.shape[1]), np.float32)
+    y, _ = lax.scan(add, start, (q, w, jnp.asarray(filters.scales), jnp.asarray(filters.points)))
+    return y
