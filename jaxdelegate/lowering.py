@@ -6,17 +6,19 @@ propagated shape and the declared dtype.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate import float_view
+from jaxdelegate import float_view, reduced_view
 from jaxdelegate.errors import InterpreterError, LoweringError
 from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.narrowing import narrow
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -27,7 +29,9 @@ from jaxdelegate.op_lowering.rule import (
     first_reason,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.ways import operator_key
 from jaxdelegate.passes import declared_specs, gather, is_constant, subgraph_specs
+from jaxdelegate.rewrites.table import rewritten
 from jaxdelegate.states import with_explicit_states
 
 
@@ -38,6 +42,7 @@ class Weight:
     tensor: int
     operator: int | None = None  # index of the operator that prepares it for itself
     position: int | None = None
+    layout: Hashable = None  # tells apart what becomes of it: other input shapes, shorter dtypes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Step:
     inputs: tuple[int | Weight | None, ...]
     outputs: tuple[int, ...]
     states: tuple[int, ...]
+    takes_short: bool  # its inputs may come as they are held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +71,8 @@ class LoweredPartition:
     outputs: tuple[int, ...]
     states: tuple[int, ...]
     stored: Mapping[int, TensorSpec]  # outside of the program, where `specs` is a float view
+    short: Mapping[int, np.dtype]  # tensors that the program holds shorter than `specs` says
+    precision: PrecisionPolicy
 
     def outside(self, index: int) -> TensorSpec:
         """A tensor's spec as hosts store it."""
@@ -83,35 +91,72 @@ class LoweredPartition:
         return array
 
     def call(
-        self, weights: Mapping[Weight, Any], values: Sequence[Any], *, inside: bool = False
+        self,
+        weights: Mapping[Weight, Any],
+        values: Sequence[Any],
+        *,
+        inside: bool = False,
     ) -> tuple[Any, ...]:
         """Outputs, then new states, for the values of `inputs`, then `states`. Pure; jit this.
 
-        `inside` another program, quantized values come and go as the floats that they stand for.
+        Args:
+            weights: the prepared constants.
+            values: of `inputs`, then `states`.
+            inside: another program, where quantized values come and go as the floats that they
+                stand for.
         """
+        known = self.entered(values, inside=inside)
+        for step in self.steps:
+            known.update(self.run_step(step, known, weights))
+        return self.leaving(known, inside=inside)
+
+    def entered(self, values: Sequence[Any], *, inside: bool = False) -> dict[int, Any]:
+        """The values of `inputs` and `states`, by tensor, as operators read them."""
         known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
         if not inside:
             known.update(
                 (i, float_view.enter(known[i], self.stored[i])) for i in self._viewed(known)
             )
+        return known
 
-        def value(source: int | Weight | None) -> Any:
-            if source is None:
-                return None
-            return known[source] if isinstance(source, int) else weights[source]
-
-        for step in self.steps:
-            # The operator's own name in the HLO metadata: profilers map device time back to it.
-            with jax.named_scope(f"{step.operator.name}.{step.operator.index}"):
-                results = step.run(*map(value, step.inputs))
-            self._check(step, results)
-            written = (*step.outputs, *step.states)
-            known.update((i, self._simulated(i, y)) for i, y in zip(written, results, strict=True))
+    def leaving(self, known: Mapping[int, Any], *, inside: bool = False) -> tuple[Any, ...]:
+        """Outputs, then new states, out of all values, as whoever runs the program stores them."""
         leaving = (*self.outputs, *self.states)
         left = {i: self._result(known, i) for i in leaving}
-        if not inside:
-            left.update((i, float_view.leave(left[i], self.stored[i])) for i in self._viewed(left))
+        put = float_view.simulate if inside else float_view.leave
+        left.update((i, put(left[i], self.stored[i])) for i in self._viewed(left))
         return tuple(left[i] for i in leaving)
+
+    def run_step(
+        self, step: Step, known: Mapping[int, Any], weights: Mapping[Weight, Any]
+    ) -> dict[int, Any]:
+        """One operator's outputs and new states, by tensor, as the program holds them."""
+        # The operator's own name in the HLO metadata: profilers map device time back to it.
+        with jax.named_scope(f"{step.operator.name}.{step.operator.index}"):
+            results = step.run(*(self._read_by(step, s, known, weights) for s in step.inputs))
+        self._check(step, results)
+        written = (*step.outputs, *step.states)
+        return {i: self._held(i, y) for i, y in zip(written, results, strict=True)}
+
+    def _read_by(
+        self,
+        step: Step,
+        source: int | Weight | None,
+        known: Mapping[int, Any],
+        weights: Mapping[Weight, Any],
+    ) -> Any:
+        if source is None:
+            return None
+        if isinstance(source, int):
+            value, spec = known[source], self.specs[source]
+            return value if step.takes_short else reduced_view.widened(value, spec)
+        if source.operator is not None:
+            return weights[source]
+        return reduced_view.widened(weights[source], self.specs[source.tensor])
+
+    def _held(self, index: int, value: Any) -> Any:
+        simulated = self._simulated(index, value)
+        return reduced_view.held(simulated, self.short.get(index), self.precision)
 
     def _viewed(self, indices: Iterable[int]) -> list[int]:
         """Those tensors that are integers outside and floats here."""
@@ -153,6 +198,7 @@ def lower_partition(
     context: LoweringContext,
     *,
     raw_weights: bool = False,
+    rewrites: Collection[str] = (),
 ) -> LoweredPartition:
     """Lower every operator that still has something to compute.
 
@@ -163,21 +209,33 @@ def lower_partition(
         outputs: tensors that leave.
         context: the lowering context; the operator's version and intermediates are filled in here.
         raw_weights: keep every constant in the file's layout: `Model.function` shows them.
+        rewrites: which of `jaxdelegate.rewrites` to apply first.
 
     Raises:
         LoweringError: an operator has no rule, or one that refuses it.
     """
-    steps: list[Step] = []
     preparations: dict[Weight, Prepare | None] = {}
     stored: dict[int, TensorSpec] = {}
     if context.quant_mode == "float_view":
         stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
-        specs = {i: float_view.viewed(spec) for i, spec in specs.items()}
-    for operator in operators:
-        if is_constant(gather(specs, operator.outputs)):
-            continue
-        steps.append(_step(operator, specs, context, preparations, raw_weights=raw_weights))
+        operators, specs = float_view.view(operators, specs)
+    pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
+    if rewrites:
+        is_lowered = functools.partial(_is_lowered, context, specs)
+        draft = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
+        pending, specs = list(draft.operators), draft.specs
+    steps = [
+        _step(operator, specs, context, preparations, raw_weights=raw_weights)
+        for operator in pending
+    ]
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
+    short = reduced_view.held_short(
+        context.precision,
+        [step.operator for step in steps],
+        specs,
+        stored,
+        {*inputs, *outputs, *states},
+    )
     return LoweredPartition(
         tuple(steps),
         specs,
@@ -186,7 +244,19 @@ def lower_partition(
         tuple(outputs),
         states,
         stored,
+        short,
+        context.precision,
     )
+
+
+def _is_lowered(
+    context: LoweringContext,
+    specs: Mapping[int, TensorSpec],
+    operator: Operator,
+    inputs: Specs,
+    outputs: Specs,
+) -> bool:
+    return why_not(context_for(context, operator, specs), operator, inputs, outputs) is None
 
 
 def _step(
@@ -203,6 +273,7 @@ def _step(
     if reason is not None:
         raise LoweringError(f"node {operator.index} ({operator.name}) in a partition: {reason}")
     rule = RULES[operator.name]
+    context = with_way(context, operator, inputs, outputs)
     if _is_identity(context, rule, inputs, outputs):
         lowered: Function = _identity
     else:
@@ -215,12 +286,29 @@ def _step(
         }
         prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
         run = _partly_prepared(lowered, frozenset(prepared))
-    sources = tuple(
-        _source(operator, position, specs, prepared, preparations)
-        for position in range(len(operator.inputs))
-    )
+    layout = (context.way, _layout(lowered, inputs))
+    constants = _Constants(context.precision, prepared, layout)
+    sources = []
+    for position, index in enumerate(operator.inputs):
+        source, prepare = constants.source(operator, position, specs.get(index))
+        sources.append(source)
+        if isinstance(source, Weight):
+            preparations[source] = prepare
     states = rule.states(operator.options, inputs) if rule.states is not None else ()
-    return Step(operator, run, sources, operator.outputs, tuple(operator.inputs[p] for p in states))
+    return Step(
+        operator,
+        run,
+        tuple(sources),
+        operator.outputs,
+        tuple(operator.inputs[p] for p in states),
+        isinstance(lowered, Lowered) and lowered.takes_short,
+    )
+
+
+def _layout(lowered: Function, inputs: Specs) -> Hashable:
+    if isinstance(lowered, Lowered) and lowered.layout is not None:
+        return lowered.layout
+    return tuple(None if spec is None else spec.shape for spec in inputs)
 
 
 def _partly_prepared(lowered: Lowered, done: frozenset[int]) -> Function:
@@ -229,29 +317,57 @@ def _partly_prepared(lowered: Lowered, done: frozenset[int]) -> Function:
     return Lowered(lowered.run, late) if late else lowered.run
 
 
-def _source(
-    operator: Operator,
-    position: int,
-    specs: Mapping[int, TensorSpec],
-    prepared: Mapping[int, Prepare],
-    preparations: dict[Weight, Prepare | None],
-) -> int | Weight | None:
-    index = operator.inputs[position]
-    if index < 0 or specs[index].dtype in HANDLES:  # a handle's state comes as an input of its own
-        return None
-    if specs[index].const is None:
-        return index
-    weight = Weight(index, operator.index, position) if position in prepared else Weight(index)
-    preparations[weight] = prepared.get(position)
-    return weight
+@dataclasses.dataclass(frozen=True)
+class _Constants:
+    """What becomes of one operator's constants."""
+
+    precision: PrecisionPolicy
+    prepared: Mapping[int, Prepare]
+    layout: Hashable
+
+    def source(
+        self, operator: Operator, position: int, spec: TensorSpec | None
+    ) -> tuple[int | Weight | None, Prepare | None]:
+        """Where an input comes from, and what prepares it."""
+        index = operator.inputs[position]
+        if spec is None or spec.dtype in HANDLES:  # a handle's state comes as an input of its own
+            return None, None
+        if spec.const is None:
+            return index, None
+        if position in self.prepared:
+            weight = Weight(index, operator.index, position, self.layout)
+            return weight, self.prepared[position]
+        dtype = self.precision.constant(spec.const)
+        if dtype == spec.const.dtype:
+            return Weight(index), None
+        return Weight(index, layout=dtype.name), functools.partial(narrow, dtype=dtype)
 
 
 def context_for(
     context: LoweringContext, operator: Operator, specs: Mapping[int, TensorSpec]
 ) -> LoweringContext:
-    """The lowering context of one operator: its version and its intermediate tensors."""
+    """The lowering context of one operator: version, intermediate tensors, precision."""
     intermediates = tuple(specs[i] for i in operator.intermediates if i in specs)
-    return dataclasses.replace(context, op_version=operator.version, intermediates=intermediates)
+    precision, lower_callee = context.precision.of_operator(operator.index), context.lower_subgraph
+    if lower_callee is not None and precision != context.precision:
+        lower_callee = functools.partial(lower_callee, precision=precision)
+    return dataclasses.replace(
+        context,
+        op_version=operator.version,
+        intermediates=intermediates,
+        precision=precision,
+        lower_subgraph=lower_callee,
+    )
+
+
+def with_way(
+    context: LoweringContext, operator: Operator, inputs: Specs, outputs: Specs
+) -> LoweringContext:
+    """An operator's own context with the way that was chosen for operators like it."""
+    if not context.ways or RULES[operator.name].ways is None:
+        return context
+    key = operator_key(operator.name, context, operator.options, inputs, outputs)
+    return dataclasses.replace(context, way=context.ways.get(key))
 
 
 def why_not(
@@ -264,14 +380,16 @@ def why_not(
     present = [spec for spec in (*inputs, *outputs) if spec is not None]
     if not context.enable_quant and any(spec.is_quantized for spec in present):
         return "it is quantized, and enable_quant is off"
+    options = operator.options
     if context.quant_mode == "float_view":
         reason = first_reason(*map(float_view.why_not, present))
         if reason is not None:
             return reason
+        options = float_view.options_of(options, inputs)
         inputs, outputs = float_view.viewed_all(inputs), float_view.viewed_all(outputs)
     if _is_identity(context, rule, inputs, outputs):
         return None
-    return rule.reason(context, operator.options, inputs, outputs)
+    return rule.reason(context, options, inputs, outputs)
 
 
 def _is_identity(context: LoweringContext, rule: OpRule, inputs: Specs, outputs: Specs) -> bool:
@@ -323,9 +441,18 @@ class Callees:
                 return f"subgraph {index}, node {operator.index} ({operator.name}): {reason}"
         return None
 
-    def lower(self, index: int, inputs: Specs | None = None) -> Function:
-        """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`."""
+    def lower(
+        self, index: int, inputs: Specs | None = None, precision: PrecisionPolicy | None = None
+    ) -> Function:
+        """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`.
+
+        `precision` is that of the operator that calls it, where it has one of its own.
+        """
         subgraph = self.subgraphs[index]
+        policy = (precision or self.context.precision).of_callee()
+        callee = dataclasses.replace(
+            self, context=dataclasses.replace(self.context, precision=policy)
+        )
         declared = gather(declared_specs(subgraph), subgraph.inputs)
         constants = [
             spec.const if spec.dtype == stored.dtype else None
@@ -339,7 +466,7 @@ class Callees:
             )
             specs = dict(enumerate(subgraph_specs(subgraph, given, self.subgraphs)))
             partition = lower_partition(
-                subgraph.operators, specs, subgraph.inputs, subgraph.outputs, self.in_context()
+                subgraph.operators, specs, subgraph.inputs, subgraph.outputs, callee.in_context()
             )
             weights = {w: jnp.asarray(partition.value(w)) for w in partition.preparations}
             return partition.call(weights, arrays, inside=True)

@@ -32,28 +32,51 @@ class DelegateOptions:
     device_index: int = _option(0, "Which device of the platform.", keyed=True)
     is_precision_loss_allowed: bool | None = _option(
         None,
-        "Compute in less than float32 where that is safe. Unset: the priorities say.",
+        "Compute in less than float32 where that is safe; overrides the priorities, as in TFLite. "
+        "Unset: they say.",
         keyed=True,
     )
     inference_priority1: Priority = _option(
-        "max_precision", "What matters most; everything but 'auto'.", keyed=True
+        "max_precision",
+        "What matters most; everything but 'auto'. With max_precision here all is float32.",
+        keyed=True,
     )
-    inference_priority2: Priority = _option("auto", "What matters next.", keyed=True)
-    inference_priority3: Priority = _option("auto", "What matters last.", keyed=True)
+    inference_priority2: Priority = _option(
+        "auto", "What matters next; 'auto': chosen as TFLite does.", keyed=True
+    )
+    inference_priority3: Priority = _option(
+        "auto", "What matters last; 'auto': what the others leave.", keyed=True
+    )
     inference_preference: Preference = _option(
         "fast_single_answer", "How much time compilation may spend on choices.", keyed=True
     )
     compute_dtype: ComputeDtype | None = _option(
-        None, "The dtype of arithmetic; overrides the priorities.", keyed=True
+        None,
+        "The dtype of arithmetic; overrides the priorities. 'auto': the platform's short one, but "
+        "float32 for the operators that it would make wrong.",
+        keyed=True,
     )
     accumulate_float32: bool | None = _option(
-        None, "Accumulate in float32 although operands are shorter. Unset: by priority.", keyed=True
+        None,
+        "Accumulate in float32 although operands are shorter. Unset: yes. A CPU always does.",
+        keyed=True,
+    )
+    float32_operators: str | None = _option(
+        None,
+        "Operators that stay in float32 whatever the rest does, by their numbers: '3,17'. "
+        "With compute_dtype 'auto': these, and no check.",
+        keyed=True,
     )
     enable_quant: bool = _option(
         True, "Take over quantized operators; otherwise they stay on the CPU.", keyed=True
     )
     quant_mode: QuantMode = _option(
         "float_view", "Run quantized operators as simulated floats, or in integers.", keyed=True
+    )
+    rewrites: str = _option(
+        "all",
+        "Rewrites of the graph before it is compiled: 'all', 'none', or their names with commas.",
+        keyed=True,
     )
     max_delegated_partitions: int = _option(
         0, "How many partitions may be delegated, largest first; 0: no limit."
@@ -90,6 +113,13 @@ class DelegateOptions:
             if getattr(self, name) < 0:
                 raise OptionError(f"{name}: must not be negative, got {getattr(self, name)}")
         self._check_priorities()
+        self._check_operators()
+
+    def _check_operators(self) -> None:
+        names = [] if self.float32_operators is None else self.float32_operators.split(",")
+        wrong = next((n for n in names if n.strip() and not n.strip().isdecimal()), None)
+        if wrong is not None:
+            raise OptionError(f"float32_operators: want numbers as in '3,17', got {wrong!r}")
 
     def _check_priorities(self) -> None:
         order = (self.inference_priority1, self.inference_priority2, self.inference_priority3)

@@ -1,8 +1,9 @@
 """STABLEHLO_COMPOSITE: its decomposition, or a fused form of the names for which that pays.
 
 Whatever its name, a composite carries a subgraph that says what it computes. Fused so far:
-`odml.scaled_dot_product_attention` in half precision on a GPU, by cuDNN. In float32 XLA's own
-attention equals the decomposition to the bit and is no faster.
+`odml.scaled_dot_product_attention` in half precision on a GPU, by cuDNN, which keeps logits and
+softmax in float32. In float32 XLA's own attention equals the decomposition to the bit and is no
+faster.
 """
 
 import dataclasses
@@ -11,9 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdelegate.op_lowering.control_flow import calling
 from jaxdelegate.op_lowering.dtypes import HALVES
+from jaxdelegate.op_lowering.narrowing import narrow
 from jaxdelegate.op_lowering.options import FlexbufferOptions, StableHLOCompositeOptions
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, optional
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -40,7 +43,9 @@ def _lower(
 ) -> Function:
     decomposed = _decomposition.lower(context, o, inputs, outputs)
     scale = fused_scale(context, o, inputs, outputs)
-    return decomposed if scale is None else _attention(scale, decomposed)
+    if scale is None:
+        return decomposed
+    return _attention(scale, context.precision.factor(inputs[0].dtype), decomposed)
 
 
 STABLEHLO_COMPOSITE = dataclasses.replace(_decomposition, lower=_lower)
@@ -50,7 +55,7 @@ def fused_scale(
     context: LoweringContext, o: StableHLOCompositeOptions, inputs: Specs, outputs: Specs
 ) -> float | None:
     """The factor of the logits if the composite is an attention that cuDNN computes, else None."""
-    if context.platform != "gpu" or o.name != _ATTENTION or not _fits(inputs, outputs):
+    if context.platform != "gpu" or o.name != _ATTENTION or not _fits(context, inputs, outputs):
         return None
     try:
         attributes = AttentionAttributes.from_bytes(o.composite_attributes)
@@ -60,14 +65,14 @@ def fused_scale(
     return attributes.scale if is_plain else None
 
 
-def _fits(inputs: Specs, outputs: Specs) -> bool:
+def _fits(context: LoweringContext, inputs: Specs, outputs: Specs) -> bool:
     """Query and output [B, T, N, H], key and value [B, S, K, H], mask [B, N, T, S] or with ones."""
     if len(inputs) not in (3, 4) or any(spec is None for spec in inputs[:3]):
         return False
     q, k, v = inputs[:3]
     y = outputs[0]
     floats: list[TensorSpec] = [q, k, v, y]
-    if any(len(s.shape) != 4 or s.dtype not in HALVES for s in floats):
+    if any(len(s.shape) != 4 or context.precision.factor(s.dtype) not in HALVES for s in floats):
         return False
     (b, t, n, h), (_, s, heads, _) = floats[0].shape, floats[1].shape
     return (
@@ -76,28 +81,34 @@ def _fits(inputs: Specs, outputs: Specs) -> bool:
         and floats[3].shape == (b, t, n, h)
         and n % max(heads, 1) == 0
         and h in _HEAD_SIZES
-        and _is_mask(optional(inputs, 3), (b, n, t, s))
+        and _is_mask(optional(inputs, 3), q.dtype, (b, n, t, s))
     )
 
 
-def _is_mask(mask: TensorSpec | None, logits: tuple[int, ...]) -> bool:
+def _is_mask(mask: TensorSpec | None, dtype: np.dtype, logits: tuple[int, ...]) -> bool:
     """Whether it is added to the logits as it is; a boolean one selects, which is not fused."""
     if mask is None:
         return True
     fits = [m in (1, size) for m, size in zip(mask.shape, logits, strict=False)]
-    return mask.dtype in HALVES and len(fits) == len(mask.shape) == 4 and all(fits)
+    return mask.dtype in (*HALVES, dtype) and len(fits) == len(mask.shape) == 4 and all(fits)
 
 
-def _attention(scale: float, decomposed: Function) -> Function:
+def _attention(scale: float, factor: np.dtype, decomposed: Function) -> Function:
     def attention(q: Any, k: Any, v: Any, mask: Any = None) -> tuple[jax.Array]:
         bias = None
         if mask is not None:  # cuDNN wants both sequence lengths written out
-            bias = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1])).astype(q.dtype)
+            bias = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
+            bias = narrow(bias, factor)
         try:
             with jax.numpy_dtype_promotion("standard"):  # jax's own code mixes dtypes
                 y = jax.nn.dot_product_attention(
-                    q, k, v, bias=bias, scale=scale, implementation="cudnn"
-                )
+                    narrow(q, factor),
+                    narrow(k, factor),
+                    narrow(v, factor),
+                    bias,
+                    scale=scale,
+                    implementation="cudnn",
+                ).astype(q.dtype)
         except (NotImplementedError, RuntimeError):  # this GPU or this cuDNN has no such kernel
             arrays = (q, k, v) if mask is None else (q, k, v, mask)
             (y,) = decomposed(*arrays)

@@ -5,7 +5,7 @@ Floats are computed here, quantized tensors in quantized_convolution.py and hybr
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,13 +15,15 @@ from jaxdelegate.op_lowering import (
     quantized_convolution,
     quantized_products,
 )
-from jaxdelegate.op_lowering.convolution_ways import Convolution, way
+from jaxdelegate.op_lowering.convolution_alternatives import float_ways, integer_ways
+from jaxdelegate.op_lowering.convolution_ways import Convolution, Run, dot
 from jaxdelegate.op_lowering.hybrid_products import Hybrid
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     Conv3DOptions,
     DepthwiseConv2DOptions,
     Options,
+    explicit_pads,
 )
 from jaxdelegate.op_lowering.products import (
     Arithmetic,
@@ -41,6 +43,7 @@ from jaxdelegate.op_lowering.rule import (
     optional,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.ways import chosen
 from jaxdelegate.op_lowering.window import Window, Windows, why_not_fit, why_not_windows
 
 _Geometry = Callable[[Any, Shape, Shape], Convolution]
@@ -69,9 +72,10 @@ def _conv_3d(o: Conv3DOptions, x: Shape, w: Shape) -> Convolution:
 
 
 def _windows_2d(o: Conv2DOptions | DepthwiseConv2DOptions, x: Shape, w: Shape) -> Windows:
+    height, width = explicit_pads(o)
     return (
-        Window(x[1], w[1], o.stride_h, o.padding, o.dilation_h_factor),
-        Window(x[2], w[2], o.stride_w, o.padding, o.dilation_w_factor),
+        Window(x[1], w[1], o.stride_h, o.padding, o.dilation_h_factor, height),
+        Window(x[2], w[2], o.stride_w, o.padding, o.dilation_w_factor, width),
     )
 
 
@@ -110,6 +114,15 @@ class _Family:
             return self.hybrid.why_not(tensors, self.channel_axis)
         return why_not_floats(*tensors)
 
+    def ways(
+        self, context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs
+    ) -> Mapping[str, Any]:
+        x, w = inputs[:2]
+        c = self.geometry(o, x.shape, w.shape)
+        if 0 in (x.shape[0], *c.out):
+            return {}
+        return (integer_ways if w.is_quantized else float_ways)(context.platform, c)
+
     def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
         x, w = inputs[:2]
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
@@ -125,17 +138,24 @@ class _Family:
     def _lower_floats(
         self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
     ) -> Function:
-        arithmetic = Arithmetic.of(context, tensors.x, tensors.w)
-        layout, run = way(context.platform, c)
+        layout, run = chosen(float_ways(context.platform, c), context.way)
+        arithmetic = _arithmetic(context, run, c, tensors)
 
         def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
-            y = run(arithmetic, c, x.astype(arithmetic.operand), w)  # [N, *out, O]
+            y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
             return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
 
         def prepare(w: Any) -> Any:
-            return layout(c, self.spatial_io(w)).astype(arithmetic.operand)
+            return arithmetic.shortened(layout(c, self.spatial_io(w)))
 
-        return Lowered(convolution, {1: prepare})
+        return Lowered(convolution, {1: prepare}, (layout, arithmetic.operand), takes_short=True)
+
+
+def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Tensors) -> Arithmetic:
+    if run is dot:
+        rows = tensors.x.shape[0] * math.prod(c.out)
+        return Arithmetic.of_dot(context, rows, c.units, tensors.x, tensors.w)
+    return Arithmetic.of_convolution(context, tensors.x, tensors.w)
 
 
 def _why_not_shapes(
@@ -204,7 +224,15 @@ _DEPTHWISE = _Family(
 )
 _CONV_3D = _Family(5, _conv_3d, _from_dhwio, 4, quantized_convolution.NONE, hybrid_convolution.NONE)
 
-CONV_2D = OpRule("CONV_2D", Conv2DOptions, 8, _CONV_2D.why_not, _CONV_2D.lower, arity=2)
+CONV_2D = OpRule(
+    "CONV_2D",
+    Conv2DOptions,
+    8,
+    _CONV_2D.why_not,
+    _CONV_2D.lower,
+    arity=2,
+    ways=_CONV_2D.ways,
+)
 DEPTHWISE_CONV_2D = OpRule(
     "DEPTHWISE_CONV_2D",
     DepthwiseConv2DOptions,
@@ -212,5 +240,14 @@ DEPTHWISE_CONV_2D = OpRule(
     _DEPTHWISE.why_not,
     _DEPTHWISE.lower,
     arity=2,
+    ways=_DEPTHWISE.ways,
 )
-CONV_3D = OpRule("CONV_3D", Conv3DOptions, 1, _CONV_3D.why_not, _CONV_3D.lower, arity=2)
+CONV_3D = OpRule(
+    "CONV_3D",
+    Conv3DOptions,
+    1,
+    _CONV_3D.why_not,
+    _CONV_3D.lower,
+    arity=2,
+    ways=_CONV_3D.ways,
+)

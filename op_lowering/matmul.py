@@ -4,6 +4,7 @@ Floats are computed here, quantized tensors in quantized_matmul.py and hybrid_ma
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -34,6 +35,7 @@ from jaxdelegate.op_lowering.rule import (
     optional,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.ways import chosen
 
 
 def _why_not_fully_connected(
@@ -84,22 +86,37 @@ def _lower_fully_connected(
     if tensors.is_integer:
         return quantized_matmul.lower_fully_connected(o, tensors)
     if tensors.is_hybrid:
-        return hybrid_matmul.lower_fully_connected(o, tensors)
-    arithmetic = Arithmetic.of(context, x, w)
+        return hybrid_matmul.lower_fully_connected(context, o, tensors)
     rows = math.prod(x.shape) // depth
-    # XLA:CPU reads [units, K] faster for one row, [K, units] for more; worth laying out constants.
-    flip = context.platform == "cpu" and rows > 1 and w.const is not None
+    arithmetic = Arithmetic.of_dot(context, rows, w.shape[0], x, w)
+    flip = chosen(_ways(context, o, inputs, outputs), context.way)
     contract = ((1,), (0 if flip else 1,))
 
     def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, the kernel ignores
-        total = arithmetic.dot(whole.astype(arithmetic.operand).reshape(rows, depth), w, contract)
+        total = arithmetic.dot(arithmetic.shortened(whole).reshape(rows, depth), w, contract)
         return (finish(total, bias, o.fused_activation_function, y.dtype).reshape(y.shape),)
 
     def prepare(w: Any) -> Any:
-        return (w.transpose(1, 0) if flip else w).astype(arithmetic.operand)
+        return arithmetic.shortened(w.transpose(1, 0) if flip else w)
 
-    return Lowered(fully_connected, {1: prepare})
+    return Lowered(fully_connected, {1: prepare}, (flip, arithmetic.operand), takes_short=True)
+
+
+def _ways(
+    context: LoweringContext, _o: FullyConnectedOptions, inputs: Specs, outputs: Specs
+) -> Mapping[str, bool]:
+    """How a product of floats reads its filter, and whether that is the other way than stored."""
+    x, w = inputs[:2]
+    if w.is_quantized or 0 in (*outputs[0].shape, w.shape[1]):
+        return {}
+    as_stored = {"units_first": False}
+    if w.const is None:
+        return as_stored
+    # XLA:CPU reads [units, K] faster for one row, [K, units] for more; worth laying out constants.
+    several = context.platform == "cpu" and math.prod(x.shape) // w.shape[1] > 1
+    flipped = {"depth_first": True}
+    return flipped | as_stored if several else as_stored | flipped
 
 
 def _why_not_batch_matmul(
@@ -139,15 +156,18 @@ def _lower_batch_matmul(
         return hybrid_matmul.lower_batch_matmul(o, tensors)
     if 0 in (*x.shape, *w.shape):
         return nothing(outputs)
-    arithmetic = Arithmetic.of(context, x, w)
+    rows, units = (1, *y.shape)[-2], y.shape[-1]
     shared = math.prod(w.shape[:-2]) == 1 and not o.adj_x
+    if shared:
+        rows *= math.prod(x.shape[:-2])
+    arithmetic = Arithmetic.of_dot(context, rows, units, x, w)
     product = _one_matrix if shared else _many_matrices
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        x, w = x.astype(arithmetic.operand), w.astype(arithmetic.operand)
+        x, w = arithmetic.shortened(x), arithmetic.shortened(w)
         return (product(arithmetic, o, x, w).astype(y.dtype).reshape(y.shape),)
 
-    return batch_matmul
+    return Lowered(batch_matmul, {}, takes_short=True)
 
 
 def _one_matrix(a: Arithmetic, o: BatchMatMulOptions, x: Any, w: Any) -> jax.Array:
@@ -173,6 +193,7 @@ FULLY_CONNECTED = OpRule(
     _why_not_fully_connected,
     _lower_fully_connected,
     arity=2,
+    ways=_ways,
 )
 BATCH_MATMUL = OpRule(
     "BATCH_MATMUL", BatchMatMulOptions, 4, _why_not_batch_matmul, _lower_batch_matmul, arity=2

@@ -1,23 +1,208 @@
-"""The precision policy: in which dtype an operator stores, multiplies and accumulates."""
+"""The precision policy: in which dtype tensors are held, multiplied and accumulated.
+
+An operator is always lowered for the dtypes that the file declares. What a policy shortens lies
+around and inside of it: how a float32 tensor is held between two operators of one program, and the
+factors of sums of products. All other arithmetic is float32, so that sums, means, softmax,
+normalizations, exponentials and powers never see the end of float16, 65504.
+"""
 
 import dataclasses
+from typing import Self
 
 import ml_dtypes
 import numpy as np
 
-_HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
+from jaxdelegate.op_lowering.dtypes import HALVES
+
+FLOAT32 = np.dtype(np.float32)
+FLOAT16 = np.dtype(np.float16)
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+# Operators that sum products: their factors may be shortened.
+PRODUCTS = frozenset(
+    (
+        *("CONV_2D", "DEPTHWISE_CONV_2D", "CONV_3D", "TRANSPOSE_CONV", "CONV_3D_TRANSPOSE"),
+        *("Convolution2DTransposeBias", "FULLY_CONNECTED", "BATCH_MATMUL"),
+        *("STABLEHLO_DOT_GENERAL", "STABLEHLO_CONVOLUTION"),
+        *("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM"),
+        *("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF"),
+    )
+)
+
+# Operators whose float32 results may be held short. Sums, means, softmax, normalizations,
+# exponentials, powers, squares, quotients, square roots, cumulative and segment sums, conversions
+# from integers, control flow, and operators nobody here knows, are not among them: their results
+# stay float32.
+HELD_SHORT = PRODUCTS | frozenset(
+    (
+        *("AVERAGE_POOL_2D", "AvgPool3D", "RESIZE_BILINEAR"),
+        *("ADD", "ADD_N", "SUB", "MUL", "STABLEHLO_ADD", "STABLEHLO_SUBTRACT"),
+        *("STABLEHLO_MULTIPLY", "TANH", "LOGISTIC", "STABLEHLO_TANH", "STABLEHLO_LOGISTIC"),
+        *("PRELU", "LEAKY_RELU", "ELU", "GELU", "HARD_SWISH"),
+    )
+)
+
+# Operators whose results are values of their inputs, or bounded by them: they are held as short as
+# the longest input.
+MOVES = frozenset(
+    (
+        *("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "BROADCAST_TO", "SLICE", "STRIDED_SLICE", "SPLIT"),
+        *("SPLIT_V", "UNPACK", "DYNAMIC_UPDATE_SLICE", "PAD", "PADV2", "MIRROR_PAD", "TRANSPOSE"),
+        *("CONCATENATION", "PACK", "TILE", "REVERSE_V2", "Roll", "SPACE_TO_BATCH_ND"),
+        *("BATCH_TO_SPACE_ND", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "GATHER", "GATHER_ND"),
+        *("EMBEDDING_LOOKUP", "REVERSE_SEQUENCE", "RESIZE_NEAREST_NEIGHBOR"),
+        *("MAX_POOL_2D", "MaxPool3D", "MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN"),
+        *("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "ABS", "NEG", "SELECT", "SELECT_V2"),
+        *("STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM", "STABLEHLO_ABS", "STABLEHLO_NEGATE"),
+        *("STABLEHLO_SELECT", "STABLEHLO_CLAMP", "STABLEHLO_RESHAPE", "STABLEHLO_TRANSPOSE"),
+        *("STABLEHLO_BROADCAST_IN_DIM", "STABLEHLO_CONCATENATE", "STABLEHLO_SLICE"),
+        *("STABLEHLO_DYNAMIC_SLICE", "STABLEHLO_DYNAMIC_UPDATE_SLICE", "STABLEHLO_PAD"),
+        "STABLEHLO_GATHER",
+    )
+)
+
+# Operators that magnify a rounding of their input, or decide by it: it reaches them unrounded.
+READ_UNROUNDED = frozenset(
+    (
+        *("SQRT", "RSQRT", "LOG", "DIV", "EXP", "POW", "SIN", "COS", "SOFTMAX", "LOG_SOFTMAX"),
+        *("STABLEHLO_RSQRT", "STABLEHLO_CBRT", "STABLEHLO_LOG", "STABLEHLO_DIVIDE"),
+        *("STABLEHLO_EXPONENTIAL", "STABLEHLO_POWER", "STABLEHLO_COSINE"),
+        *("CAST", "STABLEHLO_CONVERT", "FLOOR", "CEIL", "ROUND", "STABLEHLO_FLOOR", "FLOOR_DIV"),
+        *("FLOOR_MOD", "ARG_MAX", "ARG_MIN", "TOPK_V2", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL"),
+        *("GREATER", "GREATER_EQUAL", "STABLEHLO_COMPARE", "STABLEHLO_SORT"),
+        *("TFLite_Detection_PostProcess", "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"),
+    )
+)
+
+# Smaller constants save no memory worth their rounding.
+_LARGE_CONSTANT = 64 * 1024
+# How far rounding may move a constant, relative to its norm: well above half a step of float16
+# (2**-12 at most), so that only overflow and values below its normal range exceed it.
+_LOST = 1e-3
+_FLOAT16_MAX = 65504.0
 
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionPolicy:
-    """What lowerings ask; nobody else decides. This one computes at full precision.
+    """What lowerings ask; nobody else decides. The default computes in float32 throughout.
 
-    `dot_precision` is the `precision=` of every `lax` dot and convolution: XLA's default would use
-    tensorfloat32 on a GPU and bfloat16 on a TPU.
+    Attributes:
+        storage: how float32 tensors are held between operators, where that is safe.
+        operand: as what products multiply float32 tensors.
+        dot_precision: `precision=` of products of float32 factors: XLA's default would use
+            tensorfloat32 on a GPU and bfloat16 on a TPU.
+        accumulate_float32: whether products of short factors are summed in float32.
+        least_rows: products of fewer rows, or of fewer columns than `least_units`, keep float32
+            factors.
+        least_units: see `least_rows`.
+        shortens_convolutions: whether `operand` holds for convolutions too.
+        rounds_convolutions: whether short factors yield a convolution's result in their dtype,
+            summed in float32 though: XLA:GPU would widen the factors of one whose result is longer,
+            and leave its tensor cores.
+        rounds_exactly: round wherever the policy says so, even where XLA would fuse the rounding
+            away: what an emulation of another device wants.
+        float32_operators: indices, in the subgraph, of operators to compute in float32.
     """
 
+    storage: np.dtype = FLOAT32
+    operand: np.dtype = FLOAT32
     dot_precision: str = "highest"
+    accumulate_float32: bool = True
+    least_rows: int = 1
+    least_units: int = 1
+    shortens_convolutions: bool = True
+    rounds_convolutions: bool = False
+    rounds_exactly: bool = False
+    float32_operators: tuple[int, ...] = ()
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether anything is shorter than float32."""
+        return (self.storage, self.operand) != (FLOAT32, FLOAT32)
 
     def accumulator(self, dtype: np.dtype) -> np.dtype:
-        """The dtype of sums, products and normalisations over `dtype` (float16 ends at 65504)."""
-        return np.dtype(np.float32) if dtype in _HALF else dtype
+        """The dtype of sums and normalizations over `dtype` (float16 ends at 65504)."""
+        return FLOAT32 if dtype in HALVES else dtype
+
+    def factor(
+        self, dtype: np.dtype, *consts: np.ndarray | None, rows: int = 1 << 30, units: int = 1 << 30
+    ) -> np.dtype:
+        """As what a matrix product [rows, depth] x [depth, units] multiplies tensors of `dtype`.
+
+        Args:
+            dtype: what the file declares; anything but float32 stays.
+            *consts: the values of factors that are constant; all must fit.
+            rows: of the result.
+            units: columns of the result.
+        """
+        fits = rows >= self.least_rows and units >= self.least_units
+        if dtype != FLOAT32 or self.operand == FLOAT32 or not fits:
+            return dtype
+        known = all(const is None or self.keeps(const, self.operand) for const in consts)
+        return self.operand if known else dtype
+
+    def convolved(self, dtype: np.dtype, *consts: np.ndarray | None) -> np.dtype:
+        """As what a convolution multiplies tensors of `dtype`."""
+        return self.factor(dtype, *consts) if self.shortens_convolutions else dtype
+
+    def total(self, factor: np.dtype) -> np.dtype:
+        """The dtype in which products of such factors are summed and yielded."""
+        wide = self.accumulate_float32 or factor not in HALVES
+        return self.accumulator(factor) if wide else factor
+
+    def convolution_total(self, factor: np.dtype) -> np.dtype:
+        """The same of a convolution."""
+        return factor if self.rounds_convolutions and factor in HALVES else self.total(factor)
+
+    def precision(self, factor: np.dtype) -> str:
+        """The `precision=` of a `lax` dot or convolution of such factors."""
+        return "default" if factor in HALVES else self.dot_precision
+
+    def constant(self, const: np.ndarray) -> np.dtype:
+        """As what a constant lies on the device that no product has prepared for itself."""
+        is_large = const.dtype == FLOAT32 and const.nbytes >= _LARGE_CONSTANT
+        return self.storage if is_large and self.keeps(const, self.storage) else const.dtype
+
+    def keeps(self, const: np.ndarray, dtype: np.dtype) -> bool:
+        """Whether a constant survives the rounding to `dtype`."""
+        return dtype != FLOAT16 or why_not_float16(const) is None
+
+    def why_not_constant(self, const: np.ndarray, *, is_factor: bool) -> str | None:
+        """Why a constant stays float32 that would be a short factor, or lie short on the device."""
+        is_large = const.nbytes >= _LARGE_CONSTANT
+        dtype = self.operand if is_factor else self.storage
+        if const.dtype != FLOAT32 or dtype != FLOAT16 or not (is_factor or is_large):
+            return None
+        return why_not_float16(const)
+
+    def of_operator(self, index: int) -> Self:
+        """The policy for one operator of the subgraph."""
+        return self.in_float32() if index in self.float32_operators else self
+
+    def in_float32(self) -> Self:
+        """The same without anything shorter than float32."""
+        return dataclasses.replace(self, storage=FLOAT32, operand=FLOAT32, float32_operators=())
+
+    def of_callee(self) -> Self:
+        """The policy inside a subgraph that an operator calls: its operators count anew."""
+        return dataclasses.replace(self, float32_operators=())
+
+
+def why_not_float16(const: np.ndarray) -> str | None:
+    """Why a float32 constant is not held in float16; None if it can be.
+
+    A few values that vanish beside others are no reason: they do not matter to a sum with them.
+    """
+    finite = const[np.isfinite(const)]
+    largest = float(np.abs(finite).max(initial=0))
+    if largest > _FLOAT16_MAX:
+        return f"{largest:.3g} is beyond float16's 65504"
+    lost = finite - finite.astype(FLOAT16).astype(FLOAT32)
+    # Scaled, so that squares do not leave float32's range.
+    if _norm(lost / (largest or 1)) > _LOST * _norm(finite / (largest or 1)):
+        return f"values of {largest:.3g} and less are below float16's normal range"
+    return None
+
+
+def _norm(x: np.ndarray) -> float:
+    return float(np.sqrt(np.vdot(x, x)))

@@ -11,7 +11,9 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common import fused_activation
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.narrowing import narrow, widened
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
@@ -42,30 +44,44 @@ class Arithmetic:
     """How one operator multiplies and adds, as the precision policy has it."""
 
     operand: np.dtype
-    accumulator: np.dtype
+    accumulator: np.dtype  # in which the kernel goes on
     precision: str
+    total: np.dtype | None = None  # what `lax` yields; None: the accumulator's dtype
+    rounds_exactly: bool = False
 
     @classmethod
-    def of(cls, context: LoweringContext, *specs: TensorSpec) -> Self:
-        """The arithmetic over inputs of these dtypes.
+    def of_convolution(cls, context: LoweringContext, *specs: TensorSpec) -> Self:
+        """The arithmetic of a convolution of tensors like these."""
+        policy = context.precision
+        factor = policy.convolved(_factor(context, specs), *(s.const for s in specs))
+        return cls._of(policy, factor, policy.convolution_total(factor))
 
-        Half-precision operands stay as they are where the device multiplies them; a CPU does not.
-        """
-        dtype = specs[0].dtype
-        accumulator = context.precision.accumulator(dtype)
-        mixed = any(s.dtype != dtype for s in specs)
-        operand = accumulator if mixed or context.platform == "cpu" else dtype
-        return cls(operand, accumulator, context.precision.dot_precision)
+    @classmethod
+    def of_dot(cls, context: LoweringContext, rows: int, units: int, *specs: TensorSpec) -> Self:
+        """The arithmetic of a matrix product of tensors like these, with a result [rows, units]."""
+        policy, consts = context.precision, [s.const for s in specs]
+        factor = policy.factor(_factor(context, specs), *consts, rows=rows, units=units)
+        return cls._of(policy, factor, policy.total(factor))
+
+    @classmethod
+    def _of(cls, policy: PrecisionPolicy, factor: np.dtype, total: np.dtype) -> Self:
+        wide = policy.accumulator(factor)
+        return cls(factor, wide, policy.precision(factor), total, policy.rounds_exactly)
+
+    @property
+    def _yielded(self) -> np.dtype:
+        return self.accumulator if self.total is None else self.total
+
+    def shortened(self, x: Any) -> Any:
+        """A factor in the operand's dtype."""
+        return narrow(x, self.operand, exactly=self.rounds_exactly)
 
     def dot(self, x: Any, w: Any, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
         """lax.dot_general; the result is in the accumulator's dtype."""
-        return lax.dot_general(
-            x,
-            w,
-            (contract, batch),
-            precision=self.precision,
-            preferred_element_type=self.accumulator,
+        y = lax.dot_general(
+            x, w, (contract, batch), precision=self.precision, preferred_element_type=self._yielded
         )
+        return widened(y, self.accumulator)
 
     def convolution(
         self,
@@ -81,7 +97,7 @@ class Arithmetic:
         """lax.conv_general_dilated on [N, *spatial, C] and [*spatial, I, O]; result as in `dot`."""
         spatial = "DHW"[-len(strides) :]
         layouts = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
-        return lax.conv_general_dilated(
+        y = lax.conv_general_dilated(
             x,
             w,
             strides,
@@ -91,8 +107,16 @@ class Arithmetic:
             dimension_numbers=layouts,
             feature_group_count=groups,
             precision=self.precision,
-            preferred_element_type=self.accumulator,
+            preferred_element_type=self._yielded,
         )
+        return widened(y, self.accumulator)
+
+
+def _factor(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:
+    """What the file allows: a CPU does not multiply half precision, and no device mixed dtypes."""
+    dtype = specs[0].dtype
+    mixed = any(s.dtype != dtype for s in specs)
+    return context.precision.accumulator(dtype) if mixed or context.platform == "cpu" else dtype
 
 
 def finish(y: jax.Array, bias: Any, activation: Act, dtype: np.dtype) -> jax.Array:

@@ -4,6 +4,7 @@ Variable tensors come in as arrays, and their new values leave behind the output
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +22,7 @@ from jaxdelegate.op_lowering.hybrid_recurrent import (
     why_not_activation,
     why_not_weights,
 )
+from jaxdelegate.op_lowering.narrowing import narrow, widened
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceRNNOptions,
@@ -67,13 +69,16 @@ def matmul(context: LoweringContext, x: jax.Array, w: jax.Array | Matrix) -> jax
     """[..., n_in] times the transpose of [n_out, n_in], in the accumulator's dtype."""
     if isinstance(w, Matrix):
         return w.product(x)
-    return lax.dot_general(
-        x.astype(w.dtype),
-        w,
+    policy = context.precision
+    factor = policy.factor(w.dtype, rows=math.prod(x.shape[:-1]), units=w.shape[0])
+    y = lax.dot_general(
+        narrow(x, factor, exactly=policy.rounds_exactly),
+        narrow(w, factor, exactly=policy.rounds_exactly),
         (((x.ndim - 1,), (1,)), ((), ())),
-        precision=context.precision.dot_precision,
-        preferred_element_type=context.precision.accumulator(w.dtype),
+        precision=policy.precision(factor),
+        preferred_element_type=policy.total(factor),
     )
+    return widened(y, policy.accumulator(w.dtype))
 
 
 def along_rows(vector: jax.Array, like: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """The operator record: what a rule declares, and what it is told. Knows no jax and no graph."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -22,10 +22,19 @@ class Lowered:
     constant once and keeps the result on the device. Calling the object takes every array as the
     file stores it. A preparation uses array methods only (`reshape`, `transpose`, `astype`): it
     serves numpy and jax alike.
+
+    Attributes:
+        run: the function.
+        prepare: by input position.
+        layout: what the preparations depend on; where that is the same for other input shapes,
+            they share the prepared constants. None: the input shapes.
+        takes_short: `run` also takes float32 inputs as float16 or bfloat16.
     """
 
     run: Function
     prepare: Mapping[int, Prepare]
+    layout: Hashable = None
+    takes_short: bool = False
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         """Run on arrays in the file's layout."""
@@ -47,10 +56,13 @@ class LoweringContext:
     # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
     lower_subgraph: Callable[..., Function] | None = None
     why_not_subgraph: Callable[..., str | None] | None = None
+    ways: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # by operator_key
+    way: str | None = None  # how to run this operator, of its rule's `ways`; None: the default
 
 
 WhyNot = Callable[[LoweringContext, Any, Specs, Specs], str | None]
 Lower = Callable[[LoweringContext, Any, Specs, Specs], Function]
+Ways = Callable[[LoweringContext, Any, Specs, Specs], Mapping[str, Any]]
 States = Callable[
     [Any, Specs], tuple[int, ...]
 ]  # input positions whose tensors the operator updates
@@ -64,7 +76,8 @@ class OpRule:
     `is_identity_in_float_view`: it only changes how reals are stored (QUANTIZE, DEQUANTIZE).
     `host_reason`: why the operator stays on the host whatever its attributes (see host_only).
     `arity` counts the leading inputs that must be there. `max_version` is the newest that LiteRT
-    registers.
+    registers. `ways`: the alternatives that `lower` has for what `why_not` lets pass, by name, the
+    default first (see ways.py); None, or a single one: there is no choice.
     """
 
     name: str
@@ -76,6 +89,7 @@ class OpRule:
     arity: int = 1
     is_identity_in_float_view: bool = False
     host_reason: str | None = None
+    ways: Ways | None = None
 
     def reason(
         self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.narrowing import narrow, widened
 from jaxdelegate.op_lowering.options import (
     StablehloConvolutionOptions,
     StablehloDotGeneralOptions,
@@ -27,6 +28,7 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_count,
     why_not_one_dtype,
 )
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.products import nothing
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -59,8 +61,9 @@ class _Arithmetic:
     """The dtypes of factors and of their sum, as the precision policy has them."""
 
     factor: np.dtype
-    total: np.dtype
+    total: np.dtype  # what `lax` yields
     precision: str
+    rounds_exactly: bool
 
     @classmethod
     def of(cls, context: LoweringContext, x: TensorSpec, y: TensorSpec) -> Self:
@@ -68,10 +71,28 @@ class _Arithmetic:
 
         Half-precision factors stay as they are where the device multiplies them; a CPU does not.
         """
+        policy = context.precision
         widest = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
-        total = np.dtype(np.int32) if x.dtype == BOOL else context.precision.accumulator(widest)
+        total = np.dtype(np.int32) if x.dtype == BOOL else policy.accumulator(widest)
         stays = x.dtype in _HALF and context.platform != "cpu"
-        return cls(x.dtype if stays else total, total, context.precision.dot_precision)
+        factor = x.dtype if stays else total
+        return cls(factor, total, policy.precision(factor), policy.rounds_exactly)
+
+    def shortened(self, policy: PrecisionPolicy, factor: np.dtype, total: np.dtype) -> Self:
+        """The same with factors and sums that the policy shortens."""
+        precision = policy.precision(factor)
+        return dataclasses.replace(self, factor=factor, total=total, precision=precision)
+
+    def narrow(self, x: Any) -> Any:
+        """A factor in its dtype; what is not shortened is converted."""
+        if self.factor in _HALF and x.dtype == np.float32:
+            return narrow(x, self.factor, exactly=self.rounds_exactly)
+        return jnp.asarray(x, self.factor)
+
+
+def _stored(y: jax.Array, dtype: np.dtype) -> jax.Array:
+    shortened = y.dtype in _HALF and dtype == np.float32
+    return widened(y, dtype) if shortened else convert(y, dtype)
 
 
 # ---- DOT_GENERAL
@@ -96,22 +117,37 @@ def _why_not_dot(
     return None
 
 
+def _dot_arithmetic(
+    context: LoweringContext, o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs
+) -> _Arithmetic:
+    x, w = inputs[:2]
+    arithmetic, policy = _Arithmetic.of(context, x, outputs[0]), context.precision
+    if not x.dtype == outputs[0].dtype == np.float32:
+        return arithmetic
+    bound = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
+    units = math.prod(n for axis, n in enumerate(w.shape) if axis not in bound)
+    batches = math.prod(x.shape[axis] for axis in o.lhs_batching_dimensions)
+    rows = math.prod(outputs[0].shape) // max(units * batches, 1)
+    factor = policy.factor(x.dtype, x.const, w.const, rows=rows, units=units)
+    return arithmetic.shortened(policy, factor, policy.total(factor))
+
+
 def _lower_dot(
     context: LoweringContext, o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    arithmetic = _Arithmetic.of(context, inputs[0], outputs[0])
+    arithmetic = _dot_arithmetic(context, o, inputs, outputs)
     contract = (o.lhs_contracting_dimensions, o.rhs_contracting_dimensions)
     batch = (o.lhs_batching_dimensions, o.rhs_batching_dimensions)
 
     def dot_general(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         y = lax.dot_general(
-            x.astype(arithmetic.factor),
-            w.astype(arithmetic.factor),
+            arithmetic.narrow(x),
+            arithmetic.narrow(w),
             (contract, batch),
             precision=arithmetic.precision,
             preferred_element_type=arithmetic.total,
         )
-        return (convert(y, outputs[0].dtype),)
+        return (_stored(y, outputs[0].dtype),)
 
     return dot_general
 
@@ -238,7 +274,10 @@ def _lower_convolution(
 ) -> Function:
     if 0 in (*map(math.prod, (inputs[0].shape, inputs[1].shape, outputs[0].shape)),):
         return nothing(outputs)
-    arithmetic = _Arithmetic.of(context, inputs[0], outputs[0])
+    arithmetic, policy = _Arithmetic.of(context, inputs[0], outputs[0]), context.precision
+    if inputs[0].dtype == outputs[0].dtype == np.float32:
+        factor = policy.convolved(inputs[0].dtype, *(spec.const for spec in inputs[:2]))
+        arithmetic = arithmetic.shortened(policy, factor, policy.convolution_total(factor))
     windows, (feature_groups, batch_groups) = _Windows.of(o), _groups(o)
     reversed_dims = [
         d for d, flag in zip(o.kernel_spatial_dimensions, windows.reversal, strict=True) if flag
@@ -246,8 +285,8 @@ def _lower_convolution(
 
     def convolution(x: jax.Array, w: Any) -> tuple[jax.Array]:
         y = lax.conv_general_dilated(
-            x.astype(arithmetic.factor),
-            lax.rev(jnp.asarray(w, arithmetic.factor), reversed_dims),
+            arithmetic.narrow(x),
+            lax.rev(arithmetic.narrow(jnp.asarray(w)), reversed_dims),
             windows.strides,
             windows.padding,
             lhs_dilation=windows.base_dilation,
@@ -258,7 +297,7 @@ def _lower_convolution(
             precision=arithmetic.precision,
             preferred_element_type=arithmetic.total,
         )
-        return (convert(y, outputs[0].dtype),)
+        return (_stored(y, outputs[0].dtype),)
 
     return convolution
 

@@ -6,7 +6,7 @@ dilated by the strides and whose filter is mirrored. It is laid out once as [*sp
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering import (
     quantized_products,
 )
 from jaxdelegate.op_lowering.hybrid_products import Hybrid
+from jaxdelegate.op_lowering.integer_convolution import overlap
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv3DOptions,
@@ -47,6 +48,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.ways import chosen
 from jaxdelegate.op_lowering.window import Spread, Spreads, Window, Windows, why_not_windows
 
 
@@ -84,17 +86,30 @@ def _transposed(
     outputs: Specs,
 ) -> tuple[Function, Prepare]:
     """(x, laid out filter, bias) -> ([N, *out, O],), and the layout from [*spatial, I, O]."""
-    arithmetic = Arithmetic.of(context, *inputs)
-    apart = all(s.size <= s.stride and s.dilation == 1 for s in spreads)
-    layout, run = (
-        (_by_pixel, _side_by_side) if apart and context.platform == "cpu" else (_mirrored, _xla)
-    )
+    layout, run = chosen(_float_ways(context.platform, spreads), context.way)
+    arithmetic = Arithmetic.of_convolution(context, *inputs)
 
     def transposed(x: jax.Array, w: jax.Array, bias: Any) -> tuple[jax.Array]:
-        y = run(arithmetic, spreads, x.astype(arithmetic.operand), w)
+        y = run(arithmetic, spreads, arithmetic.shortened(x), w)
         return (finish(y, bias, activation, outputs[0].dtype),)
 
-    return transposed, lambda w: layout(w).astype(arithmetic.operand)
+    return transposed, lambda w: arithmetic.shortened(layout(w))
+
+
+_Layout = Callable[[Any], Any]  # a filter [*spatial, I, O] -> what the way reads
+_Run = Callable[[Arithmetic, Spreads, Any, Any], jax.Array]
+
+
+def _float_ways(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
+    """The ways to run a transposed convolution of floats, the default first."""
+    ways: dict[str, tuple[_Layout, _Run]] = {
+        "xla": (_mirrored, _xla),
+        "overlap": (_by_pixel, _overlapping),
+    }
+    if all(s.size <= s.stride and s.dilation == 1 for s in spreads):
+        apart = {"side_by_side": (_by_pixel, _side_by_side)}
+        return apart | ways if platform == "cpu" else ways | apart
+    return ways
 
 
 def _mirrored(w: Any) -> Any:
@@ -129,6 +144,13 @@ def _side_by_side(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
     y = y.transpose(0, *pairs, 1 + 2 * rank)
     y = y.reshape(x.shape[0], *(s.n_in * s.stride for s in spreads), units)
     return lax.pad(y, zero, [(0, 0, 0), *(s.crop for s in spreads), (0, 0, 0)])
+
+
+def _overlapping(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
+    """One matrix product yields every pixel's patch of the output, then patches are added up."""
+    y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
+    sizes = (s.size for s in spreads)
+    return overlap(y.reshape(*x.shape[:-1], *sizes, w.shape[-1]), spreads)
 
 
 def _spread(n_in: int, w: Window) -> Spread:
@@ -203,13 +225,25 @@ class _Asked:
             self.geometry(o, _asked(shape), filter_shape), x.shape, _asked(shape), filter_shape[-1]
         )
 
+    def ways(
+        self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+    ) -> Mapping[str, Any]:
+        tensors = self._tensors(inputs, outputs)
+        if 0 in _asked(inputs[0]) or tensors.w.is_quantized:
+            return {}
+        return _float_ways(context.platform, self._spreads(o, inputs[0], tensors))
+
+    def _spreads(self, o: Any, shape: TensorSpec, tensors: Tensors) -> Spreads:
+        filter_shape = tuple(tensors.w.shape[axis] for axis in self.order)
+        windows = self.geometry(o, _asked(shape), filter_shape)
+        return tuple(map(_spread, tensors.x.shape[1:-1], windows))
+
     def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
         shape, tensors = inputs[0], self._tensors(inputs, outputs)
         if 0 in _asked(shape):
             return nothing(outputs)
         x, w = tensors.x, tensors.w
-        windows = self.geometry(o, _asked(shape), tuple(w.shape[axis] for axis in self.order))
-        spreads = tuple(map(_spread, x.shape[1:-1], windows))
+        spreads = self._spreads(o, shape, tensors)
         if tensors.is_integer:
             return quantized_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
         if tensors.is_hybrid:
@@ -244,6 +278,7 @@ TRANSPOSE_CONV = OpRule(
     _TRANSPOSE_CONV.why_not,
     _TRANSPOSE_CONV.lower,
     arity=3,
+    ways=_TRANSPOSE_CONV.ways,
 )
 CONV_3D_TRANSPOSE = OpRule(
     "CONV_3D_TRANSPOSE",
@@ -252,6 +287,7 @@ CONV_3D_TRANSPOSE = OpRule(
     _CONV_3D_TRANSPOSE.why_not,
     _CONV_3D_TRANSPOSE.lower,
     arity=3,
+    ways=_CONV_3D_TRANSPOSE.ways,
 )
 
 
@@ -282,12 +318,27 @@ def _lower_bias(
     x, w = inputs[:2]
     if x.shape[0] == 0:
         return nothing(outputs)
-    sizes = zip(x.shape[1:3], w.shape[1:3], (o.stride_h, o.stride_w), strict=True)
-    spreads = tuple(_grown(o.padding, n, size, stride) for n, size, stride in sizes)
+    spreads = _bias_spreads(o, x.shape, w.shape)
     run, layout = _transposed(context, spreads, Act.NONE, (x, w), outputs)
     return Lowered(
         lambda x, w, bias=None: run(x, w, bias), {1: lambda w: layout(w.transpose(_OHWI))}
     )
+
+
+def _bias_ways(
+    context: LoweringContext,
+    o: Convolution2DTransposeBiasOptions,
+    inputs: Specs,
+    _outputs: Specs,
+) -> Mapping[str, Any]:
+    x, w = inputs[:2]
+    spreads = _bias_spreads(o, x.shape, w.shape)
+    return {} if x.shape[0] == 0 else _float_ways(context.platform, spreads)
+
+
+def _bias_spreads(o: Convolution2DTransposeBiasOptions, x: Shape, w: Shape) -> Spreads:
+    sizes = zip(x[1:3], w[1:3], (o.stride_h, o.stride_w), strict=True)
+    return tuple(_grown(o.padding, n, size, stride) for n, size, stride in sizes)
 
 
 def _grown(padding: Padding, n_in: int, size: int, stride: int) -> Spread:
@@ -306,4 +357,5 @@ CONVOLUTION_2D_TRANSPOSE_BIAS = OpRule(
     _why_not_bias,
     _lower_bias,
     arity=2,
+    ways=_bias_ways,
 )

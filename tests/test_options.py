@@ -17,6 +17,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "inference_preference": "fast_single_answer",
         "compute_dtype": None,
         "accumulate_float32": None,
+        "float32_operators": None,
         "enable_quant": True,
         "quant_mode": "float_view",
         "max_delegated_partitions": 0,

@@ -1,0 +1,167 @@
+"""check_precision: a model in float16 or bfloat16 beside itself in float32."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxdelegate import precision_choice, side_by_side
+from jaxdelegate.delegate import JaxDelegate, JaxKernel, arriving, touched
+from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.model import Model, read_model
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.reduced_view import unfit_constants
+from jaxdelegate.report.precision import OperatorPrecision, PrecisionReport
+from jaxdelegate.side_by_side import ERROR_BOUND, Verdict
+from jaxdelegate.simple_delegate import DelegateContext, DelegateParams
+
+Source = str | PathLike[str] | bytes
+ShortDtype = Literal["float16", "bfloat16"]
+
+
+def check_precision(
+    model: Source,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    compute_dtype: str = "float16",
+    *,
+    error_bound: float = ERROR_BOUND,
+    options: Mapping[str, Any] | DelegateOptions | None = None,
+) -> PrecisionReport:
+    """Run a model in a shorter dtype beside float32, and find the operators that go wrong.
+
+    It is held and multiplied as on a GPU, whatever the device at hand: results are those of a GPU
+    but for the order of sums.
+
+    Args:
+        model: a path, or the file's content.
+        inputs: arrays in the order of the model's inputs, or by name; None: seeded random ones.
+        compute_dtype: "float16" or "bfloat16"; "auto" means what the GPU is given, float16.
+        error_bound: how far a value may be off, relative to the largest of its tensor.
+        options: other options of the delegate, such as `quant_mode`.
+
+    Raises:
+        OptionError: another dtype, or an error bound that is not positive.
+        ModelError: the file cannot be read.
+        TensorError: inputs that are not the model's.
+    """
+    dtype = _short(compute_dtype)
+    if not error_bound > 0:
+        raise OptionError(f"error_bound: want a positive number, got {error_bound!r}")
+    delegate = _CheckingDelegate(
+        DelegateOptions.of(options), precision_choice.emulated_policy(dtype), error_bound
+    )
+    if isinstance(model, bytes):
+        interpreter = Interpreter(model_content=model, experimental_delegates=[delegate])
+    else:
+        interpreter = Interpreter(model, experimental_delegates=[delegate])
+    _run(interpreter, _arrays(read_model(model), inputs))
+    return _report(dtype, error_bound, delegate)
+
+
+def _short(compute_dtype: str) -> ShortDtype:
+    if compute_dtype in ("float16", "auto"):
+        return "float16"
+    if compute_dtype == "bfloat16":
+        return "bfloat16"
+    raise OptionError(
+        f"compute_dtype: want 'float16', 'bfloat16' or 'auto' to check, got {compute_dtype!r}"
+    )
+
+
+def _report(
+    dtype: ShortDtype, error_bound: float, delegate: "_CheckingDelegate"
+) -> PrecisionReport:
+    rows = [row for v in delegate.verdicts for row in v.operators]
+    return PrecisionReport(
+        dtype,
+        error_bound,
+        tuple(sorted(rows, key=_number)),
+        tuple(sorted({i for v in delegate.verdicts for i in v.float32_operators})),
+        tuple(delegate.constants),
+    )
+
+
+def _number(row: OperatorPrecision) -> int:
+    return row.index
+
+
+def _arrays(graph: Model, inputs: Sequence[Any] | Mapping[str, Any] | None) -> list[Any]:
+    """The inputs in the main subgraph's order."""
+    main = graph.subgraphs[0]
+    if inputs is None:
+        return list(side_by_side.seeded_values([main.tensors[i].spec() for i in main.inputs]))
+    if not isinstance(inputs, Mapping):
+        if len(inputs) != len(main.inputs):
+            raise TensorError(f"the model has {len(main.inputs)} inputs, got {len(inputs)}")
+        return list(inputs)
+    known = [s.inputs for s in graph.signatures if s.subgraph == 0]
+    known.append({main.tensors[i].name: i for i in main.inputs})
+    names = next((names for names in known if set(names) == set(inputs)), None)
+    if names is None:
+        raise TensorError(f"inputs {sorted(inputs)} are not the model's: {sorted(known[0])}")
+    by_index = {index: inputs[name] for name, index in names.items()}
+    return [by_index[i] for i in main.inputs]
+
+
+def _run(interpreter: Interpreter, arrays: Sequence[Any]) -> None:
+    details = interpreter.get_input_details()
+    for detail, array in zip(details, arrays, strict=True):
+        if tuple(detail["shape"]) != np.shape(array):
+            interpreter.resize_tensor_input(detail["index"], np.shape(array))
+    interpreter.allocate_tensors()
+    for detail, array in zip(details, arrays, strict=True):
+        interpreter.set_tensor(detail["index"], np.asarray(array))
+    interpreter.invoke()
+
+
+class _CheckingDelegate(JaxDelegate):
+    """Computes in float32, and keeps what becomes of each partition under a policy."""
+
+    name = "precision check"
+
+    def __init__(
+        self, options: DelegateOptions, policy: PrecisionPolicy, error_bound: float
+    ) -> None:
+        super().__init__(dataclasses.replace(options, compute_dtype="float32"))
+        self.policy = policy
+        self.error_bound = error_bound
+        self.verdicts: list[Verdict] = []
+        self.constants: list[str] = []
+
+    def create_kernel(self) -> "_CheckingKernel":
+        return _CheckingKernel(self)
+
+
+class _CheckingKernel(JaxKernel):
+    """One partition: float32 for the host, and a verdict for the delegate."""
+
+    def __init__(self, delegate: _CheckingDelegate) -> None:
+        super().__init__(delegate)
+        self._checking = delegate
+        self._lower: side_by_side.Lower | None = None
+
+    def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
+        """Also remember how to lower the partition for these shapes."""
+        super().prepare(context, node)
+        specs = touched(context, node)
+        outputs = [i for i in node.outputs if specs[i].const is None]
+        self._lower = self.lowering_of(node, specs, outputs)
+        operators = [n.operator for n in node.nodes]
+        for index, reason in unfit_constants(self._checking.policy, operators, specs).items():
+            self._checking.constants.append(f"{specs[index].name!r} stays float32: {reason}")
+
+    def eval(self, context: DelegateContext, node: DelegateParams) -> None:
+        """Judge on the values that came in, before states are written."""
+        if self.compiled is None or self._lower is None:
+            raise RuntimeError("eval before prepare")
+        delegate = self._checking
+        values = arriving(self.compiled.program, context)
+        verdict = side_by_side.judge(
+            self._lower, delegate.policy, values, delegate.device, delegate.error_bound
+        )
+        delegate.verdicts.append(verdict)
+        super().eval(context, node)

@@ -1,0 +1,136 @@
+"""The options that speak of precision, for one platform -> its precision policy.
+
+Source of the priorities: delegates/gpu/api.cc, ResolveAutoPriority and GetPosition;
+delegates/gpu/delegate.cc for is_precision_loss_allowed; delegates/gpu/cl/api.cc for what the place
+of MAX_PRECISION means.
+"""
+
+import dataclasses
+from collections.abc import Set as AbstractSet
+from typing import Literal
+
+from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, PrecisionPolicy
+from jaxdelegate.options import DelegateOptions, Priority
+
+Priorities = tuple[Priority, Priority, Priority]
+Dtype = Literal["float32", "tensorfloat32", "float16", "bfloat16"]
+
+_SHORT = {"float16": FLOAT16, "bfloat16": BFLOAT16}
+_MISSING_ORDER: tuple[Priority, ...] = ("min_latency", "max_precision", "min_memory_usage")
+_BEHIND: dict[Priority, tuple[Priority, Priority]] = {
+    "min_latency": ("min_memory_usage", "max_precision"),
+    "min_memory_usage": ("max_precision", "min_latency"),
+    "max_precision": ("min_latency", "min_memory_usage"),
+}
+# Instruction sets with bfloat16 dot products, by their names in /proc/cpuinfo.
+_BFLOAT16_DOTS = frozenset(("avx512_bf16", "amx_bf16"))
+# Below these XLA:CPU's float32 product is the faster one: measured on AVX512-BF16, where a single
+# row costs ten times as much in bfloat16.
+_CPU_ROWS, _CPU_UNITS = 32, 64
+
+
+def priorities(options: DelegateOptions) -> Priorities:
+    """The three priorities in force, no "auto" left."""
+    first, second, third = (
+        options.inference_priority1,
+        options.inference_priority2,
+        options.inference_priority3,
+    )
+    if options.is_precision_loss_allowed is not None:
+        loss = options.is_precision_loss_allowed
+        first, second, third = ("min_latency" if loss else "max_precision"), "auto", "auto"
+    if second == "auto":
+        return (first, *_BEHIND[first])
+    if third == "auto":
+        third = next(p for p in _MISSING_ORDER if p not in (first, second))
+    return first, second, third
+
+
+def compute_dtype(options: DelegateOptions, platform: str, features: AbstractSet[str]) -> Dtype:
+    """The dtype that the options ask for on a platform ("auto": what it would shorten to)."""
+    asked = options.compute_dtype
+    if asked is not None and asked != "auto":
+        return asked
+    is_precise = asked is None and priorities(options)[0] == "max_precision"
+    return "float32" if is_precise else short_dtype(platform, features)
+
+
+def short_dtype(platform: str, features: AbstractSet[str]) -> Dtype:
+    """What precision loss means on a platform; float32 where shorter dtypes gain nothing."""
+    if platform == "gpu":
+        return "float16"
+    return "bfloat16" if platform == "tpu" or features & _BFLOAT16_DOTS else "float32"
+
+
+def policy_for(
+    options: DelegateOptions, platform: str, features: AbstractSet[str]
+) -> PrecisionPolicy:
+    """The precision policy of the options on a platform.
+
+    Args:
+        options: the delegate's.
+        platform: "cpu", "gpu" or "tpu".
+        features: the host CPU's instruction sets, named as in /proc/cpuinfo.
+    """
+    dtype = compute_dtype(options, platform, features)
+    kept = kept_operators(options)
+    if platform == "cpu":
+        policy = cpu_policy(dtype, features)
+    else:
+        policy = device_policy(dtype, platform, options.accumulate_float32 is not False)
+    return dataclasses.replace(policy, float32_operators=kept if policy.is_reduced else ())
+
+
+def kept_operators(options: DelegateOptions) -> tuple[int, ...]:
+    """The operators that `float32_operators` names."""
+    names = (options.float32_operators or "").split(",")
+    return tuple(sorted({int(name) for name in names if name.strip()}))
+
+
+def cpu_policy(dtype: Dtype, features: AbstractSet[str]) -> PrecisionPolicy:
+    """On a CPU: float32, with bfloat16 factors in matrix products where it has them.
+
+    XLA:CPU computes float16, and bfloat16 convolutions, in float32 after all.
+    """
+    if dtype != "bfloat16" or not features & _BFLOAT16_DOTS:
+        return PrecisionPolicy()
+    return PrecisionPolicy(
+        operand=BFLOAT16,
+        least_rows=_CPU_ROWS,
+        least_units=_CPU_UNITS,
+        shortens_convolutions=False,
+    )
+
+
+def device_policy(
+    dtype: Dtype, platform: str = "gpu", accumulate_float32: bool = True
+) -> PrecisionPolicy:
+    """On a GPU or TPU: short storage and factors, float32 sums unless told otherwise.
+
+    A TPU's matrix unit has no tensorfloat32; it computes float32 there.
+    """
+    if dtype == "tensorfloat32" and platform == "gpu":
+        return PrecisionPolicy(dot_precision="tensorfloat32")
+    if dtype not in _SHORT:
+        return PrecisionPolicy()
+    return PrecisionPolicy(
+        storage=_SHORT[dtype],
+        operand=_SHORT[dtype],
+        accumulate_float32=accumulate_float32,
+        rounds_convolutions=platform == "gpu",
+    )
+
+
+def emulated_policy(dtype: Dtype) -> PrecisionPolicy:
+    """A GPU's way on whatever device is at hand: every rounding that may happen there happens."""
+    policy = device_policy(dtype)
+    return dataclasses.replace(policy, rounds_convolutions=False, rounds_exactly=True)
+
+
+def remark(options: DelegateOptions, platform: str, policy: PrecisionPolicy) -> str | None:
+    """What became of a dtype that was asked for by name and is not used; None if it is."""
+    asked = options.compute_dtype
+    used = policy.is_reduced or policy.dot_precision != "highest"
+    if asked in (None, "float32") or used:
+        return None
+    return f"compute_dtype={asked!r}: {platform} computes in float32, where that gains nothing"

@@ -1,0 +1,117 @@
+"""How the tensors of one program are held between its operators, as the precision policy has it.
+
+Operators are lowered for float32. A short tensor is narrowed once, behind the operator that yields
+it, and widened by whatever reads it; XLA fuses both. What comes into a program or leaves it keeps
+the file's dtype. Finite values beyond float16's range become 65504: no infinity, and no NaN after
+it, comes of holding them short.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.narrowing import narrow
+from jaxdelegate.op_lowering.precision import (
+    FLOAT32,
+    HELD_SHORT,
+    MOVES,
+    PRODUCTS,
+    READ_UNROUNDED,
+    PrecisionPolicy,
+)
+from jaxdelegate.op_lowering.spec import TensorSpec
+
+_LOGGER = logging.getLogger("jaxdelegate")
+
+
+def held_short(
+    policy: PrecisionPolicy,
+    operators: Sequence[Operator],
+    specs: Mapping[int, TensorSpec],
+    stored: Mapping[int, TensorSpec],
+    passing: AbstractSet[int],
+) -> dict[int, np.dtype]:
+    """The tensors that are held in the policy's storage dtype, which is shorter than float32.
+
+    Args:
+        policy: the precision policy.
+        operators: of the program, in execution order.
+        specs: of their tensors, as rules see them.
+        stored: the quantized tensors behind a float view: those of more than 8 bits stay float32.
+        passing: tensors that come in or leave, and states.
+    """
+    if policy.storage == FLOAT32:
+        return {}
+    unrounded = _read_unrounded(operators, passing)
+    unfit = unfit_constants(policy, operators, specs)
+    for index, reason in unfit.items():
+        _LOGGER.debug("%r stays float32: %s", specs[index].name, reason)
+    short: set[int] = set()
+    for operator in operators:
+        is_kept = operator.index in policy.float32_operators or any(
+            i in unfit for i in operator.inputs
+        )
+        if is_kept or not _yields_short(operator, specs, short):
+            continue
+        short.update(i for i in operator.outputs if _is_float32(specs.get(i)))
+        short -= unrounded | {
+            i for i in operator.outputs if i in stored and not _is_byte(stored[i])
+        }
+    return dict.fromkeys(short, policy.storage)
+
+
+def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) -> set[int]:
+    """Tensors that leave or that somebody reads unrounded, also through operators that move."""
+    found = set(passing)
+    for operator in reversed(operators):
+        moves_one = operator.name in MOVES and any(i in found for i in operator.outputs)
+        if operator.name in READ_UNROUNDED or moves_one:
+            found.update(operator.inputs)
+    return found
+
+
+def _yields_short(
+    operator: Operator, specs: Mapping[int, TensorSpec], short: AbstractSet[int]
+) -> bool:
+    if operator.name in HELD_SHORT:
+        return True
+    if operator.name not in MOVES:
+        return False
+    read = [i for i in operator.inputs if i >= 0 and _is_float32(specs.get(i))]
+    return all(i in short or specs[i].const is not None for i in read)
+
+
+def _is_float32(spec: TensorSpec | None) -> bool:
+    return spec is not None and spec.dtype == FLOAT32 and spec.const is None
+
+
+def _is_byte(spec: TensorSpec) -> bool:
+    return spec.dtype.itemsize == 1
+
+
+def held(value: Any, dtype: np.dtype | None, policy: PrecisionPolicy) -> Any:
+    """A result as the program holds it; None: as it is."""
+    return value if dtype is None else narrow(value, dtype, exactly=policy.rounds_exactly)
+
+
+def widened(value: Any, spec: TensorSpec | None) -> Any:
+    """A value as an operator reads it that was lowered for `spec`."""
+    is_short = spec is not None and spec.dtype == FLOAT32 and value.dtype != FLOAT32
+    return value.astype(FLOAT32) if is_short else value
+
+
+def unfit_constants(
+    policy: PrecisionPolicy, operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
+) -> dict[int, str]:
+    """Constants that the policy would hold short, and why they stay float32."""
+    factors = {i for op in operators if op.name in PRODUCTS for i in op.inputs[:2]}
+    reasons = {}
+    for index in sorted({i for op in operators for i in op.inputs if i >= 0}):
+        const = specs[index].const
+        if const is not None:
+            reasons[index] = policy.why_not_constant(const, is_factor=index in factors)
+    return {index: reason for index, reason in reasons.items() if reason is not None}

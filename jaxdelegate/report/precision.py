@@ -1,0 +1,124 @@
+"""What a shorter dtype does to a model, operator by operator."""
+
+import dataclasses
+
+_LIMITS = {"float16": 65504.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorPrecision:
+    """One operator in the shorter dtype beside float32. Errors are relative to `largest`.
+
+    Attributes:
+        index: the operator's number in the subgraph.
+        op: its name.
+        tensor: the name of its first output.
+        largest: the largest finite magnitude of its results in float32.
+        error: the largest difference at this point of the shortened model.
+        own_error: the same where the operator reads what float32 yielded: its own share.
+        lost: how many values are finite in float32 and NaN or infinite in the shortened model.
+        own_lost: the same where the operator reads what float32 yielded.
+        is_short: whether its results are held, or its factors multiplied, in the shorter dtype.
+        leaves: whether a result leaves the delegate.
+    """
+
+    index: int
+    op: str
+    tensor: str
+    largest: float
+    error: float
+    own_error: float
+    lost: int
+    own_lost: int
+    is_short: bool
+    leaves: bool
+
+    def is_wrong(self, error_bound: float) -> bool:
+        """Whether values are lost here, or the operator's own error exceeds the bound."""
+        return self.lost > 0 or self.own_lost > 0 or not self.own_error <= error_bound
+
+
+@dataclasses.dataclass(frozen=True)
+class PrecisionReport:
+    """A model in a shorter dtype beside float32. `str()` is a table of what stands out.
+
+    Attributes:
+        compute_dtype: "float16" or "bfloat16".
+        error_bound: what counts as wrong, relative to the largest value of each tensor.
+        operators: in execution order; those without float results are left out.
+        float32_operators: the numbers of the operators that go wrong, and so have to stay in
+            float32. `compute_dtype="auto"` keeps these.
+        constants: why constants that would be shortened stay float32, one sentence each.
+    """
+
+    compute_dtype: str
+    error_bound: float
+    operators: tuple[OperatorPrecision, ...]
+    float32_operators: tuple[int, ...] = ()
+    constants: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> OperatorPrecision | None:
+        """The first operator that goes NaN or infinite, or exceeds the error bound."""
+        return next((o for o in self.operators if o.is_wrong(self.error_bound)), None)
+
+    @property
+    def output_error(self) -> float:
+        """The largest difference of any output, relative to its largest value."""
+        return max((o.error for o in self.operators if o.leaves), default=0.0)
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether no operator goes wrong, and the outputs are within the error bound."""
+        return self.first is None and self.output_error <= self.error_bound
+
+    @property
+    def out_of_range(self) -> tuple[OperatorPrecision, ...]:
+        """Operators whose float32 results are beyond the shorter dtype's range."""
+        limit = _LIMITS.get(self.compute_dtype, float("inf"))
+        return tuple(o for o in self.operators if o.largest > limit)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of JaxDelegate that compute this model safely in the shorter dtype."""
+        kept = ",".join(map(str, self.float32_operators))
+        return {"compute_dtype": self.compute_dtype, "float32_operators": kept}
+
+    def __str__(self) -> str:
+        """What stands out, then the verdict."""
+        kept, beyond = self.float32_operators, self.out_of_range
+        shown = [o for o in self.operators if o.index in kept or o in beyond]
+        rows = [self._row(o) for o in shown[:_ROWS]]
+        if len(shown) > _ROWS:
+            rows.append(f"... and {len(shown) - _ROWS} more")
+        return "\n".join([*rows, *self.constants, self._verdict()])
+
+    def _row(self, o: OperatorPrecision) -> str:
+        notes = []
+        if o in self.out_of_range:
+            notes.append(f"beyond {self.compute_dtype}'s {_LIMITS[self.compute_dtype]:g}")
+            if not o.is_short:
+                notes.append("held in float32")
+        if o.lost:
+            notes.append(f"{o.lost} values NaN or infinite")
+        if o.index in self.float32_operators:
+            notes.append("to be kept in float32")
+        return (
+            f"#{o.index} {o.op} {o.tensor!r}: up to {o.largest:.3g}, error {o.error:.2g}, "
+            f"its own {o.own_error:.2g}" + "".join(f"; {note}" for note in notes)
+        )
+
+    def _verdict(self) -> str:
+        off = f"outputs are off by {self.output_error:.2g} of their largest value"
+        bound = f"(error bound {self.error_bound:g})"
+        if self.first is not None:
+            return (
+                f"{self.compute_dtype}: #{self.first.index} {self.first.op} is the first operator "
+                f"to go wrong {bound}; {off}. {len(self.float32_operators)} of "
+                f"{len(self.operators)} operators need float32."
+            )
+        adds_up = "" if self.is_safe else ": small errors add up"
+        return f"{self.compute_dtype}: no operator goes wrong {bound}; {off}{adds_up}."
+
+
+_ROWS = 20

@@ -1,0 +1,171 @@
+"""A partition in float32 and in a shorter dtype side by side: which operators need float32.
+
+Each operator runs three times in one program: in float32; in the shortened program; and shortened,
+but on what float32 yielded, which tells its own error from what it was given.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.lowering import LoweredPartition, Step
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.report.precision import OperatorPrecision
+
+# Of the largest value of each tensor: the tolerance of half-precision results.
+ERROR_BOUND = 1e-2
+
+Lower = Callable[[PrecisionPolicy], LoweredPartition]
+Rows = tuple[OperatorPrecision, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What became of one partition's operators, and those to keep in float32."""
+
+    operators: Rows
+    float32_operators: tuple[int, ...]
+
+
+def judge(
+    lower: Lower,
+    policy: PrecisionPolicy,
+    values: Sequence[Any],
+    device: jax.Device,
+    error_bound: float = ERROR_BOUND,
+) -> Verdict:
+    """Find the operators that a policy makes wrong by themselves.
+
+    Args:
+        lower: lowers the partition under a policy.
+        policy: the one to judge; `float32_operators` are given.
+        values: of the partition's inputs and states.
+        device: where to compute.
+        error_bound: relative to the largest value of each tensor.
+    """
+    policy = dataclasses.replace(policy, rounds_exactly=True)
+    rows = compare(lower(policy.in_float32()), lower(policy), values, device)
+    wrong = {o.index for o in rows if o.is_wrong(error_bound)}
+    return Verdict(rows, tuple(sorted(wrong.union(policy.float32_operators))))
+
+
+def guarded(lower: Lower, policy: PrecisionPolicy, device: jax.Device) -> PrecisionPolicy:
+    """The policy with the operators in float32 that seeded random values show to need it."""
+    if not policy.is_reduced:
+        return policy
+    partition = lower(policy.in_float32())
+    arriving = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
+    verdict = judge(lower, policy, seeded_values(arriving), device)
+    return dataclasses.replace(policy, float32_operators=verdict.float32_operators)
+
+
+def compare(
+    exact: LoweredPartition,
+    reduced: LoweredPartition,
+    values: Sequence[Any],
+    device: jax.Device,
+) -> Rows:
+    """Run both on the same values; a row for each operator with float results."""
+    judged: list[tuple[Step, tuple[int, ...]]] = []
+
+    def program(wide: list[Any], short: list[Any], values: list[Any]) -> jax.Array:
+        exact_weights = dict(zip(exact.preparations, wide, strict=True))
+        weights = dict(zip(reduced.preparations, short, strict=True))
+        known, there = exact.entered(values), reduced.entered(values)
+        numbers = []
+        for step, other in zip(exact.steps, reduced.steps, strict=True):
+            # The barrier keeps XLA from computing what comes before anew for each statistic.
+            own, right, wrong = jax.lax.optimization_barrier(  # type: ignore[no-untyped-call]
+                (
+                    reduced.run_step(other, known, weights),
+                    exact.run_step(step, known, exact_weights),
+                    reduced.run_step(other, there, weights),
+                )
+            )
+            known, there = {**known, **right}, {**there, **wrong}
+            floats = tuple(i for i in step.outputs if i in own and _is_judged(exact.specs.get(i)))
+            if floats:
+                judged.append((other, floats))
+                numbers.append(_numbers(floats, known, there, own))
+        return jnp.stack(numbers) if numbers else jnp.zeros((0, 5))
+
+    with jax.enable_x64(True), jax.default_device(device):
+        placed = [_on_device(p, device) for p in (exact, reduced)]
+        numbers = jax.jit(program)(*placed, list(values))
+    rows = zip(judged, np.asarray(numbers), strict=True)
+    return tuple(_row(reduced, *which, row) for which, row in rows)
+
+
+def _on_device(partition: LoweredPartition, device: jax.Device) -> list[jax.Array]:
+    return [jax.device_put(partition.value(w), device) for w in partition.preparations]
+
+
+def _is_judged(spec: TensorSpec | None) -> bool:
+    return spec is not None and spec.dtype == np.float32 and 0 not in spec.shape
+
+
+def _numbers(
+    indices: Sequence[int],
+    exact: Mapping[int, Any],
+    reduced: Mapping[int, Any],
+    own: Mapping[int, Any],
+) -> jax.Array:
+    """Largest magnitude, error, own error, lost, own lost: over all results of one operator."""
+    rows = []
+    for i in indices:
+        y = exact[i].astype(np.float32)
+        finite = jnp.isfinite(y)
+        largest = jnp.max(jnp.where(finite, jnp.abs(y), 0))
+        scale = jnp.where(largest > 0, largest, 1)
+        errors, lost = zip(*(_parting(y, finite, a[i]) for a in (reduced, own)), strict=True)
+        rows.append(jnp.stack([largest, *(e / scale for e in errors), *lost]))
+    return jnp.max(jnp.stack(rows), axis=0)
+
+
+def _parting(y: jax.Array, finite: jax.Array, other: Any) -> tuple[jax.Array, jax.Array]:
+    """The largest difference where both are finite, and how many values only `y` has."""
+    other = other.astype(np.float32)
+    both = finite & jnp.isfinite(other)
+    error = jnp.max(jnp.where(both, jnp.abs(other - y), 0))
+    return error, jnp.sum(finite & ~both).astype(np.float32)
+
+
+def _row(
+    partition: LoweredPartition, step: Step, floats: tuple[int, ...], numbers: np.ndarray
+) -> OperatorPrecision:
+    largest, error, own, lost, own_lost = map(float, numbers)
+    return OperatorPrecision(
+        index=step.operator.index,
+        op=step.operator.name,
+        tensor=partition.specs[floats[0]].name,
+        largest=largest,
+        error=error,
+        own_error=own,
+        lost=int(lost),
+        own_lost=int(own_lost),
+        is_short=any(i in partition.short for i in floats),
+        leaves=any(i in partition.outputs for i in floats),
+    )
+
+
+def seeded_values(specs: Sequence[TensorSpec], seed: int = 0) -> list[np.ndarray]:
+    """Values for tensors: floats in [-1, 1], quantized ones over their range, others zero."""
+    rng = np.random.default_rng(seed)
+    return [_seeded(rng, spec) for spec in specs]
+
+
+def _seeded(rng: np.random.Generator, spec: TensorSpec) -> np.ndarray:
+    if spec.is_variable:
+        return np.zeros(spec.shape, spec.dtype)
+    if spec.is_quantized and spec.dtype.kind in "iu":
+        info = np.iinfo(spec.dtype)
+        return rng.integers(info.min, info.max, spec.shape, spec.dtype, endpoint=True)
+    if spec.dtype in FLOATS:
+        return rng.uniform(-1, 1, spec.shape).astype(spec.dtype)
+    return np.zeros(spec.shape, spec.dtype)

@@ -1,0 +1,57 @@
+"""`jaxdelegate check_precision`: which operators float16 or bfloat16 would make wrong."""
+
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.precision_check import check_precision
+from jaxdelegate.side_by_side import ERROR_BOUND
+
+
+def define(values: flags.FlagValues) -> None:
+    """Declare the tool's flags."""
+    flags.DEFINE_string("graph", None, "The .tflite file.", required=True, flag_values=values)
+    flags.DEFINE_enum(
+        "compute_dtype",
+        "float16",
+        ["float16", "bfloat16", "auto"],
+        "The dtype to check, held and multiplied as on a GPU.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "error_bound",
+        ERROR_BOUND,
+        "How far a value may be off, relative to the largest of its tensor.",
+        0,
+        flag_values=values,
+    )
+    flags.DEFINE_list(
+        "inputs",
+        [],
+        "Files of numpy (.npy), one for each input of the model; none: seeded random values.",
+        flag_values=values,
+    )
+
+
+def run(values: flags.FlagValues) -> int:
+    """Print the report; 1 if an operator goes wrong or outputs are beyond the bound."""
+    report = check_precision(
+        values.graph,
+        [_loaded(path) for path in values.inputs] or None,
+        values.compute_dtype,
+        error_bound=values.error_bound,
+    )
+    print(report)
+    if report.float32_operators:
+        kept = ",".join(map(str, report.float32_operators))
+        print(f"--jax_compute_dtype={report.compute_dtype} --jax_float32_operators={kept}")
+    return 0 if report.is_safe else 1
+
+
+def _loaded(path: str) -> np.ndarray:
+    try:
+        return np.asarray(np.load(Path(path), allow_pickle=False))
+    except (ValueError, EOFError) as error:
+        raise OptionError(f"inputs: {path} is not a .npy file: {error}") from error
