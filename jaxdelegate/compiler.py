@@ -1,7 +1,8 @@
 """A lowered partition -> one XLA program, compiled ahead of time, its weights on the device."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from jaxdelegate.jax_private import watch_jax_cache
 from jaxdelegate.lowering import LoweredPartition, Weight
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -26,12 +28,24 @@ class Program:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     states: Mapping[int, TensorSpec]  # as hosts store them
+    donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
+    was_read: bool = False  # from JAX's own compilation cache
 
     def __call__(self, values: Sequence[Any]) -> Sequence[jax.Array]:
         """Run on the values of `inputs`, then `states`; returns before the device is done."""
         # An executable compiled under 64-bit types must be called under them too.
         with jax.enable_x64(True):
-            return self.executable(*self.weights, *values)
+            return self.executable(*self.weights, *self._given_up(values))
+
+    def _given_up(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Host arrays are copied to the device anyway; what lies there others may still read."""
+        if not self.donated:
+            return values
+        own = list(values)
+        for position in self.donated:
+            if isinstance(own[position], jax.Array):
+                own[position] = jax.device_put(own[position], may_alias=False)
+        return own
 
 
 class ResidentWeights:
@@ -41,6 +55,19 @@ class ResidentWeights:
         """Begin empty, on `device`."""
         self.device = device
         self._arrays: dict[Weight, tuple[np.ndarray | None, jax.Array]] = {}
+        self._by_digest: MutableMapping[str, jax.Array] = weakref.WeakValueDictionary()
+
+    def find(self, digest: str) -> jax.Array | None:
+        """The device array with these elements, dtype and shape, if `share` was told of it."""
+        return self._by_digest.get(digest)
+
+    def share(self, digest: str, array: jax.Array) -> jax.Array:
+        """The one device array to keep for a digest; what has the same gives up its own copy."""
+        kept = self._by_digest.setdefault(digest, array)
+        for weight, (const, resident) in self._arrays.items():
+            if resident is array:
+                self._arrays[weight] = const, kept
+        return kept
 
     def get(self, weight: Weight, partition: LoweredPartition) -> jax.Array:
         """The device array, moved there at its first use.
@@ -57,8 +84,15 @@ class ResidentWeights:
         return resident
 
 
-def compile_partition(partition: LoweredPartition, weights: ResidentWeights) -> Program:
+def compile_partition(
+    partition: LoweredPartition, weights: ResidentWeights, donate_inputs: bool = False
+) -> Program:
     """Compile for the device of `weights`, which take in what is missing, one at a time.
+
+    Args:
+        partition: what to compile.
+        weights: its prepared constants.
+        donate_inputs: let results take the place of inputs of the same shape and dtype.
 
     Raises:
         LoweringError: a traced shape or dtype is not the propagated one.
@@ -70,6 +104,7 @@ def compile_partition(partition: LoweredPartition, weights: ResidentWeights) -> 
         known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
         return partition.call(known, arrays[len(arguments) :])
 
+    program.__name__ = _name(partition)
     with jax.enable_x64(True), jax.default_device(weights.device):
         resident = tuple(weights.get(weight, partition) for weight in arguments)
         sharding = SingleDeviceSharding(weights.device)
@@ -78,9 +113,40 @@ def compile_partition(partition: LoweredPartition, weights: ResidentWeights) -> 
             jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
             for a in [*resident, *live]
         ]
-        executable = jax.jit(program).lower(*avals).compile()
-    states = {i: dataclasses.replace(partition.outside(i), const=None) for i in partition.states}
-    return Program(executable, resident, partition.inputs, partition.outputs, states)
+        donated = _replaceable(partition) if donate_inputs else ()
+        numbers = tuple(len(arguments) + position for position in donated)
+        lowered = jax.jit(program, donate_argnums=numbers).lower(*avals)
+        with watch_jax_cache() as was_read:
+            executable = lowered.compile()
+    states = stored_states(partition.states, partition.outside)
+    inputs, outputs = partition.inputs, partition.outputs
+    return Program(executable, resident, inputs, outputs, states, donated, was_read())
+
+
+def stored_states(
+    indices: Sequence[int], spec: Callable[[int], TensorSpec]
+) -> dict[int, TensorSpec]:
+    """The specs of a program's states as hosts store them."""
+    return {i: dataclasses.replace(spec(i), const=None) for i in indices}
+
+
+def _name(partition: LoweredPartition) -> str:
+    """What profilers call the program: by its first and last operator."""
+    indices = [step.operator.index for step in partition.steps]
+    return f"partition_{indices[0]}_{indices[-1]}" if indices else "partition"
+
+
+def _replaceable(partition: LoweredPartition) -> tuple[int, ...]:
+    """Positions of inputs whose memory an output can take: JAX warns of any other donation."""
+    outputs = [partition.outside(i) for i in partition.outputs]
+    free = [(spec.shape, spec.dtype) for spec in outputs]
+    positions = []
+    for position, index in enumerate(partition.inputs):
+        spec = partition.outside(index)
+        if (spec.shape, spec.dtype) in free:
+            free.remove((spec.shape, spec.dtype))
+            positions.append(position)
+    return tuple(positions)
 
 
 def _split_weights(

@@ -1,0 +1,99 @@
+"""Choices between the ways to run an operator, kept beside programs: one small JSON file for each
+device and surroundings.
+
+They are measured once: programs for other shapes, other models and other processes take them over.
+Like programs, they belong to sources, versions, a kind of device, flags and the host; unlike
+programs, which hold them already, they do not belong to a model.
+"""
+
+import dataclasses
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxdelegate.cache.directory import PrivateDirectory
+from jaxdelegate.cache.environment import SourceError, device_identity, environment_parts
+from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.errors import CacheWarning
+from jaxdelegate.report.tuning import Choice
+
+SUFFIX = ".choices"
+_FORMAT = 1
+
+
+class ChoiceStore:
+    """The choices for one device in a directory. Whatever is wrong with it costs time only."""
+
+    def __init__(self, directory: PrivateDirectory, device: jax.Device) -> None:
+        """Look into an opened directory."""
+        self._directory = directory
+        self._device = device
+
+    def read(self) -> dict[str, Choice]:
+        """What is stored, by operator key; empty if nothing is, or nothing that can be used."""
+        try:
+            return _unpacked(self._content())
+        except (SourceError, FileNotFoundError):
+            return {}
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            _warn(f"stored choices are not used: {error}")
+            return {}
+
+    def add(self, choices: Mapping[str, Choice]) -> None:
+        """Store choices beside those that are there. A process that writes meanwhile may win."""
+        try:
+            key = self._key()
+            content = _packed(key, {**self.read(), **choices})
+            self._directory.write(_file(key), [content])
+        except (SourceError, OSError) as error:
+            _warn(f"choices are not stored: {error}")
+
+    def digest(self) -> str | None:
+        """Of all that is stored; None: nothing is."""
+        try:
+            return hashlib.sha256(self._content()).hexdigest()
+        except (SourceError, OSError):
+            return None
+
+    def _content(self) -> bytes:
+        return self._directory.read(_file(self._key()))
+
+    def _key(self) -> Key:
+        """Equal devices share choices: neither the ordinal nor the process counts."""
+        device = device_identity(self._device)
+        kind = [part for i, part in enumerate(device) if i not in (2, 3)]
+        return Key({**environment_parts(self._device), "device": Part.of(kind)})
+
+
+def _file(key: Key) -> str:
+    return f"{key.digest}{SUFFIX}"
+
+
+def _packed(key: Key, choices: Mapping[str, Choice]) -> bytes:
+    rows = {name: dataclasses.asdict(choice) for name, choice in sorted(choices.items())}
+    content = {"format": _FORMAT, "key": key.as_json(), "choices": rows}
+    return json.dumps(content, indent=1).encode()
+
+
+def _unpacked(content: bytes) -> dict[str, Choice]:
+    stored: Any = json.loads(content)
+    if stored["format"] != _FORMAT:
+        raise ValueError(f"their format is {stored['format']}, this is {_FORMAT}")
+    return {str(name): _choice(row) for name, row in stored["choices"].items()}
+
+
+def _choice(row: Any) -> Choice:
+    seconds = {str(name): float(value) for name, value in row["seconds"].items()}
+    way, default = str(row["way"]), str(row["default"])
+    if way not in seconds or default not in seconds:
+        raise ValueError(f"{way!r} or {default!r} was not measured")
+    refused = {str(name): str(reason) for name, reason in row["refused"].items()}
+    return Choice(way, default, seconds, refused)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CacheWarning, stacklevel=2)

@@ -1,0 +1,139 @@
+"""One stored program as a file: a header that is checked, a description, machine code.
+
+Layout, little endian: magic [8], format version u32, length of the description u32, length of the
+code u64, SHA-256 of both [32]; then the description as JSON, then the code.
+"""
+
+import dataclasses
+import hashlib
+import json
+import struct
+import time
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and its like)
+import numpy as np
+
+from jaxdelegate.cache.key import Key
+from jaxdelegate.op_lowering.spec import Shape
+
+_MAGIC = b"JAXDLGT\0"
+_VERSION = 1
+_HEADER = struct.Struct("<8sIIQ32s")
+
+
+class EntryError(ValueError):
+    """A file is no entry, a damaged one, or one of another version."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredWeight:
+    """An argument of the program: a constant of the model as it lies there, or a file of its own.
+
+    `tensor` is the constant's index; None: the elements are in the file that `digest` names.
+    """
+
+    digest: str
+    dtype: np.dtype
+    shape: Shape
+    tensor: int | None
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.digest}.weight"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A program without its weights' elements. Tensors go by their index in the subgraph."""
+
+    key: Key
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    states: tuple[int, ...]
+    donated: tuple[int, ...]  # positions in `inputs`
+    weights: tuple[StoredWeight, ...]
+    code: bytes
+    created: float = dataclasses.field(default_factory=time.time)  # seconds of the epoch
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return file_of(self.key)
+
+
+def file_of(key: Key) -> str:
+    """The name of the file that holds the entry of a key."""
+    return f"{key.digest}.program"
+
+
+def pack(entry: Entry) -> list[bytes]:
+    """The parts of the file."""
+    description = {
+        "key": entry.key.as_json(),
+        "created": entry.created,
+        "inputs": entry.inputs,
+        "outputs": entry.outputs,
+        "states": entry.states,
+        "donated": entry.donated,
+        "weights": [[w.digest, str(w.dtype), w.shape, w.tensor] for w in entry.weights],
+    }
+    text = json.dumps(description).encode()
+    digest = hashlib.sha256(text + entry.code).digest()
+    header = _HEADER.pack(_MAGIC, _VERSION, len(text), len(entry.code), digest)
+    return [header, text, entry.code]
+
+
+def unpack(content: bytes) -> Entry:
+    """The entry in a file's content.
+
+    Raises:
+        EntryError: it is none, damaged, or of another version; says which.
+    """
+    if len(content) < _HEADER.size:
+        raise EntryError(f"its header takes {_HEADER.size} bytes, it has {len(content)}")
+    magic, version, text_size, code_size, digest = _HEADER.unpack_from(content)
+    if magic != _MAGIC:
+        raise EntryError("it is not a stored program")
+    if version != _VERSION:
+        raise EntryError(f"its format is version {version}, this is version {_VERSION}")
+    if len(content) != _HEADER.size + text_size + code_size:
+        raise EntryError(
+            f"its header announces {_HEADER.size + text_size + code_size} bytes, "
+            f"it has {len(content)}"
+        )
+    body = memoryview(content)[_HEADER.size :]
+    if hashlib.sha256(body).digest() != digest:
+        raise EntryError("its SHA-256 is wrong")
+    try:
+        return _entry(json.loads(bytes(body[:text_size])), bytes(body[text_size:]))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise EntryError(f"its description cannot be read: {error}") from error
+
+
+def _entry(description: Any, code: bytes) -> Entry:
+    def indices(name: str) -> tuple[int, ...]:
+        return tuple(int(i) for i in description[name])
+
+    return Entry(
+        Key.from_json(description["key"]),
+        indices("inputs"),
+        indices("outputs"),
+        indices("states"),
+        indices("donated"),
+        tuple(_weight(*row) for row in description["weights"]),
+        code,
+        float(description["created"]),
+    )
+
+
+def _weight(digest: str, dtype: str, shape: list[int], tensor: int | None) -> StoredWeight:
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):  # it becomes a file's name
+        raise ValueError(f"{digest!r} is no digest")
+    return StoredWeight(
+        digest,
+        np.dtype(dtype),
+        tuple(int(n) for n in shape),
+        None if tensor is None else int(tensor),
+    )

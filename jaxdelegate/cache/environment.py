@@ -1,0 +1,179 @@
+"""What else a compiled program depends on: our sources, versions, the device, flags, the host."""
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from jaxlib import version as jaxlib_version
+
+from jaxdelegate.cache.key import Part
+from jaxdelegate.jax_private import config_values
+
+_PACKAGE = Path(__file__).parents[1]
+_LOADED = time.time()
+
+# What has no say in what an operator becomes. Whatever is not named here counts.
+_UNRELATED = (
+    "analysis",
+    "benchmark",
+    "comparison",
+    "evaluation",
+    "litert",
+    "reading",
+    "reference",
+    "report",
+    "testing",
+    "tools",
+)
+# What decides the shapes and constants inside of subgraphs that operators call.
+SUBGRAPH_SOURCES = ("reading", "reference")
+
+_PLUGINS = {
+    "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt"),
+    "tpu": ("libtpu",),
+}
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE")
+
+# JAX settings that change no program: logs, files, checks of the running process, and 64-bit types,
+# under which programs are always traced. Whatever is not named here counts.
+_IRRELEVANT = (
+    "jax_array_garbage_collection_guard",
+    "jax_captured_constants",
+    "jax_check_proxy_envs",
+    "jax_compilation_cache",
+    "jax_debug_log_modules",
+    "jax_debug_leaked",
+    "jax_dump",
+    "jax_enable_compilation_cache",
+    "jax_enable_x64",
+    "jax_explain",
+    "jax_log",
+    "jax_persistent_cache",
+    "jax_platform",
+    "jax_pprint",
+    "jax_raise_persistent_cache_errors",
+    "jax_thread_guard",
+    "jax_traceback",
+    "jax_tracer_error",
+    "jax_transfer_guard",
+)
+
+
+class SourceError(Exception):
+    """What the lowerings' sources say cannot be known; nothing is stored then."""
+
+
+def environment_parts(device: jax.Device) -> dict[str, Part]:
+    """The parts of a key that no model and no option changes.
+
+    Raises:
+        SourceError: as `source_digest`.
+    """
+    values = {
+        "sources": source_digest(_related(_PACKAGE)),
+        "versions": versions(device.platform),
+        "device": device_identity(device),
+        "host_cpu": host_cpu(),
+        "jax_config": jax_config(),
+        "xla_flags": {name: os.environ.get(name) for name in _VARIABLES},
+        "threads": [os.environ.get("NPROC"), len(os.sched_getaffinity(0))],
+    }
+    return {name: Part.of(value) for name, value in values.items()}
+
+
+@functools.cache
+def source_digest(names: tuple[str, ...], package: Path = _PACKAGE) -> str:
+    """A digest of files and folders of this package as they lie on disk.
+
+    Raises:
+        SourceError: they are not there, or not those that this process runs.
+    """
+    digest = hashlib.sha256()
+    for name in names:
+        root = package / name
+        for path in sorted(map(str, root.rglob("*.py"))) if root.is_dir() else [str(root)]:
+            content = _source(path)
+            digest.update(f"{os.path.relpath(path, package)} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _related(package: Path) -> tuple[str, ...]:
+    names = sorted(p.name for p in package.iterdir() if p.is_dir() or p.suffix == ".py")
+    return tuple(n for n in names if n not in _UNRELATED and not n.startswith(("_", ".")))
+
+
+def _source(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_mtime > _LOADED:
+                raise SourceError(f"{path} has changed since this process loaded it")
+            return file.read()
+    except FileNotFoundError:
+        raise SourceError(f"{path} is not there: installed without sources?") from None
+
+
+@functools.cache
+def versions(platform_name: str) -> Mapping[str, str | None]:
+    """Of Python, jax, jaxlib and the platform's plugins."""
+    plugins = {name: _installed(name) for name in _PLUGINS.get(platform_name, ())}
+    own = {
+        "python": sys.implementation.cache_tag,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib_version.__version__,
+    }
+    return {**own, **plugins}
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def device_identity(device: jax.Device) -> list[Any]:
+    """Platform, kind, ordinal and runtime of a device."""
+    return [
+        device.platform,
+        device.device_kind,
+        device.id,
+        device.process_index,
+        str(getattr(device, "compute_capability", None)),
+        device.client.platform_version,
+    ]
+
+
+@functools.cache
+def host_cpu() -> list[str]:
+    """The host's architecture, processor and instruction sets."""
+    known = {"vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part"}
+    lines = [platform.machine(), platform.system()]
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if not line.strip():  # the first processor's block ends here
+                    break
+                name, _, value = line.partition(":")
+                if name.strip() in known:
+                    lines.append(f"{name.strip()}: {' '.join(sorted(value.split()))}")
+    except OSError:
+        lines.append(platform.processor())
+    return lines
+
+
+def jax_config() -> Mapping[str, str]:
+    """JAX's settings as this thread has them, but for those that change no program."""
+    return {
+        name: str(value)
+        for name, value in config_values().items()
+        if not name.startswith(_IRRELEVANT)
+    }

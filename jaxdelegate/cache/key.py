@@ -1,0 +1,128 @@
+"""The key of a stored program: named parts, so that a miss can say which of them moved."""
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.digests import digests
+
+_TEXT = 100  # characters of a part that are kept for people
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part: its digest, and the beginning of what it was made of."""
+
+    digest: str
+    text: str
+
+    @classmethod
+    def of(cls, value: Any) -> "Part":
+        """The part for a value of the kinds that `plain` knows.
+
+        Raises:
+            TypeError: it holds something else.
+        """
+        text = json.dumps(plain(value), sort_keys=True, separators=(",", ":"))
+        return cls(hashlib.sha256(text.encode()).hexdigest()[:32], text[:_TEXT])
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """All parts by name."""
+
+    parts: Mapping[str, Part]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What the entry is called: 64 hexadecimal digits."""
+        lines = [f"{name}={part.digest}" for name, part in sorted(self.parts.items())]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def moved(self, other: "Key") -> list[str]:
+        """The names of the parts that differ."""
+        names = {*self.parts, *other.parts}
+        return sorted(n for n in names if self._digest_of(n) != other._digest_of(n))
+
+    def _digest_of(self, name: str) -> str | None:
+        part = self.parts.get(name)
+        return None if part is None else part.digest
+
+    def as_json(self) -> dict[str, list[str]]:
+        """For an entry's header."""
+        return {name: [part.digest, part.text] for name, part in self.parts.items()}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Key":
+        """The inverse of `as_json`.
+
+        Raises:
+            ValueError: it is not of that form.
+            AttributeError: the same.
+            TypeError: the same.
+        """
+        return cls({str(n): Part(str(digest), str(text)) for n, (digest, text) in value.items()})
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it, the same in every process.
+
+    Raises:
+        TypeError: an object of no known kind, which might print differently next time.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value).hex()
+    if isinstance(value, bytes | memoryview):
+        return {"bytes": hashlib.sha256(value).hexdigest()}
+    return _plain_compound(value)
+
+
+def _plain_compound(value: Any) -> Any:
+    if isinstance(value, np.dtype):
+        return _dtype_name(value)
+    if isinstance(value, np.ndarray):
+        return [_dtype_name(value.dtype), list(value.shape), array_digests([value])[0]]
+    if isinstance(value, tuple | list):
+        return [plain(v) for v in value]
+    if isinstance(value, frozenset | set):
+        return sorted(json.dumps(plain(v)) for v in value)
+    if isinstance(value, Mapping):
+        return {json.dumps(plain(k)): plain(v) for k, v in value.items()}
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return [type(value).__qualname__, fields]
+    raise TypeError(f"{type(value).__name__} has no place in a cache key")
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype) -> str:
+    return str(dtype)
+
+
+def array_digests(arrays: Sequence[np.ndarray]) -> list[str]:
+    """The digest of each array's elements, in C order."""
+    return digests([array_bytes(array) for array in arrays])
+
+
+def array_bytes(array: np.ndarray) -> memoryview:
+    """An array's bytes in C order; of strings, their text with lengths."""
+    if array.dtype.hasobject:
+        return memoryview(json.dumps([_text(x) for x in array.ravel().tolist()]).encode())
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data
+
+
+def _text(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else repr(value)

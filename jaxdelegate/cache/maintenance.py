@@ -1,0 +1,153 @@
+"""What lies in a cache directory, whether it is sound, and keeping it within a size."""
+
+import dataclasses
+import os
+import time
+
+from jaxdelegate.cache.choices import SUFFIX
+from jaxdelegate.cache.directory import PrivateDirectory
+from jaxdelegate.cache.entry import Entry, EntryError
+from jaxdelegate.cache.key import Part
+from jaxdelegate.cache.store import ProgramStore
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class EntryReport:
+    """One stored program.
+
+    Attributes:
+        name: of its file.
+        nbytes: of that file.
+        weight_bytes: of the files that hold its weights; other entries may share them.
+        age: seconds since it was compiled.
+        unused: seconds since it was last loaded.
+        parts: of its key, by name.
+        problem: why it cannot be used; None: it can.
+    """
+
+    name: str
+    nbytes: int
+    weight_bytes: int
+    age: float
+    unused: float
+    parts: dict[str, Part]
+    problem: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruned:
+    """What `prune` did: the files it removed, and the bytes that were there and that are left."""
+
+    removed: tuple[str, ...]
+    before: int
+    after: int
+
+
+def list_entries(directory: PathLike) -> list[EntryReport]:
+    """Every stored program, the latest used first. Weights are not read; `verify` does that.
+
+    Raises:
+        OSError: there is no such directory, or others can write to it.
+    """
+    store = _store(directory)
+    rows = [_row(store, name, entry) for name, entry in store.entries()]
+    return sorted(rows, key=lambda row: row.unused)
+
+
+def verify(directory: PathLike) -> list[EntryReport]:
+    """The same, each with all of its bytes read and compared with their digests.
+
+    Raises:
+        OSError: there is no such directory, or others can write to it.
+    """
+    store = _store(directory)
+    return [
+        _row(store, name, _damage(store, entry) or entry if isinstance(entry, Entry) else entry)
+        for name, entry in store.entries()
+    ]
+
+
+def foreign_files(directory: PathLike) -> list[str]:
+    """Files that belong to no cache: nothing reads or removes them.
+
+    Raises:
+        OSError: there is no such directory, or others can write to it.
+    """
+    names = _store(directory).directory.names()
+    return [name for name in names if not name.endswith((".program", ".weight", SUFFIX))]
+
+
+def prune(directory: PathLike, max_bytes: int) -> Pruned:
+    """Remove what cannot be used, then the programs that were not used for longest.
+
+    Args:
+        directory: of the cache.
+        max_bytes: how large what is left may be at most.
+
+    Raises:
+        OSError: there is no such directory, others can write to it, or it cannot be written to.
+    """
+    store = _store(directory)
+    files = store.directory
+    before = _nbytes(files)
+    removed = [*files.abandoned()]
+    entries: list[Entry] = []
+    for name, entry in store.entries():
+        if isinstance(entry, Entry):
+            entries.append(entry)
+        else:
+            removed.append(name)
+    entries.sort(key=lambda entry: files.modified(entry.file), reverse=True)
+    while entries and _kept_bytes(files, entries) > max_bytes:
+        removed.append(entries.pop().file)
+    used = {weight.file for entry in entries for weight in entry.weights}
+    removed += [n for n in files.names() if n.endswith(".weight") and n not in used]
+    for name in removed:
+        files.remove(name)
+    return Pruned(tuple(removed), before, _nbytes(files))
+
+
+def _store(directory: PathLike) -> ProgramStore:
+    return ProgramStore(PrivateDirectory.open(directory, create=False))
+
+
+def _row(store: ProgramStore, name: str, entry: Entry | EntryError) -> EntryReport:
+    files, now = store.directory, time.time()
+    modified = files.modified(name)
+    if not isinstance(entry, Entry):
+        unused = now - modified
+        return EntryReport(name, files.size(name), 0, unused, unused, {}, str(entry))
+    own = {weight.file for weight in entry.weights if weight.tensor is None}
+    return EntryReport(
+        name,
+        files.size(name),
+        sum(map(files.size, own)),
+        now - entry.created,
+        now - modified,
+        dict(entry.key.parts),
+        None,
+    )
+
+
+def _damage(store: ProgramStore, entry: Entry) -> EntryError | None:
+    for weight in entry.weights:
+        if weight.tensor is None:
+            try:
+                store.weights([weight])
+            except EntryError as error:
+                return error
+            except OSError as error:
+                return EntryError(str(error))
+    return None
+
+
+def _kept_bytes(files: PrivateDirectory, entries: list[Entry]) -> int:
+    weights = {w.file for entry in entries for w in entry.weights if w.tensor is None}
+    return sum(map(files.size, [*weights, *(entry.file for entry in entries)]))
+
+
+def _nbytes(files: PrivateDirectory) -> int:
+    names = [p.name for p in files.path.iterdir()]
+    return sum(map(files.size, (n for n in names if n.endswith((".program", ".weight")))))

@@ -1,0 +1,79 @@
+"""`jaxdelegate cache list|verify|prune`: look after a directory of compiled programs."""
+
+from absl import flags
+
+from jaxdelegate.cache.maintenance import (
+    EntryReport,
+    foreign_files,
+    list_entries,
+    prune,
+    verify,
+)
+from jaxdelegate.errors import OptionError
+
+ACTIONS = ("list", "verify", "prune")
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DURATIONS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def define(values: flags.FlagValues) -> None:
+    """Declare the tool's flags."""
+    flags.DEFINE_string("delegate_serialize_dir", "", "The directory.", flag_values=values)
+    flags.DEFINE_string(
+        "max_size", None, "prune: what may be left: bytes, or 500M, 4G.", flag_values=values
+    )
+
+
+def run(values: flags.FlagValues, action: str) -> int:
+    """Print the entries, or what was removed; 1 if `verify` finds damage."""
+    directory = values.delegate_serialize_dir
+    if not directory:
+        raise OptionError("delegate_serialize_dir: want a directory of programs, got none")
+    if action == "prune":
+        done = prune(directory, _bytes(values.max_size))
+        print(f"{len(done.removed)} files removed; {_size(done.before)} -> {_size(done.after)}.")
+        return 0
+    rows = verify(directory) if action == "verify" else list_entries(directory)
+    for row in rows:
+        print(_line(row, is_verified=action == "verify"))
+        if action == "list":
+            _print_parts(row)
+    for name in foreign_files(directory):
+        print(f"{name}: not of the cache; left alone")
+    bad = sum(row.problem is not None for row in rows)
+    print(f"{len(rows)} programs, {_size(sum(row.nbytes for row in rows))}; {bad} cannot be used.")
+    return 1 if bad and action == "verify" else 0
+
+
+def _line(row: EntryReport, *, is_verified: bool) -> str:
+    if row.problem is not None:
+        return f"{row.name[:12]}  {_size(row.nbytes)}  {_duration(row.age)} old  {row.problem}"
+    state = "ok" if is_verified else f"used {_duration(row.unused)} ago"
+    weights = f"+ {_size(row.weight_bytes)} weights"
+    return f"{row.name[:12]}  {_size(row.nbytes)} {weights}  {_duration(row.age)} old  {state}"
+
+
+def _print_parts(row: EntryReport) -> None:
+    for name, part in sorted(row.parts.items()):
+        print(f"    {name:16s} {part.digest[:12]}  {part.text}")
+
+
+def _bytes(text: str | None) -> int:
+    number, unit = (text or "")[:-1], (text or "")[-1:].upper()
+    try:
+        size = int(number) * _UNITS[unit] if unit in _UNITS else int(text or "")
+    except ValueError:
+        size = -1
+    if size < 0:
+        raise OptionError(f"max_size: want bytes, or a number with K, M, G or T, got {text!r}")
+    return size
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 100_000 else f"{nbytes / 1e3:.1f} kB"
+
+
+def _duration(seconds: float) -> str:
+    unit, length = next((row for row in _DURATIONS if seconds >= row[1]), _DURATIONS[-1])
+    return f"{seconds / length:.0f} {unit}"

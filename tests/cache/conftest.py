@@ -1,0 +1,95 @@
+"""A small network with weights of every kind, and the directory that keeps its programs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.op_lowering.options import (
+    AddOptions,
+    Conv2DOptions,
+    FullyConnectedOptions,
+    ReshapeOptions,
+)
+from jaxdelegate.testing import ModelBuilder
+
+PIXELS, CHANNELS, CLASSES = 4, 128, 128
+
+
+@pytest.fixture(scope="session")
+def network() -> bytes:
+    """CONV_2D (a weight that is prepared), FULLY_CONNECTED, ADD of a constant as it lies there."""
+    rng = np.random.default_rng(7)
+    builder = ModelBuilder()
+
+    def constant(name: str, *shape: int) -> int:
+        return builder.constant(rng.normal(0, 0.1, shape).astype(np.float32), name)
+
+    x = builder.input((1, PIXELS, PIXELS, CHANNELS), np.float32, "x")
+    y = builder.tensor((1, PIXELS, PIXELS, CHANNELS))
+    filters, bias = constant("filters", CHANNELS, 1, 1, CHANNELS), constant("bias", CHANNELS)
+    conv = Conv2DOptions(stride_h=1, stride_w=1)
+    builder.operator("CONV_2D", [x, filters, bias], [y], conv)
+    flat = builder.tensor((1, PIXELS * PIXELS * CHANNELS))
+    shape = builder.constant(np.array([1, -1], np.int32))
+    builder.operator("RESHAPE", [y, shape], [flat], ReshapeOptions(new_shape=(1, -1)))
+    table = constant("table", 16, PIXELS * PIXELS * CHANNELS)
+    added = builder.tensor((16, PIXELS * PIXELS * CHANNELS))
+    builder.operator("ADD", [flat, table], [added], AddOptions())
+    weights = constant("weights", CLASSES, PIXELS * PIXELS * CHANNELS)
+    z = builder.tensor((16, CLASSES))
+    builder.operator("FULLY_CONNECTED", [added, weights, -1], [z], FullyConnectedOptions())
+    builder.outputs(z)
+    return builder.build()
+
+
+@pytest.fixture(scope="session")
+def x() -> np.ndarray:
+    return np.random.default_rng(8).normal(size=(1, PIXELS, PIXELS, CHANNELS)).astype(np.float32)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "programs"
+
+
+def outcome(delegate: jd.JaxDelegate) -> str:
+    """Whether the delegate's only program was "loaded", "stored" or "neither"."""
+    assert delegate.programs is not None
+    done = delegate.programs.statistics
+    return {(1, 0): "loaded", (0, 1): "stored", (0, 0): "neither"}[done.loaded, done.stored]
+
+
+class Runner:
+    """Runs the network with a delegate that keeps programs in a directory."""
+
+    def __init__(self, network: bytes, x: np.ndarray, directory: Path) -> None:
+        self.network, self.x, self.directory = network, x, directory
+        self.want = self._run(jd.JaxDelegate())
+
+    def __call__(self, **options: object) -> str:
+        """Run, compare with what runs without a cache; what became of the program."""
+        delegate = jd.JaxDelegate({"serialization_dir": str(self.directory), **options})
+        np.testing.assert_array_equal(self._run(delegate), self.want)
+        return outcome(delegate)
+
+    def programs(self) -> list[Path]:
+        """The entries' files."""
+        return sorted(self.directory.glob("*.program"))
+
+    def weights(self) -> list[Path]:
+        """The weights' files."""
+        return sorted(self.directory.glob("*.weight"))
+
+    def _run(self, delegate: jd.JaxDelegate) -> np.ndarray:
+        interpreter = jd.Interpreter(model_content=self.network, experimental_delegates=[delegate])
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, self.x)
+        interpreter.invoke()
+        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+
+@pytest.fixture
+def run(network: bytes, x: np.ndarray, directory: Path) -> Runner:
+    return Runner(network, x, directory)

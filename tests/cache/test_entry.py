@@ -1,0 +1,95 @@
+"""The file of one program: what it holds comes back, and nothing else passes."""
+
+import hashlib
+import json
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight, file_of, pack, unpack
+from jaxdelegate.cache.key import Key, Part
+
+ENTRY = Entry(
+    key=Key({"model": Part.of("m"), "device": Part.of(["cpu", 0])}),
+    inputs=(3, 0),
+    outputs=(9,),
+    states=(4,),
+    donated=(1,),
+    weights=(
+        StoredWeight("a" * 64, np.dtype(np.float32), (2, 3), None),
+        StoredWeight("b" * 64, np.dtype(ml_dtypes.bfloat16), (), 7),
+        StoredWeight("c" * 64, np.dtype(ml_dtypes.int4), (5,), None),
+    ),
+    code=bytes(range(256)) * 20,
+)
+CONTENT = b"".join(pack(ENTRY))
+
+
+def test_what_goes_in_comes_out() -> None:
+    assert unpack(CONTENT) == ENTRY
+    assert ENTRY.file == file_of(ENTRY.key) == f"{ENTRY.key.digest}.program"
+    assert ENTRY.weights[0].file == f"{'a' * 64}.weight"
+
+
+@pytest.mark.parametrize("part", range(64))
+def test_a_truncated_file_is_refused(part: int) -> None:
+    with pytest.raises(EntryError, match="its header"):
+        unpack(CONTENT[: len(CONTENT) * part // 64])
+
+
+def test_more_than_the_file_is_refused() -> None:
+    with pytest.raises(EntryError, match=f"announces {len(CONTENT)} bytes, it has"):
+        unpack(CONTENT + b"\0")
+
+
+def test_every_flipped_bit_is_seen() -> None:
+    for at in range(0, len(CONTENT), 7):
+        for bit in (1, 128):
+            damaged = bytearray(CONTENT)
+            damaged[at] ^= bit
+            with pytest.raises(EntryError):
+                unpack(bytes(damaged))
+
+
+def test_another_format_is_named() -> None:
+    newer = CONTENT[:8] + struct.pack("<I", 2) + CONTENT[12:]
+    with pytest.raises(EntryError, match="its format is version 2, this is version 1"):
+        unpack(newer)
+    with pytest.raises(EntryError, match="not a stored program"):
+        unpack(b"#!/bin/sh" + bytes(100))
+
+
+def forged(description: object) -> bytes:
+    text = json.dumps(description).encode()
+    digest = hashlib.sha256(text).digest()
+    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 1, len(text), 0, digest) + text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": [["../../etc/passwd", "float32", [1], None]]},
+        {"weights": [["a" * 64, "no dtype", [1], None]]},
+        {"weights": [["a" * 64, "float32", None, None]]},
+        {"weights": [[]]},
+        {"inputs": ["x"]},
+        {"inputs": None},
+        {"key": []},
+        {"key": {"model": "x"}},
+        {"created": None},
+    ],
+)
+def test_descriptions_that_cannot_be(change: dict[str, object]) -> None:
+    size = struct.unpack_from("<I", CONTENT, 12)[0]
+    right = json.loads(CONTENT[56 : 56 + size])
+    assert unpack(forged(right)).key == ENTRY.key
+    with pytest.raises(EntryError, match="its description cannot be read"):
+        unpack(forged({**right, **change}))
+
+
+@pytest.mark.parametrize("description", [None, [], 3, "text", {}])
+def test_what_is_no_description(description: object) -> None:
+    with pytest.raises(EntryError, match="its description cannot be read"):
+        unpack(forged(description))

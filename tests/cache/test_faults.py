@@ -1,0 +1,226 @@
+"""Damage, foreign files, forbidden pickles, directories: right answers and a CacheWarning."""
+
+import dataclasses
+import errno
+import os
+import pickle
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate import jax_private
+from jaxdelegate.cache.entry import pack, unpack
+
+
+def assert_miss(run, damage: str = "") -> None:
+    """Runs right without what is stored, says why, and leaves a sound entry behind."""
+    with pytest.warns(jd.CacheWarning, match=damage):
+        assert run() == "stored"
+    assert run() == "loaded"
+
+
+# ---- damage
+
+
+def cut(path: Path, part: int, of: int = 64) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * part // of])
+
+
+def flip(path: Path, at: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(at * (len(content) - 1))] ^= 0x10
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("part", [0, 1, 63])
+def test_truncated_entries(run, part: int) -> None:
+    run()
+    cut(run.programs()[0], part)
+    assert_miss(run, "is not used: its header")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(64))
+@pytest.mark.parametrize("kind", ["*.program", "*.weight"])
+def test_truncated_everywhere(run, directory: Path, part: int, kind: str) -> None:
+    run()
+    for path in directory.glob(kind):
+        cut(path, part)
+    assert_miss(run, "is not used")
+
+
+@pytest.mark.parametrize("at", [0.0, 0.01, 0.5, 1.0])
+@pytest.mark.parametrize("kind", ["*.program", "*.weight"])
+def test_flipped_bits(run, directory: Path, kind: str, at: float) -> None:
+    run()
+    flip(next(directory.glob(kind)), at)
+    assert_miss(run, "is not used")
+
+
+def test_a_weight_that_is_gone(run) -> None:
+    run()
+    run.weights()[0].unlink()
+    assert_miss(run, "is gone")
+
+
+def test_another_programs_entry_under_this_name(run) -> None:
+    run()
+    (own,) = run.programs()
+    run(model_token="other")
+    (other,) = set(run.programs()) - {own}
+    own.write_bytes(other.read_bytes())
+    with pytest.warns(jd.CacheWarning, match="another program's: model_token differ"):
+        assert run() == "stored"
+
+
+def forge(run, **changes: object) -> None:
+    """An entry whose header and digest are right, with other content."""
+    (path,) = run.programs()
+    entry = dataclasses.replace(unpack(path.read_bytes()), **changes)
+    path.write_bytes(b"".join(pack(entry)))
+
+
+class Malicious:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_that_names_a_forbidden_global(run, tmp_path: Path) -> None:
+    run()
+    forge(run, code=pickle.dumps(Malicious(tmp_path / "done")))
+    assert_miss(run, "a stored program must not name posix.mkdir")
+    assert not (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize(
+    "code", [b"", b"garbage", pickle.dumps(1), pickle.dumps((1, 2, 3)), pickle.dumps(None)]
+)
+def test_code_that_is_none(run, code: bytes) -> None:
+    run()
+    forge(run, code=code)
+    assert_miss(run, "is not used")
+
+
+def test_arguments_that_do_not_match(run) -> None:
+    run()
+    forge(run, inputs=(0, 0))
+    assert_miss(run, "is not used")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_not_read(run, make: Callable[[Path], object]) -> None:
+    run()
+    (path,) = run.programs()
+    path.unlink()
+    make(path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    assert "is not used" in str(caught[0].message)
+    assert all(issubclass(w.category, jd.CacheWarning) for w in caught)
+
+
+def test_an_entry_that_others_can_write_to(run) -> None:
+    run()
+    run.programs()[0].chmod(0o666)
+    assert_miss(run, r"can be written by others \(mode 0666\)")
+
+
+def test_foreign_files_are_left_alone(run, directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "README").write_text("mine")
+    (directory / "0.program").write_text("not one of ours")
+    assert run() == "stored"
+    assert run() == "loaded"
+    assert (directory / "README").read_text() == "mine"
+
+
+# ---- directories
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_directory_that_others_can_write_to_is_not_used(run, directory: Path, mode: int) -> None:
+    directory.mkdir()
+    directory.chmod(mode)
+    with pytest.warns(jd.CacheWarning, match=r"can be written by others .* \(mode 0700\)"):
+        assert run() == "neither"
+    assert list(directory.iterdir()) == []
+
+
+def test_a_file_instead_of_a_directory(run, directory: Path) -> None:
+    directory.write_text("")
+    with pytest.warns(jd.CacheWarning, match="programs are not kept"):
+        run()
+
+
+def test_a_read_only_directory_is_read(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr(os, "utime", refuse)
+    assert run() == "loaded"
+    with pytest.warns(jd.CacheWarning, match="is not stored: .*Permission denied"):
+        run(model_token="new")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_write_permission(run, directory: Path) -> None:
+    run()
+    directory.chmod(0o500)
+    assert run() == "loaded"
+    with pytest.warns(jd.CacheWarning, match="is not stored"):
+        run(model_token="new")
+    directory.chmod(0o700)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk(run, directory: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        with pytest.warns(jd.CacheWarning, match="is not stored: .*No space left on device"):
+            assert run() == "neither"
+    assert list(directory.iterdir()) == []
+    assert run() == "stored"
+
+
+# ---- the adapter
+
+
+def test_every_global_of_this_jaxs_executables_is_allowed(run) -> None:
+    """On a new jax this fails before users meet warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jd.CacheWarning)
+        run()
+        run()
+        run(donate_inputs=True)
+        run(donate_inputs=True)
+
+
+def test_what_could_not_be_loaded_is_not_stored(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = jax_private._ALLOWED - {("jax._src.core", "ShapedArray")}
+    monkeypatch.setattr(jax_private, "_ALLOWED", allowed)
+    with pytest.warns(jd.CacheWarning, match="is not stored: .* name jax._src.core.ShapedArray"):
+        assert run() == "neither"
+    assert run.programs() == []
+
+
+def test_the_adapter_refuses_before_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
+    with pytest.raises(pickle.UnpicklingError, match=r"must not name antigravity\.geohash"):
+        jax_private.load_executable(b"cantigravity\ngeohash\n.", jax.devices()[0], 0, 0)
+    assert "antigravity" not in sys.modules

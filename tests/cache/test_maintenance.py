@@ -1,0 +1,154 @@
+"""Listing, verifying and pruning a directory of programs."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxdelegate.cache.maintenance import foreign_files, list_entries, prune, verify
+from jaxdelegate.tools.main import main
+
+
+@pytest.fixture
+def filled(run, directory: Path) -> Path:
+    """Three programs that share their weights, last used three, two and one hours ago."""
+    for age, token in ((3, "a"), (2, "b"), (1, "c")):
+        before = set(directory.glob("*.program"))
+        run(model_token=token)
+        (new,) = set(directory.glob("*.program")) - before
+        os.utime(new, (time.time() - 3600 * age,) * 2)
+    return directory
+
+
+def tokens(directory: Path) -> list[str]:
+    return [row.parts["model_token"].text.strip('"') for row in list_entries(directory)]
+
+
+def test_entries_are_listed_with_their_parts(filled: Path) -> None:
+    rows = list_entries(filled)
+    assert tokens(filled) == ["c", "b", "a"]
+    assert [round(row.unused / 3600) for row in rows] == [1, 2, 3]
+    assert all(row.age < 600 and row.problem is None for row in rows)
+    assert {row.nbytes for row in rows} == {p.stat().st_size for p in filled.glob("*.program")}
+    weights = sum(p.stat().st_size for p in filled.glob("*.weight"))
+    assert {row.weight_bytes for row in rows} == {weights}
+
+
+def test_loading_makes_an_entry_young(run, filled: Path) -> None:
+    run(model_token="a")
+    assert tokens(filled) == ["a", "c", "b"]
+
+
+def test_pruning_takes_the_longest_unused(run, filled: Path) -> None:
+    sizes = {row.parts["model_token"].text: row for row in list_entries(filled)}
+    room = sum(row.nbytes for row in sizes.values()) + sizes['"a"'].weight_bytes
+    assert prune(filled, room).removed == ()
+    done = prune(filled, room - 1)
+    assert tokens(filled) == ["c", "b"]
+    assert len(done.removed) == 1
+    assert done.before - done.after == sizes['"a"'].nbytes
+    assert verify(filled)[0].problem is None
+    assert run(model_token="b") == "loaded"
+
+
+def test_pruning_everything_takes_the_weights_too(filled: Path) -> None:
+    assert prune(filled, 0).after == 0
+    assert list(filled.iterdir()) == []
+
+
+def test_pruning_takes_what_cannot_be_used(filled: Path) -> None:
+    (filled / f"{'0' * 64}.program").write_bytes(b"damaged")
+    (filled / f"{'0' * 64}.weight").write_bytes(b"nobody's")
+    (filled / "notes.txt").write_text("mine")
+    assert foreign_files(filled) == ["notes.txt"]
+    done = prune(filled, 1 << 30)
+    assert sorted(done.removed) == [f"{'0' * 64}.program", f"{'0' * 64}.weight"]
+    assert (filled / "notes.txt").exists()
+    assert tokens(filled) == ["c", "b", "a"]
+
+
+def test_an_entry_under_a_wrong_name(filled: Path) -> None:
+    (first, *_) = filled.glob("*.program")
+    first.rename(filled / f"{'1' * 64}.program")
+    (row,) = [row for row in list_entries(filled) if row.problem]
+    assert row.problem == f"it belongs under the name {first.name}"
+
+
+def test_verify_reads_weights(filled: Path) -> None:
+    path = next(filled.glob("*.weight"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert [row.problem for row in list_entries(filled)] == [None] * 3
+    problems = [row.problem for row in verify(filled)]
+    assert problems == [f"the SHA-256 of {path.name} is wrong"] * 3
+
+
+@pytest.mark.parametrize("action", [list_entries, verify, foreign_files])
+def test_a_directory_that_is_not_there(action, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        action(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+# ---- the tool
+
+
+def tool(*arguments: str) -> int:
+    return main(["cache", *arguments])
+
+
+def test_the_tool_lists(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool("list", f"--delegate_serialize_dir={filled}") == 0
+    printed = capsys.readouterr().out
+    assert printed.count("    model_token ") == 3
+    assert printed.count("    host_cpu ") == 3
+    assert "used 2 h ago" in printed
+    assert printed.splitlines()[-1].startswith("3 programs, ")
+    assert printed.splitlines()[-1].endswith("; 0 cannot be used.")
+
+
+def test_the_tool_verifies(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool("verify", f"--delegate_serialize_dir={filled}") == 0
+    assert capsys.readouterr().out.count("  ok\n") == 3
+    next(filled.glob("*.weight")).unlink()
+    assert tool("verify", f"--delegate_serialize_dir={filled}") == 1
+    assert "3 cannot be used." in capsys.readouterr().out
+
+
+def test_the_tool_prunes(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool("prune", f"--delegate_serialize_dir={filled}", "--max_size=1G") == 0
+    assert capsys.readouterr().out.startswith("0 files removed; ")
+    assert tool("prune", f"--delegate_serialize_dir={filled}", "--max_size=1K") == 0
+    assert "-> 0.0 kB." in capsys.readouterr().out
+    assert list(filled.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "cache: want one of list, verify, prune, got none"),
+        (["show"], "cache: want one of list, verify, prune, got show"),
+        (["list"], "delegate_serialize_dir: want a directory of programs, got none"),
+        (["list", "--delegate_serialize_dir=/nowhere/at/all"], "/nowhere/at/all"),
+        (["prune", "--delegate_serialize_dir=."], "max_size: want bytes, or a number with"),
+        (["prune", "--delegate_serialize_dir=.", "--max_size=-1"], "max_size: want bytes"),
+        (["prune", "--delegate_serialize_dir=.", "--max_size=2Q"], "got '2Q'"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tool(*arguments) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_the_tool_refuses_a_directory_of_everybody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o777)
+    assert tool("list", f"--delegate_serialize_dir={tmp_path}") == 1
+    assert "can be written by others (mode 0777)" in capsys.readouterr().err

@@ -1,0 +1,292 @@
+"""On a GPU: operators, networks in three dtypes, int8, the program cache, donation, stock LiteRT.
+
+`pytest tests/gpu`, or `pytest -m gpu`. JAXDELEGATE_GPU_PLATFORM=cpu runs the same on another
+platform, to check the tests themselves.
+"""
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter as StockInterpreter
+
+import jaxdelegate as jd
+from jaxdelegate.testing import Case
+from jaxdelegate.testing.networks import mobilenet_v1, small_classifier
+from jaxdelegate.testing.running import random_inputs, run_once
+from jaxdelegate.testing.tolerance import EXACT, NETWORK, Tolerance, assert_close
+
+PLATFORM = os.environ.get("JAXDELEGATE_GPU_PLATFORM", "gpu")
+OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
+SAMPLE = 6  # cases of each table, evenly spread
+
+
+def has_platform() -> bool:
+    try:
+        return bool(jax.devices(PLATFORM))
+    except RuntimeError:
+        return False
+
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not has_platform(), reason=f"JAX has no {PLATFORM} here"),
+]
+
+FLOAT_TABLES = (
+    "activation",
+    "comparison",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "layout",
+    "lstm",
+    "matmul",
+    "normalization",
+    "padding",
+    "pooling",
+    "recurrent",
+    "reduction",
+    "resize",
+    "slicing",
+    "transpose_conv",
+)
+INTEGER_TABLES = (
+    "quantized_activation",
+    "quantized_convolution",
+    "quantized_elementwise",
+    "quantized_matmul",
+    "quantized_pooling",
+    "quantized_reduction",
+)
+HALVES = ("float16", "bfloat16")
+HALF = Tolerance(of_largest=1e-2)
+
+
+def tables(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, OPERATOR_TESTS / f"test_{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def cases(name: str) -> tuple[Case, ...]:
+    """Some of the cases that the operator's own tests walk over."""
+    found = {
+        id(case): case
+        for value in vars(tables(name)).values()
+        if isinstance(value, list)
+        for case in value
+        if isinstance(case, Case) and case.feeds()
+    }
+    every = list(found.values())
+    return tuple(every[:: max(1, len(every) // SAMPLE)][:SAMPLE])
+
+
+def sample(names: Sequence[str]) -> list[Case]:
+    return [case for name in names for case in cases(name)] if has_platform() else []
+
+
+def run(
+    model: bytes, feeds: Sequence[np.ndarray], **options: object
+) -> tuple[list[np.ndarray], jd.JaxDelegate]:
+    delegate = jd.JaxDelegate({"platform": PLATFORM, **options})
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[delegate])
+    return run_once(interpreter, feeds), delegate
+
+
+def delegated(model: bytes, feeds: Sequence[np.ndarray], **options: object) -> list[np.ndarray]:
+    outputs, delegate = run(model, feeds, **options)
+    left = delegate.report().left
+    if left:
+        pytest.skip(f"stays on the host: {left[0].reason}")
+    return outputs
+
+
+def reference(model: bytes, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return run_once(jd.Interpreter(model_content=model), feeds)
+
+
+@pytest.mark.parametrize("case", sample(FLOAT_TABLES), ids=str)
+def test_operators(case: Case) -> None:
+    got = delegated(case.model(), case.feeds(), quant_mode="integer")
+    case.check(got, reference(case.model(), case.feeds()))
+
+
+@pytest.mark.parametrize("case", sample(INTEGER_TABLES), ids=str)
+def test_integer_operators(case: Case) -> None:
+    got = delegated(case.model(), case.feeds(), quant_mode="integer")
+    case.check(got, reference(case.model(), case.feeds()))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("case", sample(("convolution", "matmul", "pooling", "lstm")), ids=str)
+def test_operators_in_half_precision(case: Case, dtype: str) -> None:
+    if any(array.dtype != np.float32 for array in case.feeds()):
+        pytest.skip("not a float32 case")
+    got = delegated(case.model(), case.feeds(), compute_dtype=dtype)
+    want = reference(case.model(), case.feeds())
+    because = "half precision, scaled by the largest value"
+    assert_close(got, want, tolerance=HALF, because=because)
+
+
+@functools.cache
+def network(name: str) -> tuple[bytes, tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """A network, inputs, and what the numpy reference yields."""
+    model = mobilenet_v1(size=96, width=0.5) if name == "mobilenet" else small_classifier()
+    feeds = random_inputs(jd.Interpreter(model_content=model).get_input_details())
+    return model, tuple(feeds), tuple(reference(model, feeds))
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "classifier"])
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+def test_networks(name: str, dtype: str) -> None:
+    model, feeds, want = network(name)
+    got, delegate = run(model, feeds, compute_dtype=dtype, require_full_delegation=True)
+    assert delegate.device.platform in ("gpu", "cuda", "rocm", PLATFORM)
+    if dtype == "float32":
+        assert_close(got, want, tolerance=NETWORK)
+    else:
+        assert_close(got, want, tolerance=HALF, because="the whole network in half precision")
+    again, _ = run(model, feeds, compute_dtype=dtype)
+    assert_close(again, got, tolerance=NETWORK)
+
+
+def test_precision_loss_is_allowed_on_request() -> None:
+    model, feeds, want = network("mobilenet")
+    got, _ = run(model, feeds, is_precision_loss_allowed=True)
+    assert_close(got, want, tolerance=HALF, because="the whole network in half precision")
+
+
+def test_in_a_stock_interpreter() -> None:
+    model, feeds, want = network("classifier")
+    delegate = jd.JaxDelegate(platform=PLATFORM)
+    stock = StockInterpreter(model_content=model, experimental_delegates=[delegate])
+    assert_close(run_once(stock, feeds), want, tolerance=NETWORK)
+    assert not delegate.report().left
+
+
+# ---- the cache
+
+
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+def test_programs_are_kept(tmp_path: Path, dtype: str) -> None:
+    """Loaded on the device it was compiled for; autotuning is not repeated, so equal bit by bit."""
+    model, feeds, _ = network("mobilenet")
+    options = {"serialization_dir": str(tmp_path / "programs"), "compute_dtype": dtype}
+    cold, first = run(model, feeds, **options)
+    warm, second = run(model, feeds, **options)
+    assert (first.programs.statistics.stored, second.programs.statistics.loaded) == (1, 1)
+    assert_close(warm, cold, tolerance=EXACT, because="the same program")
+
+
+CHILD = """
+import json, sys
+import numpy as np
+import jaxdelegate as jd
+from jaxdelegate.testing.running import run_once
+folder, platform = sys.argv[1:]
+delegate = jd.JaxDelegate(serialization_dir=f"{folder}/programs", platform=platform)
+interpreter = jd.Interpreter(f"{folder}/model.tflite", experimental_delegates=[delegate])
+np.save(f"{folder}/y.npy", run_once(interpreter, [np.load(f"{folder}/x.npy")])[0])
+print(json.dumps([delegate.programs.statistics.loaded, delegate.programs.statistics.stored]))
+"""
+
+
+def test_programs_are_kept_across_processes(tmp_path: Path) -> None:
+    model, feeds, want = network("classifier")
+    (tmp_path / "model.tflite").write_bytes(model)
+    np.save(tmp_path / "x.npy", feeds[0])
+    found = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, str(tmp_path), PLATFORM],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            # This process holds most of the device's memory.
+            env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+        )
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+        assert_close([np.load(tmp_path / "y.npy")], want, tolerance=NETWORK)
+    assert found == [[0, 1], [1, 0]]
+
+
+@pytest.mark.skipif(
+    has_platform() and len(jax.devices(PLATFORM)) < 2, reason="there is one device only"
+)
+def test_another_device_is_another_program(tmp_path: Path) -> None:
+    model, feeds, want = network("classifier")
+    for index in (0, 1):
+        options = {"serialization_dir": str(tmp_path / "programs"), "device_index": index}
+        got, delegate = run(model, feeds, **options)
+        assert delegate.programs.statistics.stored == 1
+        assert_close(got, want, tolerance=NETWORK)
+
+
+def test_states_are_kept_on_the_device(tmp_path: Path) -> None:
+    """A recurrent case, twice from the cache: state goes from invoke to invoke."""
+    case = next(case for case in cases("lstm") if case.feeds()[0].dtype == np.float32)
+    for _ in range(2):
+        delegate = jd.JaxDelegate(platform=PLATFORM, serialization_dir=str(tmp_path / "programs"))
+        on_device = jd.Interpreter(model_content=case.model(), experimental_delegates=[delegate])
+        on_host = jd.Interpreter(model_content=case.model())
+        for _ in range(3):
+            got, want = (_invoked(i, case.feeds()) for i in (on_device, on_host))
+            case.check(got, want)
+
+
+def _invoked(interpreter: jd.Interpreter, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+    if not interpreter._host(0).is_allocated:
+        interpreter.allocate_tensors()
+    for detail, array in zip(interpreter.get_input_details(), feeds, strict=True):
+        interpreter.set_tensor(detail["index"], array)
+    interpreter.invoke()
+    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+
+# ---- donation
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_donated_inputs(tmp_path: Path, is_cached: bool) -> None:
+    """Results may take the inputs' memory; neither the host's arrays nor shared ones are lost."""
+    model, feeds, want = network("classifier")
+    options: dict[str, object] = {"donate_inputs": True, "platform": PLATFORM}
+    if is_cached:
+        options["serialization_dir"] = str(tmp_path / "programs")
+    for _ in range(2):
+        delegates = [
+            jd.JaxDelegate(options, last_delegate_node_index=3),
+            jd.JaxDelegate(options),
+        ]
+        interpreter = jd.Interpreter(model_content=model, experimental_delegates=delegates)
+        for _ in range(2):
+            assert_close(run_once(interpreter, feeds), want, tolerance=NETWORK)
+        np.testing.assert_array_equal(
+            interpreter.get_tensor(interpreter.get_input_details()[0]["index"]), feeds[0]
+        )
+
+
+def test_results_stay_on_the_device() -> None:
+    model, feeds, _ = network("classifier")
+    delegate = jd.JaxDelegate(platform=PLATFORM)
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[delegate])
+    run_once(interpreter, feeds)
+    (partition,) = delegate.partitions()
+    results = partition.program(list(feeds))
+    assert {d.platform for y in results for d in y.devices()} == {delegate.device.platform}
+    assert {d for w in partition.program.weights for d in w.devices()} <= {delegate.device}
