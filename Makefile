@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint types format clean
+.PHONY: demo test test-slow lint types docs format clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
@@ -23,6 +23,10 @@ $(VENV)/.installed-lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[lint,test]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@ $(VENV)/.installed
+
 demo: $(VENV)/.installed
 	$(BIN)/jaxdelegate demo
 
@@ -40,6 +44,9 @@ lint: $(VENV)/.installed-lint
 
 types: $(VENV)/.installed-lint
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/.installed-lint
 	$(BIN)/ruff check --fix .
