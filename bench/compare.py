@@ -67,7 +67,10 @@ def _interpreter(interpreter: Any, arrays: Arrays) -> Run:
     for detail, array in zip(details, arrays, strict=True):
         if tuple(detail["shape"]) != array.shape:
             interpreter.resize_tensor_input(detail["index"], array.shape)
-    interpreter.allocate_tensors()
+    try:
+        interpreter.allocate_tensors()
+    except RuntimeError as error:  # as a RESHAPE to a fixed batch
+        raise AbsentError(str(error).splitlines()[-1]) from error
     inputs = [d["index"] for d in details]
     outputs = [d["index"] for d in interpreter.get_output_details()]
 
@@ -186,7 +189,10 @@ def main(_argv: list[str]) -> None:
     content = Path(FLAGS.graph).read_bytes()
     threads = int(os.environ.get("NPROC", len(os.sched_getaffinity(0))))
     arrays = inputs(content)
-    want = reference(content, arrays)
+    try:
+        want = reference(content, arrays)
+    except AbsentError as error:
+        raise SystemExit(f"{FLAGS.graph} at batch {FLAGS.batch}: {error}") from error
     is_short = bool(FLAGS.compute_dtype not in (None, "float32") or FLAGS.precision_loss)
     allowed = (_SHORT if is_short else NETWORK).of_largest
     runs: dict[str, Run] = {}

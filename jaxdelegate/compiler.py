@@ -8,11 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.jax_private import watch_jax_cache
 from jaxdelegate.lowering import LoweredPartition, Weight
-from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.xla_options import Options, compiler_options
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
 # shapes and partitions; smaller ones are baked in, where XLA can fold them.
@@ -85,7 +87,10 @@ class ResidentWeights:
 
 
 def compile_partition(
-    partition: LoweredPartition, weights: ResidentWeights, donate_inputs: bool = False
+    partition: LoweredPartition,
+    weights: ResidentWeights,
+    donate_inputs: bool = False,
+    turns: int = 1,
 ) -> Program:
     """Compile for the device of `weights`, which take in what is missing, one at a time.
 
@@ -93,6 +98,8 @@ def compile_partition(
         partition: what to compile.
         weights: its prepared constants.
         donate_inputs: let results take the place of inputs of the same shape and dtype.
+        turns: the program takes and yields that many times what the partition does, side by side
+            along the first dimension of every tensor, and runs it as often.
 
     Raises:
         LoweringError: a traced shape or dtype is not the propagated one.
@@ -102,7 +109,9 @@ def compile_partition(
     def program(*arrays: Any) -> tuple[Any, ...]:
         known: dict[Weight, Any] = dict(zip(arguments, arrays, strict=False))
         known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
-        return partition.call(known, arrays[len(arguments) :])
+        return _in_turns(lambda values: partition.call(known, values), turns)(
+            arrays[len(arguments) :]
+        )
 
     program.__name__ = _name(partition)
     with jax.enable_x64(True), jax.default_device(weights.device):
@@ -110,17 +119,54 @@ def compile_partition(
         sharding = SingleDeviceSharding(weights.device)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
         avals = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
-            for a in [*resident, *live]
+            jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+            for shape, dtype in (
+                *((a.shape, a.dtype) for a in resident),
+                *((_whole(a.shape, turns), a.dtype) for a in live),
+            )
         ]
         donated = _replaceable(partition) if donate_inputs else ()
         numbers = tuple(len(arguments) + position for position in donated)
         lowered = jax.jit(program, donate_argnums=numbers).lower(*avals)
         with watch_jax_cache() as was_read:
-            executable = lowered.compile()
+            executable = _compiled(lowered, _options(partition, weights.device.platform))
     states = stored_states(partition.states, partition.outside)
     inputs, outputs = partition.inputs, partition.outputs
     return Program(executable, resident, inputs, outputs, states, donated, was_read())
+
+
+def _whole(shape: Shape, turns: int) -> Shape:
+    return shape if turns == 1 else (shape[0] * turns, *shape[1:])
+
+
+def _in_turns(
+    call: Callable[[Sequence[Any]], tuple[Any, ...]], turns: int
+) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """The same on parts of all arrays, one after the other."""
+    if turns == 1:
+        return call
+
+    def loop(values: Sequence[Any]) -> tuple[Any, ...]:
+        parts = tuple(x.reshape(turns, x.shape[0] // turns, *x.shape[1:]) for x in values)
+        results: tuple[Any, ...] = lax.map(call, parts)
+        return tuple(y.reshape(turns * y.shape[1], *y.shape[2:]) for y in results)
+
+    return loop
+
+
+def _options(partition: LoweredPartition, platform: str) -> Options:
+    exact = not partition.precision.is_reduced and not partition.has_integer_products
+    return compiler_options(platform, exact=exact)
+
+
+def _compiled(lowered: jax.stages.Lowered, options: Options) -> jax.stages.Compiled:
+    """Compile; the names of options are no promise of jaxlib's, and no program depends on them."""
+    try:
+        return lowered.compile(compiler_options=dict(options))  # type: ignore[arg-type]
+    except jax.errors.JaxRuntimeError as error:
+        if not any(name in str(error) for name in options):
+            raise
+        return lowered.compile()
 
 
 def stored_states(

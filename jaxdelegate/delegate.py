@@ -1,15 +1,19 @@
 """JaxDelegate: the delegate that runs partitions on XLA, written on the SimpleDelegate core."""
 
+import dataclasses
 import logging
+import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import jax
 import numpy as np
 
-from jaxdelegate import compiler, lowering
+from jaxdelegate import batching, compiler, lowering, precision_choice, side_by_side
+from jaxdelegate.cache.partition_key import ConstantDigests
+from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import (
     DelegationError,
@@ -17,10 +21,14 @@ from jaxdelegate.errors import (
     LoweringError,
     OptionError,
 )
+from jaxdelegate.lowering import LoweredPartition
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.processor import cpu_features
 from jaxdelegate.report.delegation import DelegationReport
+from jaxdelegate.rewrites import table as rewrites
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -28,6 +36,7 @@ from jaxdelegate.simple_delegate import (
     SimpleDelegate,
     SimpleDelegateKernel,
 )
+from jaxdelegate.tuning import Tuner
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
@@ -61,15 +70,36 @@ class JaxDelegate(SimpleDelegate):
         """
         super().__init__()
         self.options: DelegateOptions = DelegateOptions.of(options, **more)
-        _refuse_unbuilt(self.options)
         self.device = find_device(self.options.platform, self.options.device_index)
+        platform = _PLATFORMS[self.device.platform]
         self.lowering_context = LoweringContext(
-            platform=_PLATFORMS[self.device.platform],
+            platform=platform,
+            precision=precision_choice.policy_for(self.options, platform, cpu_features()),
             quant_mode=self.options.quant_mode,
             enable_quant=self.options.enable_quant,
         )
+        self._say_what_is_not_used()
+        self.rewrites = rewrites.chosen(self.options.rewrites)
         self.device_name = _DEVICE_NAMES[self.lowering_context.platform]
         self.last_error: str | None = None
+        self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
+        self.programs: ProgramCache | None = None
+        if self.options.serialization_dir:
+            self.programs = ProgramCache(self.options.serialization_dir, self.device)
+        store = None if self.programs is None else self.programs.choices
+        self.tuner = Tuner(self.options.inference_preference, self.device, store)
+
+    @property
+    def checks_precision(self) -> bool:
+        """Whether each partition is checked for operators that need float32."""
+        options = self.options
+        return options.compute_dtype == "auto" and options.float32_operators is None
+
+    def _say_what_is_not_used(self) -> None:
+        context = self.lowering_context
+        remark = precision_choice.remark(self.options, context.platform, context.precision)
+        if remark is not None:
+            _LOGGER.info(remark)
 
     @classmethod
     def from_strings(cls, options: Mapping[str, str]) -> Self:
@@ -92,13 +122,40 @@ class JaxDelegate(SimpleDelegate):
         context = lowering.context_for(self.context_for(node), node.operator, specs)
         return lowering.why_not(context, node.operator, node.inputs, node.outputs)
 
-    def context_for(self, node: Node) -> LoweringContext:
-        """The lowering context, with the subgraphs of the node's model in reach."""
-        return lowering.Callees(node.subgraphs, self.lowering_context).in_context()
+    def context_for(self, node: Node, precision: PrecisionPolicy | None = None) -> LoweringContext:
+        """The lowering context, with the subgraphs of the node's model in reach.
+
+        Args:
+            node: the node.
+            precision: another policy than the options'.
+        """
+        context = self.lowering_context
+        if precision is not None:
+            context = dataclasses.replace(context, precision=precision)
+        return lowering.Callees(node.subgraphs, context).in_context()
+
+    def cache_settings(self) -> dict[str, Any]:
+        """What of this delegate belongs to the keys of stored programs."""
+        keyed = [f.name for f in dataclasses.fields(self.options) if f.metadata["keyed"]]
+        context = self.lowering_context
+        return {
+            "options": {name: getattr(self.options, name) for name in keyed},
+            "lowering": [context.platform, context.precision, context.quant_mode],
+            "rewrites": sorted(self.rewrites),
+            "model_token": self.options.model_token,
+            "choices": self.tuner.digest(),
+        }
 
     def create_kernel(self) -> "JaxKernel":
         """A kernel for one partition."""
-        return JaxKernel(self)
+        kernel = JaxKernel(self)
+        self._kernels.add(kernel)
+        return kernel
+
+    def partitions(self) -> list["CompiledPartition"]:
+        """The partitions that open interpreters run now, in the order of their first nodes."""
+        found = [k.compiled for k in self._kernels if k.compiled is not None]
+        return sorted(found, key=lambda partition: partition.nodes[0].index)
 
     def on_partitioned(self, report: DelegationReport) -> None:
         """Keep the report, warn as TFLite does, and insist on full delegation where asked to.
@@ -164,24 +221,12 @@ def find_device(platform: str | None, index: int) -> jax.Device:
     return devices[index]
 
 
-def _refuse_unbuilt(options: DelegateOptions) -> None:
-    """Options whose part of the design is not built yet must not be ignored in silence."""
-    defaults = DelegateOptions()
-    for name in (
-        "is_precision_loss_allowed",
-        "inference_priority1",
-        "compute_dtype",
-        "accumulate_float32",
-        "inference_preference",
-        "serialization_dir",
-        "model_token",
-        "donate_inputs",
-    ):
-        value, only = getattr(options, name), getattr(defaults, name)
-        same = {only, False} if name == "is_precision_loss_allowed" else {only}
-        same |= {"float32"} if name == "compute_dtype" else set()
-        if value not in same:
-            raise OptionError(f"{name}={value!r} is not available in this version; only {only!r}")
+@dataclasses.dataclass(frozen=True)
+class CompiledPartition:
+    """What one kernel runs: for tools that look into programs."""
+
+    nodes: tuple[Node, ...]
+    program: Program
 
 
 class JaxKernel(SimpleDelegateKernel):
@@ -191,6 +236,7 @@ class JaxKernel(SimpleDelegateKernel):
         """Belong to `delegate`."""
         self._delegate = delegate
         self._program: Program | None = None
+        self.compiled: CompiledPartition | None = None
         self._constant_outputs: tuple[tuple[int, Any], ...] = ()
 
     def init(self, context: DelegateContext, params: DelegateParams) -> None:
@@ -198,17 +244,35 @@ class JaxKernel(SimpleDelegateKernel):
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
         """Compile for the current shapes, or take the program that was kept for them."""
-        specs = _touched(context, node)
+        specs = touched(context, node)
         known = {i for i in node.outputs if specs[i].const is not None}
         self._constant_outputs = tuple((i, specs[i].const) for i in known)
         kept = _Kept.of(context, self._delegate)
         key = _program_key(context, node)
         program = kept.get(key)
         if program is None:
-            leaving = [i for i in node.outputs if i not in known]
-            program = self._compiled(node, specs, leaving, kept.weights)
+            program = self._made(node, specs, [i for i in node.outputs if i not in known], kept)
             kept.put(key, program)
         self._program = program
+        self.compiled = CompiledPartition(node.nodes, program)
+
+    def _made(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        kept: "_Kept",
+    ) -> Program:
+        """The program from the cache, or a compiled one, which goes into it."""
+
+        def compiled() -> Program:
+            return self._compiled(node, specs, outputs, kept.weights)
+
+        cache = self._delegate.programs
+        if cache is None:
+            return compiled()
+        slot = cache.slot(node, specs, kept.constants, self._delegate.cache_settings())
+        return compiled() if slot is None else cache.get(slot, kept.weights, compiled)
 
     def _compiled(
         self,
@@ -218,10 +282,17 @@ class JaxKernel(SimpleDelegateKernel):
         weights: ResidentWeights,
     ) -> Program:
         operators = [n.operator for n in node.nodes]
-        context = self._delegate.context_for(node.nodes[0])
+        parts = self._turns(node, specs, outputs)
+        specs = specs if parts is None else parts.specs
+        lower = self.lowering_of(node, specs, outputs)
+        precision = self._delegate.lowering_context.precision
         try:
-            partition = lowering.lower_partition(operators, specs, node.inputs, outputs, context)
-            return compiler.compile_partition(partition, weights)
+            if self._delegate.checks_precision:
+                precision = side_by_side.guarded(lower, precision, self._delegate.device)
+            partition = self._tuned(node, specs, outputs, lower(precision))
+            donate = self._delegate.options.donate_inputs
+            count = 1 if parts is None else parts.count
+            return compiler.compile_partition(partition, weights, donate, count)
         except JaxDelegateError:
             raise
         except _COMPILE_ERRORS as error:
@@ -231,18 +302,66 @@ class JaxKernel(SimpleDelegateKernel):
                 f"could not be compiled for {self._delegate.device}: {error}"
             ) from error
 
+    def _turns(
+        self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
+    ) -> batching.Turns | None:
+        """How a large batch is cut up; donated buffers are not."""
+        delegate = self._delegate
+        if delegate.lowering_context.platform != "cpu" or delegate.options.donate_inputs:
+            return None
+        return batching.turns([n.operator for n in node.nodes], specs, node.inputs, outputs)
+
+    def _tuned(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        partition: LoweredPartition,
+    ) -> LoweredPartition:
+        """The partition with its operators lowered in the ways that were chosen for them."""
+        precision = partition.precision
+        context = self._delegate.context_for(node.nodes[0], precision)
+        ways = self._delegate.tuner.ways(partition, context)
+        return self.lowering_of(node, specs, outputs, ways)(precision) if ways else partition
+
+    def lowering_of(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        ways: Mapping[str, str] | None = None,
+    ) -> Callable[[PrecisionPolicy], LoweredPartition]:
+        """What lowers the partition under a precision policy; `ways` other than the defaults."""
+
+        def lower(precision: PrecisionPolicy) -> LoweredPartition:
+            context = self._delegate.context_for(node.nodes[0], precision)
+            return lowering.lower_partition(
+                [n.operator for n in node.nodes],
+                specs,
+                node.inputs,
+                outputs,
+                dataclasses.replace(context, ways=ways or {}),
+                rewrites=self._delegate.rewrites,
+            )
+
+        return lower
+
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """Dispatch the program; results stay on the device until the host wants them."""
         program = self._program
         if program is None:
             raise RuntimeError("eval before prepare")
-        values = [context.value(i) for i in program.inputs]
-        values += [_state(context, i, spec) for i, spec in program.states.items()]
-        results = program(values)
+        results = program(arriving(program, context))
         for index, result in zip((*program.outputs, *program.states), results, strict=True):
             context.assign(index, result)
         for index, value in self._constant_outputs:
             context.assign(index, value)
+
+
+def arriving(program: Program, context: DelegateContext) -> list[Any]:
+    """The values of a program's inputs, then of its states."""
+    values = [context.value(i) for i in program.inputs]
+    return values + [_state(context, i, spec) for i, spec in program.states.items()]
 
 
 def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
@@ -256,6 +375,7 @@ class _Kept:
 
     def __init__(self, device: jax.Device) -> None:
         self.weights = ResidentWeights(device)
+        self.constants = ConstantDigests()
         self._programs: OrderedDict[Hashable, Program] = OrderedDict()
 
     @classmethod
@@ -276,7 +396,8 @@ class _Kept:
             self._programs.popitem(last=False)
 
 
-def _touched(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
+def touched(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
+    """The specs of all tensors that a partition's operators touch."""
     operators = [n.operator for n in node.nodes]
     indices = {
         i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates) if i >= 0

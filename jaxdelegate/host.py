@@ -3,11 +3,12 @@
 The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API stands on it.
 """
 
+import contextlib
 import dataclasses
 import logging
 import math
 import weakref
-from collections.abc import Hashable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,10 @@ class Host:
         self.shared: MutableMapping[Any, Any] = model.shared.setdefault(subgraph.index, {})
         self.delegates = tuple(delegates)
         self.is_allocated = False
+        # Around each step of an invoke; profilers put themselves here.
+        self.watch: Callable[[Step], contextlib.AbstractContextManager[Any]] = (
+            contextlib.nullcontext
+        )
         self._declared = declared_specs(subgraph)
         self._specs = self._declared
         self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
@@ -285,7 +290,8 @@ class Host:
             InterpreterError: an operator failed on the host; names the node.
         """
         for position, step in enumerate(self._steps):
-            step.run(self)
+            with self.watch(step):
+                step.run(self)
             for index in self._released.get(position, ()):
                 self._values.pop(index, None)
         self._own_results()

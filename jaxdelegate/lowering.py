@@ -17,6 +17,7 @@ from jaxdelegate import float_view, reduced_view
 from jaxdelegate.errors import InterpreterError, LoweringError
 from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.materialize import materialized
 from jaxdelegate.op_lowering.narrowing import narrow
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
@@ -29,9 +30,10 @@ from jaxdelegate.op_lowering.rule import (
     first_reason,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.op_lowering.ways import operator_key
+from jaxdelegate.op_lowering.ways import fenced, with_way
 from jaxdelegate.passes import declared_specs, gather, is_constant, subgraph_specs
 from jaxdelegate.rewrites.table import rewritten
+from jaxdelegate.sharing import shared_results
 from jaxdelegate.states import with_explicit_states
 
 
@@ -73,10 +75,17 @@ class LoweredPartition:
     stored: Mapping[int, TensorSpec]  # outside of the program, where `specs` is a float view
     short: Mapping[int, np.dtype]  # tensors that the program holds shorter than `specs` says
     precision: PrecisionPolicy
+    shared: frozenset[int] = frozenset()  # results to lay out in memory once
 
     def outside(self, index: int) -> TensorSpec:
         """A tensor's spec as hosts store it."""
         return self.stored.get(index, self.specs[index])
+
+    @property
+    def has_integer_products(self) -> bool:
+        """Whether an operator multiplies matrices of integers."""
+        read = (i for step in self.steps for i in step.operator.inputs if i in self.specs)
+        return any(self.specs[i].is_quantized for i in read)
 
     def value(self, weight: Weight) -> np.ndarray:
         """A weight's host array, prepared; made anew at every call: only one is in memory."""
@@ -156,7 +165,8 @@ class LoweredPartition:
 
     def _held(self, index: int, value: Any) -> Any:
         simulated = self._simulated(index, value)
-        return reduced_view.held(simulated, self.short.get(index), self.precision)
+        held = reduced_view.held(simulated, self.short.get(index), self.precision)
+        return materialized(held) if index in self.shared else held
 
     def _viewed(self, indices: Iterable[int]) -> list[int]:
         """Those tensors that are integers outside and floats here."""
@@ -246,6 +256,7 @@ def lower_partition(
         stored,
         short,
         context.precision,
+        shared_results([step.operator for step in steps], specs, {*outputs, *states}),
     )
 
 
@@ -273,7 +284,7 @@ def _step(
     if reason is not None:
         raise LoweringError(f"node {operator.index} ({operator.name}) in a partition: {reason}")
     rule = RULES[operator.name]
-    context = with_way(context, operator, inputs, outputs)
+    context = with_way(context, rule, operator.options, inputs, outputs)
     if _is_identity(context, rule, inputs, outputs):
         lowered: Function = _identity
     else:
@@ -286,6 +297,8 @@ def _step(
         }
         prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
         run = _partly_prepared(lowered, frozenset(prepared))
+    if context.way is not None:
+        run = fenced(run, inputs)
     layout = (context.way, _layout(lowered, inputs))
     constants = _Constants(context.precision, prepared, layout)
     sources = []
@@ -358,16 +371,6 @@ def context_for(
         precision=precision,
         lower_subgraph=lower_callee,
     )
-
-
-def with_way(
-    context: LoweringContext, operator: Operator, inputs: Specs, outputs: Specs
-) -> LoweringContext:
-    """An operator's own context with the way that was chosen for operators like it."""
-    if not context.ways or RULES[operator.name].ways is None:
-        return context
-    key = operator_key(operator.name, context, operator.options, inputs, outputs)
-    return dataclasses.replace(context, way=context.ways.get(key))
 
 
 def why_not(

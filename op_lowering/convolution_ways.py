@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdelegate.op_lowering.materialize import materialized
 from jaxdelegate.op_lowering.products import Arithmetic
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.op_lowering.window import Windows, pad_windows, read_tap, taps
@@ -29,6 +30,7 @@ _SHALLOW = 160  # up to here XLA:CPU's convolution is slow, if it yields few cha
 _NARROW, _NARROW_FROM_RGB = 16, 32
 # Groups that deserve a convolution each: few of many channels.
 _DEEP_GROUP, _FEW_GROUPS = 32, 16
+_PATCHES = 1 << 28  # bytes of one image that are better not laid out in memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Convolution:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the window is one pixel."""
-        return all(w.size == 1 for w in self.windows)
+        """Whether the window is one pixel of the image."""
+        return all(w.size == 1 for w in self.windows) and not self.is_padded
 
     @property
     def is_padded(self) -> bool:
@@ -92,7 +94,7 @@ def _grouped_way(c: Convolution) -> tuple[Layout, Run]:
     if _is_few(c) or _is_depthwise(c):
         return by_tap, tap_sum
     if c.depth >= _DEEP_GROUP and c.groups <= _FEW_GROUPS:
-        return as_stored, _group_by_group
+        return as_stored, group_by_group
     return by_group, grouped_dot
 
 
@@ -101,10 +103,13 @@ def integer_way(platform: str, c: Convolution) -> tuple[Layout, Run]:
 
     They beat XLA's own convolution on a CPU, and a GPU has int8 units for matrices at any rate.
     """
+    patches = math.prod(c.out) * c.groups * c.products
     if c.groups == 1 and c.is_pointwise:
         return as_matrix, dot
     if _is_depthwise(c) or (platform == "cpu" and _is_few(c)):
         return by_tap, tap_sum
+    if platform == "cpu" and c.groups == 1 and patches > _PATCHES:
+        return as_stored, xla
     return by_group, grouped_dot
 
 
@@ -156,7 +161,9 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
 
     `w` is [*spatial, I, groups, O / groups]; depthwise has I = 1.
     """
-    padded = pad_windows(x.astype(a.accumulator), c.windows, 0)
+    padded = pad_windows(x, c.windows, 0)
+    if c.is_padded:  # before it is seen as channels of groups, which XLA:CPU pads slowly
+        padded = materialized(padded)
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
     ones = (1,) * (1 + len(c.windows))
     terms = []
@@ -164,7 +171,7 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
         shifted = read_tap(padded, c.windows, tap)  # [N, *out, groups, I]
         for i in range(c.depth):
             row = w[(*tap, i)].astype(a.accumulator).reshape(*ones, c.groups, -1)
-            terms.append(lax.slice_in_dim(shifted, i, i + 1, axis=-1) * row)
+            terms.append(lax.slice_in_dim(shifted, i, i + 1, axis=-1).astype(a.accumulator) * row)
     y: jax.Array = functools.reduce(operator.add, terms)
     return y.reshape(*y.shape[:-2], c.units)
 
@@ -187,7 +194,8 @@ def grouped_dot(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     return y.transpose(1, 0, 2).reshape(-1, *c.out, c.units)
 
 
-def _group_by_group(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def group_by_group(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+    """A convolution for each group; `w` is [*spatial, I, O]."""
     one = dataclasses.replace(c, channels=c.depth, units=c.units // c.groups)
     parts = zip(jnp.split(x, c.groups, -1), jnp.split(w, c.groups, -1), strict=True)
     return jnp.concatenate([xla(a, one, x_group, w_group) for x_group, w_group in parts], -1)

@@ -67,7 +67,8 @@ class IntegerConvolution:
             w: as prepared.
         """
         if self.run is tap_sum:  # at most 256 products of at most 2**22
-            wide = x.astype(np.int32) - zero
+            is_short = x.dtype.itemsize == 1 and isinstance(zero, int)  # half the bytes to pad
+            wide = x.astype(np.int16 if is_short else np.int32) - zero
             return tap_sum(_INT32, self.c, wide, w.astype(np.int32) - self.w_zero)
         if isinstance(zero, int):
             zero = moved(zero, np.dtype(x.dtype))

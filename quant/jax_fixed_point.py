@@ -46,6 +46,13 @@ def _is_zero(x: Integers) -> bool:
     return not isinstance(x, jax.Array) and not np.any(x)
 
 
+def _is_between(x: Integers, low: int, high: int) -> bool:
+    """Whether `x` is known now, and lies in [low, high]."""
+    return not isinstance(x, jax.Array) and bool(
+        np.all((low <= np.asarray(x)) & (np.asarray(x) <= high))
+    )
+
+
 def _positive_part(x: Integers) -> Integers:
     return jnp.maximum(x, 0) if isinstance(x, jax.Array) else np.maximum(x, 0)
 
@@ -107,7 +114,10 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array
     dtype = dtype_of(a)
     value_bits = 8 * dtype.itemsize - 1
     product = (wide(a) * wide(b) + (1 << (value_bits - 1))) >> value_bits
-    return wrap(jnp.minimum(product, (1 << value_bits) - 1), dtype)
+    least, largest = -1 << value_bits, (1 << value_bits) - 1
+    if _is_between(b, least + 1, largest):  # only the square of the least value is beyond
+        return wrap(product, dtype)
+    return wrap(jnp.minimum(product, largest), dtype)
 
 
 def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
@@ -125,10 +135,22 @@ def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
 
 def rounding_divide_by_pot(x: Integers, exponent: Integers) -> jax.Array:
     """The quotient x / 2**exponent, ties away from zero; see fixed_point.rounding_divide_by_pot."""
-    dtype, x, exponent = dtype_of(x), wide(x), wide(exponent)
+    dtype = dtype_of(x)
+    if dtype == _INT32 and _is_between(
+        exponent, 0, 31
+    ):  # half the bytes: vectors hold twice as many
+        return _round_by_pot_32(jnp.asarray(x, _INT32), np.asarray(exponent))
+    x, exponent = wide(x), wide(exponent)
     mask = wide(wrap((jnp.int64(1) << exponent) - 1, dtype))
     threshold = (mask >> 1) + (x < 0).astype(np.int64)
     return wrap((x >> exponent) + ((x & mask) > threshold).astype(np.int64), dtype)
+
+
+def _round_by_pot_32(x: jax.Array, exponent: np.ndarray) -> jax.Array:
+    mask = ((np.int64(1) << exponent.astype(np.int64)) - 1).astype(np.int32)
+    threshold = jnp.asarray(mask >> 1) + (x < 0).astype(np.int32)
+    quotient = lax.shift_right_arithmetic(*jnp.broadcast_arrays(x, exponent.astype(np.int32)))
+    return quotient + ((x & jnp.asarray(mask)) > threshold).astype(np.int32)
 
 
 def saturating_left_shift(x: Integers, amount: Integers) -> jax.Array:

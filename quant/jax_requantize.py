@@ -22,6 +22,9 @@ _INT32 = np.dtype(np.int32)
 
 def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
     """`x` in [low, high], as integers of `dtype`."""
+    whole = np.iinfo(np.int32)
+    if isinstance(x, jax.Array) and x.dtype == _INT32 and whole.min <= low and high <= whole.max:
+        return jnp.clip(x, low, high).astype(dtype)
     return jnp.clip(wide(x), low, high).astype(dtype)
 
 

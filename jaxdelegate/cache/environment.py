@@ -4,7 +4,6 @@ import functools
 import hashlib
 import importlib.metadata
 import os
-import platform
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +15,8 @@ from jaxlib import version as jaxlib_version
 
 from jaxdelegate.cache.key import Part
 from jaxdelegate.jax_private import config_values
+from jaxdelegate.processor import host_cpu, threads
+from jaxdelegate.xla_options import compiler_options
 
 _PACKAGE = Path(__file__).parents[1]
 _LOADED = time.time()
@@ -84,7 +85,8 @@ def environment_parts(device: jax.Device) -> dict[str, Part]:
         "host_cpu": host_cpu(),
         "jax_config": jax_config(),
         "xla_flags": {name: os.environ.get(name) for name in _VARIABLES},
-        "threads": [os.environ.get("NPROC"), len(os.sched_getaffinity(0))],
+        "threads": threads(),
+        "compiler_options": [compiler_options(device.platform, exact=e) for e in (True, False)],
     }
     return {name: Part.of(value) for name, value in values.items()}
 
@@ -150,24 +152,6 @@ def device_identity(device: jax.Device) -> list[Any]:
         str(getattr(device, "compute_capability", None)),
         device.client.platform_version,
     ]
-
-
-@functools.cache
-def host_cpu() -> list[str]:
-    """The host's architecture, processor and instruction sets."""
-    known = {"vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part"}
-    lines = [platform.machine(), platform.system()]
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if not line.strip():  # the first processor's block ends here
-                    break
-                name, _, value = line.partition(":")
-                if name.strip() in known:
-                    lines.append(f"{name.strip()}: {' '.join(sorted(value.split()))}")
-    except OSError:
-        lines.append(platform.processor())
-    return lines
 
 
 def jax_config() -> Mapping[str, str]:

@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.partition import Subset, independent_subsets
 from jaxdelegate.passes import gather, propagate, unfolded
 from jaxdelegate.reading.operator_tables import called_subgraphs
+from jaxdelegate.reading.tensor_tables import with_block_values
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.simple_delegate import Node
 
@@ -60,6 +61,18 @@ class TensorTable:
             raise InterpreterError(f"tensor {index} cannot be resized to {list(shape)}")
 
 
+def _with_block_values(specs: Specs) -> list[TensorSpec]:
+    """Blockwise quantization with its scales and zero points, which are tensors too."""
+    return [
+        spec
+        if spec.quantization is None
+        else dataclasses.replace(
+            spec, quantization=with_block_values(spec.quantization, lambda i: specs[i].const)
+        )
+        for spec in specs
+    ]
+
+
 class Graph:
     """One subgraph, as long as kernels of ours run in it.
 
@@ -75,7 +88,9 @@ class Graph:
         self.tensors, self.rows, self.index = tensors, rows, index
         self._unreadable = unreadable
         self._operators = [op for row in rows for op in row.operators]
-        self._read = [unfolded(spec_of(tensors[i])) for i in range(len(tensors))]
+        self._read = _with_block_values(
+            [unfolded(spec_of(tensors[i])) for i in range(len(tensors))]
+        )
         self._made = {i for op in self._operators for i in op.outputs}
         self._touched = sorted(
             {i for op in self._operators for i in (*op.inputs, *op.outputs) if i >= 0}

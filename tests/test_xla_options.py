@@ -1,0 +1,55 @@
+"""Compiler options, and jaxlibs that do not know them."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxdelegate import compiler, xla_options
+
+VECTORS, LIBRARY = "xla_cpu_prefer_vector_width", "xla_cpu_experimental_ynn_fusion_type"
+
+
+@pytest.mark.parametrize(
+    ("features", "single", "exact", "names"),
+    [
+        ({"avx512f"}, True, True, {VECTORS, LIBRARY}),
+        ({"avx512f"}, False, True, {VECTORS}),
+        ({"avx2"}, True, True, {LIBRARY}),
+        ({"avx2"}, True, False, {LIBRARY}),
+        ({"avx2"}, False, False, set()),
+    ],
+)
+def test_options_follow_processor_threads_and_factors(
+    monkeypatch: pytest.MonkeyPatch, features, single, exact, names
+) -> None:
+    monkeypatch.setattr(xla_options, "cpu_features", lambda: frozenset(features))
+    monkeypatch.setattr(xla_options, "is_single_threaded", lambda: single)
+    assert set(xla_options.compiler_options("cpu", exact=exact)) == names
+    assert xla_options.compiler_options("gpu", exact=exact) == {}
+
+
+def test_short_factors_leave_matrices_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xla_options, "is_single_threaded", lambda: True)
+    exact, short = (xla_options.compiler_options("cpu", exact=e)[LIBRARY] for e in (True, False))
+    assert "DOT" not in str(exact)
+    assert "INDIVIDUAL_DOT" in str(short)
+    lowered = jax.jit(lambda v: v * v).lower(jnp.arange(3.0))
+    assert lowered.compile(compiler_options={LIBRARY: short})(jnp.arange(3.0))[2] == 4
+
+
+@pytest.mark.parametrize("options", [{"xla_cpu_no_such_option": 1}, {LIBRARY: "NO_SUCH_TYPE"}])
+def test_options_that_jaxlib_does_not_know_are_left_out(options) -> None:
+    x = jnp.arange(3.0)
+    lowered = jax.jit(lambda v: v * v).lower(x)
+    assert compiler._compiled(lowered, options)(x).tolist() == [0, 1, 4]
+
+
+def test_what_else_goes_wrong_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = jax.jit(lambda v: v * v).lower(jnp.arange(3.0))
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: out of luck")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of luck"):
+        compiler._compiled(lowered, {VECTORS: 512})
