@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,10 +21,12 @@ from jaxdelegate.op_lowering.rule import (
     Lower,
     LoweringContext,
     OpRule,
+    Ways,
     WhyNot,
     first_reason,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.ways import chosen
 from jaxdelegate.op_lowering.window import (
     Window,
     Windows,
@@ -36,6 +38,7 @@ from jaxdelegate.op_lowering.window import (
 
 _INTEGERS = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16))
 _FEW_TAPS = 16  # on a CPU: windows that do not overlap are read in one fused loop up to here
+_LONGEST_SUM = 64  # beyond, that loop is not even an alternative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +165,7 @@ def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
         if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
             return nothing(outputs)
         count = _count(windows)
-        slide = _way(context.platform, windows)
+        slide = chosen(_ways(context.platform, windows), context.way)
         activation = fused_activation(getattr(o, "fused_activation_function", Act.NONE), outputs[0])
 
         def pooled(x: jax.Array) -> tuple[jax.Array]:  # [N, *spatial, C] -> [N, *out, C]
@@ -173,6 +176,18 @@ def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
         return pooled
 
     return lower
+
+
+def _offered(geometry: _Geometry) -> Ways:
+    def ways(
+        context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs
+    ) -> Mapping[str, "_Slide"]:
+        windows = geometry(o, inputs[0].shape)
+        if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
+            return {}
+        return _ways(context.platform, windows)
+
+    return ways
 
 
 def _count(windows: Windows) -> np.ndarray:
@@ -196,6 +211,18 @@ def _way(platform: str, windows: Windows) -> _Slide:
     apart = all(w.stride >= w.size for w in windows)
     few = math.prod(w.size for w in windows) <= _FEW_TAPS
     return _tap_by_tap if apart and few else _axis_by_axis
+
+
+def _ways(platform: str, windows: Windows) -> Mapping[str, _Slide]:
+    """All of them that can be worth measuring, the default first."""
+    default = _way(platform, windows)
+    ways = {"reduce_window": _reduce_window, "axis_by_axis": _axis_by_axis}
+    if math.prod(w.size for w in windows) <= _LONGEST_SUM:
+        ways["tap_by_tap"] = _tap_by_tap
+    if all(w.is_whole for w in windows):
+        ways["whole"] = _whole
+    first = next(name for name, slide in ways.items() if slide is default)
+    return {first: default} | ways
 
 
 def _whole(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
@@ -241,12 +268,23 @@ AVERAGE_POOL_2D = OpRule(
     3,
     _why_not(_AVERAGE, windows_2d, 4),
     _lower(_AVERAGE, windows_2d),
+    ways=_offered(windows_2d),
 )
 MAX_POOL_2D = OpRule(
-    "MAX_POOL_2D", Pool2DOptions, 3, _why_not(_MAX, windows_2d, 4), _lower(_MAX, windows_2d)
+    "MAX_POOL_2D",
+    Pool2DOptions,
+    3,
+    _why_not(_MAX, windows_2d, 4),
+    _lower(_MAX, windows_2d),
+    ways=_offered(windows_2d),
 )
 L2_POOL_2D = OpRule(
-    "L2_POOL_2D", Pool2DOptions, 1, _why_not(_L2, windows_2d, 4), _lower(_L2, windows_2d)
+    "L2_POOL_2D",
+    Pool2DOptions,
+    1,
+    _why_not(_L2, windows_2d, 4),
+    _lower(_L2, windows_2d),
+    ways=_offered(windows_2d),
 )
 AVG_POOL_3D = OpRule(
     "AvgPool3D",
@@ -254,6 +292,7 @@ AVG_POOL_3D = OpRule(
     1,
     _why_not(_AVERAGE, tensorflow_windows, 5),
     _lower(_AVERAGE, tensorflow_windows),
+    ways=_offered(tensorflow_windows),
 )
 MAX_POOL_3D = OpRule(
     "MaxPool3D",
@@ -261,4 +300,5 @@ MAX_POOL_3D = OpRule(
     1,
     _why_not(_MAX, tensorflow_windows, 5),
     _lower(_MAX, tensorflow_windows),
+    ways=_offered(tensorflow_windows),
 )

@@ -110,9 +110,7 @@ def lower(
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     x, w = tensors.x, tensors.w
-    convolve = IntegerConvolution.of(
-        context, c, w.dtype, _filter_zero(w), constant(w, spatial_io)
-    )
+    convolve = IntegerConvolution.of(context, c, w.dtype, _filter_zero(w), constant(w, spatial_io))
     zero, end, kept = zero_point_of(x), _ending(o, tensors), Kept.of_convolution(w, c)
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:

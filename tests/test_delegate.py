@@ -217,19 +217,6 @@ def test_platforms() -> None:
         jd.JaxDelegate(platform="cpu", device_index=99)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compute_dtype": "float16"},
-        {"serialization_dir": "/nowhere"},
-        {"is_precision_loss_allowed": True},
-    ],
-)
-def test_options_of_unbuilt_parts_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(jd.OptionError, match="is not available in this version"):
-        jd.JaxDelegate(options)
-
-
 def test_context_manager_forgets_reports() -> None:
     with jd.JaxDelegate() as delegate:
         jd.Interpreter(model_content=chain("a"), experimental_delegates=[delegate])

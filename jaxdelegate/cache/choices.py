@@ -1,5 +1,4 @@
-"""Choices between the ways to run an operator, kept beside programs: one small JSON file for each
-device and surroundings.
+"""Choices between the ways to run an operator, kept beside programs: a JSON file for each device.
 
 They are measured once: programs for other shapes, other models and other processes take them over.
 Like programs, they belong to sources, versions, a kind of device, flags and the host; unlike

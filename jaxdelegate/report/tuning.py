@@ -1,0 +1,70 @@
+"""What was measured of operators that can run in several ways, and which way was chosen."""
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One operator, as many as there are like it.
+
+    Attributes:
+        way: which one runs.
+        default: which one would run without measuring.
+        seconds: of one run, by way: medians.
+        refused: why the other ways took no part.
+    """
+
+    way: str
+    default: str
+    seconds: Mapping[str, float]
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as the default it is."""
+        return self.seconds[self.default] / self.seconds[self.way]
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningReport:
+    """All choices by operator; the key says its shapes, dtypes and options. `str()` is a table."""
+
+    device: str
+    choices: Mapping[str, Choice]
+
+    def __str__(self) -> str:
+        """A line for each operator, the slowest by default first, then a summary."""
+        rows = [("default ms", "chosen ms", "way", "default", "operator")]
+        by_time = sorted(self.choices.items(), key=lambda kv: -kv[1].seconds[kv[1].default])
+        rows += [_row(key, choice) for key, choice in by_time]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = [
+            "  ".join(
+                (
+                    *(row[i].rjust(widths[i]) for i in (0, 1)),
+                    *(row[i].ljust(widths[i]) for i in (2, 3)),
+                    row[4],
+                )
+            )
+            for row in rows
+        ]
+        return "\n".join([*lines, self.summary()])
+
+    def summary(self) -> str:
+        """How many operators take another way than their default."""
+        changed = sum(choice.way != choice.default for choice in self.choices.values())
+        return (
+            f"{changed} of {len(self.choices)} measured kinds of operators run in another way than "
+            f"the default on {self.device}."
+        )
+
+
+def _row(key: str, choice: Choice) -> tuple[str, str, str, str, str]:
+    return (
+        f"{1e3 * choice.seconds[choice.default]:.3f}",
+        f"{1e3 * choice.seconds[choice.way]:.3f}",
+        choice.way,
+        choice.default,
+        key.partition(";")[0],
+    )

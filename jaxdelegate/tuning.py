@@ -1,0 +1,419 @@
+"""Measures the ways to run an operator on the device, and chooses: `inference_preference`.
+
+Each operator that its rule can run in several ways (`OpRule.ways`) is compiled by itself in each of
+them and timed on random inputs, the costliest operators first, until a budget is spent. A way that
+does not compile, takes much more memory or comes to another result takes no part; the default stays
+unless another way is faster beyond noise. Knows lowering and the compiler, no hosts.
+"""
+
+import dataclasses
+import functools
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from jaxdelegate import compiler, lowering
+from jaxdelegate.analysis.costs import Cost, operator_cost
+from jaxdelegate.cache.choices import ChoiceStore
+from jaxdelegate.compiler import Program, ResidentWeights
+from jaxdelegate.lowering import LoweredPartition
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.options import default_options
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.ways import operator_key
+from jaxdelegate.options import Preference
+from jaxdelegate.passes import gather
+from jaxdelegate.report.tuning import Choice, TuningReport
+from jaxdelegate.side_by_side import ERROR_BOUND, seeded_values
+from jaxdelegate.testing.tolerance import Tolerance, assert_close
+
+BUDGET_SECONDS = 30.0  # for all operators that one delegate measures, compilations included
+
+_LOGGER = logging.getLogger("jaxdelegate")
+_GAIN = 0.03  # another way than the default must save that much,
+_LEAST_SECONDS = 2e-6  # and more than the time that dispatching one program varies by
+_ROUNDS = 9
+_SAMPLE_SECONDS = 2e-3  # shorter runs are repeated
+_MOST_REPEATS = 50
+_MOST_SECONDS = 1.0  # for the rounds of one operator, but for the first three
+_HOPELESS = 2.0  # a way that takes so many times the default's time is timed no further
+_SMALL_SHARE = 1 / 500  # of a partition's work: operators below cannot gain what noise hides
+_MORE_MEMORY = 1 << 28  # bytes of temporaries that a way may take beyond those of the default
+_BYTE = 16  # operations that a device does in the time of one byte
+
+# What compiling or running a way may raise; it takes no part then. Running out of memory is a
+# RuntimeError.
+_WAY_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+
+Run = Callable[[], Any]
+Samples = Mapping[str, list[float]]
+Timer = Callable[[Mapping[str, Run], str], Samples]  # the runs by name; the default's name
+Clock = Callable[[], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An operator that can run in several ways; `ways` begins with the default."""
+
+    key: str
+    operator: Operator
+    ways: tuple[str, ...]
+    cost: Cost
+    count: int  # operators of the partition that are like it
+
+    @property
+    def work(self) -> int:
+        """What all of them take, in operations."""
+        return self.count * ((self.cost.flops or 0) + _BYTE * (self.cost.bytes or 0))
+
+    @property
+    def products(self) -> int:
+        """About how many products one output value sums."""
+        written = max(self.cost.bytes_written or 1, 1) // 4
+        return max((self.cost.flops or 0) // max(2 * written, 1), 1)
+
+
+def candidates(partition: LoweredPartition, context: LoweringContext) -> list[Candidate]:
+    """The operators of a partition that are worth measuring, one of each kind, costliest first.
+
+    Args:
+        partition: as it is lowered by default.
+        context: with which it was.
+    """
+    found: dict[str, Candidate] = {}
+    for step in partition.steps:
+        own = _candidate(step.operator, partition, context)
+        if own is not None:
+            before = found.get(own.key)
+            found[own.key] = own if before is None else _counted(before)
+    ordered = sorted(found.values(), key=lambda c: -c.work)
+    least = _SMALL_SHARE * sum(c.work for c in ordered)
+    return [c for c in ordered if c.work >= least]
+
+
+def _counted(candidate: Candidate) -> Candidate:
+    return dataclasses.replace(candidate, count=candidate.count + 1)
+
+
+def _candidate(
+    operator: Operator, partition: LoweredPartition, context: LoweringContext
+) -> Candidate | None:
+    rule, specs = RULES[operator.name], partition.specs
+    if rule.ways is None:
+        return None
+    inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
+    own = lowering.context_for(context, operator, specs)
+    ways = tuple(rule.ways(own, operator.options, inputs, outputs))
+    if len(ways) < 2:
+        return None
+    key = operator_key(operator.name, own, operator.options, inputs, outputs)
+    cost = operator_cost(operator.name, operator.options, inputs, outputs)
+    return Candidate(key, operator, ways, cost, 1)
+
+
+def tune(
+    partition: LoweredPartition,
+    context: LoweringContext,
+    device: jax.Device,
+    known: Mapping[str, Choice] | None = None,
+    *,
+    budget: float = BUDGET_SECONDS,
+    clock: Clock = time.perf_counter,
+    timer: Timer | None = None,
+) -> dict[str, Choice]:
+    """Measure the operators of a partition that are not known yet.
+
+    Args:
+        partition: as it is lowered by default.
+        context: with which it was.
+        device: where it will run.
+        known: earlier choices, by operator key.
+        budget: seconds after which no further operator is begun.
+        clock: what the budget is read from.
+        timer: seconds of several runs of each way; None: `interleaved`.
+
+    Returns:
+        What was measured now, by operator key.
+    """
+    todo = [c for c in candidates(partition, context) if c.key not in (known or {})]
+    bench = _Bench(partition, context, device, timer or interleaved)
+    end = clock() + budget
+    found: dict[str, Choice] = {}
+    for candidate in tqdm(todo, "measuring operators", disable=None, delay=2, leave=False):
+        if clock() >= end:
+            left = len(todo) - len(found)
+            _LOGGER.info("tuning: %d kinds of operators keep the default: no time is left", left)
+            break
+        choice = bench.choose(candidate)
+        if choice is not None:
+            found[candidate.key] = choice
+            _LOGGER.debug("tuning: %s: %s, %s", candidate.key, choice.way, dict(choice.seconds))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bench:
+    """Operators of one partition, each by itself on the device."""
+
+    partition: LoweredPartition
+    context: LoweringContext
+    device: jax.Device
+    timer: Timer
+
+    def choose(self, candidate: Candidate) -> Choice | None:
+        """Measure one operator; None: its default does not run by itself."""
+        default, *others = candidate.ways
+        with jax.enable_x64(True), jax.default_device(self.device):
+            try:
+                values = [jax.device_put(v, self.device) for v in self._values(candidate.operator)]
+                program = self._program(candidate, default)
+                want = _outputs(_run(program, values)())
+            except _WAY_ERRORS as error:
+                _LOGGER.debug("tuning: %s does not run by itself: %s", candidate.key, error)
+                return None
+            limit = _temporaries(program) + _MORE_MEMORY
+            runs, refused = {default: _run(program, values)}, {}
+            for way in others:
+                try:
+                    runs[way] = self._checked(candidate, way, values, want, limit)
+                except (*_WAY_ERRORS, AssertionError) as error:
+                    refused[way] = f"{error}".partition("\n")[0]
+            samples = dict(self.timer(runs, default))
+            way = fastest(default, samples)
+            if way != default:  # of several ways, one may win by chance: it must win again
+                samples |= self.timer({name: runs[name] for name in (default, way)}, default)
+                way = fastest(default, {name: samples[name] for name in (default, way)})
+        medians = {name: statistics.median(times) for name, times in samples.items()}
+        return Choice(way, default, medians, refused)
+
+    def _checked(
+        self, candidate: Candidate, way: str, values: list[Any], want: list[Any], limit: int
+    ) -> Run:
+        """What runs a way, once it has been seen to compute what the default does.
+
+        Raises:
+            AssertionError: it does not.
+            ValueError: it takes too much memory.
+            _WAY_ERRORS: it does not compile, or does not run.
+        """
+        program = self._program(candidate, way)
+        if (taken := _temporaries(program)) > limit:
+            raise ValueError(f"it takes {taken >> 20} MiB of temporaries")
+        run = _run(program, values)
+        precision = self.partition.precision
+        _compare(_outputs(run()), want, candidate.products, precision)
+        return run
+
+    def _program(self, candidate: Candidate, way: str) -> Program:
+        # The default runs in a network as XLA fuses it; what is named is kept apart.
+        ways = {} if way == candidate.ways[0] else {candidate.key: way}
+        context = dataclasses.replace(self.context, ways=ways)
+        alone = _surrounded(
+            candidate.operator, self.partition.specs, self._inputs(candidate.operator)
+        )
+        partition = lowering.lower_partition(*alone, context)
+        return compiler.compile_partition(partition, ResidentWeights(self.device))
+
+    def _inputs(self, operator: Operator) -> tuple[int, ...]:
+        specs = self.partition.specs
+        live = (i for i in operator.inputs if i in specs and specs[i].const is None)
+        return tuple(dict.fromkeys(live))
+
+    def _values(self, operator: Operator) -> list[np.ndarray]:
+        return seeded_values([self.partition.specs[i] for i in self._inputs(operator)])
+
+
+_Alone = tuple[list[Operator], dict[int, TensorSpec], tuple[int, ...], tuple[int, ...]]
+
+
+def _surrounded(
+    operator: Operator, specs: Mapping[int, TensorSpec], inputs: tuple[int, ...]
+) -> _Alone:
+    """The operator between two elementwise ones: operators, specs, inputs and outputs.
+
+    XLA fuses a default with what is around it, where it can; it must get the credit here too.
+    """
+    operators, specs, outputs = [operator], dict(specs), operator.outputs
+    x, y, free = next((i for i in inputs if _is_float(specs[i])), None), outputs[0], max(specs) + 1
+    if x is not None:
+        operators.insert(0, _elementwise("RELU", 19, free, x))
+        inputs = tuple(free if i == x else i for i in inputs)
+        specs[free] = specs[x]
+    if _is_float(specs[y]):
+        operators.append(_elementwise("NEG", 59, y, free + 1))
+        outputs = (free + 1, *outputs[1:])
+        specs[free + 1] = specs[y]
+    return operators, specs, inputs, outputs
+
+
+def _is_float(spec: TensorSpec) -> bool:
+    return spec.dtype == np.float32
+
+
+def _elementwise(name: str, code: int, x: int, y: int) -> Operator:
+    return Operator(-1, name, code, False, 1, (x,), (y,), (), default_options(name), b"", ())
+
+
+def _run(program: Program, values: list[Any]) -> Run:
+    call = functools.partial(program.executable, *program.weights, *values)
+    # XLA:CPU would run several at the same time.
+    return lambda: jax.block_until_ready(call())  # type: ignore[no-untyped-call]
+
+
+def _outputs(results: Any) -> list[np.ndarray]:
+    return [np.asarray(result) for result in results]
+
+
+def _temporaries(program: Program) -> int:
+    """Bytes; 0 where the platform does not say."""
+    analysis = getattr(program.executable, "memory_analysis", lambda: None)()
+    return int(getattr(analysis, "temp_size_in_bytes", 0))
+
+
+def _compare(got: list[Any], want: list[Any], products: int, precision: PrecisionPolicy) -> None:
+    """As operators are compared with the reference; short factors as half-precision results.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    if precision.dot_precision == "highest" and not precision.is_reduced:
+        assert_close(got, want, accumulated=products)
+        return
+    short, why = Tolerance(of_largest=ERROR_BOUND), "factors are shorter than results"
+    assert_close(got, want, tolerance=short, because=why)
+
+
+def interleaved(
+    runs: Mapping[str, Run], default: str, clock: Clock = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of one run, several samples of each, taken in turn: drift hits all of them alike.
+
+    Ways that are far slower than the default are sampled once.
+    """
+    first = {name: min(_sample(run, 1, clock) for _ in range(2)) for name, run in runs.items()}
+    samples = {name: [seconds] for name, seconds in first.items()}
+    rest = [name for name in runs if first[name] <= _HOPELESS * first[default]]
+    if rest == [default]:
+        return samples
+    repeats = int(min(max(_SAMPLE_SECONDS / min(first.values()), 1), _MOST_REPEATS))
+    samples.update((name, []) for name in rest)
+    end = clock() + _MOST_SECONDS
+    for order in _orders(rest):
+        for name in order:
+            samples[name].append(_sample(runs[name], repeats, clock))
+        if clock() >= end and len(samples[default]) >= 3:
+            break
+    return samples
+
+
+def _orders(names: list[str]) -> Iterator[list[str]]:
+    """Each round begins with another one: what runs behind a slow one would always be at odds."""
+    for i in range(_ROUNDS):
+        at = i % len(names)
+        yield names[at:] + names[:at]
+
+
+def _sample(run: Run, repeats: int, clock: Clock) -> float:
+    start = clock()
+    for _ in range(repeats):
+        run()
+    return (clock() - start) / repeats
+
+
+def fastest(default: str, samples: Samples) -> str:
+    """The way with the least median of those that beat the default, or the default.
+
+    A way beats it if its median saves 3 %, and it was the faster one in three of four rounds.
+    """
+    base = samples[default]
+    median = statistics.median(base)
+    most = min((1 - _GAIN) * median, median - _LEAST_SECONDS)
+    medians = {default: median}
+    for way, times in samples.items():
+        wins = sum(t < b for t, b in zip(times, base, strict=False))
+        if statistics.median(times) <= most and wins >= 0.75 * len(times):
+            medians[way] = statistics.median(times)
+    return min(medians, key=lambda way: medians[way])
+
+
+class Tuner:
+    """The choices of one delegate: measured, taken over from the directory, or none at all."""
+
+    def __init__(
+        self,
+        preference: Preference,
+        device: jax.Device,
+        store: ChoiceStore | None,
+        measure: Callable[..., dict[str, Choice]] = tune,
+        budget: float = BUDGET_SECONDS,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """Begin without choices.
+
+        Args:
+            preference: "sustained_speed" measures what is not known; "balanced" takes over what is
+                stored; "fast_single_answer" does neither.
+            device: where programs run.
+            store: where choices are kept; None: nowhere.
+            measure: `tune`, or that with another clock or timer.
+            budget: seconds for all partitions.
+            clock: what the budget is read from.
+        """
+        self._preference = preference
+        self._device = device
+        self._store = store
+        self.measure = measure
+        self._budget = budget
+        self._clock = clock
+        self._choices: dict[str, Choice] | None = None
+
+    def ways(self, partition: LoweredPartition, context: LoweringContext) -> dict[str, str]:
+        """The ways other than defaults that operators are to take, by operator key.
+
+        Args:
+            partition: as it is lowered by default.
+            context: with which it was.
+        """
+        if self._preference == "fast_single_answer":
+            return {}
+        choices = self._known()
+        if self._preference == "sustained_speed":
+            choices.update(self._measured(partition, context, choices))
+        return {key: c.way for key, c in choices.items() if c.way != c.default}
+
+    def _measured(
+        self, partition: LoweredPartition, context: LoweringContext, known: Mapping[str, Choice]
+    ) -> dict[str, Choice]:
+        start = self._clock()
+        new = self.measure(partition, context, self._device, known, budget=self._budget)
+        self._budget -= self._clock() - start
+        if new:
+            _LOGGER.info("tuning: %s", TuningReport(str(self._device), new).summary())
+            if self._store is not None:
+                self._store.add(new)
+        return new
+
+    def digest(self) -> str | None:
+        """Of the stored choices, where programs depend on what was stored before them."""
+        if self._preference != "balanced" or self._store is None:
+            return None
+        return self._store.digest()
+
+    def report(self) -> TuningReport:
+        """All choices that are known for the device, those of the directory included."""
+        return TuningReport(str(self._device), dict(self._known()))
+
+    def _known(self) -> dict[str, Choice]:
+        # What "balanced" reads belongs to the key of its programs: it must be as new as that.
+        if self._choices is None or self._preference == "balanced":
+            self._choices = {} if self._store is None else self._store.read()
+        return self._choices

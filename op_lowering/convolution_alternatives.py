@@ -1,0 +1,62 @@
+"""Every way to run a convolution that can be worth measuring, the default of the heuristics first.
+
+A way is named after the function that runs it. Left out is what never pays: sums so long that they
+take seconds to compile, and patches that take memory of another order than the image.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from jaxdelegate.op_lowering.convolution_ways import (
+    Convolution,
+    Layout,
+    Run,
+    as_matrix,
+    as_stored,
+    by_group,
+    by_tap,
+    dot,
+    group_by_group,
+    grouped_dot,
+    integer_way,
+    tap_sum,
+    way,
+    xla,
+)
+
+_LONGEST_SUM = 64  # products that are written out one by one
+_LONGEST_DEPTHWISE_SUM = 256
+_MOST_GROUPS = 32  # convolutions side by side
+_MOST_PATCHES = 1 << 26  # elements of one image's patches
+
+Ways = Mapping[str, tuple[Layout, Run]]
+
+
+def float_ways(platform: str, c: Convolution) -> Ways:
+    """The ways to run a convolution of floats."""
+    return _named(way(platform, c), *_possible(c))
+
+
+def integer_ways(platform: str, c: Convolution) -> Ways:
+    """The same of int8, summed in int32."""
+    return _named(integer_way(platform, c), *_possible(c))
+
+
+def _named(*ways: tuple[Layout, Run]) -> Ways:
+    named: dict[str, tuple[Layout, Run]] = {}
+    for layout, run in ways:
+        named.setdefault(run.__name__, (layout, run))
+    return named
+
+
+def _possible(c: Convolution) -> Iterator[tuple[Layout, Run]]:
+    yield as_stored, xla
+    if c.groups == 1 and c.is_pointwise:
+        yield as_matrix, dot
+    longest = _LONGEST_DEPTHWISE_SUM if c.groups > 1 and c.depth == 1 else _LONGEST_SUM
+    if c.products <= longest:
+        yield by_tap, tap_sum
+    if not c.is_pointwise and math.prod(c.out) * c.groups * c.products <= _MOST_PATCHES:
+        yield by_group, grouped_dot
+    if 1 < c.groups <= _MOST_GROUPS:
+        yield as_stored, group_by_group

@@ -1,0 +1,79 @@
+"""Several ways to lower one operator: which one is taken, and the key of a choice.
+
+A rule that has a choice offers its ways as data (`OpRule.ways`): by name, the default of its own
+heuristics first. All of them compute the same, but that floats are added up in another order. Which
+one runs is named in `LoweringContext.way`; whoever measures keeps choices by `operator_key`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from jaxdelegate.op_lowering.materialize import materialized
+from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+_Way = TypeVar("_Way")
+
+
+def chosen(ways: Mapping[str, _Way], name: str | None) -> _Way:
+    """The way of this name; the default, which is the first, if there is none."""
+    return next(iter(ways.values())) if name is None or name not in ways else ways[name]
+
+
+def operator_key(
+    name: str, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs
+) -> str:
+    """What operators have in common that run equally fast: all but the values.
+
+    Args:
+        name: of the operator.
+        context: its own.
+        options: its parameters.
+        inputs: the specs that its rule sees.
+        outputs: likewise.
+    """
+    precision = dataclasses.replace(context.precision, float32_operators=())
+    tensors = f"{_listed(inputs)} -> {_listed(outputs)}"
+    return f"{name} {tensors}; {options}; {context.platform} {context.quant_mode} {precision}"
+
+
+def with_way(
+    context: LoweringContext, rule: OpRule, options: Options, inputs: Specs, outputs: Specs
+) -> LoweringContext:
+    """An operator's own context with the way that was chosen for operators like it."""
+    if not context.ways or rule.ways is None:
+        return context
+    key = operator_key(rule.name, context, options, inputs, outputs)
+    return dataclasses.replace(context, way=context.ways.get(key))
+
+
+def fenced(run: Function, inputs: Specs) -> Function:
+    """The function with its run-time inputs and its outputs in memory, as it was measured.
+
+    Some ways XLA would fuse with what goes before and behind, and repeat one or the other.
+    """
+
+    def fenced(*arrays: Any) -> tuple[Any, ...]:
+        pairs = zip(arrays, inputs, strict=True)
+        fed = (a if s is None or s.const is not None else materialized(a) for a, s in pairs)
+        return tuple(map(materialized, run(*fed)))
+
+    return fenced
+
+
+def _listed(specs: Specs) -> str:
+    return ", ".join(map(_described, specs))
+
+
+def _described(spec: TensorSpec | None) -> str:
+    if spec is None:
+        return "none"
+    words = [f"{spec.dtype}[{','.join(map(str, spec.shape))}]"]
+    words += ["constant"] if spec.const is not None else []
+    q = spec.quantization
+    if spec.is_quantized and q is not None:
+        words += ["quantized", "per channel"] if q.is_per_channel else ["quantized"]
+        words += ["with zero points"] if q.zero_point.any() else []
+    return " ".join(words)

@@ -1,0 +1,497 @@
+"""Measuring alternatives: which are taken, which are not, and what is remembered."""
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate import compiler, tuning
+from jaxdelegate.analysis.costs import Cost
+from jaxdelegate.cache.choices import ChoiceStore
+from jaxdelegate.cache.directory import PrivateDirectory
+from jaxdelegate.cache.maintenance import foreign_files, prune
+from jaxdelegate.lowering import lower_partition
+from jaxdelegate.model import read_model
+from jaxdelegate.op_lowering import convolution, convolution_alternatives, convolution_ways
+from jaxdelegate.op_lowering.options import (
+    Conv2DOptions,
+    Padding,
+    Pool2DOptions,
+)
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.passes import subgraph_specs
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.report.tuning import Choice
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.running import random_inputs, run_once
+
+SAME = Padding.SAME
+
+# ---- choosing
+
+
+def test_the_fastest_beyond_noise() -> None:
+    fastest = tuning.fastest
+    assert fastest("a", {"a": [1.0] * 5, "b": [0.9] * 5, "c": [0.8] * 5}) == "c"
+    assert fastest("a", {"a": [1.0] * 5, "b": [0.98] * 5}) == "a"  # within 3 %
+    assert fastest("a", {"a": [1.0] * 5, "b": [1.2] * 5}) == "a"
+    # The median is far lower, but in two of five rounds it was the slower one.
+    assert fastest("a", {"a": [1.0] * 5, "b": [0.5, 0.5, 0.5, 1.1, 1.1]}) == "a"
+    assert fastest("a", {"a": [1e-5] * 5, "b": [0.9e-5] * 5}) == "a"  # a microsecond
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spending(self, seconds: float, called: list[str], name: str) -> Callable[[], None]:
+        def run() -> None:
+            called.append(name)
+            self.now += seconds
+
+        return run
+
+
+def test_interleaved_takes_turns_and_drops_the_hopeless() -> None:
+    clock, called = FakeClock(), list[str]()
+    times = {"a": 1e-3, "b": 2e-3 - 1e-9, "slow": 0.5}
+    runs = {name: clock.spending(t, called, name) for name, t in times.items()}
+    samples = tuning.interleaved(runs, "a", clock)
+    assert called.count("slow") == 2
+    for name, seconds in times.items():
+        np.testing.assert_allclose(samples[name], seconds, rtol=1e-6)
+    assert len(samples["a"]) == len(samples["b"]) > 3
+    assert len(samples["slow"]) == 1
+    rounds = called[6:]  # the first two of each
+    assert rounds[:8] == ["a", "a", "b", "b", "b", "b", "a", "a"]
+
+
+def test_interleaved_ends_in_time() -> None:
+    clock, called = FakeClock(), list[str]()
+    runs = {name: clock.spending(t, called, name) for name, t in {"a": 2.0, "b": 1.0}.items()}
+    samples = tuning.interleaved(runs, "a", clock)
+    assert {name: len(s) for name, s in samples.items()} == {"a": 3, "b": 3}
+
+
+# ---- whole networks, with a timer that knows what is fast
+
+
+def network(size: int = 12, layers: int = 4) -> bytes:
+    """Four convolutions at most, of which two are alike, and a pool."""
+    rng = np.random.default_rng(0)
+    builder = ModelBuilder()
+    x = builder.input((1, size, size, 4), np.float32, "x")
+    for i, (w, depth) in enumerate([(3, 4), (3, 6), (3, 6), (1, 6)][:layers]):
+        filters = builder.constant(rng.normal(size=(6, w, w, depth)).astype(np.float32), f"w{i}")
+        bias = builder.constant(rng.normal(size=6).astype(np.float32), f"b{i}")
+        y = builder.tensor((1, size, size, 6))
+        builder.operator("CONV_2D", [x, filters, bias], [y], Conv2DOptions(SAME, 1, 1), version=3)
+        x = y
+    y = builder.tensor((1, size // 2, size // 2, 6))
+    builder.operator("MAX_POOL_2D", [x], [y], Pool2DOptions(SAME, 2, 2, 2, 2))
+    builder.outputs(y)
+    return builder.build()
+
+
+class FakeTimer:
+    """Runs every way once and answers the times that it is told, by name."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = seconds
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, runs: Mapping[str, Callable[[], Any]], default: str) -> tuning.Samples:
+        assert default in runs
+        self.asked.append(tuple(runs))
+        for run in runs.values():
+            run()
+        return {name: [self.seconds.get(name, 1.0)] * 5 for name in runs}
+
+
+@pytest.fixture
+def timer(monkeypatch: pytest.MonkeyPatch) -> FakeTimer:
+    fake = FakeTimer(tap_sum=0.5, reduce_window=0.25)
+    monkeypatch.setattr(tuning, "interleaved", fake)
+    return fake
+
+
+def tuned(
+    content: bytes, **options: Any
+) -> tuple[jd.JaxDelegate, list[np.ndarray], jd.Interpreter]:
+    delegate = jd.JaxDelegate(inference_preference="sustained_speed", platform="cpu", **options)
+    return delegate, *run(content, delegate)
+
+
+def run(content: bytes, *delegates: jd.JaxDelegate) -> tuple[list[np.ndarray], jd.Interpreter]:
+    interpreter = jd.Interpreter(model_content=content, experimental_delegates=list(delegates))
+    interpreter.allocate_tensors()
+    return run_once(interpreter, random_inputs(interpreter.get_input_details())), interpreter
+
+
+def ways_by_operator(delegate: jd.JaxDelegate) -> dict[str, str]:
+    choices = delegate.tuner.report().choices
+    return {key.partition(" ->")[0]: choice.way for key, choice in choices.items()}
+
+
+CONV_4 = "CONV_2D float32[1,12,12,4], float32[6,3,3,4] constant, float32[6] constant"
+CONV_6 = "CONV_2D float32[1,12,12,6], float32[6,3,3,6] constant, float32[6] constant"
+CONV_1 = "CONV_2D float32[1,12,12,6], float32[6,1,1,6] constant, float32[6] constant"
+POOL = "MAX_POOL_2D float32[1,12,12,6]"
+
+
+def test_end_to_end(timer: FakeTimer) -> None:
+    content = network()
+    delegate, got, _ = tuned(content)
+    want, _ = run(content)
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-4, atol=1e-4)
+    assert ways_by_operator(delegate) == {
+        CONV_4: "tap_sum",
+        CONV_6: "tap_sum",
+        CONV_1: "tap_sum",
+        POOL: "reduce_window",
+    }
+    # Each kind once, though one stands there twice; and what wins must win again.
+    assert len(timer.asked) == 2 * 4
+    text = str(delegate.tuner.report())
+    assert text.endswith(
+        "4 of 4 measured kinds of operators run in another way than the default "
+        f"on {delegate.device}."
+    )
+    assert CONV_4 in text
+
+
+def test_the_program_runs_what_was_chosen(
+    timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer.seconds = {"xla": 0.5}
+    monkeypatch.setattr(compiler, "compile_partition", spy := Spy(compiler.compile_partition))
+    tuned(network())
+    (whole,) = (p for p in spy.partitions if len(p.steps) == 5)
+    ways = [w.layout[0] for w in whole.preparations if w.position == 1]
+    assert ways == ["xla"] * 4
+    alone = [p for p in spy.partitions if len(p.steps) == 3]
+    named = [next(iter(p.preparations)).layout[0] for p in alone if p.preparations]
+    # Of each kind of convolution first the default, which has no name.
+    assert named == [None, "xla", "tap_sum"] * 3
+
+
+class Spy:
+    def __init__(self, inner: Callable[..., Any]) -> None:
+        self.inner = inner
+        self.partitions: list[Any] = []
+
+    def __call__(self, partition: Any, *rest: Any) -> Any:
+        self.partitions.append(partition)
+        return self.inner(partition, *rest)
+
+
+def test_no_other_preference_measures(timer: FakeTimer) -> None:
+    for preference in ("fast_single_answer", "balanced"):
+        run(network(), jd.JaxDelegate(inference_preference=preference, platform="cpu"))
+    assert timer.asked == []
+
+
+def test_a_way_that_wins_once_by_chance_is_not_taken(
+    timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lucky_once(runs: Mapping[str, Any], default: str) -> tuning.Samples:
+        samples = timer(runs, default)
+        return samples if len(runs) > 2 else {name: [1.0] * 5 for name in runs}
+
+    monkeypatch.setattr(tuning, "interleaved", lucky_once)
+    delegate, _, _ = tuned(network(layers=1))
+    assert {choice.way == choice.default for choice in reported(delegate)} == {True}
+    assert [len(names) for names in timer.asked] == [3, 2, 3, 2]  # xla, taps, patches; then pools
+
+
+def reported(delegate: jd.JaxDelegate) -> list[Choice]:
+    return list(delegate.tuner.report().choices.values())
+
+
+def wrong(a: Any, c: Any, x: Any, w: Any) -> Any:
+    return convolution_ways.tap_sum(a, c, x, w) * 1.001
+
+
+def broken(*_: object) -> Any:
+    raise ValueError("no such luck\nand more")
+
+
+@pytest.mark.parametrize(("run_way", "reason"), [(wrong, "output 0: "), (broken, "no such luck")])
+def test_ways_that_take_no_part(
+    timer: FakeTimer, monkeypatch: pytest.MonkeyPatch, run_way: Callable[..., Any], reason: str
+) -> None:
+    name, ways = run_way.__name__, convolution_alternatives.float_ways
+
+    def with_one_more(platform: str, c: Any) -> dict[str, Any]:
+        return {**ways(platform, c), name: (convolution_ways.by_tap, run_way)}
+
+    monkeypatch.setattr(convolution, "float_ways", with_one_more)
+    timer.seconds = {"tap_sum": 0.5, name: 0.1}
+    content = network(layers=1)
+    delegate, got, _ = tuned(content)
+    convolutions = [c for c in reported(delegate) if "tap_sum" in c.seconds]
+    assert len(convolutions) == 1
+    for choice in convolutions:
+        assert choice.way == "tap_sum"
+        assert choice.refused[name].startswith(reason)
+        assert "\n" not in choice.refused[name]
+    np.testing.assert_allclose(got[0], run(content)[0][0], rtol=1e-4, atol=1e-4)
+
+
+def test_ways_that_take_much_memory(timer: FakeTimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "_MORE_MEMORY", -1 << 40)
+    delegate, _, _ = tuned(network(layers=1))
+    assert len(reported(delegate)) == 2
+    for choice in reported(delegate):
+        assert list(choice.seconds) == [choice.default]
+        assert {r.split(" ")[0] for r in choice.refused.values()} == {"it"}
+        assert all(r.endswith("MiB of temporaries") for r in choice.refused.values())
+    assert {names for names in timer.asked if len(names) > 1} == set()
+
+
+def test_an_operator_that_does_not_run_alone_keeps_its_default(
+    timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_partition = compiler.compile_partition
+
+    def only_whole(partition: Any, *rest: Any) -> Any:
+        if len(partition.steps) <= 3:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+        return compile_partition(partition, *rest)
+
+    monkeypatch.setattr(compiler, "compile_partition", only_whole)
+    delegate, got, _ = tuned(network())
+    assert reported(delegate) == []
+    np.testing.assert_array_equal(got[0], run(network(), jd.JaxDelegate(platform="cpu"))[0][0])
+    assert timer.asked == []
+
+
+def test_the_budget_goes_to_the_costliest(timer: FakeTimer) -> None:
+    content = network()
+    _, interpreter = run(content, delegate := jd.JaxDelegate(platform="cpu"))
+    partition, context = lowered_of(content, delegate)
+    clock = FakeClock()
+
+    def slow(runs: Mapping[str, Any], default: str) -> tuning.Samples:
+        clock.now += 10.0
+        return timer(runs, default)
+
+    timer.seconds = {}
+    measured = [
+        list(tuning.tune(partition, context, delegate.device, budget=b, clock=clock, timer=slow))
+        for b in (0.0, 15.0, 1000.0)
+    ]
+    order = [c.key for c in tuning.candidates(partition, context)]
+    assert measured == [order[:0], order[:2], order]
+    assert [key.partition(" ->")[0] for key in order] == [CONV_6, CONV_4, CONV_1, POOL]
+    assert interpreter is not None
+
+
+def test_partitions_share_the_budget() -> None:
+    delegate = jd.JaxDelegate(platform="cpu")
+    clock, budgets = FakeClock(), list[float]()
+
+    def measure(*_: Any, budget: float) -> dict[str, Choice]:
+        budgets.append(budget)
+        clock.now += 20.0
+        return {}
+
+    tuner = tuning.Tuner("sustained_speed", delegate.device, None, measure, 50.0, clock)
+    for _ in range(3):
+        assert tuner.ways(*lowered_of(network(), delegate)) == {}
+    assert budgets == [50.0, 30.0, 10.0]
+
+
+def lowered_of(content: bytes, delegate: jd.JaxDelegate) -> tuple[Any, LoweringContext]:
+    """A model as one partition, lowered by default."""
+    subgraph = read_model(content).subgraphs[0]
+    specs = dict(enumerate(subgraph_specs(subgraph, None, [subgraph])))
+    context = delegate.lowering_context
+    operators, ends = subgraph.operators, (subgraph.inputs, subgraph.outputs)
+    return lower_partition(operators, specs, *ends, context), context
+
+
+def test_small_operators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    delegate = jd.JaxDelegate(platform="cpu")
+    partition, context = lowered_of(network(), delegate)
+    everything = tuning.candidates(partition, context)
+    assert [c.count for c in everything] == [2, 1, 1, 1]
+    # 2 * 12 * 12 * 6 * 3 * 3 * 6 operations; 4 bytes for each of 2 * 864 + 324 + 6 values.
+    assert everything[0].cost == Cost(93312, 4 * (864 + 324 + 6), 4 * 864)
+    assert everything[0].products == 54
+    monkeypatch.setattr(tuning, "_SMALL_SHARE", 0.3)
+    assert tuning.candidates(partition, context) == everything[:1]
+
+
+# ---- what is kept
+
+
+def test_choices_are_kept_for_other_programs(timer: FakeTimer, tmp_path: Path) -> None:
+    where = {"serialization_dir": str(tmp_path / "cache")}
+    first, want, _ = tuned(network(), **where)
+    asked = list(timer.asked)
+    (file,) = (tmp_path / "cache").glob("*.choices")
+    assert file.stat().st_mode & 0o777 == 0o600
+    # The same program is loaded; a model with the same operators and more of them is not there.
+    second, got, _ = tuned(network(), **where)
+    np.testing.assert_array_equal(got[0], want[0])
+    assert timer.asked == asked
+    assert second.tuner.report() == first.tuner.report()
+    third, _, _ = tuned(network(), model_token="another", **where)
+    assert timer.asked == asked
+    assert third.programs is not None
+    assert third.programs.statistics.stored == 1
+    # Another geometry is measured, and stored beside the first.
+    fourth, _, _ = tuned(network(10), **where)
+    assert timer.asked == asked * 2
+    assert len(reported(fourth)) == 8
+    assert len(json.loads(file.read_text())["choices"]) == 8
+
+
+def test_within_a_process_nothing_is_measured_twice(timer: FakeTimer) -> None:
+    delegate, _, interpreter = tuned(network(layers=1))
+    once = len(timer.asked)
+    interpreter.resize_tensor_input(0, (2, 12, 12, 4))
+    interpreter.allocate_tensors()
+    assert len(timer.asked) == 2 * once  # another batch, another geometry
+    run(network(layers=1), delegate)
+    assert len(timer.asked) == 2 * once
+
+
+def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) -> None:
+    where = {"serialization_dir": str(tmp_path / "cache"), "platform": "cpu"}
+    statistics = []
+
+    def balanced() -> dict[str, str]:
+        delegate = jd.JaxDelegate(inference_preference="balanced", **where)
+        run(network(), delegate)
+        assert delegate.programs is not None
+        statistics.append(delegate.programs.statistics.stored)
+        return ways_by_operator(delegate)
+
+    assert balanced() == {}
+    tuned(network(), serialization_dir=where["serialization_dir"])
+    asked = len(timer.asked)
+    assert (
+        balanced()
+        == balanced()
+        == {
+            CONV_4: "tap_sum",
+            CONV_6: "tap_sum",
+            CONV_1: "tap_sum",
+            POOL: "reduce_window",
+        }
+    )
+    assert len(timer.asked) == asked
+    assert statistics == [1, 1, 0]  # compiled anew once there are choices, then loaded
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "Expecting value"),
+        (b"[]", "list indices"),
+        (b'{"format": 99, "choices": {}}', "their format is 99, this is 1"),
+        (
+            b'{"format": 1, "choices": {"k": '
+            b'{"way": "a", "default": "b", "seconds": {"a": 1}, "refused": {}}}}',
+            "'a' or 'b' was not measured",
+        ),
+        (b'{"format": 1, "choices": {"k": 3}}', "not subscriptable"),
+    ],
+)
+def test_damaged_choices_are_none(tmp_path: Path, content: bytes, why: str) -> None:
+    directory = PrivateDirectory.open(tmp_path / "cache")
+    store = ChoiceStore(directory, jax.devices("cpu")[0])
+    choices = {"k": Choice("a", "b", {"b": 2.0, "a": 1.0}, {"c": "broken"})}
+    store.add(choices)
+    assert store.read() == choices
+    (name,) = directory.names()
+    (directory.path / name).write_bytes(content)
+    with pytest.warns(jd.CacheWarning, match=f"stored choices are not used: .*{why}"):
+        assert store.read() == {}
+    with pytest.warns(jd.CacheWarning, match="stored choices are not used"):
+        store.add(choices)
+    assert store.read() == choices
+
+
+@pytest.mark.usefixtures("timer")
+def test_a_full_disk_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PrivateDirectory, "write", full)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", jd.CacheWarning)
+        delegate, _, _ = tuned(network(layers=1), serialization_dir=str(tmp_path / "cache"))
+    assert str(warned[0].message).startswith("choices are not stored: [Errno 28] No space left")
+    assert len(reported(delegate)) == 2
+
+
+def test_choices_belong_to_the_cache_directory(timer: FakeTimer, tmp_path: Path) -> None:
+    directory = tmp_path / "cache"
+    tuned(network(), serialization_dir=str(directory))
+    assert foreign_files(directory) == []
+    assert all(name.endswith(".program") for name in prune(directory, 0).removed)
+    assert [p.suffix for p in directory.iterdir()] == [".choices"]
+    assert timer.asked
+
+
+# ---- other arithmetic
+
+
+@pytest.mark.usefixtures("timer")
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"compute_dtype": "bfloat16"}, {"rewrites": "none"}])
+def test_other_options(options: dict[str, Any]) -> None:
+    content = network()
+    delegate, got, _ = tuned(content, **options)
+    assert {c.way for c in reported(delegate)} >= {"tap_sum", "reduce_window"}
+    want, _ = run(content, jd.JaxDelegate(platform="cpu"))
+    largest = np.abs(want[0]).max()
+    np.testing.assert_allclose(got[0], want[0], atol=0.02 * float(largest))
+
+
+def quantized_convolution() -> bytes:
+    def scale(value: float, zero: int = 0) -> Quantization:
+        return Quantization(np.array([value], np.float32), np.array([zero]))
+
+    builder = ModelBuilder()
+    x = builder.input((2, 9, 8, 5), np.int8, "x", quantization=scale(0.02, 5))
+    filters = np.random.default_rng(1).integers(-127, 127, (7, 3, 3, 5), np.int8, endpoint=True)
+    w = builder.constant(filters, "w", quantization=scale(0.01))
+    y = builder.tensor((2, 9, 8, 7), np.int8, quantization=scale(0.1, -3))
+    builder.operator("CONV_2D", [x, w, -1], [y], Conv2DOptions(SAME, 1, 1), version=3)
+    builder.outputs(y)
+    return builder.build()
+
+
+@pytest.mark.usefixtures("timer")
+@pytest.mark.parametrize("quant_mode", ["float_view", "integer"])
+def test_quantized_operators(quant_mode: str) -> None:
+    content = quantized_convolution()
+    delegate, got, _ = tuned(content, quant_mode=quant_mode)
+    (choice,) = reported(delegate)
+    assert choice.way == "tap_sum"
+    assert choice.refused == {}
+    want, _ = run(content)
+    assert np.abs(got[0].astype(int) - want[0].astype(int)).max() <= (quant_mode == "float_view")
+
+
+@pytest.mark.slow
+def test_measured_for_real() -> None:
+    """Whatever this machine finds fastest, the answer is the same."""
+    content = network(16)
+    delegate, got, _ = tuned(content)
+    assert len(reported(delegate)) == 4
+    assert all(seconds > 0 for c in reported(delegate) for seconds in c.seconds.values())
+    np.testing.assert_allclose(got[0], run(content)[0][0], rtol=1e-4, atol=1e-4)
