@@ -53,9 +53,9 @@ class CallableModel:
     tensors (recurrent state) begin at zero in every call; `function()` lets the caller thread them.
     """
 
-    def __init__(self, graph: Model) -> None:
-        """Wrap a model that was read; nothing is lowered yet."""
-        self.graph = graph
+    def __init__(self, graph: Model, source: Any = None) -> None:
+        """Wrap a model that was read from `source`; nothing is lowered yet."""
+        self.graph, self.source = graph, source
         self._functions: dict[str | None, _Function] = {}
 
     @property
@@ -147,7 +147,7 @@ def load(source: Any) -> CallableModel:
     graph = read_model(source)
     if not graph.subgraphs:
         raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
-    return CallableModel(graph)
+    return CallableModel(graph, source)
 
 
 class _Function:

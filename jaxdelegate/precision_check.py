@@ -10,6 +10,7 @@ import numpy as np
 from jaxdelegate import precision_choice, side_by_side
 from jaxdelegate.delegate import JaxDelegate, JaxKernel, arriving, touched
 from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.function import CallableModel
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model import Model, read_model
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
@@ -24,7 +25,7 @@ ShortDtype = Literal["float16", "bfloat16"]
 
 
 def check_precision(
-    model: Source,
+    model: Source | CallableModel,
     inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     compute_dtype: str = "float16",
     *,
@@ -37,7 +38,7 @@ def check_precision(
     but for the order of sums.
 
     Args:
-        model: a path, or the file's content.
+        model: a path, the file's content, or what `jaxdelegate.load` made of either.
         inputs: arrays in the order of the model's inputs, or by name; None: seeded random ones.
         compute_dtype: "float16" or "bfloat16"; "auto" means what the GPU is given, float16.
         error_bound: how far a value may be off, relative to the largest of its tensor.
@@ -48,17 +49,18 @@ def check_precision(
         ModelError: the file cannot be read.
         TensorError: inputs that are not the model's.
     """
+    source: Source = model.source if isinstance(model, CallableModel) else model
     dtype = _short(compute_dtype)
     if not error_bound > 0:
         raise OptionError(f"error_bound: want a positive number, got {error_bound!r}")
     delegate = _CheckingDelegate(
         DelegateOptions.of(options), precision_choice.emulated_policy(dtype), error_bound
     )
-    if isinstance(model, bytes):
-        interpreter = Interpreter(model_content=model, experimental_delegates=[delegate])
+    if isinstance(source, bytes):
+        interpreter = Interpreter(model_content=source, experimental_delegates=[delegate])
     else:
-        interpreter = Interpreter(model, experimental_delegates=[delegate])
-    _run(interpreter, _arrays(read_model(model), inputs))
+        interpreter = Interpreter(source, experimental_delegates=[delegate])
+    _run(interpreter, _arrays(read_model(source), inputs))
     return _report(dtype, error_bound, delegate)
 
 

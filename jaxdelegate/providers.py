@@ -121,7 +121,8 @@ def flag_values(**given: Any) -> FlagValues:
 def declared(provider: DelegateProvider) -> list[Any]:
     """A provider's flags: Flag records, or absl.flags.Flag objects that it brings itself.
 
-    Mappings and tuples are read as Flag's arguments.
+    Mappings and tuples are read as Flag's arguments; a tuple may leave out the type, which the
+    default then says.
 
     Raises:
         OptionError: something else.
@@ -133,6 +134,9 @@ def _record(provider: str, flag: Any) -> Any:
     try:
         if isinstance(flag, Mapping):
             return Flag(**flag)
+        if isinstance(flag, tuple) and len(flag) > 1 and not isinstance(flag[1], type):
+            name, default, *rest = flag  # as absl's DEFINE_* take them
+            return Flag(name, str if default is None else type(default), default, *rest)
         if isinstance(flag, tuple):
             return Flag(*flag)
     except TypeError as error:

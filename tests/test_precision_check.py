@@ -81,6 +81,11 @@ def test_inputs_in_order_or_by_name(inputs: object) -> None:
     assert not jd.check_precision(summed(), inputs, "float16").is_safe  # type: ignore[arg-type]
 
 
+def test_a_loaded_model_can_be_checked() -> None:
+    report = jd.check_precision(jd.load(summed()), [NUMBERS], "float16")
+    assert report.float32_operators == (1,)
+
+
 def test_what_fits_is_safe() -> None:
     report = jd.check_precision(summed(), [NUMBERS / 100], "float16")
     assert (report.is_safe, report.first, report.float32_operators) == (True, None, ())

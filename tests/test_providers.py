@@ -397,3 +397,21 @@ def test_given_flags_keep_their_order() -> None:
     assert values.use_gpu is False
     with pytest.raises(AttributeError, match="no flag 'use_nnapi' is declared"):
         _ = values.use_nnapi
+
+
+def test_flags_may_be_tuples_as_absl_takes_them() -> None:
+    class Tuples(AddProvider):
+        name = "TUPLES"
+
+        def flags(self) -> list[tuple[object, ...]]:  # type: ignore[override]
+            return [
+                ("use_tuples", False, "Use it."),
+                ("tuple_text", None, "A text."),
+                ("tuple_speed", int, 3, "How fast."),
+            ]
+
+    assert providers.declared(Tuples()) == [
+        Flag("use_tuples", bool, False, "Use it."),
+        Flag("tuple_text", str, None, "A text."),
+        Flag("tuple_speed", int, 3, "How fast."),
+    ]

@@ -1,5 +1,6 @@
 """Attention composites: which are fused, and that the fused form is the decomposition's value."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from jaxdelegate.op_lowering import composite
 from jaxdelegate.op_lowering.options import StableHLOCompositeOptions
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.precision_choice import device_policy
 
 B, T, S, N, H = 2, 5, 7, 4, 16
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -115,3 +117,11 @@ def test_damaged_attributes_are_not_fused() -> None:
 
 def test_nothing_is_fused_on_a_cpu() -> None:
     assert composite.fused_scale(LoweringContext(), options(), specs(Q, KV, KV), specs(Y)) is None
+
+
+def test_a_policy_of_short_factors_fuses_float32_attention() -> None:
+    wide = [tuple(dataclasses.replace(s, dtype=np.dtype(np.float32)) for s in given)
+            for given in (specs(Q, KV, KV), specs(Y))]  # fmt: skip
+    short = dataclasses.replace(GPU, precision=device_policy("bfloat16"))
+    assert composite.fused_scale(short, options(scale=0.5), *wide) == 0.5
+    assert composite.fused_scale(GPU, options(scale=0.5), *wide) is None
