@@ -1,8 +1,20 @@
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxdelegate.op_lowering.options import (
+    Conv2DOptions,
+    DepthwiseConv2DOptions,
+    Padding,
+    Pool2DOptions,
+    SoftmaxOptions,
+)
+from jaxdelegate.testing import ModelBuilder
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -17,3 +29,57 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Parameters that are functions go by their names: an address differs between processes."""
     return getattr(val, "__name__", None) if callable(val) else None
+
+
+@pytest.fixture(scope="session")
+def _programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def compiled_once(_programs: Path) -> Iterator[None]:
+    """For tests that want the same small programs again and again: JAX's own cache keeps them."""
+    values = {
+        "jax_compilation_cache_dir": str(_programs),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in values}
+    _configure(values)
+    yield
+    _configure(before)
+
+
+def _configure(values: dict[str, object]) -> None:
+    for name, value in values.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="session")
+def network() -> bytes:
+    """The kinds of layers of MobileNet v1, one or two of each; quick to compile."""
+    rng = np.random.default_rng(0)
+    builder = ModelBuilder()
+
+    def weights(*shape: int) -> int:
+        return builder.constant(rng.normal(0, 0.5, shape).astype(np.float32))
+
+    x = builder.input((1, 8, 8, 3), np.float32, "input")
+    a, b, c = (
+        builder.tensor((1, 8, 8, 4), name=name) for name in ("conv_1", "depthwise_2", "conv_3")
+    )
+    d, e = (builder.tensor((1, 1, 1, 4), name=name) for name in ("pool", "probabilities"))
+    one = Conv2DOptions(Padding.SAME, 1, 1)
+    builder.operator("CONV_2D", [x, weights(4, 3, 3, 3), weights(4)], [a], one)
+    builder.operator(
+        "DEPTHWISE_CONV_2D",
+        [a, weights(1, 3, 3, 4), weights(4)],
+        [b],
+        DepthwiseConv2DOptions(Padding.SAME, 1, 1, 1),
+    )
+    builder.operator("CONV_2D", [b, weights(4, 1, 1, 4), weights(4)], [c], one)
+    builder.operator("AVERAGE_POOL_2D", [c], [d], Pool2DOptions(Padding.VALID, 1, 1, 8, 8))
+    builder.operator("SOFTMAX", [d], [e], SoftmaxOptions(beta=1.0))
+    builder.outputs(e)
+    return builder.build()

@@ -20,7 +20,7 @@ from jaxdelegate.analysis.records import (
     SignatureAnalysis,
     SubgraphAnalysis,
     TensorAnalysis,
-    plain,
+    json_value,
 )
 from jaxdelegate.analysis.survey import Survey, is_quantized, survey
 from jaxdelegate.delegate import JaxDelegate
@@ -95,7 +95,7 @@ def _options(delegate: SimpleDelegate | None) -> Mapping[str, Any]:
     options = getattr(delegate, "options", None)
     if options is None or not dataclasses.is_dataclass(options):
         return {}
-    return {f.name: plain(getattr(options, f.name)) for f in dataclasses.fields(options)}
+    return {f.name: json_value(getattr(options, f.name)) for f in dataclasses.fields(options)}
 
 
 def _other_surveys(
@@ -182,7 +182,7 @@ def _operator(node: Node, graph: Graph, other_reason: str | None) -> OperatorAna
         operator.inputs,
         operator.outputs,
         {
-            f.name: plain(getattr(operator.options, f.name))
+            f.name: json_value(getattr(operator.options, f.name))
             for f in dataclasses.fields(operator.options)
             if f.name != "data" or type(operator.options) is CustomOptions
         },

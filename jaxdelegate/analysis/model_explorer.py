@@ -5,12 +5,12 @@ their id, nodes by theirs. Its TFLite adapter gives an operator its index as id,
 name; the first signature's key, "main" or "subgraph_<index>" stand for a missing one.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxdelegate.analysis.records import ModelAnalysis, OperatorAnalysis, SubgraphAnalysis
+from jaxdelegate.report.json_records import write_json
 
 NodeData = dict[str, dict[str, Any]]
 _Value = Callable[[OperatorAnalysis], float | str | None]
@@ -54,7 +54,7 @@ def write(analysis: ModelAnalysis, folder: str | Path) -> tuple[Path, ...]:
     paths = []
     for name, graphs in node_data(analysis).items():
         paths.append(folder / f"{stem}.{name}.json")
-        paths[-1].write_text(json.dumps(graphs, indent=1, allow_nan=False) + "\n", "utf-8")
+        write_json(paths[-1], graphs)
     return tuple(paths)
 
 

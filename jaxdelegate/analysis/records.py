@@ -1,14 +1,13 @@
 """What an analysis finds, as plain records; `ModelAnalysis.to_json` writes them out."""
 
 import dataclasses
-import enum
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from jaxdelegate.analysis import text
 from jaxdelegate.analysis.costs import Cost
+from jaxdelegate.report.json_records import Derived, plain
 
 SCHEMA_VERSION = 1  # of the JSON; grows when a field changes its meaning or goes away
 
@@ -267,7 +266,7 @@ class ModelAnalysis:
     def to_dict(self) -> dict[str, Any]:
         """The records as dictionaries, lists, strings and numbers only."""
         record: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
-        record |= {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        record |= {f.name: json_value(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return record
 
     def __str__(self) -> str:
@@ -275,28 +274,9 @@ class ModelAnalysis:
         return text.report(self)
 
 
-_DERIVED: Mapping[type, tuple[str, ...]] = {SubgraphAnalysis: ("flops", "bytes"), Cost: ("bytes",)}
+_DERIVED: Derived = {SubgraphAnalysis: ("flops", "bytes"), Cost: ("bytes",)}
 
 
-def plain(value: Any) -> Any:
-    """A record as JSON's own types; what JSON cannot say becomes a string."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [f.name for f in dataclasses.fields(value)]
-        names += _DERIVED.get(type(value), ())
-        return {name: plain(getattr(value, name)) for name in names}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list | frozenset | set):
-        return [plain(item) for item in value]
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, bytes):
-        return value.hex()
-    is_plain = value is None or isinstance(value, bool | int | float | str)
-    if not is_plain or (isinstance(value, float) and not math.isfinite(value)):
-        return str(value)
-    return value
+def json_value(value: Any) -> Any:
+    """A value as JSON's own types; what JSON cannot say, NaN and infinities too, as a string."""
+    return plain(value, derived=_DERIVED, non_finite=str)

@@ -14,11 +14,11 @@ import numpy as np
 
 from jaxdelegate.benchmark import hlo, trace
 from jaxdelegate.benchmark.session import Session
-from jaxdelegate.benchmark.stats import Stat
 from jaxdelegate.benchmark.work import OperatorWork, Span, host_span, work_of
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.simple_delegate import Node
+from jaxdelegate.stats import Stat
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any, get_args, get_type_hints
 
-from jaxdelegate.benchmark.inputs import InputLayer, parse_input_layers
 from jaxdelegate.errors import OptionError
 from jaxdelegate.flag_values import Flag
+from jaxdelegate.model_inputs import InputLayer, parse_input_layers
 
 
 def _option(default: Any, label: str, text: str) -> Any:

@@ -6,12 +6,12 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jaxdelegate import protos
 from jaxdelegate.benchmark.applied import AppliedDelegate
 from jaxdelegate.benchmark.memory import DeviceMemory, Footprint
 from jaxdelegate.benchmark.op_profile import Profile
-from jaxdelegate.benchmark.protos import message_class
-from jaxdelegate.benchmark.stats import Stat
-from jaxdelegate.benchmark.work import as_dicts
+from jaxdelegate.report.json_records import plain
+from jaxdelegate.stats import Stat
 
 _MS = 1000.0  # microseconds
 
@@ -136,10 +136,10 @@ class BenchmarkReport:
             "model": self.model,
             "interpreter": self.interpreter,
             "signature": self.signature,
-            "inputs": [dataclasses.asdict(i) for i in self.inputs],
+            "inputs": plain(self.inputs),
             "seed": self.seed,
             "batch": self.batch,
-            "delegates": [dataclasses.asdict(d) for d in self.delegates],
+            "delegates": plain(self.delegates),
             "platform": self.platform,
             "device": self.device,
             "startup_ms": self.startup_us / _MS,
@@ -149,7 +149,7 @@ class BenchmarkReport:
                 "values": [us / _MS for us in self.inference.values],
             },
             "inferences_per_second": self.inferences_per_second,
-            "device_memory": _optional(self.device_memory),
+            "device_memory": plain(self.device_memory),
             "joules_per_inference": self.joules,
             "joules_per_sample": self.joules_per_sample,
             "flags": dict(self.flags),
@@ -157,9 +157,9 @@ class BenchmarkReport:
         }
         if self.profile is not None:
             record["op_profile"] = self.profile.as_dict()
-            record["operators"] = as_dicts(self.profile.work)
+            record["operators"] = plain(self.profile.work)
         if self.precision is not None:
-            record["precision"] = _optional(self.precision)
+            record["precision"] = plain(self.precision)
         return record
 
     def row(self) -> dict[str, Any]:
@@ -176,12 +176,6 @@ class BenchmarkReport:
         return row
 
 
-def _optional(record: Any) -> Any:
-    if record is None or not dataclasses.is_dataclass(record) or isinstance(record, type):
-        return None if record is None else str(record)
-    return dataclasses.asdict(record)
-
-
 def to_csv(reports: Iterable[BenchmarkReport]) -> str:
     """One line for each report, under a line of names."""
     rows = [report.row() for report in reports]
@@ -195,7 +189,7 @@ def to_csv(reports: Iterable[BenchmarkReport]) -> str:
 
 def to_proto(report: BenchmarkReport) -> bytes:
     """The bytes of a tflite.tools.benchmark.BenchmarkResult."""
-    message = message_class("tflite.tools.benchmark", "BenchmarkResult")()
+    message = protos.message("tflite.tools.benchmark.BenchmarkResult")
     for name, value in report.metrics().items():
         if isinstance(value, Mapping):
             for field, number in value.items():

@@ -35,11 +35,11 @@ from jaxdelegate.benchmark.op_profile import OpTime, Profile, collect
 from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord
 from jaxdelegate.benchmark.session import ModelSource, Session
-from jaxdelegate.benchmark.stats import Stat
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
 from jaxdelegate.flag_values import FlagValues
 from jaxdelegate.providers import ProvidedDelegate
 from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.stats import Stat
 
 Log = Callable[[str], None]
 Callback = Callable[[Session], None]
@@ -131,10 +131,10 @@ class _Run:
             with energy_meter(device, asked=options.energy) as meter:
                 warmup = self._repeat(session, arrays, warm=True)
                 joules, inference = self._metered(meter, session, arrays)
-        at_end = max(at_init.peak, HostMemory.now().peak)  # the kernel counts roughly
+        at_end = max(at_init.peak, HostMemory.now().peak)
         footprint = Footprint(
-            at_init.peak - base.resident,
-            at_end - base.resident,
+            max(at_init.peak - base.resident, 0),  # the kernel counts roughly
+            max(at_end - base.resident, 0),
             monitor.peak_mb if monitor is not None else None,
         )
         report = BenchmarkReport(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.benchmark.protos import message_class
+from jaxdelegate import protos
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.plan import OperatorStep, PartitionStep, Step
@@ -126,7 +126,7 @@ def outputs_bytes(session: Session) -> bytes:
 
 def outputs_example(session: Session) -> bytes:
     """The outputs as a serialized tf.train.Example: floats, integers and strings by tensor name."""
-    example = message_class("tensorflow", "Example")()
+    example = protos.message("tensorflow.Example")
     for detail in session.outputs:
         values = session.output(int(detail["index"])).ravel()
         entry = example.features.feature.add(key=detail["name"])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxdelegate.benchmark.op_profile import OpTime, Profile, totals
-from jaxdelegate.benchmark.stats import Stat
+from jaxdelegate.stats import Stat
 
 _RULE = "=" * 30
 _INIT = "Profiling Info for Benchmark Initialization:"
@@ -51,7 +51,7 @@ def _table(title: str, rows: Sequence[OpTime], total: Stat, as_csv: bool) -> str
     header = "node type, first, avg_ms, %, cdf%, mem KB, times called, name"
     if not as_csv:
         header = f"{_fields(_HEADER, _WIDTHS)}\t[Name]"
-    lines, so_far = [f"{_RULE} {title} {_RULE}", header], 0
+    lines, so_far = [f"{_RULE} {title} {_RULE}", header], 0.0
     for row in rows:
         so_far += row.times.sum
         shares = _share(row.times.sum, total.sum), _share(so_far, total.sum)

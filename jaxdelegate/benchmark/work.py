@@ -1,7 +1,7 @@
 """Operations, bytes and seconds of measured operators: what a roofline is drawn from."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from jaxdelegate.analysis.costs import operator_cost
 from jaxdelegate.simple_delegate import Node
@@ -87,8 +87,3 @@ def host_span(node: Node, seconds: float) -> Span:
     """A host operator's; numpy reads and writes whole tensors."""
     cost = operator_cost(node.name, node.operator.options, node.inputs, node.outputs)
     return Span((node.index,), seconds, cost.bytes or 0)
-
-
-def as_dicts(rows: Sequence[OperatorWork]) -> list[Mapping[str, object]]:
-    """Ready for JSON."""
-    return [dataclasses.asdict(row) for row in rows]

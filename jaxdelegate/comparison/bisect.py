@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import settled_inputs
-from jaxdelegate.comparison.inputs import InputChoice, InputSource
+from jaxdelegate.comparison.inputs import InputChoice
 from jaxdelegate.comparison.layers import comparer_for
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.sides import (
@@ -278,7 +278,7 @@ class _Prober:
         if runs < 1:
             raise OptionError(f"num_runs: must be at least 1, got {runs}")
         want = Runner(f"reference ({reference})", open_reference(reference, model))
-        source = InputSource(want.interpreter.get_input_details(), choice)
+        source = choice.source(want.interpreter.get_input_details())
         for _ in range(runs):
             self._arrays.append(source())
             want(self._arrays[-1])

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.inputs import INDEX_RANGES, InputChoice, InputSource
+from jaxdelegate.comparison.inputs import INDEX_RANGES, InputChoice
 from jaxdelegate.comparison.layers import LayerDiff, LayerReport, comparer_for
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.sides import ModelPath, Runner, Test, open_reference
 from jaxdelegate.errors import InterpreterError, OptionError
-from jaxdelegate.evaluation.latency import Latency
 from jaxdelegate.model import Model, read_model
+from jaxdelegate.stats import Latency
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def inference_diff(
     choice = settled_inputs(inputs or InputChoice(), model, reference)
     want = Runner(f"reference ({reference})", open_reference(reference, model))
     got = Runner("test", test.open())
-    source = InputSource(got.interpreter.get_input_details(), choice)
+    source = choice.source(got.interpreter.get_input_details())
     comparers = [comparer_for(record.subgraphs[0].tensors[i], bounds) for i in _outputs(record)]
     for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
         arrays = source()
@@ -133,7 +133,7 @@ def layer_errors(
         f"reference ({reference})", open_reference(reference, model, preserve_all_tensors=True)
     )
     got = Runner("test", test.open(preserve_all_tensors=True))
-    source = InputSource(got.interpreter.get_input_details(), inputs)
+    source = inputs.source(got.interpreter.get_input_details())
     layers = LayerDiff(record, got, test, want, bounds)
     for _ in tqdm(range(layer_runs), "comparing layers", disable=None, leave=False):
         layers.add(source())
@@ -147,13 +147,13 @@ def settled_inputs(choice: InputChoice, model: ModelPath, reference: str) -> Inp
         InterpreterError: it can run with none of them.
     """
     details = open_reference(reference, model).get_input_details()
-    if choice.index_range is not None or not InputSource(details, choice).draws_indices:
+    if choice.index_range is not None or not choice.draws_indices(details):
         return choice
     for index_range in INDEX_RANGES:
         settled = dataclasses.replace(choice, index_range=index_range)
         runner = Runner(f"reference ({reference})", open_reference(reference, model))
         try:
-            runner(InputSource(details, settled)())
+            runner(settled.source(details)())
         except InterpreterError as error:
             failure = error
         else:

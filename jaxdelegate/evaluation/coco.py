@@ -14,7 +14,6 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation import protos
 from jaxdelegate.evaluation.average_precision import (
     AveragePrecisions,
     Objects,
@@ -29,6 +28,7 @@ from jaxdelegate.evaluation.ground_truth import (
     read_ground_truth_proto,
     read_instances,
 )
+from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
 from jaxdelegate.evaluation.results import Field, Row, finite
 from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
@@ -62,17 +62,8 @@ class CocoResult:
         return len(self.run.good)
 
     def to_proto(self) -> Any:
-        """TFLite's EvaluationStageMetrics.
-
-        Raises:
-            OptionError: protobuf is not installed.
-        """
-        metrics = protos.message("EvaluationStageMetrics")
-        metrics.num_runs = self.num_images
-        target = metrics.process_metrics.object_detection_metrics
-        protos.set_latency(target.pre_processing_latency, self.run.preprocessing)
-        protos.set_latency(target.inference_latency, self.run.inference)
-        target.inference_metrics.num_inferences = self.num_images
+        """TFLite's EvaluationStageMetrics."""
+        metrics, target = new_metrics("object_detection_metrics", self.run)
         if self.tflite is not None:
             precision = target.average_precision_metrics
             precision.overall_mean_average_precision = self.tflite.overall

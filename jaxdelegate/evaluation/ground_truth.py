@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxdelegate.evaluation import protos
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from jaxdelegate import protos
 from jaxdelegate.evaluation.average_precision import Objects
-from jaxdelegate.evaluation.errors import DataError, optional_module
+from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import read_lines
 
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
@@ -161,22 +164,19 @@ def read_ground_truth_proto(path: str | os.PathLike[str]) -> dict[str, Objects]:
 
     Raises:
         DataError: it cannot be read as that.
-        OptionError: protobuf is not installed.
     """
     source = os.fspath(path)
     try:
         content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"ground-truth proto: {error}") from error
-    truth = protos.message("ObjectDetectionGroundTruth")
-    text_format = optional_module("google.protobuf.text_format")
-    decode_error = optional_module("google.protobuf.message").DecodeError
+    truth = protos.message("tflite.evaluation.ObjectDetectionGroundTruth")
     try:
         if Path(path).suffix in _TEXT_SUFFIXES:
             text_format.Parse(content.decode(), truth)
         else:
             truth.ParseFromString(content)
-    except (decode_error, text_format.ParseError, UnicodeDecodeError) as error:
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise DataError(
             f"{source}: want an ObjectDetectionGroundTruth message: {reason}"

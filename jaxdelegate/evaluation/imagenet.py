@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation import protos
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import (
     LabeledImage,
@@ -22,6 +21,7 @@ from jaxdelegate.evaluation.files import (
     without_denylisted,
 )
 from jaxdelegate.evaluation.images import IMAGENET_CROP
+from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
 from jaxdelegate.evaluation.results import Field, Row, finite
 from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
@@ -55,17 +55,8 @@ class ImagenetResult:
         return len(self.run.good)
 
     def to_proto(self) -> Any:
-        """TFLite's EvaluationStageMetrics.
-
-        Raises:
-            OptionError: protobuf is not installed.
-        """
-        metrics = protos.message("EvaluationStageMetrics")
-        metrics.num_runs = self.num_images
-        target = metrics.process_metrics.image_classification_metrics
-        protos.set_latency(target.pre_processing_latency, self.run.preprocessing)
-        protos.set_latency(target.inference_latency, self.run.inference)
-        target.inference_metrics.num_inferences = self.num_images
+        """TFLite's EvaluationStageMetrics."""
+        metrics, target = new_metrics("image_classification_metrics", self.run)
         target.topk_accuracy_metrics.topk_accuracies.extend(self.top_k)
         return metrics
 

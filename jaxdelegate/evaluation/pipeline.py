@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.latency import Latency, Waits
+from jaxdelegate.stats import Latency
 
 Decode = Callable[[Path], np.ndarray]  # one image, prepared; raises DataError
 Invoke = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # [B, ...] to outputs [B, ...]
@@ -31,6 +31,26 @@ class Batch:
     first: int  # index of its first image
     errors: tuple[str | None, ...]  # why an image was skipped
     outputs: tuple[tuple[np.ndarray, ...] | None, ...]  # per image, per output
+
+
+@dataclasses.dataclass(frozen=True)
+class Waits:
+    """Where the wall time of decoding and running went.
+
+    Decoding and the device work at the same time; the slower one makes the other wait.
+    """
+
+    wall_s: float
+    decode_wait: float  # share of it in which the device side waited for decoded images
+    device_wait: float  # share of the decoders' time in which they waited for the device
+    device_busy: float  # share of it spent in the model
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"decode wait {self.decode_wait:.1%}, device wait {self.device_wait:.1%}, "
+            f"device busy {self.device_busy:.1%} of {self.wall_s:.3g} s"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,9 +12,8 @@ from tqdm import tqdm
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.latency import Latency, Waits
 from jaxdelegate.evaluation.model import ImageModel
-from jaxdelegate.evaluation.pipeline import Batch, Pipeline
+from jaxdelegate.evaluation.pipeline import Batch, Pipeline, Waits
 from jaxdelegate.evaluation.results import (
     Field,
     PartFile,
@@ -23,6 +22,7 @@ from jaxdelegate.evaluation.results import (
     identity,
     write_results,
 )
+from jaxdelegate.stats import Latency
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from jaxdelegate.analysis.page import html_page
 from jaxdelegate.analysis.text import report
 from jaxdelegate.errors import OptionError
 from jaxdelegate.simple_delegate import SimpleDelegate
-from jaxdelegate.tools import delegate_flags
+from jaxdelegate.tools import delegate_flags, output_files
 
 
 def define(values: flags.FlagValues) -> None:
@@ -48,6 +48,7 @@ def run(values: flags.FlagValues) -> int:
     """Analyze, print, and write what was asked for; 1 if full delegation was required in vain."""
     if not values.graph:
         raise OptionError("--graph: want a .tflite file, got nothing")
+    output_files.check(values, ["json", "html"])
     delegate = _delegate(values)
     analysis = analyze_with(values.graph, delegate)
     if values.op_profile:

@@ -1,8 +1,6 @@
 """`jaxdelegate benchmark_model`: TFLite's tool of that name, its flags and its lines."""
 
 import importlib
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,8 @@ from jaxdelegate import model
 from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, labels
 from jaxdelegate.errors import OptionError
 from jaxdelegate.flag_values import Flag, FlagValues
-from jaxdelegate.tools import delegate_flags
+from jaxdelegate.report.json_records import write_json
+from jaxdelegate.tools import delegate_flags, output_files
 
 _NO_EFFECT = "Accepted, without effect: "
 _MODES = ("stdout", "csv", "proto")
@@ -158,8 +157,8 @@ _OUTPUT_FILES = (
 
 def define(values: flags.FlagValues) -> None:
     """Declare the tool's flags and those of the delegates."""
-    delegate_flags.define_all([flag for flag, _ in _FLAGS], values)
-    delegate_flags.define_all(benchmark_flags(), values)
+    delegate_flags.define_all([flag for flag, _ in _FLAGS], values, __name__)
+    delegate_flags.define_all(benchmark_flags(), values, __name__)
     delegate_flags.define(values)
 
 
@@ -257,12 +256,7 @@ def _shown(value: Any) -> str:
 
 def _check_outputs(values: flags.FlagValues) -> None:
     """Refuse before the work what cannot be written behind it."""
-    for name in _OUTPUT_FILES:
-        path = values[name].value
-        if path and not Path(path).absolute().parent.is_dir():
-            raise OptionError(f"{name}: {path}: no such folder")
-        if path and (Path(path).is_dir() or not os.access(Path(path).absolute().parent, os.W_OK)):
-            raise OptionError(f"{name}: {path}: cannot be written")
+    output_files.check(values, _OUTPUT_FILES)
     if values.export_model_runtime_info and not values.model_runtime_info_output_file:
         raise OptionError("export_model_runtime_info: name model_runtime_info_output_file, too")
 
@@ -332,8 +326,7 @@ def _write_results(values: flags.FlagValues, reports: list[Any]) -> None:
     results = importlib.import_module("jaxdelegate.benchmark.results")
     if values.result_json:
         records = [report.as_dict() for report in reports]
-        content = json.dumps(records[0] if not values.batch_sizes else records, indent=2)
-        Path(values.result_json).write_text(content + "\n")
+        write_json(values.result_json, records if values.batch_sizes else records[0])
     if values.result_csv:
         Path(values.result_csv).write_text(results.to_csv(reports))
     if values.result_file_path:

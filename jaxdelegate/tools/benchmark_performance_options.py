@@ -1,7 +1,5 @@
 """`jaxdelegate benchmark_performance_options`: one model, every way to run it, ranked."""
 
-import dataclasses
-import json
 from pathlib import Path
 
 from absl import flags
@@ -9,7 +7,8 @@ from absl import flags
 from jaxdelegate.benchmark import matrix
 from jaxdelegate.errors import OptionError
 from jaxdelegate.flag_values import Flag
-from jaxdelegate.tools import benchmark_model, delegate_flags
+from jaxdelegate.report.json_records import write_json
+from jaxdelegate.tools import benchmark_model, delegate_flags, output_files
 
 _FLAGS = (
     Flag(
@@ -28,7 +27,7 @@ _FLAGS = (
 
 def define(values: flags.FlagValues) -> None:
     """Declare the tool's flags; those of benchmark_model hold for every configuration."""
-    delegate_flags.define_all(_FLAGS, values)
+    delegate_flags.define_all(_FLAGS, values, __name__)
     benchmark_model.define(values)
 
 
@@ -41,6 +40,7 @@ def run(values: flags.FlagValues) -> int:
     """
     chosen = matrix.parse_options(values.perf_options_list)
     threads, dtypes = matrix.parse_threads(values.threads), matrix.parse_dtypes(values.dtypes)
+    output_files.check(values, ["matrix_json"])
     benchmark_model.options_of(values)  # refuse bad values once, not in every process
     if not Path(values.graph).is_file():
         raise OptionError(f"graph: {values.graph or 'name the .tflite file'}: no such file")
@@ -55,13 +55,12 @@ def run(values: flags.FlagValues) -> int:
     )
     print(f"INFO: \n{matrix.summary(outcomes)}")
     if values.matrix_json:
-        records = [dataclasses.asdict(outcome) for outcome in outcomes]
-        Path(values.matrix_json).write_text(json.dumps(records, indent=2) + "\n")
+        write_json(values.matrix_json, outcomes)
     return 0 if all(outcome.result is not None for outcome in outcomes) else 1
 
 
 def _forwarded(values: flags.FlagValues) -> list[str]:
     """benchmark_model's flags that were given."""
-    own = {flag.name for flag in _FLAGS} | {"help", "result_json"}
+    own = {flag.name for flag in _FLAGS} | {"help", "model_file", "result_json"}
     given = [name for name in values if values[name].present and name not in own]
     return [f"--{name}={values[name].value}" for name in given]

@@ -4,10 +4,11 @@ from absl import flags
 
 from jaxdelegate.comparison import text
 from jaxdelegate.comparison.bisect import bisect
-from jaxdelegate.comparison.serialized import bisect_record, write_json
+from jaxdelegate.comparison.serialized import bisect_record
 from jaxdelegate.comparison.sides import Test
 from jaxdelegate.errors import OptionError
-from jaxdelegate.tools import comparison_flags
+from jaxdelegate.report.json_records import write_json
+from jaxdelegate.tools import comparison_flags, delegate_names, output_files
 
 _FIRST, _LAST = "first_delegate_node_index", "last_delegate_node_index"
 _FOUND = 2
@@ -21,8 +22,8 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Search and print; 0 if nothing is wrong, 2 if something is."""
-    comparison_flags.settle(values)
-    comparison_flags.check_outputs(values, "result_json")
+    delegate_names.settle(values)
+    output_files.check(values, ["result_json"])
     for name in (f"jax_{_FIRST}", f"jax_{_LAST}"):
         if values[name].present:
             raise OptionError(f"--{name}: bisect moves it; --{name[4:]} limits the search")

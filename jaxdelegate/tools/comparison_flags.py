@@ -1,7 +1,6 @@
 """Flags that inference_diff and bisect share: model, reference, inputs, bounds, the test side."""
 
 import functools
-from pathlib import Path
 
 from absl import flags
 
@@ -9,17 +8,12 @@ from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.inputs import InputChoice, parse_inputs
 from jaxdelegate.comparison.sides import REFERENCES, Test
 from jaxdelegate.errors import OptionError
-from jaxdelegate.tools import delegate_flags
-
-# --delegate, as TFLite's evaluation tools have it -> the delegate's own flag.
-_DELEGATES = {"jax": "use_jax", "gpu": "use_gpu", "xnnpack": "use_xnnpack"}
-_ABSENT = ("nnapi", "hexagon", "coreml")
+from jaxdelegate.tools import delegate_flags, delegate_names
 
 
 def define(values: flags.FlagValues, *, num_runs: int) -> None:
     """Declare them, and the delegates' flags; `num_runs` is the tool's default."""
     flags.DEFINE_string("graph", None, "The .tflite file.", flag_values=values)
-    flags.DEFINE_string("model_file", None, "The same.", flag_values=values)
     flags.DEFINE_enum(
         "reference",
         "numpy",
@@ -54,16 +48,7 @@ def define(values: flags.FlagValues, *, num_runs: int) -> None:
         0.0,
         flag_values=values,
     )
-    flags.DEFINE_integer(
-        "num_interpreter_threads", None, "num_threads by another name.", 1, flag_values=values
-    )
-    flags.DEFINE_enum(
-        "delegate",
-        None,
-        [*_DELEGATES, *_ABSENT],
-        "The delegate under test: short for --use_jax, --use_gpu or --use_xnnpack.",
-        flag_values=values,
-    )
+    delegate_names.define(values)
     delegate_flags.define(values)
 
 
@@ -84,12 +69,11 @@ def model(values: flags.FlagValues) -> str:
     """The model's path.
 
     Raises:
-        OptionError: none is given, or two.
+        OptionError: none is given.
     """
-    given = [path for path in (values.graph, values.model_file) if path]
-    if len(given) != 1:
-        raise OptionError(f"--graph (or --model_file): give one .tflite file, got {len(given)}")
-    return str(given[0])
+    if not values.graph:
+        raise OptionError("--graph (or --model_file): give one .tflite file, got 0")
+    return str(values.graph)
 
 
 def inputs(values: flags.FlagValues) -> InputChoice:
@@ -112,23 +96,6 @@ def bounds(values: flags.FlagValues) -> Bounds:
     return Bounds(values.tolerance, values.max_lsb, values.max_abs_error)
 
 
-def settle(values: flags.FlagValues) -> None:
-    """Turn the other names of delegates' flags into those; once, before `test`.
-
-    Raises:
-        OptionError: a delegate that does not exist here.
-    """
-    if values.delegate in _ABSENT:
-        raise OptionError(
-            f"--delegate: {values.delegate!r} is not available here; want one of "
-            f"{', '.join(_DELEGATES)}"
-        )
-    if values.delegate:
-        values[_DELEGATES[values.delegate]].parse("true")
-    if values.num_interpreter_threads is not None:
-        values["num_threads"].parse(str(values.num_interpreter_threads))
-
-
 def test(values: flags.FlagValues) -> Test:
     """The side under test: the delegates, in the interpreter that the flags ask for.
 
@@ -137,15 +104,3 @@ def test(values: flags.FlagValues) -> Test:
     """
     opened = functools.partial(delegate_flags.interpreter, values, model(values))
     return Test(opened, delegate_flags.delegates(values), "XNNPACK" if values.use_xnnpack else "")
-
-
-def check_outputs(values: flags.FlagValues, *names: str) -> None:
-    """Make sure, before the long work, that the files of these flags can be made.
-
-    Raises:
-        OptionError: a folder that is not there.
-    """
-    for name in names:
-        path = values[name].value
-        if path and not Path(path).absolute().parent.is_dir():
-            raise OptionError(f"--{name}: no folder for {path!r}")

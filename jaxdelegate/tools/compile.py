@@ -4,8 +4,8 @@ import importlib
 
 from absl import flags
 
-from jaxdelegate.benchmark.inputs import parse_input_layers
 from jaxdelegate.errors import OptionError
+from jaxdelegate.model_inputs import parse_input_layers
 from jaxdelegate.tools import delegate_flags
 
 

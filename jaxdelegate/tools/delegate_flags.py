@@ -18,23 +18,25 @@ from absl import flags
 
 from jaxdelegate import providers
 from jaxdelegate.providers import Flag, FlagValues, ProvidedDelegate
+from jaxdelegate.tools import help_text
 
 
 def define(values: flags.FlagValues) -> None:
     """Declare the flags of every registered provider."""
-    define_all(_declared(), values)
+    define_all(_declared(), values, help_text.DELEGATES)
 
 
-def define_all(declared: Iterable[Any], values: flags.FlagValues) -> None:
+def define_all(declared: Iterable[Any], values: flags.FlagValues, module: str) -> None:
     """Declare flags from records, for tools that keep theirs in a table.
 
     Args:
         declared: Flag records, or absl flags.
         values: where to.
+        module: whose flags they are, for `--help`.
     """
     counter = itertools.count(1)
     for flag in declared:
-        flags.DEFINE_flag(_ordered(flag, counter), values)
+        flags.DEFINE_flag(_ordered(flag, counter), values, module)
 
 
 def delegates(values: flags.FlagValues) -> list[Any]:
@@ -118,8 +120,9 @@ class _OrderedFlag(flags.Flag):  # type: ignore[misc]  # absl comes without type
 def _ordered(flag: Any, counter: itertools.count) -> _OrderedFlag:
     """A declared flag, or an absl flag that a provider brought, as one that knows its place."""
     if isinstance(flag, Flag):
-        parser, serializer = _parser(flag), flags.ArgumentSerializer()
         is_boolean, text = flag.type is bool, _help(flag)
+        parser = _parser(flag)
+        serializer = None if is_boolean else flags.ArgumentSerializer()  # None: true, not True
     else:
         parser, serializer = flag.parser, flag.serializer
         is_boolean, text = flag.boolean, flag.help

@@ -7,10 +7,10 @@ from typing import Any
 from absl import flags
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.protos import check_metrics_path, write_metrics
+from jaxdelegate.evaluation.metrics_file import check_metrics_path, write_metrics
 from jaxdelegate.evaluation.results import is_results_path
 from jaxdelegate.evaluation.run import ImageRun, RunSettings
-from jaxdelegate.tools import comparison_flags, delegate_flags
+from jaxdelegate.tools import delegate_flags, delegate_names
 
 SOME_SKIPPED = 3  # the exit code of a run that left out images it could not use
 
@@ -49,16 +49,7 @@ def define(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_bool("resume", True, "Take up a run that was killed.", flag_values=values)
-    flags.DEFINE_integer(
-        "num_interpreter_threads", None, "num_threads by another name.", 1, flag_values=values
-    )
-    flags.DEFINE_enum(
-        "delegate",
-        None,
-        ["jax", "gpu", "xnnpack", "nnapi", "hexagon", "coreml"],
-        "Short for --use_jax, --use_gpu or --use_xnnpack; the others are not available here.",
-        flag_values=values,
-    )
+    delegate_names.define(values)
     delegate_flags.define(values)
 
 
@@ -79,7 +70,7 @@ def settings(values: flags.FlagValues) -> RunSettings:
     Raises:
         OptionError: an impossible value or combination.
     """
-    comparison_flags.settle(values)
+    delegate_names.settle(values)
     metrics, results = _output_paths(values)
     if metrics is not None:
         check_metrics_path(metrics)

@@ -6,9 +6,10 @@ from absl import flags
 
 from jaxdelegate.comparison.diff import inference_diff
 from jaxdelegate.comparison.page import page
-from jaxdelegate.comparison.serialized import diff_record, stage_metrics, write_json
+from jaxdelegate.comparison.serialized import diff_record, stage_metrics
 from jaxdelegate.comparison.text import summary
-from jaxdelegate.tools import comparison_flags
+from jaxdelegate.report.json_records import write_json
+from jaxdelegate.tools import comparison_flags, delegate_names, output_files
 
 _DIFFERS = 2
 
@@ -40,8 +41,8 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Compare and print; 0 if everything agrees, 2 if not."""
-    comparison_flags.settle(values)
-    comparison_flags.check_outputs(values, "result_json", "output_file_path", "output_errors_html")
+    delegate_names.settle(values)
+    output_files.check(values, ["result_json", "output_file_path", "output_errors_html"])
     result = inference_diff(
         comparison_flags.model(values),
         comparison_flags.test(values),

@@ -10,6 +10,7 @@ from typing import Any
 from absl import flags
 
 from jaxdelegate.errors import JaxDelegateError, OptionError
+from jaxdelegate.tools import help_text, model_flags
 
 # Tool -> what it does. Each is a module of this package with `define` and `run`.
 TOOLS = {
@@ -55,8 +56,10 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     values = flags.FlagValues()
     flags.DEFINE_bool("help", False, "Show the tool's flags.", short_name="h", flag_values=values)
     tool.define(values)
+    model_flags.define_alias(values)
+    actions = getattr(tool, "ACTIONS", ())  # words of which one says what the tool is to do
     if not _HELP.isdisjoint(arguments):  # before a flag that the tool requires is missed
-        print(f"jaxdelegate {name}: {TOOLS[name]}\n{values.get_help()}")
+        print(help_text.of_tool(name, TOOLS[name], values, actions))
         return 0
     try:
         rest = values([f"jaxdelegate {name}", *arguments])[1:]
@@ -64,8 +67,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         raise OptionError(_with_suggestion(error, list(values))) from error
     except ValueError as error:  # --noflag=value: not one of absl's own errors
         raise OptionError(str(error)) from error
-    if hasattr(tool, "ACTIONS"):  # such a tool is told by one word what to do
-        return int(tool.run(values, _action(name, tool.ACTIONS, rest)))
+    model_flags.check(values)
+    if actions:
+        return int(tool.run(values, _action(name, actions, rest)))
     if rest:
         return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
     return int(tool.run(values))
@@ -92,7 +96,8 @@ def _fail(message: str) -> int:
 
 
 def _usage() -> str:
-    rows = "\n".join(f"  {name:12s} {what}" for name, what in TOOLS.items())
+    width = max(map(len, TOOLS))
+    rows = "\n".join(f"  {name:{width}s}  {what}" for name, what in TOOLS.items())
     return (
         f"usage: jaxdelegate <tool> [--flags]\n\n{rows}\n\n"
         "`jaxdelegate <tool> --help` lists a tool's flags."

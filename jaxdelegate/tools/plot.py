@@ -5,6 +5,7 @@ from absl import flags
 from jaxdelegate.errors import OptionError
 from jaxdelegate.report.plots import KINDS, Peaks, draw, save
 from jaxdelegate.report.plots.figure import FORMATS, check_path
+from jaxdelegate.tools import output_files
 
 
 def define(values: flags.FlagValues) -> None:
@@ -31,6 +32,7 @@ def run(values: flags.FlagValues) -> int:
     if given.count(None) == 1:
         raise OptionError("--peak_flops and --peak_bandwidth: give both or neither")
     check_path(values.output)
+    output_files.check(values, ["output"])
     peaks = None if None in given else Peaks(*given)
     save(draw(values.kind, values.input, peaks), values.output)
     print(f"{values.kind} plot of {', '.join(values.input)} written to {values.output}")

@@ -43,7 +43,9 @@ def test_a_profile_shares_fused_times_and_prefers_operators_to_partitions(
         "inside_partitions": [row([0, 1], 500.0), row([3], 40.0), row([1], 10.0)],
     }
     found = latencies(
-        chain("ADD", "RELU", "Mystery", "RELU"), tmp_path / "p.json", {"operators": profile}
+        chain("ADD", "RELU", "Mystery", "RELU"),
+        tmp_path / "p.json",
+        {"op_profile": profile, "operators": [], "inference_ms": {}},
     )
     assert found == pytest.approx([0.25, 0.26, 0.07, 0.04])
 
@@ -73,10 +75,11 @@ def test_layers_count_their_own_error_where_it_is_known(chain: Chain, tmp_path: 
         ('{"#7": 1}', "the model has 1 operators, got operator 7"),
         ('{"#0": "fast"}', "'#0': want a number, got 'fast'"),
         ('{"#0": NaN}', "'#0': want a number, got nan"),
-        ('{"operators": null}', "written without the values of single operators"),
-        ('{"operators": {"nodes": [{"nodes": [0]}]}}', "want us.avg in every row"),
-        ('{"operators": {"nodes": [3]}}', "want a list of objects"),
-        ('{"operators": {"nodes": [{"nodes": ["0"], "us": {"avg": 1}}]}}', "an operator's index"),
+        ('{"inference_ms": {}}', "written without the values of single operators"),
+        ('{"outputs": [], "layers": null}', "written without the values of single operators"),
+        ('{"op_profile": {"nodes": [{"nodes": [0]}]}}', "want us.avg in every row"),
+        ('{"op_profile": {"nodes": [3]}}', "want a list of objects"),
+        ('{"op_profile": {"nodes": [{"nodes": ["0"], "us": {"avg": 1}}]}}', "an operator's index"),
     ],
 )
 def test_files_that_are_no_measurements(

@@ -85,54 +85,65 @@ def test_data_comes_back_as_it_was_and_closes_no_script() -> None:
     assert page.count("<script") == 5
 
 
-@browser
-def test_mobilenet_in_a_browser(tmp_path: Path) -> None:
-    analysis = analyze_model(mobilenet_v1(size=32, width=0.25))
-    dom = opened(html_page(analysis), tmp_path)
-    assert body(dom) == {"nodes": "31", "edges": "32", "ready": "true"}  # no error
-    assert len(re.findall(r'<g class="node[^"]*"[^>]*data-index="\d+"', dom)) == 31
-    assert len(re.findall(r'<path class="edge', dom)) == 32
-    assert "All 31 operations will run on XLA:CPU, in 1 partition." in dom
-    assert re.search(r'<section id="operators"[^>]*data-rows="31"', dom)
-    assert re.search(r'<section id="tensors"[^>]*data-rows="89"', dom)
-    assert dom.count("<article>") == len(analysis.findings) == 2
-
-
+# Run in one page, one behind the other; each leaves in the body's data what it saw.
 ACTIONS = """
 <script>
+  const saw = document.body.dataset;
+  saw.linked = document.querySelector("#details h2").textContent;
   const section = document.getElementById("operators");
-  const names = () => [...section.querySelectorAll(".row")].map((row) => row.children[1].title);
+  saw.operators = section.dataset.rows;
+  saw.tensors = document.getElementById("tensors").dataset.rows;
+  const rows = () => [...section.querySelectorAll(".row")];
   document.querySelector('[data-tab="operators"]').click();
   section.querySelectorAll(".head span")[3].click();
-  document.body.dataset.first = [...section.querySelectorAll(".row")][0].children[0].textContent;
+  saw.first = rows()[0].children[0].textContent;
   const search = document.getElementById("search");
   search.value = "softmax";
   search.dispatchEvent(new Event("input"));
-  document.body.dataset.found = names().join(",");
-  document.body.dataset.faded = document.querySelectorAll(".node.faded").length;
-  section.querySelector(".row").click();
-  document.body.dataset.chosen = document.querySelector("#details h2").textContent;
+  saw.found = rows().map((row) => row.children[1].title).join(",");
+  saw.faded = document.querySelectorAll(".node.faded").length;
+  rows()[0].click();
+  saw.chosen = document.querySelector("#details h2").textContent;
 </script>
 """
 
 
 @browser
-def test_sorting_finding_and_choosing(tmp_path: Path) -> None:
+def test_mobilenet_in_a_browser(tmp_path: Path) -> None:
     analysis = analyze_model(mobilenet_v1(size=32, width=0.25))
     page = html_page(analysis).replace("</body>", f"{ACTIONS}</body>")
-    found = body(opened(page, tmp_path))
+    dom = opened(page, tmp_path, "graph,flops,29")
+    found = body(dom)
+    assert (found["nodes"], found["edges"], found["ready"]) == ("31", "32", "true")
+    assert "error" not in found
+    assert len(re.findall(r'<g class="node[^"]*"[^>]*data-index="\d+"', dom)) == 31
+    assert len(re.findall(r'<path class="edge', dom)) == 32
+    assert "All 31 operations will run on XLA:CPU, in 1 partition." in dom
+    assert (found["operators"], found["tensors"]) == ("31", "89")
+    assert dom.count("<article>") == len(analysis.findings) == 2
+    # a link leads to an operator
+    assert found["linked"] == "#29 RESHAPE"
+    # sorting, finding and choosing
     dearest = max(analysis.subgraphs[0].operators, key=lambda op: op.cost.flops or 0)
     assert found["first"] == str(dearest.index) == "28"
     assert (found["found"], found["faded"], found["chosen"]) == ("SOFTMAX", "30", "#30 SOFTMAX")
-    assert "error" not in found
-
-
-@browser
-def test_a_link_leads_to_an_operator(tmp_path: Path) -> None:
-    page = html_page(analyze_model(mobilenet_v1(size=32, width=0.25)))
-    dom = opened(page, tmp_path, "graph,flops,30")
-    assert "<h2>#30 SOFTMAX</h2>" in dom
+    assert re.search(r'<section id="operators"[^>]*data-rows="1"', dom)
     assert re.search(r'class="node chosen"[^>]*data-index="30"', dom)
+
+
+COLORS = """
+<script>
+  const fills = () => [...document.querySelectorAll("[data-index] > rect")];
+  const names = (rects) => rects.map((rect) => rect.getAttribute("fill")).join(" ");
+  document.body.dataset.latency = names(fills());
+  const choice = document.getElementById("color");
+  for (const color of ["partition", "latency"]) {
+    choice.value = color;
+    choice.dispatchEvent(new Event("change"));
+    if (color === "partition") document.body.dataset.partition = names(fills());
+  }
+</script>
+"""
 
 
 @browser
@@ -140,16 +151,14 @@ def test_partitions_and_measurements_color_the_nodes(chain: Chain, tmp_path: Pat
     analysis = analyze_model(chain("ADD", "Mystery", "RELU"))
     (tmp_path / "latency.json").write_text('{"#0": 0.5, "#2": 2.0}')
     page = html_page(with_latency(analysis, tmp_path / "latency.json"))
-    fills = {}
-    for color in ("partition", "latency"):
-        dom = opened(page, tmp_path, f"graph,{color}")
-        nodes = re.findall(r'data-index="(\d)"[^>]*><rect[^>]* fill="([^"]*)"', dom)
-        fills[color] = dict(nodes)
-        assert "error" not in body(dom)
-    first, cpu, second = (fills["partition"][i] for i in "012")
-    assert len({first, cpu, second}) == 3
-    assert fills["latency"]["2"] == "rgb(110,24,104)"  # the end of the scale
-    assert fills["latency"]["1"] == "#b9c0ca"  # not measured
+    dom = opened(page.replace("</body>", f"{COLORS}</body>"), tmp_path, "graph,latency")
+    seen = body(dom)
+    assert "error" not in seen
+    assert len(set(seen["partition"].split())) == 3
+    drawn = dict(re.findall(r'data-index="(\d)"[^>]*><rect[^>]* fill="([^"]*)"', dom))
+    assert seen["latency"].split() == [drawn[i] for i in "012"]  # as the link asks, and again
+    assert drawn["2"] == "rgb(110,24,104)"  # the end of the scale
+    assert drawn["1"] == "#b9c0ca"  # not measured
     assert dom.count("edge crossing") == 2
     assert re.search(r'<option value="latency">', dom)
     assert not re.search(r'<option value="error">', dom)

@@ -19,7 +19,6 @@ pytestmark = [
 
 # Files that stock LiteRT refuses too: `read_model` says why.
 REFUSED = {
-    "litert/blockwise_quantized.tflite",
     "litert/lstm_calibrated2.bin",
     "litert/lstm_quantized2.bin",
 }

@@ -1,4 +1,4 @@
-"""--input_layer and its like, and the arrays that come of them."""
+"""What the benchmark feeds a model."""
 
 from pathlib import Path
 from typing import Any
@@ -6,43 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.benchmark.inputs import InputLayer, make_inputs, parse_input_layers
-from jaxdelegate.errors import OptionError
+from jaxdelegate.benchmark.inputs import make_inputs
+from jaxdelegate.model_inputs import InputLayer
 
 
 def detail(dtype: Any, *shape: int) -> dict[str, Any]:
     return {"name": "x", "index": 0, "dtype": dtype, "shape": np.array(shape, np.int32)}
-
-
-def test_layers_as_tflite_writes_them() -> None:
-    assert parse_input_layers(
-        "a,in:put", "1,224,224,3:1,10", "a,-3,5", "in::put:/some::where/x.bin"
-    ) == (
-        InputLayer("a", (1, 224, 224, 3), (-3, 5)),
-        InputLayer("in:put", (1, 10), None, "/some:where/x.bin"),
-    )
-    assert parse_input_layers("", "") == ()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("a,b", "1,2"), "want one shape for each of 2 names"),
-        (("a", ""), "got 0 in ''"),
-        (("a", "1,x"), "want sizes like 1,224,224,3, got '1,x'"),
-        (("a", "-1,3"), "sizes that the model leaves open need a number, got '-1,3'"),
-        (("a", "1", "b,0,1"), "input_layer_value_range: 'b' is not in --input_layer: a"),
-        (("a", "1", "a,5,1"), "want name,low,high, got 'a,5,1'"),
-        (("a", "1", "a,x,1"), "want name,low,high, got 'a,x,1'"),
-        (("a", "1", "", "a"), "want name:path ('::' for a colon inside), got 'a'"),
-        (("a", "1", "", "a:b:c"), "got 'a:b:c'"),
-        (("a", "1", "", "c:file"), "input_layer_value_files: 'c' is not in --input_layer: a"),
-    ],
-)
-def test_mistakes(flags: tuple[str, ...], message: str) -> None:
-    with pytest.raises(OptionError) as error:
-        parse_input_layers(*flags)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -81,43 +50,12 @@ def test_a_seed_makes_inputs_reproducible() -> None:
     assert not any(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_a_range_holds_for_integers_only_within_the_dtype() -> None:
-    layer = InputLayer("a", (1000,), (3, 5))
-    (array,) = make_inputs([detail(np.uint8, 1000)], [layer], seed=0)
-    assert set(array) == {3, 4, 5}
-    with pytest.raises(OptionError, match=r"'a' is int8, which does not hold 3,500"):
-        make_inputs([detail(np.int8, 4)], [InputLayer("a", (4,), (3, 500))], seed=0)
-
-
-def test_files(tmp_path: Path) -> None:
+def test_layers_go_by_their_order_and_shapes_are_the_models(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    raw, strings, proto = tmp_path / "x.bin", tmp_path / "s.txt", tmp_path / "e.pb"
-    raw.write_bytes(values.tobytes())
-    strings.write_bytes(b"one\0two\0")
-    proto.write_bytes(b"a\0b")
-    layers = [
-        InputLayer("a", (2, 3), path=str(raw)),
-        InputLayer("b", (2,), path=str(strings)),
-        InputLayer("c", (1,), path=str(proto)),
-    ]
-    details = [detail(np.float32, 2, 3), detail(np.bytes_, 2), detail(np.bytes_, 1)]
-    numbers, texts, example = make_inputs(details, layers, seed=0)
+    path = tmp_path / "x.bin"
+    path.write_bytes(values.tobytes())
+    layers = [InputLayer("a", (9,), path=str(path)), InputLayer("b", (9,), (3, 5))]
+    numbers, integers = make_inputs([detail(np.float32, 2, 3), detail(np.uint8, 99)], layers, 0)
     np.testing.assert_array_equal(numbers, values)
-    assert list(texts) == [b"one", b"two"]
-    assert list(example) == [b"a\0b"]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "content", "message"),
-    [
-        (np.float32, b"12345", "which takes 24 bytes, got 5"),
-        (np.bytes_, b"a\0b\0c", r"the input is 6 strings \[2, 3\], got 3"),
-    ],
-)
-def test_files_that_do_not_fit(tmp_path: Path, dtype: Any, content: bytes, message: str) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(content)
-    with pytest.raises(OptionError, match=message):
-        make_inputs([detail(dtype, 2, 3)], [InputLayer("a", (2, 3), path=str(path))], seed=0)
-    with pytest.raises(FileNotFoundError):
-        make_inputs([detail(dtype, 1)], [InputLayer("a", (1,), path="nowhere")], seed=0)
+    assert integers.shape == (99,)
+    assert set(integers) == {3, 4, 5}

@@ -21,6 +21,7 @@ from jaxdelegate.benchmark.run import benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.sweep import batch_sweep, parse_batch_sizes, sweep_table
 from jaxdelegate.op_lowering.options import AddOptions
+from jaxdelegate.protos import message
 from jaxdelegate.providers import flag_values
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
@@ -168,11 +169,11 @@ def test_results_as_json_csv_and_proto(half: Half) -> None:
     (row,) = csv.DictReader(io.StringIO(results.to_csv([report])))
     assert float(row["avg_ms"]) == pytest.approx(latency["avg_ms"])
     assert row["batch"] == "1"
-    message = results.message_class("tflite.tools.benchmark", "BenchmarkResult")()
-    message.ParseFromString(results.to_proto(report))
-    assert message.latency_metrics.median_ms == pytest.approx(latency["median_ms"])
-    assert message.misc_metrics.num_warmup_runs == 2
-    assert message.misc_metrics.model_size_mb == pytest.approx(len(MODEL) / 1e6)
+    proto = message("tflite.tools.benchmark.BenchmarkResult")
+    proto.ParseFromString(results.to_proto(report))
+    assert proto.latency_metrics.median_ms == pytest.approx(latency["median_ms"])
+    assert proto.misc_metrics.num_warmup_runs == 2
+    assert proto.misc_metrics.model_size_mb == pytest.approx(len(MODEL) / 1e6)
 
 
 def test_the_wire_format_of_the_result(half: Half) -> None:
@@ -283,7 +284,7 @@ def test_inputs_as_the_flags_say(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         np.frombuffer(kept["bytes"], np.float32).reshape(3, 4), values * 3
     )
-    example = state.message_class("tensorflow", "Example")()
+    example = message("tensorflow.Example")
     example.ParseFromString(kept["example"])
     (entry,) = example.features.feature
     assert entry.key == "z"

@@ -81,7 +81,7 @@ def test_nothing_is_wrong(network: bytes, reference: str) -> None:
     [
         ("numpy", "CONV_2D", "conv_1", 0),
         ("litert_xnnpack", "CONV_2D", "conv_3", 2),
-        ("numpy", "SOFTMAX", "probabilities", 4),
+        pytest.param("numpy", "SOFTMAX", "probabilities", 4, marks=pytest.mark.slow),
     ],
 )
 def test_one_culprit(

@@ -4,7 +4,6 @@ import dataclasses
 import html.parser
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff, settled_inputs
 from jaxdelegate.comparison.inputs import InputChoice
 from jaxdelegate.comparison.page import page
-from jaxdelegate.comparison.serialized import diff_record, stage_metrics, write_json
+from jaxdelegate.comparison.serialized import diff_record, stage_metrics
 from jaxdelegate.comparison.sides import REFERENCES, delegated
 from jaxdelegate.comparison.text import summary, verdict
 from jaxdelegate.op_lowering.options import GatherOptions
 from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.protos import message
+from jaxdelegate.report.json_records import write_json
 from jaxdelegate.testing import ModelBuilder
 
 DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__deeplabv3.tflite"
@@ -153,7 +154,7 @@ def test_impossible_options(network: bytes, options: dict[str, Any], message: st
 
 
 @pytest.fixture(scope="module")
-def wrong(network: bytes) -> Iterator[InferenceDiff]:
+def wrong(network: bytes) -> InferenceDiff:
     rule = RULES["AVERAGE_POOL_2D"]
 
     def lower(*arguments: Any) -> Any:
@@ -162,7 +163,7 @@ def wrong(network: bytes) -> Iterator[InferenceDiff]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RULES, "AVERAGE_POOL_2D", dataclasses.replace(rule, lower=lower))
-        yield diff(network, per_layer=True, inputs=InputChoice(seed=5))
+        return diff(network, per_layer=True, inputs=InputChoice(seed=5))
 
 
 def test_the_text_begins_as_tflites(wrong: InferenceDiff) -> None:
@@ -200,38 +201,8 @@ def test_json_holds_the_same_figures(wrong: InferenceDiff, tmp_path: Path) -> No
 
 
 def test_the_message_reads_as_tflites(wrong: InferenceDiff) -> None:
-    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
-    from google.protobuf import descriptor_pool, message_factory
-
-    # tools/evaluation/proto/evaluation_stages.proto, as far as inference_diff fills it
-    messages = {
-        "LatencyMetrics": "last_us:3 max_us:3 min_us:3 sum_us:3 avg_us:1 std_deviation_us:3",
-        "AccuracyMetrics": "max_value:2 min_value:2 avg_value:1 std_deviation:2",
-        "InferenceProfilerMetrics": (
-            "reference_latency:LatencyMetrics test_latency:LatencyMetrics "
-            "output_errors:AccuracyMetrics*"
-        ),
-        "ProcessMetrics": "- - - - inference_profiler_metrics:InferenceProfilerMetrics",
-        "EvaluationStageMetrics": "num_runs:5 process_metrics:ProcessMetrics",
-    }
-    file = descriptor_pb2.FileDescriptorProto(name="e.proto", package="e", syntax="proto2")
-    for name, fields in messages.items():
-        message = file.message_type.add(name=name)
-        for number, field in enumerate(fields.split(), 1):
-            if field == "-":
-                continue
-            label, kind = field.split(":")
-            repeated = kind.endswith("*")
-            added = message.field.add(name=label, number=number, label=3 if repeated else 1)
-            if kind.isdigit():
-                added.type = int(kind)
-            else:
-                added.type, added.type_name = 11, f".e.{kind.removesuffix('*')}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    found = message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("e.EvaluationStageMetrics")
-    ).FromString(stage_metrics(wrong))
+    found = message("tflite.evaluation.EvaluationStageMetrics")
+    found.ParseFromString(stage_metrics(wrong))
     assert found.num_runs == 2
     profiler = found.process_metrics.inference_profiler_metrics
     for got, want in (

@@ -43,8 +43,8 @@ def test_a_right_delegate(network: bytes, reference: str) -> None:
     ("operator", "tensor", "node"),
     [
         ("DEPTHWISE_CONV_2D", "depthwise_2", 1),
-        ("CONV_2D", "conv_3", 2),
-        ("AVERAGE_POOL_2D", "pool", 3),
+        pytest.param("CONV_2D", "conv_3", 2, marks=pytest.mark.slow),
+        pytest.param("AVERAGE_POOL_2D", "pool", 3, marks=pytest.mark.slow),
         ("SOFTMAX", "probabilities", 4),
     ],
 )
@@ -68,6 +68,7 @@ def test_a_broken_lowering_is_named(
     assert found.layers[node].own.relative_to_largest == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_mobilenet_v1_with_a_broken_layer(mobilenet: bytes, break_rule: Any) -> None:
     break_rule("DEPTHWISE_CONV_2D", lambda y: y * 1.01, "depthwise_14")
     found = report(mobilenet, "litert_ref")

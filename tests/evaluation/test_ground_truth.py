@@ -7,7 +7,6 @@ import pytest
 
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.ground_truth import read_ground_truth_proto, read_instances
-from jaxdelegate.evaluation.protos import message
 
 DATA: dict[str, Any] = {
     "images": [
@@ -134,14 +133,3 @@ def test_a_damaged_ground_truth(tmp_path: Path, name: str, content: bytes) -> No
     with pytest.raises(DataError, match=f"{name}: want an ObjectDetectionGroundTruth") as caught:
         read_ground_truth_proto(tmp_path / name)
     assert "\n" not in str(caught.value)
-
-
-def test_a_message_round_trip() -> None:
-    metrics = message("EvaluationStageMetrics")
-    metrics.num_runs = 300
-    metrics.process_metrics.image_classification_metrics.topk_accuracy_metrics.topk_accuracies.append(
-        1
-    )
-    # fields 1 num_runs, 2 process_metrics, 4 image_classification_metrics, 4 topk, 1 floats
-    want = "08ac02 1209 2207 2205 0d0000803f"
-    assert metrics.SerializeToString() == bytes.fromhex(want)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.pipeline import Decode, Invoke, Pipeline
+from jaxdelegate.evaluation.pipeline import Decode, Invoke, Pipeline, Waits
 
 SHAPE = (4, 1, 1, 3)
 TIMEOUT = 30  # of waits that only a broken pipeline lets run out
@@ -168,3 +168,8 @@ def test_latencies() -> None:
     assert inference.avg_us >= 5000  # a quarter of a batch of four
     assert inference.min_us <= inference.avg_us <= inference.max_us
     assert inference.sum_us == pytest.approx(8 * inference.avg_us)
+
+
+def test_waits_in_a_line() -> None:
+    waits = Waits(wall_s=12.34, decode_wait=0.5, device_wait=0.0625, device_busy=0.25)
+    assert str(waits) == "decode wait 50.0%, device wait 6.2%, device busy 25.0% of 12.3 s"

@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from jaxdelegate.evaluation.protos import message
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.protos import message
 from jaxdelegate.testing.detectors import color_detector, mobilenet_v1_ssd
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 # For the output of TFLite's own run_eval, with or without its log's prefix.
 TFLITE_OUTPUT = re.compile(
@@ -108,7 +111,7 @@ def test_the_console_reads_like_tflites_and_like_pycocotools(
     assert coco[2] == ("0.75", "all", "100", f"{tight:.3f}")
     assert coco[5] == ("0.50:0.95", "large", "100", "-1.000")
     assert "Loading" not in printed
-    read = message("EvaluationStageMetrics")
+    read = message("tflite.evaluation.EvaluationStageMetrics")
     read.ParseFromString(metrics.read_bytes())
     stage = read.process_metrics.object_detection_metrics.average_precision_metrics
     assert [p.average_precision for p in stage.individual_average_precisions] == pytest.approx(want)
@@ -177,18 +180,14 @@ def test_skipped_images(data: Set, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_1(
-    data: Set, capsys: pytest.CaptureFixture[str], flags: dict[str, Any], message: str
+    data: Set, refused: Callable[..., str], flags: dict[str, Any], message: str
 ) -> None:
     (data.folder / "mobilenet.tflite").write_bytes(mobilenet_v1(size=32, width=0.25, classes=5))
     given = {
         k: v.replace("{folder}", str(data.folder)) if isinstance(v, str) else v
         for k, v in flags.items()
     }
-    assert main(data.arguments(**given)) == 1
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
+    assert message in refused(*data.arguments(**given))
 
 
 @pytest.mark.slow
@@ -233,7 +232,7 @@ def test_mobilenet_v1_against_the_numpy_reference(
     (tmp_path / "labels.txt").write_text("x\n" * 6)
     reference = Interpreter(model_content=content)
     reference.allocate_tensors()
-    want, truth = [], message("ObjectDetectionGroundTruth")
+    want, truth = [], message("tflite.evaluation.ObjectDetectionGroundTruth")
     for i in range(3):
         pixels = rng.integers(0, 256, (64, 64, 3), np.uint8)  # of the model's size: not resized
         Image.fromarray(pixels).save(images / f"{i}.png")

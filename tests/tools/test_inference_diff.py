@@ -1,5 +1,6 @@
 """`jaxdelegate inference_diff`, as a user types it."""
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -10,17 +11,10 @@ import numpy as np
 import pytest
 
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
 DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__deeplabv3.tflite"
-
-
-@pytest.fixture(scope="module")
-def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "mobilenet.tflite"
-    path.write_bytes(mobilenet_v1(size=32, width=0.25))
-    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +34,19 @@ Printed = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def tool(capsys: pytest.CaptureFixture[str]) -> Printed:
-    def run(*flags: str) -> tuple[int, str, str]:
-        code = main(["inference_diff", *flags])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
+def tool(run_tool: Printed) -> Printed:
+    return functools.partial(run_tool, "inference_diff")
 
 
-def test_mobilenet_v1_with_everything(tool: Printed, mobilenet: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [("network_path", 5), pytest.param("mobilenet_path", 31, marks=pytest.mark.slow)],
+)
+def test_everything_at_once(
+    tool: Printed, model: str, count: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     code, out, _ = tool(
-        f"--graph={mobilenet}",
+        f"--graph={request.getfixturevalue(model)}",
         "--num_runs=2",
         "--invocations_per_run=2",
         "--per_layer",
@@ -67,13 +62,13 @@ def test_mobilenet_v1_with_everything(tool: Printed, mobilenet: str, tmp_path: P
     assert lines[1].startswith("Reference run latency: avg=")
     assert lines[2].startswith("Test run latency: avg=")
     assert lines[3].startswith("OutputDiff[0]: avg_error=")
-    assert "All 31 operations will run on XLA:CPU, in 1 partition." in lines
+    assert f"All {count} operations will run on XLA:CPU, in 1 partition." in lines
     assert "No layer is out of bounds." in lines
     assert lines[-1] == "All outputs agree with litert_ref."
     record = json.loads((tmp_path / "r.json").read_text())
     assert record["agrees"] is True
     assert record["test_latency"]["count"] == 4
-    assert len(record["layers"]["layers"]) == 31
+    assert len(record["layers"]["layers"]) == count
     assert f"avg_error={record['outputs'][0]['mean_abs']:g}," in lines[3]
     assert 0 < record["outputs"][0]["max_abs"] < 1e-6
     assert "Inference diff" in (tmp_path / "r.html").read_text()
@@ -139,17 +134,22 @@ def test_other_delegates_and_hosts(tool: Printed, small: str) -> None:
         (["--graph={small}", "--tolerance=-1"], "tolerance"),
         (["--graph={small}", "--input_layer_value_files=q:f"], "the model has no such input"),
         (["--graph={small}", "--input_layer_value_files=x:{here}.npy"], "No such file"),
-        (["--graph={small}", "--result_json={here}/r.json"], "--result_json: no folder for"),
-        (["--graph={small}", "--output_errors_html={here}/r"], "--output_errors_html: no folder"),
+        (
+            ["--graph={small}", "--result_json={here}/r.json"],
+            "result_json: {here}/r.json: no such",
+        ),
+        (
+            ["--graph={small}", "--output_errors_html={here}/r"],
+            "output_errors_html: {here}/r: no",
+        ),
         (["--graph={small}", "--use_xnnpack", "--interpreter=jaxdelegate"], "use_xnnpack"),
     ],
 )
-def test_mistakes_are_one_line(tool: Printed, small: str, flags: list[str], message: str) -> None:
-    code, _, err = tool(*(flag.format(small=small, here=__file__) for flag in flags))
-    assert code == 1
-    assert message in err
-    assert err.startswith("jaxdelegate: ")
-    assert "Traceback" not in err
+def test_mistakes_are_one_line(
+    refused: Callable[..., str], small: str, flags: list[str], message: str
+) -> None:
+    given = (flag.format(small=small, here=__file__) for flag in flags)
+    assert message.format(here=__file__) in refused("inference_diff", *given)
 
 
 def test_the_manual_names_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,21 @@
 """The console script."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from jaxdelegate.tools.main import TOOLS, main
+
+WITHOUT_A_MODEL = {"cache", "demo", "plot"}
 
 
 def test_usage_lists_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(f"  {name} " in printed for name in TOOLS)
+    rows = [line for line in printed.splitlines() if line.startswith("  ")]
+    assert [row.split()[0] for row in rows] == list(TOOLS)
+    assert len({row.index(what) for row, what in zip(rows, TOOLS.values(), strict=True)}) == 1
 
 
 def test_without_a_tool_the_usage_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +46,33 @@ def test_mistakes_are_one_line_and_exit_code_1(
 @pytest.mark.parametrize("tool", list(TOOLS))
 def test_every_tool_has_help(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([tool, "--help"]) == 0
-    assert TOOLS[tool] in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"jaxdelegate {tool}: {TOOLS[tool]}\n\nusage: jaxdelegate {tool}")
+    assert "jaxdelegate.tools" not in printed  # where a flag is declared is nobody's business
+    headings = re.findall(r"^Flags.*:$", printed, re.MULTILINE)
+    assert headings[0] == "Flags:"
+    assert headings[-1] == "Flags of all tools:"
+    flags = re.findall(r"^  (?:-h,)?--(?:\[no\])?(\w+):", printed, re.MULTILINE)
+    assert len(flags) == len(set(flags))
+    assert "help" in flags
+    assert ("graph" in flags) == ("model_file" in flags) == (tool not in WITHOUT_A_MODEL)
+
+
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - WITHOUT_A_MODEL))
+def test_both_names_of_the_model(
+    tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = {"compile": [f"--delegate_serialize_dir={tmp_path}"]}.get(tool, [])
+    if tool.endswith("_eval"):
+        more = ["--ground_truth_images_path=/nowhere/i", "--model_output_labels=/nowhere/l"]
+    messages = []
+    for flags in (["--graph=/nowhere/m"], ["--model_file=/nowhere/m"]):
+        assert main([tool, *flags, *more]) == 1
+        messages.append(capsys.readouterr().err)
+    assert messages[0] == messages[1]
+    assert messages[0].count("/nowhere/m") == 1
+    assert main([tool, "--graph=/nowhere/m", "--model_file=/nowhere/m", *more]) == 1
+    assert "give one .tflite file, got 2" in capsys.readouterr().err
 
 
 def test_the_demo_on_a_small_network(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,10 @@
-"""TFLite's statistics line."""
+"""TFLite's statistics line, and the latencies of its evaluation tools."""
 
 import re
 
 import pytest
 
-from jaxdelegate.benchmark.stats import Stat
+from jaxdelegate.stats import Latency, Stat
 
 TFLITE = re.compile(
     r"^count=(\d+) first=(\d+) curr=(\d+) min=(\d+) max=(\d+) avg=([\d.e+]+) std=(\d+)"
@@ -46,3 +46,17 @@ def test_as_dict_divides_by_the_unit() -> None:
     record = Stat.of([1000, 3000]).as_dict(1000)
     assert (record["count"], record["avg"], record["std"], record["newest"]) == (2, 2.0, 1.0, 3.0)
     assert Stat().as_dict()["median"] == 0
+
+
+def test_latencies_of_an_evaluation() -> None:
+    latency = Latency.of([0.001, 0.002, 0.006])
+    assert latency.avg_us == pytest.approx(3000)
+    assert latency.std_deviation_us == pytest.approx(2160.2469)  # sqrt((4 + 1 + 9) / 3) ms
+    assert (latency.min_us, latency.max_us, latency.last_us) == (1000, 6000, 6000)
+    assert latency.sum_us == pytest.approx(9000)
+    assert str(latency) == "avg=3000(us), std_dev=2160(us)"
+
+
+def test_no_latencies() -> None:
+    assert Latency.of([]) == Latency(0, 0, 0, 0, 0, 0, 0)
+    assert str(Latency.of([])) == "avg=0(us), std_dev=0(us)"

@@ -1,7 +1,4 @@
-"""Statistics of repeated measurements, printed as TFLite's tools do (tsl/util/stats_calculator.h).
-
-All values are whole numbers, microseconds mostly, as there.
-"""
+"""Statistics of repeated measurements, as in TFLite's tools (tsl/util/stats_calculator.h)."""
 
 import dataclasses
 import math
@@ -11,9 +8,9 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """What came of some measurements, in their order."""
+    """What came of some measurements, in their order; microseconds mostly."""
 
-    values: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Stat":
@@ -26,27 +23,27 @@ class Stat:
         return len(self.values)
 
     @property
-    def first(self) -> int:
+    def first(self) -> float:
         """The first one; 0 if there is none."""
         return self.values[0] if self.values else 0
 
     @property
-    def newest(self) -> int:
+    def newest(self) -> float:
         """The last one; 0 if there is none."""
         return self.values[-1] if self.values else 0
 
     @property
-    def min(self) -> int:
+    def min(self) -> float:
         """The smallest; 0 if there is none."""
         return min(self.values, default=0)
 
     @property
-    def max(self) -> int:
+    def max(self) -> float:
         """The largest; 0 if there is none."""
         return max(self.values, default=0)
 
     @property
-    def sum(self) -> int:
+    def sum(self) -> float:
         """All of them together."""
         return sum(self.values)
 
@@ -62,7 +59,7 @@ class Stat:
             return 0.0
         return math.sqrt(math.fsum((v - self.avg) ** 2 for v in self.values) / self.count)
 
-    def percentile(self, percent: int) -> int:
+    def percentile(self, percent: int) -> float:
         """The value at that share of the sorted ones, as TFLite picks it; 0 if there is none."""
         if not self.values:
             return 0
@@ -95,3 +92,32 @@ class Stat:
             key = "median" if percent == 50 else f"p{percent}"
             record[key] = self.percentile(percent) / unit
         return record
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """A Stat without its values, as the evaluation tools report it: microseconds."""
+
+    count: int
+    last_us: float
+    min_us: float
+    max_us: float
+    sum_us: float
+    avg_us: float
+    std_deviation_us: float
+
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> "Latency":
+        """The statistics of some times in seconds; all zero if there are none."""
+        stat = Stat(tuple(1e6 * s for s in seconds))
+        return cls(stat.count, stat.newest, stat.min, stat.max, stat.sum, stat.avg, stat.std)
+
+    def __str__(self) -> str:
+        """As TFLite's tools print it."""
+        return f"avg={self.avg_us:g}(us), std_dev={int(self.std_deviation_us)}(us)"
+
+    def fill(self, message: Any) -> None:
+        """Write it into a tflite.evaluation.LatencyMetrics, which has whole numbers mostly."""
+        message.last_us, message.max_us = int(self.last_us), int(self.max_us)
+        message.min_us, message.sum_us = int(self.min_us), int(self.sum_us)
+        message.avg_us, message.std_deviation_us = self.avg_us, int(self.std_deviation_us)

@@ -1,0 +1,48 @@
+"""TFLite's EvaluationStageMetrics of a run, and the file it is written to."""
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+
+from jaxdelegate import protos
+from jaxdelegate.errors import OptionError
+from jaxdelegate.evaluation.run import ImageRun
+
+
+def new_metrics(stage: str, run: ImageRun) -> tuple[Any, Any]:
+    """A message with what all stages have: counts and latencies.
+
+    Args:
+        stage: the field of ProcessMetrics.
+        run: where they come from.
+
+    Returns:
+        The EvaluationStageMetrics, and the stage's part of it.
+    """
+    metrics = protos.message("tflite.evaluation.EvaluationStageMetrics")
+    metrics.num_runs = len(run.good)
+    target = getattr(metrics.process_metrics, stage)
+    run.preprocessing.fill(target.pre_processing_latency)
+    run.inference.fill(target.inference_latency)
+    target.inference_metrics.num_inferences = len(run.good)
+    return metrics, target
+
+
+def check_metrics_path(path: Path) -> None:
+    """Whether metrics can be written there.
+
+    Raises:
+        OptionError: no such folder.
+    """
+    if not path.parent.is_dir():
+        raise OptionError(f"metrics file {str(path)!r}: no folder {str(path.parent)!r}")
+
+
+def write_metrics(path: Path, metrics: Any) -> None:
+    """Write a message: as JSON to a path that ends in .json, else in TFLite's binary form."""
+    if path.suffix == ".json":
+        text = json_format.MessageToJson(metrics, preserving_proto_field_name=True)
+        path.write_text(f"{text}\n")
+    else:
+        path.write_bytes(metrics.SerializeToString())

@@ -1,0 +1,353 @@
+"""What tools feed a model: TFLite's --input_layer flags, random values, files."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from jaxdelegate.errors import OptionError
+
+Shape = tuple[int, ...]
+Range = tuple[int, int]
+
+_TEXT = b"we're have some friends over saturday to hang out in the yard"  # TFLite's
+# Smallest and largest random value by kind and bytes (tools/utils.cc, GetDataRangesForType).
+_INTEGERS = {
+    ("i", 1): (-127, 127),
+    ("u", 1): (0, 254),
+    ("i", 2): (-32767, 32767),
+    ("u", 2): (0, 65534),
+    ("i", 4): (0, 99),
+    ("u", 4): (0, 99),
+    ("i", 8): (0, 99),
+    ("u", 8): (0, 99),
+}
+_MEAN, _DEVIATION = 0.5, 1 / 3  # of TFLite's inference_diff, cut to [0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFlags:
+    """What the flags say of inputs, by the names that they use.
+
+    Attributes:
+        names: in the order of `--input_layer`.
+        shapes: one for each name, or none at all.
+        ranges: smallest and largest value of integer inputs.
+        files: with an input's values.
+    """
+
+    names: tuple[str, ...] = ()
+    shapes: Mapping[str, Shape] = dataclasses.field(default_factory=dict)
+    ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def parse_input_flags(
+    names: str = "", shapes: str = "", ranges: str = "", files: str = ""
+) -> InputFlags:
+    """`--input_layer`, `..._shape`, `..._value_range` and `..._value_files`.
+
+    Args:
+        names: `a,b`.
+        shapes: `1,224,224,3:1,10`.
+        ranges: `a,low,high:b,low,high`, both inclusive.
+        files: `a:path,b:path`. In ranges and files, `::` stands for a colon in a name or path.
+
+    Raises:
+        OptionError: they do not read as such, or names and shapes differ in number.
+    """
+    listed = tuple(name for name in names.split(",") if name)
+    sizes = [_parse_shape(shape) for shape in shapes.split(":") if shape]
+    if sizes and len(sizes) != len(listed):
+        raise _wrong_count(names, len(listed), shapes, len(sizes))
+    return InputFlags(
+        listed,
+        dict(zip(listed, sizes, strict=False)),
+        dict(map(_parse_range, _items(ranges, ":"))),
+        dict(map(_parse_file, _items(files, ","))),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class InputLayer:
+    """What the flags say of one input.
+
+    Attributes:
+        name: need not be the model's where inputs go by their order, as in TFLite's benchmark.
+        shape: its shape.
+        range: smallest and largest value of an integer input.
+        path: a file with its values.
+    """
+
+    name: str
+    shape: Shape
+    range: Range | None = None
+    path: str | os.PathLike[str] | None = None
+
+
+def parse_input_layers(
+    names: str, shapes: str, ranges: str = "", files: str = ""
+) -> tuple[InputLayer, ...]:
+    """The flags of tools that want all inputs listed, in the model's order, with their shapes.
+
+    Args: see `parse_input_flags`.
+
+    Raises:
+        OptionError: they do not read as such, or contradict each other.
+    """
+    flags = parse_input_flags(names, shapes, ranges, files)
+    if len(flags.shapes) != len(flags.names):
+        raise _wrong_count(names, len(flags.names), shapes, len(flags.shapes))
+    _check_listed(flags.names, flags.ranges, "range")
+    _check_listed(flags.names, flags.files, "files")
+    return tuple(
+        InputLayer(name, flags.shapes[name], flags.ranges.get(name), flags.files.get(name))
+        for name in flags.names
+    )
+
+
+def _wrong_count(names: str, n_names: int, shapes: str, n_shapes: int) -> OptionError:
+    return OptionError(
+        f"input_layer_shape: want one shape for each of {n_names} names in --input_layer "
+        f"({names!r}), got {n_shapes} in {shapes!r}"
+    )
+
+
+def _check_listed(listed: Sequence[str], given: Iterable[str], what: str) -> None:
+    for name in given:
+        if name not in listed:
+            known = ", ".join(listed) or "no input"
+            raise OptionError(
+                f"input_layer_value_{what}: {name!r} is not in --input_layer: {known}"
+            )
+
+
+def _items(text: str, separator: str) -> list[str]:
+    """The items of a list, with every `::` as a colon that separates nothing: NUL."""
+    return [item for item in text.replace("::", "\0").split(separator) if item]
+
+
+def _plain(item: str) -> str:
+    return item.replace("\0", ":")
+
+
+def _parse_shape(text: str) -> Shape:
+    try:
+        shape = tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise OptionError(f"input_layer_shape: want sizes like 1,224,224,3, got {text!r}") from None
+    if any(size < 0 for size in shape):
+        raise OptionError(
+            f"input_layer_shape: sizes that the model leaves open need a number, got {text!r}"
+        )
+    return shape
+
+
+def _parse_range(item: str) -> tuple[str, Range]:
+    item = _plain(item)
+    try:
+        name, low, high = item.rsplit(",", 2)
+        limits = int(low), int(high)
+    except ValueError:
+        limits = (1, 0)
+    if limits[0] > limits[1]:
+        raise OptionError(f"input_layer_value_range: want name,low,high, got {item!r}")
+    return name, limits
+
+
+def _parse_file(item: str) -> tuple[str, str]:
+    parts = [_plain(part) for part in item.split(":")]
+    if len(parts) != 2 or not all(parts):
+        raise OptionError(
+            "input_layer_value_files: want name:path ('::' for a colon inside), "
+            f"got {item.replace(chr(0), '::')!r}"
+        )
+    return parts[0], parts[1]
+
+
+class Distribution(Protocol):
+    """How values of inputs are drawn of which nothing is said."""
+
+    def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        """Floats, and the parts of complex numbers."""
+
+    def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+        """Integers of `dtype`."""
+
+    def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        """Bytes objects."""
+
+
+class UniformValues:
+    """As TFLite's benchmark_model draws them: evenly, floats from -0.5 to 0.5."""
+
+    def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        """Floats, and the parts of complex numbers."""
+        return np.asarray(rng.uniform(-0.5, 0.5, shape))
+
+    def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+        """Over the dtype's range but for its end; 0 to 99 if it may be an index."""
+        return _integers(rng, _INTEGERS[dtype.kind, dtype.itemsize], shape, dtype)
+
+    def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:  # noqa: ARG002
+        """TFLite's sentence."""
+        return np.full(shape, _TEXT, object)
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalValues:
+    """As TFLite's inference_diff draws them: the middle of a normal distribution, -1 to 1.
+
+    Attributes:
+        index_range: of integers of 32 and 64 bits, which may be indices.
+    """
+
+    index_range: Range = (0, 99)
+
+    def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        """Floats, and the parts of complex numbers."""
+        return _normal(rng, shape) * 2 - 1
+
+    def integers(self, rng: np.random.Generator, shape: Shape, dtype: np.dtype) -> np.ndarray:
+        """Short ones over the dtype's range, long ones from `index_range`."""
+        if dtype.itemsize > 2:
+            return _integers(rng, self.index_range, shape, dtype)
+        info = np.iinfo(dtype)
+        steps = _normal(rng, shape) * (int(info.max) - int(info.min) + 1)
+        values: np.ndarray = np.floor(steps) + info.min
+        return values.astype(dtype)
+
+    def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        """Eight random letters each."""
+        letters = rng.integers(ord("a"), ord("z") + 1, (*shape, 8), np.uint8)
+        return np.ascontiguousarray(letters).view("S8")[..., 0].astype(object)
+
+
+def _integers(rng: np.random.Generator, limits: Range, shape: Shape, dtype: np.dtype) -> np.ndarray:
+    return np.asarray(rng.integers(*limits, shape, dtype, endpoint=True))
+
+
+def _normal(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """A normal distribution around 1/2, cut to [0, 1) by drawing again."""
+    values = np.asarray(rng.normal(_MEAN, _DEVIATION, shape))
+    while (outside := (values < 0) | (values >= 1)).any():
+        values[outside] = rng.normal(_MEAN, _DEVIATION, int(outside.sum()))
+    return values
+
+
+class InputSource:
+    """Arrays for one model, a new set for each run; what stands in a file is the same in all."""
+
+    def __init__(
+        self,
+        inputs: Iterable[tuple[InputLayer, np.dtype]],
+        distribution: Distribution,
+        seed: int,
+    ) -> None:
+        """Read the files.
+
+        Args:
+            inputs: in the model's order, with their dtypes.
+            distribution: of random values.
+            seed: of them.
+
+        Raises:
+            OptionError: a file or a range that does not fit.
+            OSError: a file cannot be read.
+        """
+        self._inputs = [(layer, np.dtype(dtype)) for layer, dtype in inputs]
+        self._distribution = distribution
+        self._rng = np.random.default_rng(seed)
+        for layer, dtype in self._inputs:
+            _check_range(layer, dtype)
+        self._stored = [
+            None if layer.path is None else read_input(layer.path, layer.name, layer.shape, dtype)
+            for layer, dtype in self._inputs
+        ]
+
+    def __call__(self) -> list[np.ndarray]:
+        """The arrays of the next run, in the order of the inputs."""
+        return [
+            self._random(*row) if stored is None else stored
+            for row, stored in zip(self._inputs, self._stored, strict=True)
+        ]
+
+    def _random(self, layer: InputLayer, dtype: np.dtype) -> np.ndarray:
+        rng, draw, shape = self._rng, self._distribution, layer.shape
+        if dtype.kind in "OSU":
+            return draw.strings(rng, shape)
+        if dtype.kind == "b":
+            return np.asarray(rng.integers(0, 2, shape)).astype(bool)
+        if dtype.kind in "iu":
+            if layer.range is not None:
+                return _integers(rng, layer.range, shape, dtype)
+            return draw.integers(rng, shape, dtype)
+        values = draw.real(rng, shape)
+        if dtype.kind == "c":
+            values = values + 1j * draw.real(rng, shape)
+        return values.astype(dtype)
+
+
+def _check_range(layer: InputLayer, dtype: np.dtype) -> None:
+    if layer.range is None or dtype.kind not in "iu":
+        return
+    (low, high), info = layer.range, np.iinfo(dtype)
+    if not info.min <= low <= high <= info.max:
+        raise OptionError(
+            f"input_layer_value_range: {layer.name!r} is {dtype}, which wants low,high from "
+            f"{info.min} to {info.max}, got {low},{high}"
+        )
+
+
+def read_input(
+    path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.dtype
+) -> np.ndarray:
+    """An input's values: raw in C order, null-separated strings, or a .npy file.
+
+    Raises:
+        OptionError: it does not hold what the input takes.
+        OSError: it cannot be read.
+    """
+    if dtype.kind in "OSU":
+        return _read_strings(path, name, shape)
+    if Path(path).suffix == ".npy":
+        return _read_npy(path, name, shape, dtype)
+    content = Path(path).read_bytes()
+    expected = math.prod(shape) * dtype.itemsize
+    if len(content) != expected:
+        raise OptionError(
+            f"{path}: input {name!r} is {dtype} {list(shape)}, which takes {expected} bytes, "
+            f"got {len(content)}"
+        )
+    return np.frombuffer(content, dtype).reshape(shape).copy()
+
+
+def _read_npy(path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.dtype) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise OptionError(f"{path}: not a .npy file: {error}") from error
+    if array.shape != shape or array.dtype != dtype:
+        raise OptionError(
+            f"{path}: input {name!r} is {dtype} {list(shape)}, "
+            f"got {array.dtype} {list(array.shape)}"
+        )
+    return array
+
+
+def _read_strings(path: str | os.PathLike[str], name: str, shape: Shape) -> np.ndarray:
+    """Strings with null characters between; a .pb file is one string, as for TFLite's tools."""
+    content = Path(path).read_bytes()
+    is_one = Path(path).suffix == ".pb"
+    items = [content] if is_one else content.removesuffix(b"\0").split(b"\0")
+    if len(items) != math.prod(shape):
+        raise OptionError(
+            f"{path}: input {name!r} is {math.prod(shape)} strings {list(shape)}, got {len(items)}"
+        )
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)

@@ -1,0 +1,172 @@
+"""Messages of TFLite's and TensorFlow's .proto files that no package brings compiled.
+
+Only what our tools exchange is declared: names, numbers and types as upstream, so that both sides
+read the same bytes. A message that is nested upstream stands flat here; the wire does not know.
+"""
+
+import functools
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+# Message -> its fields: name, number, type; a trailing * is a repeated one.
+_Messages = dict[str, tuple[tuple[str, int, str], ...]]
+
+# tools/benchmark/proto/benchmark_result.proto
+_BENCHMARK: _Messages = {
+    "LatencyMetrics": (
+        ("avg_ms", 1, "float"),
+        ("min_ms", 2, "float"),
+        ("max_ms", 3, "float"),
+        ("stddev_ms", 4, "float"),
+        ("median_ms", 5, "float"),
+        ("p5_ms", 6, "float"),
+        ("p95_ms", 7, "float"),
+        ("init_ms", 8, "float"),
+        ("first_inference_ms", 9, "float"),
+        ("average_warm_up_ms", 10, "float"),
+    ),
+    "MemoryMetrics": (
+        ("init_footprint_kb", 1, "int64"),
+        ("overall_footprint_kb", 2, "int64"),
+        ("peak_mem_mb", 3, "float"),
+    ),
+    "MiscMetrics": (
+        ("model_size_mb", 1, "float"),
+        ("num_runs", 2, "int32"),
+        ("num_warmup_runs", 3, "int32"),
+        ("model_throughput_in_mb_per_sec", 4, "float"),
+    ),
+    "BenchmarkResult": (
+        ("name", 1, "string"),
+        ("latency_metrics", 2, "LatencyMetrics"),
+        ("memory_metrics", 3, "MemoryMetrics"),
+        ("misc_metrics", 4, "MiscMetrics"),
+    ),
+}
+
+# tools/evaluation/proto/evaluation_stages.proto
+_EVALUATION: _Messages = {
+    "NormalizedBoundingBox": (
+        ("normalized_top", 1, "float"),
+        ("normalized_bottom", 2, "float"),
+        ("normalized_left", 3, "float"),
+        ("normalized_right", 4, "float"),
+    ),
+    "ObjectInstance": (
+        ("class_id", 1, "int32"),
+        ("bounding_box", 2, "NormalizedBoundingBox"),
+        ("score", 3, "float"),
+    ),
+    "ObjectDetectionResult": (
+        ("objects", 1, "ObjectInstance*"),
+        ("image_name", 2, "string"),
+        ("image_id", 3, "int64"),
+    ),
+    "ObjectDetectionGroundTruth": (("detection_results", 1, "ObjectDetectionResult*"),),
+    "LatencyMetrics": (
+        ("last_us", 1, "int64"),
+        ("max_us", 2, "int64"),
+        ("min_us", 3, "int64"),
+        ("sum_us", 4, "int64"),
+        ("avg_us", 5, "double"),
+        ("std_deviation_us", 6, "int64"),
+    ),
+    "TfliteInferenceMetrics": (("num_inferences", 1, "int32"),),
+    "TopkAccuracyEvalMetrics": (("topk_accuracies", 1, "float*"),),
+    "ImageClassificationMetrics": (
+        ("pre_processing_latency", 1, "LatencyMetrics"),
+        ("inference_latency", 2, "LatencyMetrics"),
+        ("inference_metrics", 3, "TfliteInferenceMetrics"),
+        ("topk_accuracy_metrics", 4, "TopkAccuracyEvalMetrics"),
+    ),
+    "AccuracyMetrics": (
+        ("max_value", 1, "float"),
+        ("min_value", 2, "float"),
+        ("avg_value", 3, "double"),
+        ("std_deviation", 4, "float"),
+    ),
+    "InferenceProfilerMetrics": (
+        ("reference_latency", 1, "LatencyMetrics"),
+        ("test_latency", 2, "LatencyMetrics"),
+        ("output_errors", 3, "AccuracyMetrics*"),
+    ),
+    "AveragePrecision": (("iou_threshold", 1, "float"), ("average_precision", 2, "float")),
+    "ObjectDetectionAveragePrecisionMetrics": (
+        ("individual_average_precisions", 1, "AveragePrecision*"),
+        ("overall_mean_average_precision", 2, "float"),
+    ),
+    "ObjectDetectionMetrics": (
+        ("pre_processing_latency", 1, "LatencyMetrics"),
+        ("inference_latency", 2, "LatencyMetrics"),
+        ("inference_metrics", 3, "TfliteInferenceMetrics"),
+        ("average_precision_metrics", 4, "ObjectDetectionAveragePrecisionMetrics"),
+    ),
+    "ProcessMetrics": (
+        ("image_classification_metrics", 4, "ImageClassificationMetrics"),
+        ("inference_profiler_metrics", 5, "InferenceProfilerMetrics"),
+        ("object_detection_metrics", 7, "ObjectDetectionMetrics"),
+    ),
+    "EvaluationStageMetrics": (
+        ("num_runs", 1, "int32"),
+        ("process_metrics", 2, "ProcessMetrics"),
+    ),
+}
+
+# tensorflow/core/example/{feature,example}.proto; a map is its entries on the wire
+_EXAMPLE: _Messages = {
+    "BytesList": (("value", 1, "bytes*"),),
+    "FloatList": (("value", 1, "float*"),),
+    "Int64List": (("value", 1, "int64*"),),
+    "Feature": (
+        ("bytes_list", 1, "BytesList"),
+        ("float_list", 2, "FloatList"),
+        ("int64_list", 3, "Int64List"),
+    ),
+    "FeatureEntry": (("key", 1, "string"), ("value", 2, "Feature")),
+    "Features": (("feature", 1, "FeatureEntry*"),),
+    "Example": (("features", 1, "Features"),),
+}
+
+# Package -> the syntax it is written in, which says how repeated numbers are packed; its messages.
+_PACKAGES: dict[str, tuple[str, _Messages]] = {
+    "tflite.tools.benchmark": ("proto2", _BENCHMARK),
+    "tflite.evaluation": ("proto2", _EVALUATION),
+    "tensorflow": ("proto3", _EXAMPLE),
+}
+
+
+def message(name: str) -> Any:
+    """A new, empty message.
+
+    Args:
+        name: with its package: "tensorflow.Example".
+    """
+    package, _, short = name.rpartition(".")
+    return _classes(package)[short]()
+
+
+@functools.cache
+def _classes(package: str) -> dict[str, Any]:
+    syntax, messages = _PACKAGES[package]
+    file = descriptor_pb2.FileDescriptorProto(name=package, package=package, syntax=syntax)
+    for name, fields in messages.items():
+        declared = file.message_type.add(name=name)
+        for field in fields:
+            _declare(declared.field.add(), package, *field)
+    pool = descriptor_pool.DescriptorPool()  # of our own: others may have the same files
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in messages
+    }
+
+
+def _declare(field: Any, package: str, name: str, number: int, kind: str) -> None:
+    field.name, field.number = name, number
+    field.label = field.LABEL_REPEATED if kind.endswith("*") else field.LABEL_OPTIONAL
+    kind = kind.removesuffix("*")
+    if kind in _PACKAGES[package][1]:
+        field.type, field.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
+    else:
+        field.type = getattr(field, f"TYPE_{kind.upper()}")

@@ -1,0 +1,64 @@
+"""Records as JSON: dataclasses by field name, and only what JSON knows."""
+
+import dataclasses
+import enum
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Derived = Mapping[type[Any], tuple[str, ...]]
+
+
+def _null(_number: float) -> None:
+    return None
+
+
+def plain(
+    value: Any, *, derived: Derived | None = None, non_finite: Callable[[float], Any] = _null
+) -> Any:
+    """A value as dictionaries, lists, strings and numbers only; what JSON cannot say as a string.
+
+    Args:
+        value: dataclasses, mappings and sequences of such.
+        derived: properties that stand beside the fields of a dataclass.
+        non_finite: what stands for NaN and infinities.
+    """
+    derived = derived or {}
+
+    def convert(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [f.name for f in dataclasses.fields(value)]
+            names += derived.get(type(value), ())
+            return {name: convert(getattr(value, name)) for name in names}
+        if isinstance(value, Mapping):
+            return {str(key): convert(item) for key, item in value.items()}
+        if isinstance(value, tuple | list | frozenset | set):
+            return [convert(item) for item in value]
+        return _scalar(value, non_finite)
+
+    return convert(value)
+
+
+def _scalar(value: Any, non_finite: Callable[[float], Any]) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.hex()
+    if value is not None and not isinstance(value, bool | int | float | str):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return non_finite(value)
+    return value
+
+
+def write_json(path: str | os.PathLike[str], record: Any) -> None:
+    """Write a record; numbers that JSON does not know are null.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    text = json.dumps(plain(record), indent=1, allow_nan=False)
+    Path(path).write_text(f"{text}\n", "utf-8")

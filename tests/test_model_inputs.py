@@ -1,0 +1,130 @@
+"""--input_layer and its like, files of values, and random ones."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.model_inputs import (
+    InputFlags,
+    InputLayer,
+    InputSource,
+    NormalValues,
+    UniformValues,
+    parse_input_flags,
+    parse_input_layers,
+    read_input,
+)
+
+
+def test_layers_as_tflite_writes_them() -> None:
+    assert parse_input_layers(
+        "a,in:put", "1,224,224,3:1,10", "a,-3,5", "in::put:/some::where/x.bin"
+    ) == (
+        InputLayer("a", (1, 224, 224, 3), (-3, 5)),
+        InputLayer("in:put", (1, 10), None, "/some:where/x.bin"),
+    )
+    assert parse_input_layers("", "") == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("a,b", "1,2"), "want one shape for each of 2 names"),
+        (("a", ""), "got 0 in ''"),
+        (("a", "1,x"), "want sizes like 1,224,224,3, got '1,x'"),
+        (("a", "-1,3"), "sizes that the model leaves open need a number, got '-1,3'"),
+        (("a", "1", "b,0,1"), "input_layer_value_range: 'b' is not in --input_layer: a"),
+        (("a", "1", "a,5,1"), "want name,low,high, got 'a,5,1'"),
+        (("a", "1", "a,x,1"), "want name,low,high, got 'a,x,1'"),
+        (("a", "1", "", "a"), "want name:path ('::' for a colon inside), got 'a'"),
+        (("a", "1", "", "a:b:c"), "got 'a:b:c'"),
+        (("a", "1", "", "c:file"), "input_layer_value_files: 'c' is not in --input_layer: a"),
+    ],
+)
+def test_mistakes(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parse_input_layers(*flags)
+    assert message in str(error.value)
+
+
+def test_flags_of_some_inputs_by_name() -> None:
+    assert parse_input_flags(
+        "a,b", "1,224,224,3:1,10", "ids::0,0,9:b,-1,1", "in::0:data/x::y,b:z.npy"
+    ) == InputFlags(
+        ("a", "b"),
+        {"a": (1, 224, 224, 3), "b": (1, 10)},
+        {"ids:0": (0, 9), "b": (-1, 1)},
+        {"in:0": "data/x:y", "b": "z.npy"},
+    )
+    assert parse_input_flags("a", "", "", "a:f") == InputFlags(("a",), files={"a": "f"})
+    assert parse_input_flags() == InputFlags()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("a", "1:2"), "want one shape for each of 1 names in --input_layer ('a'), got 2"),
+        (("a", "1,x"), "input_layer_shape: want sizes like 1,224,224,3, got '1,x'"),
+        (("", "", "a,1"), "input_layer_value_range: want name,low,high, got 'a,1'"),
+        (("", "", "a,low,high"), "input_layer_value_range: want name,low,high, got 'a,low,high'"),
+        (("", "", "", "a"), "input_layer_value_files: want name:path"),
+        (("", "", "", "a::b:c:d"), "got 'a::b:c:d'"),
+    ],
+)
+def test_flags_that_do_not_read(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parse_input_flags(*flags)
+    assert message in str(error.value)
+
+
+def test_files(tmp_path: Path) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    x.tofile(tmp_path / "x.bin")
+    np.save(tmp_path / "x.npy", x)
+    for name in ("x.bin", "x.npy"):
+        layer = InputLayer("x", (2, 3), path=tmp_path / name)
+        source = InputSource([(layer, np.dtype(np.float32))], UniformValues(), 0)
+        for _ in range(2):
+            np.testing.assert_array_equal(source()[0], x)
+    text = np.dtype(np.bytes_)
+    (tmp_path / "words").write_bytes(b"a\0bc\0")
+    assert read_input(tmp_path / "words", "x", (2,), text).tolist() == [b"a", b"bc"]
+    (tmp_path / "e.pb").write_bytes(b"a\0b")
+    assert read_input(str(tmp_path / "e.pb"), "x", (1,), text).tolist() == [b"a\0b"]
+
+
+def test_files_that_do_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"abc")
+    (tmp_path / "bad.npy").write_bytes(b"abc")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    np.save(tmp_path / "other.npy", np.zeros((2, 2), np.float32))
+    float32, text = np.dtype(np.float32), np.dtype(np.bytes_)
+    for name, dtype, message in (
+        ("short", float32, r"input 'x' is float32 \[1, 4\], which takes 16 bytes, got 3"),
+        ("bad.npy", float32, "not a .npy file"),
+        ("empty.npy", float32, "not a .npy file"),
+        ("other.npy", float32, r"input 'x' is float32 \[1, 4\], got float32 \[2, 2\]"),
+        ("short", text, r"input 'x' is 4 strings \[1, 4\], got 1"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            read_input(tmp_path / name, "x", (1, 4), dtype)
+    with pytest.raises(FileNotFoundError):
+        read_input(tmp_path / "absent", "x", (1, 4), float32)
+
+
+@pytest.mark.parametrize("values", [UniformValues(), NormalValues()])
+def test_ranges_hold_for_integers_only_within_the_dtype(values: Any) -> None:
+    def draw(dtype: type, limits: tuple[int, int]) -> np.ndarray:
+        layer = InputLayer("a", (1000,), limits)
+        return InputSource([(layer, np.dtype(dtype))], values, 0)()[0]
+
+    assert set(draw(np.uint8, (3, 5))) == {3, 4, 5}
+    assert set(draw(np.int64, (-1, 1))) == {-1, 0, 1}
+    assert draw(np.float32, (3, 5)).max() <= 1
+    message = "input_layer_value_range: 'a' is int8, which wants low,high from -128 to 127, got 3,"
+    for high in (500, 1):
+        with pytest.raises(OptionError, match=f"{message}{high}"):
+            draw(np.int8, (3, high))
