@@ -45,6 +45,35 @@ _BENCHMARK: _Messages = {
     ),
 }
 
+# tsl/profiler/protobuf/xplane.proto; a map is its entries. Texts are bytes: not all are UTF-8.
+_XPLANE: _Messages = {
+    "XStat": (
+        ("metadata_id", 1, "int64"),
+        ("double_value", 2, "double"),
+        ("uint64_value", 3, "uint64"),
+        ("int64_value", 4, "int64"),
+        ("str_value", 5, "bytes"),
+        ("bytes_value", 6, "bytes"),
+        ("ref_value", 7, "uint64"),
+    ),
+    "XEvent": (
+        ("metadata_id", 1, "int64"),
+        ("offset_ps", 2, "int64"),
+        ("duration_ps", 3, "int64"),
+        ("stats", 4, "XStat*"),
+    ),
+    "XLine": (("name", 2, "bytes"), ("timestamp_ns", 3, "int64"), ("events", 4, "XEvent*")),
+    "XMetadata": (("id", 1, "int64"), ("name", 2, "bytes")),
+    "XMetadataEntry": (("key", 1, "int64"), ("value", 2, "XMetadata")),
+    "XPlane": (
+        ("name", 2, "bytes"),
+        ("lines", 3, "XLine*"),
+        ("event_metadata", 4, "XMetadataEntry*"),
+        ("stat_metadata", 5, "XMetadataEntry*"),
+    ),
+    "XSpace": (("planes", 1, "XPlane*"),),
+}
+
 # tools/evaluation/proto/evaluation_stages.proto
 _EVALUATION: _Messages = {
     "NormalizedBoundingBox": (
@@ -133,6 +162,7 @@ _PACKAGES: dict[str, tuple[str, _Messages]] = {
     "tflite.tools.benchmark": ("proto2", _BENCHMARK),
     "tflite.evaluation": ("proto2", _EVALUATION),
     "tensorflow": ("proto3", _EXAMPLE),
+    "tensorflow.profiler": ("proto2", _XPLANE),
 }
 
 

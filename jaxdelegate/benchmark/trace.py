@@ -1,11 +1,12 @@
 """Device time by XLA instruction, from a trace of jax.profiler."""
 
 import dataclasses
-import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from jaxdelegate.protos import message
 
 _END = "end: "  # XLA:CPU marks so where an instruction that ran on several threads is done
 _MODULE_ID = re.compile(r"\(\d+\)$")
@@ -35,9 +36,9 @@ def read_events(folder: Path) -> list[Event]:
     path = newest_file(folder, "*.xplane.pb")
     if path is None:
         return []
-    profiler = importlib.import_module("jax.profiler")
-    planes = profiler.ProfileData.from_file(str(path)).planes
-    by_plane = {plane.name: list(_plane_events(plane)) for plane in planes}
+    space = message("tensorflow.profiler.XSpace")
+    space.ParseFromString(path.read_bytes())
+    by_plane = {_text(plane.name): list(_plane_events(plane)) for plane in space.planes}
     # A device's plane has the truth; the host's then only says when work was handed over.
     devices = {name: found for name, found in by_plane.items() if name.startswith("/device:")}
     chosen = devices if any(devices.values()) else by_plane
@@ -46,22 +47,41 @@ def read_events(folder: Path) -> list[Event]:
 
 
 def _plane_events(plane: Any) -> Iterator[Event]:
-    found: list[tuple[Any, dict[str, Any]]] = []
+    names = {entry.key: _text(entry.value.name) for entry in plane.event_metadata}
+    kinds = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
+    found: list[tuple[float, float, dict[str, Any]]] = []  # start, end, what is said of it
     ends: dict[Any, float] = {}
     for line in plane.lines:
+        is_all_work = _text(line.name) == "XLA Ops"  # TPU: the names are the instructions' texts
         for event in line.events:
-            stats = dict(event.stats)
-            if "hlo_op" in stats:
-                found.append((event, stats))
-            elif event.name.startswith(_END) and "_c" in stats:
-                ends[stats["_c"]] = event.start_ns
-            elif line.name == "XLA Ops":  # TPU: the event's name is the instruction's text
-                found.append((event, {**stats, "hlo_op": event.name}))
-    for event, stats in found:
-        end = max(ends.get(stats.get("_p"), 0.0), event.start_ns + event.duration_ns)
+            name, stats = names.get(event.metadata_id, ""), _stats(event, kinds)
+            start = line.timestamp_ns + event.offset_ps / 1000
+            if "hlo_op" in stats or is_all_work:
+                end = start + event.duration_ps / 1000
+                found.append((start, end, {"hlo_op": name, **stats}))
+            elif name.startswith(_END) and "_c" in stats:
+                ends[stats["_c"]] = start
+    for start, end, stats in found:
         yield Event(
             _MODULE_ID.sub("", str(stats.get("hlo_module", ""))),
             str(stats["hlo_op"]).split(" = ")[0].lstrip("%"),
-            event.start_ns,
-            end - event.start_ns,
+            start,
+            max(ends.get(stats.get("_p"), 0.0), end) - start,
         )
+
+
+def _stats(event: Any, kinds: Mapping[int, str]) -> dict[str, Any]:
+    """What is said of an event, by name; a reference is the text that it refers to."""
+    stats: dict[str, Any] = {}
+    for stat in event.stats:
+        for field, value in stat.ListFields():
+            if field.name == "ref_value":
+                stats[kinds.get(stat.metadata_id, "")] = kinds.get(value, "")
+            elif field.name != "metadata_id":
+                is_text = isinstance(value, bytes)
+                stats[kinds.get(stat.metadata_id, "")] = _text(value) if is_text else value
+    return stats
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")

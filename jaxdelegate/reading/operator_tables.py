@@ -8,7 +8,9 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.op_lowering.options import (
+    AddOptions,
     Options,
+    SubOptions,
     custom_options,
     decode,
     default_options,
@@ -73,7 +75,7 @@ def read_options(file: Flatbuffer, table: Table, code: OperatorCode) -> tuple[Op
         if code.custom:
             options: Options = custom_options(code.name, data)
         elif accessor is None:
-            options = default_options(code.name)
+            options = _without_table(default_options(code.name))
         else:
             options = decode(type(accessor).__name__, accessor)
     except _ESCAPES as error:
@@ -81,6 +83,13 @@ def read_options(file: Flatbuffer, table: Table, code: OperatorCode) -> tuple[Op
         file.fail(kind, f"{table.path} ({code.name})", "must be readable", f"{error}")
     _charge(table, options)
     return _fitting(code, options), data
+
+
+def _without_table(options: Options) -> Options:
+    """ADD and SUB without a table: interpreters clear their struct (ParseAdd, ParseSub)."""
+    if isinstance(options, AddOptions | SubOptions):
+        return dataclasses.replace(options, pot_scale_int16=False)
+    return options
 
 
 def _accessor(table: Table) -> Any | None:

@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import io
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -177,11 +178,11 @@ def test_results_as_json_csv_and_proto(half: Half) -> None:
 
 
 def test_the_wire_format_of_the_result(half: Half) -> None:
-    """Field numbers are the contract: misc_metrics is 4, num_runs its field 2."""
+    """Field numbers are the contract: misc_metrics is 4, its counts of runs are 2 and 3."""
     content = results.to_proto(dataclasses.replace(half[0], name="run"))
     assert content.startswith(b"\x0a\x03run\x12")
-    misc = content[content.rindex(b"\x22") :]
-    assert b"\x10\x03\x18\x02" in misc  # num_runs=3, num_warmup_runs=2
+    # model_size_mb, a float, then num_runs=3 and num_warmup_runs=2
+    assert re.search(rb"\x22.\x0d.{4}\x10\x03\x18\x02", content, re.DOTALL)
 
 
 def test_the_profile_as_tables_of_tflite(half: Half) -> None:
