@@ -4,9 +4,13 @@ Each image is quantized on the fly, to int8; sums of integers are scaled back. S
 and EvalHybridPerChannel of kernels/conv.cc, depthwise_conv.cc and transpose_conv.cc.
 """
 
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from jaxdelegate.op_lowering.convolution_ways import Convolution
 from jaxdelegate.op_lowering.hybrid_products import (
@@ -18,7 +22,6 @@ from jaxdelegate.op_lowering.hybrid_products import (
 )
 from jaxdelegate.op_lowering.integer_convolution import (
     IntegerConvolution,
-    IntegerTransposedConvolution,
     constant,
 )
 from jaxdelegate.op_lowering.packed_weights import Kept
@@ -30,6 +33,9 @@ from jaxdelegate.op_lowering.window import Spreads
 CONV_2D = Hybrid(frozenset([INT8, UINT8, INT4]), symmetric=True)
 DEPTHWISE_CONV_2D = TRANSPOSE_CONV = Hybrid(frozenset([INT8]))
 NONE = Hybrid()  # CONV_3D, CONV_3D_TRANSPOSE
+_UNROLL = (
+    16  # channels that one pass over the output adds: 8 or 32 take four times as long on a CPU
+)
 
 
 def lower(
@@ -62,15 +68,76 @@ def lower(
 
 def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Tensors) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
-    convolve = IntegerTransposedConvolution.of(spreads, INT8, 0, constant(tensors.w, spatial_io))
     scales = filter_scales(tensors.w, tensors.y.shape[-1])
+    scales = np.tile(scales, math.prod(s.stride for s in spreads))
 
     def transposed(_shape: Any, w: jax.Array, x: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=True)
-        y = rescaled(convolve(q, zero, w), scale, scales)
-        return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
+        y = _add_in_order(q.astype(np.int32) - zero, w, (scale, scales))
+        return (finish(_unfolded(y, spreads), bias, o.fused_activation_function, tensors.y.dtype),)
 
-    return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))}, ())
+    return Lowered(transposed, {1: lambda w: _folded(spatial_io(w), spreads)}, ())
+
+
+def _folded(w: Any, spreads: Spreads) -> Any:
+    """Filters [*size, I, O] -> [*turns, I, *stride * O]: taps a stride apart reach the same place.
+
+    A turn is what one pixel adds to the outputs between it and the next.
+    """
+    rank = len(spreads)
+    turns = [-(-s.size // s.stride) for s in spreads]
+    missing = [(0, t * s.stride - s.size) for t, s in zip(turns, spreads, strict=True)]
+    w = np.pad(w, [*missing, (0, 0), (0, 0)])
+    pairs = (n for t, s in zip(turns, spreads, strict=True) for n in (t, s.stride))
+    w = w.reshape(*pairs, *w.shape[-2:])
+    w = w.transpose(*range(0, 2 * rank, 2), 2 * rank, *range(1, 2 * rank, 2), 2 * rank + 1)
+    return w.reshape(*turns, w.shape[rank], -1)
+
+
+def _unfolded(y: jax.Array, spreads: Spreads) -> jax.Array:
+    """What `_add_in_order` returns -> [N, *out, O]."""
+    rank = len(spreads)
+    y = y.reshape(*y.shape[:-1], *(s.stride for s in spreads), -1)
+    y = y.transpose(0, *(1 + i + rank * j for i in range(rank) for j in (0, 1)), 1 + 2 * rank)
+    y = y.reshape(y.shape[0], *(y.shape[1 + 2 * i] * s.stride for i, s in enumerate(spreads)), -1)
+    edges = [
+        (-s.before, s.before + s.n_out - n, 0) for s, n in zip(spreads, y.shape[1:], strict=False)
+    ]
+    return lax.pad(y, jnp.zeros((), y.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
+
+
+def _add_in_order(
+    steps: jax.Array, w: jax.Array, scales: tuple[jax.Array, np.ndarray]
+) -> jax.Array:
+    """Products scaled one by one and added as floats, as the kernel does, in its order.
+
+    It goes through the input by pixel and channel; to an output the pixels come by falling taps.
+
+    Args:
+        steps: int32 [N, *in, I].
+        w: folded filters.
+        scales: of the images, float32 [N, 1, ..., 1], and of the filters, [*stride * O].
+
+    Returns:
+        float32 [N, *(in + turns - 1), *stride * O].
+    """
+    turns = w.shape[:-2]
+    edges = [(t - 1, t - 1, 0) for t in turns]
+    steps = lax.pad(steps, jnp.zeros((), np.int32), [(0, 0, 0), *edges, (0, 0, 0)])
+    reach = [n - t + 1 for n, t in zip(steps.shape[1:], turns, strict=False)]
+
+    def add(y: jax.Array, channel: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        pixels, weights = channel
+        products = pixels[..., None] * jnp.expand_dims(weights, range(pixels.ndim))
+        return y + rescaled(products, *scales, in_turn=True), None
+
+    y = jnp.zeros((len(steps), *reach, w.shape[-1]), np.float32)
+    for turn in reversed(list(np.ndindex(*turns))):
+        first = [t - 1 - i for t, i in zip(turns, turn, strict=True)]
+        landed = lax.dynamic_slice(steps, [0, *first, 0], [len(steps), *reach, steps.shape[-1]])
+        channels = jnp.moveaxis(landed, -1, 0), w[turn].astype(np.int32)
+        y, _ = lax.scan(add, y, channels, unroll=_UNROLL)
+    return y
 
 
 def _quantize_images(x: jax.Array, *, asymmetric: bool) -> tuple[jax.Array, jax.Array, Any]:

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxdelegate.op_lowering.quantized_checks import quantization_of, why_not_one_scale
 from jaxdelegate.op_lowering.quantized_products import UINT8, Tensors, why_not_scales
 from jaxdelegate.op_lowering.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.jax_affine import asymmetric_quantize, symmetric_quantize
 from jaxdelegate.quant.params import channel_scales
 
 
@@ -65,58 +65,10 @@ def quantize_rows(
 ) -> tuple[jax.Array, jax.Array, jax.Array | int]:
     """Rows [..., n] of float32 on the fly: x ~ scale * (q - zero point).
 
-    What is one number for each row is found in float64 and rounded: XLA might take approximate
-    quotients in float32, or multiply by the inverse of a constant.
-
     Returns:
         int8 [..., n], the scales, float32 [...], and the zero points, int32 [...], or 0.
     """
-    return _asymmetric(x) if asymmetric else (*_symmetric(x), 0)
-
-
-def _symmetric(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """NeonSymmetricQuantizeFloats of kernels/internal/optimized/neon_tensor_utils.cc."""
-    extent = jnp.max(jnp.abs(x), -1, initial=0).astype(np.float64)
-    empty = extent == 0
-    divisor = jnp.where(empty, jnp.ones_like(extent), extent)
-    scale = jnp.where(empty, jnp.ones_like(extent), _as_float32(extent / 127))
-    steps = _round(x * _each(_as_float32(127 / divisor)))
-    return jnp.clip(steps, -127, 127).astype(np.int8), scale.astype(np.float32)
-
-
-def _asymmetric(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """NeonAsymmetricQuantizeFloats of the same file, which x86 builds run too.
-
-    It takes the range in float32, and rounds before it adds the zero point.
-    """
-    low, high = (f(x, -1, initial=0).astype(np.float64) for f in (jnp.min, jnp.max))
-    empty = low == high
-    levels = lax.optimization_barrier(jnp.full_like(low, 255))  # type: ignore[no-untyped-call]
-    exact = jnp.where(empty, jnp.ones_like(low), _as_float32(high - low) / levels)
-    zero = jnp.where(empty, jnp.zeros_like(low), _zero_point(low / exact, high / exact))
-    scale = _as_float32(exact)
-    steps = _round(x * _each(_as_float32(1 / scale))) + _each(zero)
-    q = jnp.clip(steps, -128, 127).astype(np.int8)
-    return q, scale.astype(np.float32), zero.astype(np.int32)
-
-
-def _zero_point(low: jax.Array, high: jax.Array) -> jax.Array:
-    """From whichever end of the range, in steps, loses less."""
-    from_low = 128 + jnp.abs(low) < 127 + jnp.abs(high)
-    return _round(jnp.clip(jnp.where(from_low, -128 - low, 127 - high), -128, 127))
-
-
-def _each(row: jax.Array) -> jax.Array:
-    return jnp.expand_dims(row, -1).astype(np.float32)
-
-
-def _round(x: jax.Array) -> jax.Array:
-    return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
-
-
-def _as_float32(x: jax.Array) -> jax.Array:
-    """A float64 value rounded to float32's precision; a conversion there and back may vanish."""
-    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
+    return asymmetric_quantize(x) if asymmetric else (*symmetric_quantize(x), 0)
 
 
 def rescaled(

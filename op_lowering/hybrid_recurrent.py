@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.quantized_checks import (
     why_not_per_tensor,
     why_not_zero_point,
 )
+from jaxdelegate.op_lowering.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
@@ -61,7 +62,8 @@ class Matrix:
         else:
             q, factor, offset = jax_affine.asymmetric_quantize(x)
             total = self._dot(q) - offset[..., None] * _row(self.row_sums, q)
-        return total.astype(np.float32) * (factor[..., None] * _row(jnp.asarray(self.scales), q))
+        scale = factor[..., None] * _row(jnp.asarray(self.scales), q)
+        return rounded(total.astype(np.float32) * scale)
 
     def _dot(self, q: jax.Array) -> jax.Array:
         contract = ((q.ndim - 1,), (1,)), ((), ())

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common import scalar
-from jaxdelegate.op_lowering.hybrid_recurrent import joined
+from jaxdelegate.op_lowering.hybrid_recurrent import Matrix, joined
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceLSTMOptions,
@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.options import (
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.recurrent import (
-    ACTIVATIONS,
+    Functions,
     T,
     along_rows,
     matmul,
@@ -238,42 +238,45 @@ def _grid(spec: TensorSpec | None, *, flipped: bool = False) -> _OnGrid:
     return on_grid
 
 
-def _finished(gate: Gate[Any], total: jax.Array, state: jax.Array, on_grid: _OnGrid) -> jax.Array:
+def _finished(
+    f: Functions, gate: Gate[Any], total: jax.Array, state: jax.Array, on_grid: _OnGrid
+) -> jax.Array:
     """What a gate activates, from the sum over its inputs: peephole, layer norm."""
     if gate.peephole is not None:
-        total += along_rows(gate.peephole, total) * state
+        total += f.rounded(along_rows(gate.peephole, total) * state)
     if gate.norm is None:
         return total
     return _normalized(on_grid(total)) * along_rows(gate.norm, total) + along_rows(gate.bias, total)
 
 
 def _recurrence(
-    context: LoweringContext, weights: Sequence[Any], n_time: int
+    context: LoweringContext, f: Functions, weights: Sequence[Any], n_time: int
 ) -> Callable[[jax.Array], list[jax.Array]]:
     """The last output's share in each gate. Several steps are worth one joined matrix."""
     if n_time > 1 and all(w.ndim == 2 for w in weights):
         together = joined(weights)
         return lambda h: jnp.split(matmul(context, h, together), len(weights), -1)
     return lambda h: [
-        matmul(context, h, w) if w.ndim == 2 else h * along_rows(w, h) for w in weights
+        matmul(context, h, w) if w.ndim == 2 else f.rounded(h * along_rows(w, h)) for w in weights
     ]
 
 
 def _step(
     context: LoweringContext,
     o: LstmLikeOptions,
+    f: Functions,
     cell: Cell[Any],
     totals: Sequence[jax.Array],
     c: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """One step from each gate's sum over its inputs, [n_batch, n_cell], to output and state."""
-    activate = ACTIVATIONS[o.fused_activation_function]
     *grids, hidden_grid = _grids(context)
     *update, forget, new, output = totals
-    keep = jax.nn.sigmoid(_finished(cell.forget, forget, c, grids[1]))
-    take = jax.nn.sigmoid(_finished(cell.input, update[0], c, grids[0])) if update else 1 - keep
-    c = _clipped(keep * c + take * activate(_finished(cell.cell, new, c, grids[2])), o.cell_clip)
-    h = jax.nn.sigmoid(_finished(cell.output, output, c, grids[3])) * activate(c)
+    keep = f.logistic(_finished(f, cell.forget, forget, c, grids[1]))
+    take = f.logistic(_finished(f, cell.input, update[0], c, grids[0])) if update else 1 - keep
+    new = f.activate(_finished(f, cell.cell, new, c, grids[2]))
+    c = _clipped(f.rounded(keep * c) + f.rounded(take * new), o.cell_clip)
+    h = f.logistic(_finished(f, cell.output, output, c, grids[3])) * f.activate(c)
     if cell.projection is not None:
         h = matmul(context, hidden_grid(h), cell.projection)
         h = h if cell.projection_bias is None else h + along_rows(cell.projection_bias, h)
@@ -303,14 +306,16 @@ def sweep(
     driven = [_driven(context, x, gate) for gate in cell.gates]
     if aux is not None:
         driven = [d + matmul(context, aux, g.aux) for d, g in zip(driven, cell.gates, strict=True)]
-    recurrence = _recurrence(context, [gate.recurrent for gate in cell.gates], x.shape[0])
+    f = Functions.of(o.fused_activation_function, hybrid=isinstance(cell.output.weights, Matrix))
+    recurrent = [gate.recurrent for gate in cell.gates]
+    recurrence = _recurrence(context, f, recurrent, x.shape[0])
 
     def step(
         carry: tuple[jax.Array, jax.Array], driven_now: list[jax.Array]
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         h, c = carry
         totals = [d + r for d, r in zip(driven_now, recurrence(h), strict=True)]
-        h, c = _step(context, o, cell, totals, c)
+        h, c = _step(context, o, f, cell, totals, c)
         return (h, c), h
 
     n_batch, wide = x.shape[1], driven[0].dtype

@@ -6,7 +6,7 @@ Variable tensors come in as arrays, and their new values leave behind the output
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from jaxdelegate.op_lowering.options import (
     SequenceRNNOptions,
     SVDFOptions,
 )
+from jaxdelegate.op_lowering.rounding import rounded
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -41,6 +42,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import jax_eigen
 
 T = TypeVar("T")  # a cell's tensors: int positions, TensorSpec | None, or arrays
 Activate = Callable[[jax.Array], jax.Array]
@@ -55,7 +57,7 @@ def _bounded(low: float, high: float) -> Activate:
 
 
 # As kernels/internal/portable_tensor_utils.cc: a NaN becomes the lower bound.
-ACTIVATIONS: dict[Act, Activate] = {
+_ACTIVATIONS: dict[Act, Activate] = {
     Act.NONE: lambda x: x,
     Act.RELU: _bounded(0, jnp.inf),
     Act.RELU_N1_TO_1: _bounded(-1, 1),
@@ -63,6 +65,23 @@ ACTIVATIONS: dict[Act, Activate] = {
     Act.TANH: jnp.tanh,
     Act.SIGN_BIT: lambda x: jnp.signbit(x).astype(x.dtype),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Functions:
+    """What a cell is made of beside its matrices."""
+
+    activate: Activate
+    logistic: Activate
+    rounded: Activate  # a product that is added to something
+
+    @classmethod
+    def of(cls, kind: Act, *, hybrid: bool) -> Self:
+        """Those of hybrid cells equal the kernels' to the bit."""
+        if not hybrid:
+            return cls(_ACTIVATIONS[kind], jax.nn.sigmoid, lambda x: x)
+        activate = jax_eigen.tanh if kind is Act.TANH else _ACTIVATIONS[kind]
+        return cls(activate, jax_eigen.logistic, rounded)
 
 
 def matmul(context: LoweringContext, x: jax.Array, w: jax.Array | Matrix) -> jax.Array:
@@ -263,8 +282,12 @@ def _sweep(
     return y, state
 
 
+def _activation(o: Any, inputs: Specs, weights: Collection[int]) -> Activate:
+    return Functions.of(o.fused_activation_function, hybrid=is_hybrid(inputs, weights)).activate
+
+
 def _lower_rnn(context: LoweringContext, o: RNNOptions, inputs: Specs, outputs: Specs) -> Function:
-    activate, prepared = ACTIVATIONS[o.fused_activation_function], operands(o, inputs)
+    activate, prepared = _activation(o, inputs, _CELL_WEIGHTS), operands(o, inputs)
 
     def rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
         y, state = _sweep(context, activate, _read(_CELL, prepared(arrays)), arrays[0][None])
@@ -276,7 +299,7 @@ def _lower_rnn(context: LoweringContext, o: RNNOptions, inputs: Specs, outputs: 
 def _lower_sequence(
     context: LoweringContext, o: SequenceRNNOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    activate, prepared = ACTIVATIONS[o.fused_activation_function], operands(o, inputs)
+    activate, prepared = _activation(o, inputs, _CELL_WEIGHTS), operands(o, inputs)
 
     def unidirectional_sequence_rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         x = steps(arrays[0], time_major=o.time_major)
@@ -315,11 +338,11 @@ def _lower_bidirectional(
     time is the major axis: batch major, the kernel reads the input both ways.
     In that order the hybrid kernel sweeps as many times as there are steps, over the same states.
     """
-    activate, prepared = ACTIVATIONS[o.fused_activation_function], operands(o, inputs)
-    has_weights = inputs[_FORWARD.aux] is not None
+    hybrid = is_hybrid(inputs, _BOTH_WEIGHTS)
+    activate = Functions.of(o.fused_activation_function, hybrid=hybrid).activate
+    prepared, has_weights = operands(o, inputs), inputs[_FORWARD.aux] is not None
     states = inputs[_FORWARD.state], inputs[_BACKWARD.state]
-    repeats = o.time_major and is_hybrid(inputs, _BOTH_WEIGHTS)
-    n_before = max(inputs[0].shape[0] - 1, 0) if repeats else 0
+    n_before = max(inputs[0].shape[0] - 1, 0) if o.time_major and hybrid else 0
 
     def bidirectional_sequence_rnn(*arrays: Any) -> tuple[jax.Array, ...]:
         x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
@@ -388,7 +411,7 @@ def _lower_svdf(
     if inputs[0].is_quantized:
         return _lower_integer_svdf(o, inputs, outputs)
     n_filters, n_memory = inputs[_SVDF_TIME].shape
-    activate = ACTIVATIONS[o.fused_activation_function]
+    activate = _activation(o, inputs, _SVDF_WEIGHTS)
     prepared = operands(o, inputs, dequantized=[_SVDF_TIME])
 
     def svdf(*arrays: Any) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]

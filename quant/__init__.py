@@ -21,6 +21,8 @@ affine (twin)
     symmetric_quantize, asymmetric_quantize  rows of floats on the fly, for hybrid kernels
     fake_quantize, nudged_range     TensorFlow's fake quantization
     quantize_and_dequantize         the GPU delegate's
+eigen (twin)
+    tanh, logistic                  of float32, as LiteRT's recurrent kernels compute them
 fixed_point (twin)
     multiply_by_quantized_multiplier        int32 accumulators
     multiply_by_quantized_multiplier_64     int64 accumulators (int16 activations)

@@ -162,7 +162,7 @@ def dequantize_blocks(
 def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows of finite floats as int8 in [-127, 127], x ~ scale * q.
 
-    Source: PortableSymmetricQuantizeFloats of reference/portable_tensor_utils.cc.
+    Source: NeonSymmetricQuantizeFloats of optimized/neon_tensor_utils.cc.
 
     Args:
         x: float32 [..., n]; each [n] is a row, with a scale of its own.
@@ -182,7 +182,8 @@ def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of finite floats as int8, x ~ scale * (q - offset).
 
-    Source: PortableAsymmetricQuantizeFloats of reference/portable_tensor_utils.cc.
+    Source: NeonAsymmetricQuantizeFloats of optimized/neon_tensor_utils.cc, which x86 builds run
+    too. It takes the range in float32, and rounds before it adds the offset.
 
     Args:
         x: float32 [..., n]; each [n] is a row, with a scale and an offset of its own.
@@ -191,16 +192,17 @@ def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
         int8 [..., n], the scales, float32 [...], and the offsets, int32 [...]; 1 and 0 for a row
         of zeros.
     """
-    low = np.min(x, -1, keepdims=True, initial=0).astype(np.float64)
-    high = np.max(x, -1, keepdims=True, initial=0).astype(np.float64)
+    low, high = (f(x, -1, keepdims=True, initial=0) for f in (np.min, np.max))
     empty = low == high
     with np.errstate(all="ignore"):
-        exact = np.where(empty, 1.0, (high - low) / 255.0)
-        scale, offset = exact.astype(np.float32), _nudged_offset(low / exact, high / exact)
-        steps = round_half_away(offset.astype(np.float32) + x * (np.float32(1) / scale))
-    q = _steps(np.where(empty, 0, np.clip(steps, -128, 127)))
-    offset = np.where(empty, 0, offset).astype(np.int32)
-    return q, scale[..., 0], offset[..., 0]
+        exact = np.where(empty, 1.0, (high - low).astype(np.float64) / 255)
+        scale = exact.astype(np.float32)
+        offset = _nudged_offset(low.astype(np.float64) / exact, high.astype(np.float64) / exact)
+        steps = round_half_away(x * (np.float32(1) / scale))
+    offset = np.where(empty, 0, offset)
+    steps = np.where(np.isnan(steps), 0, steps)  # 0 times the inverse of a denormal scale
+    q = np.clip(steps + offset, -128, 127).astype(np.int8)
+    return q, scale[..., 0], offset[..., 0].astype(np.int32)
 
 
 def _steps(clipped: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ def _round_half_away(x: jax.Array) -> jax.Array:
     return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
 
 
-def _as_float32(x: jax.Array) -> jax.Array:
+def as_float32(x: jax.Array) -> jax.Array:
     """A float64 value rounded to float32's precision; a conversion there and back may vanish."""
     return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
 
@@ -32,12 +32,12 @@ def _quotient(x: _Real, y: _Real) -> jax.Array:
     some GPUs. In float64 either still rounds to the float32 quotient: a quotient of two float32
     stays 2**-49 away from the middle between two float32, and the error is below 2**-51.
     """
-    return _as_float32(jnp.asarray(x, np.float64) / jnp.asarray(y, np.float64))
+    return as_float32(jnp.asarray(x, np.float64) / jnp.asarray(y, np.float64))
 
 
 def _product(x: jax.Array, y: _Real) -> jax.Array:
     """The float32 product of float32 values in float64: not to be fused with a sum."""
-    return _as_float32(x.astype(np.float64) * jnp.asarray(y, np.float64))
+    return as_float32(x.astype(np.float64) * jnp.asarray(y, np.float64))
 
 
 def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
@@ -107,15 +107,14 @@ def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """int8 rows, their scales and offsets; see affine.asymmetric_quantize."""
-    low = jnp.min(x, -1, keepdims=True, initial=0).astype(np.float64)
-    high = jnp.max(x, -1, keepdims=True, initial=0).astype(np.float64)
+    low, high = (f(x, -1, keepdims=True, initial=0).astype(np.float64) for f in (jnp.min, jnp.max))
     empty = low == high
-    exact = jnp.where(empty, jnp.ones_like(low), _divided_by_255(high - low))
+    exact = jnp.where(empty, jnp.ones_like(low), _divided_by_255(as_float32(high - low)))
     offset = _nudged_offset(low / exact, high / exact)
     offset = jnp.where(empty, jnp.zeros_like(offset), offset)
-    scale = _as_float32(exact)
-    moved = _as_float32(offset + _product(x, _quotient(np.float32(1), scale)))
-    q = jnp.clip(_round_half_away(moved), -128, 127).astype(np.int8)
+    scale = as_float32(exact)
+    steps = _round_half_away(_product(x, _quotient(np.float32(1), scale)))
+    q = jnp.clip(steps + offset, -128, 127).astype(np.int8)
     return q, scale[..., 0].astype(np.float32), offset[..., 0].astype(np.int32)
 
 

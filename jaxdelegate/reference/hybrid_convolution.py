@@ -19,6 +19,11 @@ from jaxdelegate.reference.quantized_checks import quantization_of
 from jaxdelegate.reference.window import clamp, require_floats
 
 Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros -> [N, *out, O]
+# Adds, in place, what pixels [N, *in, I] and one tap of the filter, [O, I], make of [N, *in, O].
+Add = Callable[[Array, Array, Array], None]
+Scatter = Callable[[Array, Array, Add], Array]  # image, filter, for each tap -> [N, *out, O]
+# The same, in float32 of scaled products: image, its scales [N, 1, ..., 1], filter, its scales [O].
+ScaledSums = Callable[[Array, Array, Array, Array], Array]
 
 
 def convolution(
@@ -53,14 +58,58 @@ def convolution(
     Raises:
         TypeError: a tensor of another dtype, or a filter without scales.
     """
+    integers, scale, each = _quantized(
+        name, inputs, outputs, x, filters=filters, symmetric=symmetric
+    )
+    total = sums(integers, signed(w).astype(np.float64)).reshape(outputs[0].shape)
+    y = total.astype(np.float32)
+    y = y * each * scale if in_turn else y * (scale * each)
+    return _finish(o, y, b, outputs)
+
+
+def transposed(
+    name: str,
+    scatter: Scatter,
+    o: Any,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None,
+) -> tuple[Array]:
+    """Products are scaled one by one and added up in float32, by pixel and channel.
+
+    Arguments and errors are those of `convolution`; `scatter` is how pixels reach the output.
+    """
+    integers, scale, each = _quantized(name, inputs, outputs, x, filters=(np.int8,))
+
+    def add(y: Array, x: Array, w: Array) -> None:
+        for pixels, weights in zip(np.moveaxis(x, -1, 0), w.T, strict=True):
+            y += pixels[..., np.newaxis] * weights * each * scale
+
+    y = scatter(integers.astype(np.float32), w.astype(np.float32), add)
+    return _finish(o, y, b, outputs)
+
+
+def _quantized(
+    name: str,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    *,
+    filters: tuple[Any, ...],
+    symmetric: bool = False,
+) -> tuple[Array, Array, Array]:
+    """The images as integers without zero point; their scales [N, 1, ..., 1]; the filters' [O]."""
     require_floats(name, inputs[0], *inputs[2:], *outputs)
     each = channel_scales(quantization_of(name, inputs[1], *filters), outputs[0].shape[-1])
     rows = x.reshape(len(x), math.prod(x.shape[1:]))
     q, scale, zero = quantize_rows(rows, asymmetric=not symmetric)
     integers = (q.astype(np.float64) - zero[:, None]).reshape(x.shape)
-    total = sums(integers, signed(w).astype(np.float64)).reshape(outputs[0].shape)
-    y, scale = total.astype(np.float32), scale.reshape(-1, *(1,) * (x.ndim - 1))
-    y = y * each * scale if in_turn else y * (scale * each)
+    return integers, scale.reshape(-1, *(1,) * (x.ndim - 1)), each
+
+
+def _finish(o: Any, y: Array, b: Array | None, outputs: Specs) -> tuple[Array]:
     if b is not None:
         y = y + b.reshape(-1)
     return (clamp(o.fused_activation_function, y).astype(outputs[0].dtype),)

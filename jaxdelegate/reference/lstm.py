@@ -13,6 +13,7 @@ from jaxdelegate.op_lowering.options import (
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.quant import eigen
 from jaxdelegate.reference import quantized_lstm
 from jaxdelegate.reference.hybrid_recurrent import as_operands, product
 from jaxdelegate.reference.kernel import Array
@@ -90,14 +91,14 @@ class Direction:
     def step(self, x: Array, aux: Array | None, h: Array, c: Array) -> tuple[Array, Array]:
         """New output and cell state, [n_batch, n_output] and [n_batch, n_cell]."""
         act = self.o.fused_activation_function
-        forget = _sigmoid(self.before_activation(1, x, aux, h, c))
+        forget = _logistic(self.before_activation(1, x, aux, h, c))
         if self.weights[0] is None:  # CIFG: coupled input and forget gate
             update = 1 - forget
         else:
-            update = _sigmoid(self.before_activation(0, x, aux, h, c))
+            update = _logistic(self.before_activation(0, x, aux, h, c))
         proposal = apply_activation(act, self.before_activation(2, x, aux, h, c))
         c = _clip(forget * c + update * proposal, self.o.cell_clip)
-        shown = _sigmoid(self.before_activation(3, x, aux, h, c))
+        shown = _logistic(self.before_activation(3, x, aux, h, c))
         # With no activation the kernel copies nothing: its scratch still holds the proposal.
         nothing = act is ActivationFunctionType.NONE
         h = shown * (proposal if nothing else apply_activation(act, c))
@@ -106,6 +107,11 @@ class Direction:
             h = h if self.projection_bias is None else h + self.projection_bias
             h = _clip(h, self.o.proj_clip)
         return h, c
+
+
+def _logistic(x: Array) -> Array:
+    """As the full kernels' library; of float64, which they do not take, exactly."""
+    return eigen.logistic(x) if x.dtype == np.float32 else _sigmoid(x)
 
 
 def _sigmoid(x: Array) -> Array:

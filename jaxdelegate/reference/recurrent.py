@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.options import (
     SVDFOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.quant import eigen
 from jaxdelegate.reference import quantized_recurrent
 from jaxdelegate.reference.hybrid_recurrent import Matrix, as_operands, product
 from jaxdelegate.reference.kernel import Array
@@ -28,12 +29,17 @@ def _between(low: float, high: float) -> Callable[[Array], Array]:
     return lambda x: np.where(x > low, np.minimum(x, x.dtype.type(high)), x.dtype.type(low))
 
 
+def _tanh(x: Array) -> Array:
+    """As the kernels' library; of float64, which they do not take, exactly."""
+    return eigen.tanh(x) if x.dtype == np.float32 else np.asarray(np.tanh(x))
+
+
 _ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
     ActivationFunctionType.NONE: lambda x: x,
     ActivationFunctionType.RELU: _between(0, np.inf),
     ActivationFunctionType.RELU_N1_TO_1: _between(-1, 1),
     ActivationFunctionType.RELU6: _between(0, 6),
-    ActivationFunctionType.TANH: np.tanh,
+    ActivationFunctionType.TANH: _tanh,
     ActivationFunctionType.SIGN_BIT: lambda x: np.signbit(x).astype(x.dtype),
 }
 

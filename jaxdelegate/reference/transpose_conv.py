@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference import hybrid_convolution, quantized_convolution
+from jaxdelegate.reference.hybrid_convolution import Add
 from jaxdelegate.reference.kernel import Array
 from jaxdelegate.reference.window import (
     clamp,
@@ -27,6 +28,10 @@ from jaxdelegate.reference.window import (
     size_out,
     sums_of,
 )
+
+
+def _add_products(y: Array, x: Array, w: Array) -> None:
+    y += x @ w.T
 
 
 def asked_shape(_options: object, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -54,15 +59,16 @@ def transpose_conv(
 ) -> tuple[Array]:
     """[N, H, W, C] with a filter [O, h, w, C] and the shape of the output, [N, H', W', O]."""
 
-    def sums(x: Array, w: Array) -> Array:
+    def sums(x: Array, w: Array, add: Add = _add_products) -> Array:
         strides = (o.stride_h, o.stride_w)
-        return _asked("TRANSPOSE_CONV", o, shape, x, w.transpose(1, 2, 0, 3), strides, (1, 1))
+        w = w.transpose(1, 2, 0, 3)
+        return _asked("TRANSPOSE_CONV", o, shape, x, w, strides, (1, 1), add)
 
     specs = (inputs[2], inputs[1], *inputs[3:])
     if inputs[2].is_quantized:
         return quantized_convolution.convolution("TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b)
     if inputs[1].is_quantized:
-        return hybrid_convolution.convolution("TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b)
+        return hybrid_convolution.transposed("TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b)
     require_floats("TRANSPOSE_CONV", *specs, *outputs)
     return _finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
 
@@ -92,6 +98,7 @@ def _asked(
     w: Array,
     strides: Sequence[int],
     dilations: Sequence[int],
+    add: Add = _add_products,
 ) -> Array:
     """Sums of products over an output of the shape asked for; `w` is [*size, O, C]."""
     out = tuple(int(n) for n in image_shape(f"{name} output", tuple(shape), x.ndim))
@@ -106,7 +113,7 @@ def _asked(
         pad_before(o.padding, n, k, s, n_in, d)
         for n, k, s, n_in, d in zip(out[1:-1], w.shape, strides, image, dilations, strict=False)
     ]
-    return _scatter(x, w, out, before, strides, dilations)
+    return _scatter(x, w, out, before, strides, dilations, add)
 
 
 def grown_shape(o: Convolution2DTransposeBiasOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -159,19 +166,23 @@ def _scatter(
     before: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
+    add: Add = _add_products,
 ) -> Array:
-    """Add each pixel times the filter [*size, O, C] to a frame around the output; cut that out."""
+    """Add each pixel times the filter [*size, O, C] to a frame around the output; cut that out.
+
+    Taps are taken from the last: so the pixels reach each output in their order.
+    """
     dims = list(
         zip(out[1:-1], before, w.shape[:-2], x.shape[1:-1], strides, dilations, strict=True)
     )
     frame = [max(b + n_out, (n - 1) * s + (k - 1) * d + 1) for n_out, b, k, n, s, d in dims]
     y = np.zeros((out[0], *frame, out[-1]), x.dtype)
-    for place in itertools.product(*map(range, w.shape[:-2])):
+    for place in itertools.product(*(range(k - 1, -1, -1) for k in w.shape[:-2])):
         reached = tuple(
             slice(i * d, i * d + (n - 1) * s + 1, s)
             for i, (_, _, _, n, s, d) in zip(place, dims, strict=True)
         )
-        y[(slice(None), *reached)] += x @ w[place].T
+        add(y[(slice(None), *reached)], x, w[place])
     inner = tuple(slice(b, b + n_out) for n_out, b, *_ in dims)
     cut: Array = y[(slice(None), *inner)]
     return cut

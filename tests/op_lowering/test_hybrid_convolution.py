@@ -83,7 +83,7 @@ def transposed(label: str, out: Shape, o: TransposeConvOptions, by_channel: bool
     asked = Arg(np.array(out, np.int32), is_const=True)
     w = filters(INT8, (out[3], 3, 2, 5), 0, by_channel)
     inputs = [asked, w, images((out[0], 4, 3, 5)), bias(out[3])]
-    return Case("TRANSPOSE_CONV", label, inputs, o, outputs=[np.float32], version=5, accumulated=30)
+    return Case("TRANSPOSE_CONV", label, inputs, o, outputs=[np.float32], version=5, **EXACT)
 
 
 PLACES = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from jaxdelegate.quant import affine
+from jaxdelegate.quant import affine, eigen
 from jaxdelegate.quant.params import Blockwise
 
 F32 = np.float32
@@ -41,15 +41,16 @@ def test_symmetric_rows(x: np.ndarray) -> None:
 
 def _asymmetric(row: np.ndarray) -> tuple[list[int], np.float32, int]:
     """Step by step as the kernel; Python's floats are its doubles."""
-    low, high = min(0.0, float(row.min())), max(0.0, float(row.max()))
+    low, high = min(F32(0), row.min()), max(F32(0), row.max())
     if low == high:
         return [0] * row.size, F32(1), 0
-    scale = (high - low) / 255.0
+    scale = float(high - low) / 255.0
+    low, high = float(low), float(high)
     from_low, from_high = -128.0 - low / scale, 127.0 - high / scale
     is_lower = 128.0 + abs(low / scale) < 127.0 + abs(high / scale)
     offset = _clamped(_round(from_low if is_lower else from_high), -128, 127)
     inverse = F32(1) / F32(scale)
-    return [_clamped(_round(F32(offset) + v * inverse), -128, 127) for v in row], F32(scale), offset
+    return [_clamped(offset + _round(v * inverse), -128, 127) for v in row], F32(scale), offset
 
 
 @given(ROWS)
@@ -139,3 +140,16 @@ def test_quantize_and_dequantize(x: float, scale: float) -> None:
 def test_quantize_and_dequantize_of_no_numbers() -> None:
     x = F32([np.nan, np.inf, -np.inf])
     assert affine.quantize_and_dequantize(x, -1, 1, 0.5).tolist() == [-1, 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("function", "exact"),
+    [(eigen.tanh, np.tanh), (eigen.logistic, lambda x: 1 / (1 + np.exp(-x)))],
+)
+def test_vector_functions(function, exact) -> None:  # type: ignore[no-untyped-def]
+    x = np.linspace(-20, 20, 40001, dtype=F32)
+    want = exact(x.astype(np.float64))
+    y = function(x)
+    assert y.dtype == np.float32
+    assert (np.abs(y - want) <= 6 * np.spacing(np.abs(want).astype(F32))).all()
+    assert np.isnan(function(F32([np.nan])))

@@ -11,9 +11,11 @@ import pytest
 
 from jaxdelegate.quant import (
     affine,
+    eigen,
     fixed_math,
     fixed_point,
     jax_affine,
+    jax_eigen,
     jax_fixed_math,
     jax_fixed_point,
     jax_lookup,
@@ -29,6 +31,7 @@ from jaxdelegate.quant.params import Blockwise, Quantization
 LOW, HIGH = -(2**31), 2**31 - 1
 TWINS = {
     affine: jax_affine,
+    eigen: jax_eigen,
     fixed_math: jax_fixed_math,
     fixed_point: jax_fixed_point,
     lookup: jax_lookup,
@@ -59,6 +62,7 @@ FLOATS = np.random.default_rng(2).normal(0, 3, (40, 33)).astype(np.float32)
 FLOATS[3] = 0
 FLOATS[4] = 1.5
 FLOATS[5] = -np.abs(FLOATS[5])
+EXTREMES = np.float32([0, -0.0, 7.9, 8, -8, 16.7, -87, -104.1, 1e30, -1e30, np.inf, -np.inf])
 TABLE8 = lookup.lookup_table(lookup.gelu, 0.05, 3, 0.04, -5, np.dtype(np.int8))
 TABLE16 = lookup.lookup_table(lookup.exp, 1e-4, 0, 7e-4, 0, np.dtype(np.int16))
 STEEP = np.where(np.arange(513) % 2, 30000, -30000).astype(np.int16)
@@ -207,6 +211,8 @@ CASES = [
         )
         for dtype, count in ((ml_dtypes.int4, 511), (ml_dtypes.uint4, 510), (ml_dtypes.int2, 1021))
     ),
+    *(Twins(function, (4 * FLOATS,)) for function in (eigen.tanh, eigen.logistic)),
+    *(Twins(function, (EXTREMES,), (), "extremes") for function in (eigen.tanh, eigen.logistic)),
     Twins(affine.symmetric_quantize, (FLOATS,)),
     Twins(affine.asymmetric_quantize, (FLOATS,)),
     Twins(affine.asymmetric_quantize, (np.abs(FLOATS).reshape(4, 10, 33),), (), "positive"),
@@ -251,7 +257,7 @@ def test_the_twins_agree(case: Twins) -> None:
 def test_every_function_of_the_twins_is_tried() -> None:
     tried = {(case.function.__module__, case.function.__name__) for case in CASES}
     elsewhere = {"quantize", "dequantize", "fake_quantize"}  # test_affine.py
-    helpers = {"wide", "wrap", "dtype_of", "saturate"}
+    helpers = {"as_float32", "wide", "wrap", "dtype_of", "saturate"}
     for module, twin in TWINS.items():
         defined = {
             n for n, v in vars(twin).items() if getattr(v, "__module__", "") == twin.__name__
