@@ -7,12 +7,10 @@ difference is what the bridge costs. Microseconds a call; below 5 is wanted. `ja
 whole of JaxDelegate's ADD, for scale; `no_delegate` is LiteRT's own.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from absl import app, flags
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
-from harness import append, interleaved, spread
+from harness import append, interleaved, repeated, spread
 
 import jaxdelegate as jd
 from jaxdelegate.testing import ModelBuilder
@@ -75,14 +73,6 @@ def ready(*delegates) -> Interpreter:
     return interpreter
 
 
-def repeated(call: Callable[[], None]) -> Callable[[], None]:
-    def batch() -> None:
-        for _ in range(FLAGS.calls):
-            call()
-
-    return batch
-
-
 def main(_argv: list[str]) -> None:
     mine = AddDelegate()
     python, jax, plain = ready(mine), ready(jd.JaxDelegate()), ready()
@@ -93,7 +83,9 @@ def main(_argv: list[str]) -> None:
         "jax_delegate": jax._interpreter.Invoke,
         "no_delegate": plain._interpreter.Invoke,
     }
-    times = interleaved({k: repeated(v) for k, v in calls.items()}, rounds=FLAGS.rounds)
+    times = interleaved(
+        {k: repeated(v, FLAGS.calls) for k, v in calls.items()}, rounds=FLAGS.rounds
+    )
     us = {name: [1e6 * t / FLAGS.calls for t in own] for name, own in times.items()}
     bridge = [t - d for t, d in zip(us["python_delegate"], us["direct"], strict=True)]
     append(

@@ -1,233 +1,195 @@
-"""Engines side by side on one model: ours three ways, XNNPACK, OpenVINO, ONNX Runtime.
+"""Engines side by side on one model: ours, XNNPACK, OpenVINO, ONNX Runtime; on a GPU its own peers.
 
     NPROC=1 taskset -c 0 python bench/compare.py --graph=model.tflite [--batch=1] [--rounds=30]
-        [--onnx=model.onnx] [--platform=gpu] [--compute_dtype=float16]
+        [--precision_loss] [--quant_mode=integer] [--platform=gpu] [--compute_dtype=float16]
+        [--onnx=model.onnx] [--float_graph=model_float32.tflite] [--input_range=0,255] [--roofline]
         [--out=bench/results/compare.jsonl]
 
-Every engine's outputs are compared with LiteRT's reference kernels before anything is timed; one
-that disagrees is reported, not timed. Rounds are interleaved; ratios to XNNPACK are taken round by
-round. NPROC is how many threads XLA:CPU and the others get. An engine that is not installed, or
-that cannot read the model, is named with the reason. Setting inputs and reading outputs is timed.
+bench/run_all.py runs it over a folder of models and a matrix of settings.
+
+Every engine is judged by bench/agreement.py before anything is timed; one that disagrees is named
+with its error, not timed. Rounds are interleaved, and in each an engine runs once untimed before it
+is timed; ratios to XNNPACK are taken round by round. NPROC is how many threads XLA:CPU and the
+others get. An engine that is not installed, or that cannot run the model, is named with the reason;
+where ours or XNNPACK cannot, the line says so and nothing else. XNNPACK always computes in float32;
+where precision loss is allowed, OpenVINO may compute in bfloat16.
+
+ONNX Runtime reads what `python -m tf2onnx.convert --tflite model.tflite --opset 17 --output
+model.onnx` writes: its input stays [N, H, W, C] as the .tflite's, and has the file's batch.
+On a GPU, PyTorch (bench/torch_engines.py) and LiteRT's WebGPU accelerator stand beside them;
+`--engines=pytorch` and the like ask for those on a CPU, too.
 """
 
 import dataclasses
-import importlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from absl import app, flags
+from agreement import Arrays, Judge, file_kind, inputs, judge
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
-from ai_edge_litert.interpreter import OpResolverType
-from harness import append, interleaved, ratios, spread
+from engines import ENGINES, ON_GPU, UNJUDGED, Run, Settings, to_host
+from harness import AbsentError, append, interleaved, last_line, ratios, spread, threads
+from roofline import measured_peaks, model_seconds
+from torch_engines import TORCH_ENGINES
 
-import jaxdelegate as jd
-from jaxdelegate.testing.running import random_inputs
-from jaxdelegate.testing.tolerance import NETWORK
+from jaxdelegate import precision_choice
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.processor import cpu_features
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "The .tflite.", required=True)
-flags.DEFINE_string("onnx", None, "The same model for ONNX Runtime (python -m tf2onnx.convert).")
+flags.DEFINE_string("onnx", None, "The same model for ONNX Runtime.")
+flags.DEFINE_string("float_graph", None, "The network in float32 that a quantized file came from.")
 flags.DEFINE_integer("batch", 1, "First dimension of every input.", 1)
+flags.DEFINE_list("input_range", ["-1", "1"], "The least and the largest float of the inputs.")
 flags.DEFINE_integer("rounds", 30, "Timed rounds.", 3)
+flags.DEFINE_float("seconds", 60.0, "No further round after these, once five are done.", 0.0)
 flags.DEFINE_string("platform", None, "Of the delegate: cpu, gpu; unset: JAX's default.")
 flags.DEFINE_string("compute_dtype", None, "Of the delegate; unset: float32.")
 flags.DEFINE_bool("precision_loss", None, "The delegate's is_precision_loss_allowed.")
-flags.DEFINE_string("quant_mode", "float_view", "The delegate's, for quantized models.")
-flags.DEFINE_list("engines", None, "Only these; unset: all.")
+flags.DEFINE_string("quant_mode", None, "The delegate's, for quantized models.")
+flags.DEFINE_list("engines", None, "Only these, beside XNNPACK and ours; unset: the device's.")
+flags.DEFINE_bool("roofline", False, "Measure the device's peaks, and what they bound.")
 flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 
-Arrays = Sequence[np.ndarray]
-Run = Callable[[Arrays], list[np.ndarray]]
-# float16 and bfloat16 engines are compared by a hundredth of the largest output.
-_SHORT = dataclasses.replace(NETWORK, of_largest=1e-2)
+OURS, OVER = "jaxdelegate", "litert_xnnpack"
+# What engines refuse a model with, at whatever step; OSError: the bridge's library is not built.
+_REFUSALS = (AbsentError, OSError, RuntimeError, ValueError, NotImplementedError)
 
 
-class AbsentError(Exception):
-    """An engine that is not here, or that cannot run the model; the text says why."""
-
-
-def options() -> dict[str, Any]:
+def settings() -> Settings:
     given = {
         "platform": FLAGS.platform,
         "compute_dtype": FLAGS.compute_dtype,
         "is_precision_loss_allowed": FLAGS.precision_loss,
         "quant_mode": FLAGS.quant_mode,
     }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _interpreter(interpreter: Any, arrays: Arrays) -> Run:
-    """Either interpreter: set, invoke, get."""
-    details = interpreter.get_input_details()
-    for detail, array in zip(details, arrays, strict=True):
-        if tuple(detail["shape"]) != array.shape:
-            interpreter.resize_tensor_input(detail["index"], array.shape)
-    try:
-        interpreter.allocate_tensors()
-    except RuntimeError as error:  # as a RESHAPE to a fixed batch
-        raise AbsentError(str(error).splitlines()[-1]) from error
-    inputs = [d["index"] for d in details]
-    outputs = [d["index"] for d in interpreter.get_output_details()]
-
-    def run(given: Arrays) -> list[np.ndarray]:
-        for index, array in zip(inputs, given, strict=True):
-            interpreter.set_tensor(index, array)
-        interpreter.invoke()
-        return [interpreter.get_tensor(i) for i in outputs]
-
-    return run
-
-
-def xnnpack(content: bytes, threads: int, arrays: Arrays) -> Run:
-    return _interpreter(StockInterpreter(model_content=content, num_threads=threads), arrays)
-
-
-def own_interpreter(content: bytes, _threads: int, arrays: Arrays) -> Run:
-    delegate = jd.JaxDelegate(**options())
-    interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
-    return _interpreter(interpreter, arrays)
-
-
-def in_stock_interpreter(content: bytes, threads: int, arrays: Arrays) -> Run:
-    delegate = jd.JaxDelegate(**options())
-    interpreter = StockInterpreter(
-        model_content=content, experimental_delegates=[delegate], num_threads=threads
+    options = {name: value for name, value in given.items() if value is not None}
+    return Settings(
+        Path(FLAGS.graph),
+        threads(),
+        options,
+        short_dtype(options),
+        Path(FLAGS.onnx) if FLAGS.onnx else None,
+        Path(FLAGS.float_graph) if FLAGS.float_graph else None,
     )
-    return _interpreter(interpreter, arrays)
 
 
-def function(content: bytes, _threads: int, arrays: Arrays) -> Run:
-    if FLAGS.compute_dtype or FLAGS.precision_loss:
-        raise AbsentError("jd.load computes in float32")
-    model = jd.load(content)
-    model(*arrays)
-    return lambda given: [np.asarray(y) for y in model(*given)]
+def short_dtype(options: Mapping[str, Any]) -> np.dtype | None:
+    """The dtype that the delegate may compute in; None: float32."""
+    platform = jax.devices(options.get("platform"))[0].platform
+    wanted = precision_choice.compute_dtype(DelegateOptions(**options), platform, cpu_features())
+    return None if wanted in ("float32", "tensorfloat32") else jax.numpy.dtype(wanted)
 
 
-def openvino(_content: bytes, threads: int, arrays: Arrays) -> Run:
-    library = _module("openvino")
-    core = library.Core()
-    try:
-        model = core.read_model(FLAGS.graph)
-        model.reshape({port: list(a.shape) for port, a in zip(model.inputs, arrays, strict=True)})
-        compiled = core.compile_model(
-            model, "CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-        )
-    except RuntimeError as error:
-        raise AbsentError(str(error).splitlines()[-1]) from error
-    request = compiled.create_infer_request()
-    return lambda given: [np.array(y) for y in request.infer(list(given)).values()]
+@dataclasses.dataclass
+class Line:
+    """The engines that agree, and what is said of each of them and of the others."""
+
+    runs: dict[str, Run] = dataclasses.field(default_factory=dict)
+    errors: dict[str, float] = dataclasses.field(default_factory=dict)
+    by_yardstick: dict[str, float] = dataclasses.field(default_factory=dict)
+    absent: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def admit(self, name: str, run: Run, outputs: Arrays, rule: Judge) -> None:
+        """Judge an engine by its outputs.
+
+        Raises:
+            AbsentError: they are wrong.
+        """
+        if (why := rule.why_not(outputs)) is not None:
+            raise AbsentError(why)
+        self.runs[name], self.errors[name] = run, rule.error(outputs)
+        times = rule.times_yardstick(outputs)
+        if times is not None:
+            self.by_yardstick[name] = times
 
 
-def onnx_runtime(_content: bytes, threads: int, arrays: Arrays) -> Run:
-    library = _module("onnxruntime")
-    if not FLAGS.onnx:
-        raise AbsentError("no --onnx given")
-    settings = library.SessionOptions()
-    settings.intra_op_num_threads = threads
-    there = library.get_available_providers()
-    wanted = (
-        ["TensorrtExecutionProvider", "CUDAExecutionProvider"] if FLAGS.platform == "gpu" else []
-    )
-    providers = [p for p in wanted if p in there] or ["CPUExecutionProvider"]
-    session = library.InferenceSession(FLAGS.onnx, settings, providers=providers)
-    names = [i.name for i in session.get_inputs()]
-    if len(names) != len(arrays):
-        raise AbsentError(f"{FLAGS.onnx} has {len(names)} inputs")
-    return lambda given: session.run(None, dict(zip(names, given, strict=True)))
+def engines(of: Settings) -> dict[str, Callable[[Settings, Arrays], Run]]:
+    everything = ENGINES | TORCH_ENGINES
+    fit = everything if of.on_gpu else {name: ENGINES[name] for name in {*ENGINES} - ON_GPU}
+    wanted = {*fit} if FLAGS.engines is None else {*FLAGS.engines, OURS, OVER}
+    return {name: make for name, make in everything.items() if name in wanted}
 
 
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise AbsentError(f"{name} is not installed") from error
+def line_up(of: Settings, arrays: Arrays, rule: Judge) -> Line:
+    line = Line()
+    for name, make in engines(of).items():
+        try:
+            run = make(of, arrays)
+            if name in UNJUDGED:
+                line.runs[name] = run
+            else:
+                line.admit(name, run, [to_host(y) for y in run(arrays)], rule)
+        except _REFUSALS as error:
+            line.absent[name] = last_line(error)
+    return line
 
 
-ENGINES: dict[str, Callable[[bytes, int, Arrays], Run]] = {
-    "litert_xnnpack": xnnpack,
-    "jaxdelegate": own_interpreter,
-    "jaxdelegate_in_stock": in_stock_interpreter,
-    "jaxdelegate_function": function,
-    "openvino": openvino,
-    "onnxruntime": onnx_runtime,
-}
+def measured(of: Settings) -> dict[str, Any]:
+    """What there is to say of one model.
 
-
-def inputs(content: bytes) -> list[np.ndarray]:
+    Raises:
+        AbsentError: XNNPACK or our interpreter does not run it.
+    """
+    content = of.graph.read_bytes()
+    low, high = map(float, FLAGS.input_range)
     details = StockInterpreter(model_content=content).get_input_details()
-    for detail in details:
-        if len(detail["shape"]) and detail["shape"][0] == 1:
-            detail["shape"] = [FLAGS.batch, *detail["shape"][1:]]
-    return random_inputs(details)
+    arrays = inputs(details, FLAGS.batch, (low, high))
+    line = line_up(of, arrays, judge(content, arrays, of.short))
+    for name in (OVER, OURS):
+        if name in line.absent:
+            raise AbsentError(f"{name}: {line.absent[name]}")
+    calls = {name: lambda run=run: run(arrays) for name, run in line.runs.items()}
+    times = interleaved(calls, rounds=FLAGS.rounds, settle=1, seconds=FLAGS.seconds)
+    found: dict[str, Any] = {
+        "error": line.errors,
+        "error_by_yardstick": line.by_yardstick,
+        "absent": line.absent,
+        "ms": {name: spread([1e3 * t for t in own]) for name, own in times.items()},
+        "ratio_to_litert": ratios(times, OVER),
+    }
+    if "jaxdelegate_float_twin" in times:
+        found["ratio_to_float_twin"] = ratios(times, "jaxdelegate_float_twin")[OURS]
+    return found
 
 
-def reference(content: bytes, arrays: Arrays) -> list[np.ndarray]:
-    kind = OpResolverType.BUILTIN_REF
-    stock = StockInterpreter(model_content=content, experimental_op_resolver_type=kind)
-    return _interpreter(stock, arrays)(arrays)
-
-
-def error_of(got: Arrays, want: Arrays) -> float:
-    """Largest difference of any output, by the largest value of that output."""
-    worst = 0.0
-    for g, w in zip(got, want, strict=True):
-        if g.shape != w.shape:
-            raise AbsentError(f"output of shape {list(g.shape)} for {list(w.shape)}")
-        largest = float(np.abs(w.astype(np.float64)).max(initial=0)) or 1.0
-        worst = max(worst, float(np.abs(g.astype(np.float64) - w).max(initial=0)) / largest)
-    return worst
+def bound(of: Settings) -> dict[str, Any]:
+    """The least time that the roofline allows, of arrays that lie on the device."""
+    device = jax.devices(FLAGS.platform)[0]
+    peaks = measured_peaks(device, of.short or np.dtype(np.float32))
+    try:
+        ms = 1e3 * model_seconds(of.graph, FLAGS.batch, peaks, of.short)
+    except AbsentError as error:
+        return {"peaks": peaks.as_record(), "no_roofline": str(error)}
+    return {"peaks": peaks.as_record(), "roofline_ms": ms}
 
 
 def main(_argv: list[str]) -> None:
     warnings.simplefilter("ignore", UserWarning)  # LiteRT's words about its own interpreter
-    content = Path(FLAGS.graph).read_bytes()
-    threads = int(os.environ.get("NPROC", len(os.sched_getaffinity(0))))
-    arrays = inputs(content)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # room for the other engines
+    of = settings()
     try:
-        want = reference(content, arrays)
+        found = measured(of)
+        if FLAGS.roofline:
+            found |= bound(of)
     except AbsentError as error:
-        raise SystemExit(f"{FLAGS.graph} at batch {FLAGS.batch}: {error}") from error
-    is_short = bool(FLAGS.compute_dtype not in (None, "float32") or FLAGS.precision_loss)
-    allowed = (_SHORT if is_short else NETWORK).of_largest
-    runs: dict[str, Run] = {}
-    errors: dict[str, float] = {}
-    absent: dict[str, str] = {}
-    for name, make in ENGINES.items():
-        if FLAGS.engines is not None and name not in {*FLAGS.engines, "litert_xnnpack"}:
-            continue
-        try:
-            run = make(content, threads, arrays)
-            errors[name] = error_of(run(arrays), want)
-        except AbsentError as error:
-            absent[name] = str(error)
-            continue
-        if errors[name] > allowed and name.startswith("jaxdelegate"):
-            raise SystemExit(f"{name}: error {errors[name]:.2g} of the largest output")
-        if errors[name] > allowed:
-            absent[name] = f"disagrees: error {errors[name]:.2g} of the largest output"
-        else:
-            runs[name] = run
-    times = interleaved(
-        {name: lambda run=run: run(arrays) for name, run in runs.items()}, rounds=FLAGS.rounds
-    )
+        found = {"refused": str(error)}
     append(
         {
             "bench": "compare",
-            "graph": Path(FLAGS.graph).stem,
+            "graph": of.graph.stem,
             "batch": FLAGS.batch,
-            "threads": threads,
+            "threads": of.threads,
             "device": str(jax.devices(FLAGS.platform)[0]),
-            "options": options(),
-            "error": errors,
-            "absent": absent,
-            "ms": {name: spread([1e3 * t for t in own]) for name, own in times.items()},
-            "ratio_to_litert": ratios(times, "litert_xnnpack"),
+            "options": dict(of.options),
+            "kind": file_kind(of.graph.read_bytes()),
+            **found,
         },
         FLAGS.out,
     )

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import statistics
@@ -11,23 +12,79 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("jaxdelegate", "jax", "jaxlib", "numpy", "ai-edge-litert")
+PACKAGES = (
+    "jaxdelegate",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "ai-edge-litert",
+    "openvino",
+    "onnxruntime",
+    "torch",
+)
+
+
+class AbsentError(Exception):
+    """What cannot be measured here; the text says why."""
+
+
+def threads() -> int:
+    """How many threads XLA:CPU takes, and the other engines are given."""
+    return int(os.environ.get("NPROC", len(os.sched_getaffinity(0))))
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of a message that says anything."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+_FEWEST_ROUNDS = 5
 
 
 def interleaved(
-    candidates: Mapping[str, Callable[[], Any]], *, rounds: int, warmup: int = 2
+    candidates: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    warmup: int = 2,
+    settle: int = 0,
+    seconds: float = math.inf,
 ) -> dict[str, list[float]]:
-    """Seconds of each candidate, called in turn in every round: drift hits all of them alike."""
+    """Seconds of each candidate, called in turn in every round: drift hits all of them alike.
+
+    Args:
+        candidates: what to call.
+        rounds: timed calls of each.
+        warmup: rounds that are not timed.
+        settle: calls of a candidate before each timed one: engines leave each other cold caches,
+            threads that still spin, and memory to be mapped anew.
+        seconds: after these no round begins, once five are done.
+    """
     for _ in range(warmup):
         for call in candidates.values():
             call()
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
+    begin = time.perf_counter()
+    for done in range(rounds):
+        if done >= _FEWEST_ROUNDS and time.perf_counter() - begin > seconds:
+            break
         for name, call in candidates.items():
+            for _ in range(settle):
+                call()
             start = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - start)
     return times
+
+
+def repeated(call: Callable[[], Any], times: int) -> Callable[[], None]:
+    """Many calls as one, for what takes microseconds."""
+
+    def all_calls() -> None:
+        for _ in range(times):
+            call()
+
+    return all_calls
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -49,20 +106,22 @@ def ratios(times: Mapping[str, list[float]], over: str) -> dict[str, dict[str, f
 
 
 def machine() -> dict[str, Any]:
-    """The processor, its cores for this process, and the versions that took part."""
+    """The processor, its cores for this process and its load, the versions that took part."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "commit": _commit(),
     }
 
 
-def append(result: Mapping[str, Any], path: str | None) -> None:
+def append(result: Mapping[str, Any], path: str | None, *, echo: bool = True) -> None:
     """Print a result as one JSON line, and append it to a file if one is given."""
     line = json.dumps({**result, "machine": machine()})
-    print(line)
+    if echo:
+        print(line)
     if path:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(line + "\n")

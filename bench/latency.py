@@ -7,14 +7,13 @@ Without --graph: MobileNet v1 1.0 224 from jaxdelegate.testing. For one thread r
 Outputs are compared before anything is timed. Milliseconds; ratios are taken round by round.
 """
 
-import os
 import time
 from pathlib import Path
 
 from absl import app, flags
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
-from harness import append, interleaved, ratios, spread
+from harness import append, interleaved, ratios, spread, threads
 
 import jaxdelegate as jd
 from jaxdelegate.testing.networks import mobilenet_v1
@@ -29,10 +28,9 @@ flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 
 def main(_argv: list[str]) -> None:
     content = Path(FLAGS.graph).read_bytes() if FLAGS.graph else mobilenet_v1()
-    threads = int(os.environ.get("NPROC", len(os.sched_getaffinity(0))))
     delegate = jd.JaxDelegate()
     engines = {
-        "litert_xnnpack": StockInterpreter(model_content=content, num_threads=threads),
+        "litert_xnnpack": StockInterpreter(model_content=content, num_threads=threads()),
         "jaxdelegate": jd.Interpreter(model_content=content, experimental_delegates=[delegate]),
         "numpy_reference": jd.Interpreter(model_content=content),
     }
@@ -53,7 +51,7 @@ def main(_argv: list[str]) -> None:
         {
             "bench": "latency",
             "graph": Path(FLAGS.graph).name if FLAGS.graph else "mobilenet_v1_1.0_224",
-            "threads": threads,
+            "threads": threads(),
             "device": str(delegate.device),
             "delegation": delegate.report().summary(),
             "ms": {name: spread([1e3 * t for t in own]) for name, own in times.items()},

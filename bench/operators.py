@@ -1,27 +1,27 @@
 """Every operator of a model by itself: the delegate beside XNNPACK, and both beside the roofline.
 
-    NPROC=1 taskset -c 0 python bench/operators.py --graph=model.tflite [--rounds=20] [--top=30]
-        [--out=bench/results/operators.jsonl]
+    NPROC=1 taskset -c 0 python bench/operators.py --graph=a.tflite,b.tflite [--rounds=20]
+        [--top=30] [--platform=gpu] [--out=bench/results/operators.jsonl]
 
 Each distinct operator (name, options, shapes) becomes a model of its own with random inputs. What
-bounds it is the roofline: the larger of FLOPs by the measured peak and bytes by the measured
-bandwidth. In whole models XLA fuses elementwise operators into their neighbors; here they pay for
-their own reads and writes.
+bounds it is the roofline (bench/roofline.py): the larger of FLOPs by the measured peak and bytes by
+the measured bandwidth. Prints a table, the operators that take ours longest first; the file gets
+all numbers. In whole models XLA fuses elementwise operators into their neighbors; here they pay for
+their own reads and writes, and each for one call.
 """
 
 import collections
-import os
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
+from agreement import inputs, judge
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
-from harness import append, interleaved, ratios, spread
+from harness import AbsentError, append, interleaved, last_line, ratios, spread, threads
+from roofline import Peaks, measured_peaks
 from tqdm import tqdm
 
 import jaxdelegate as jd
@@ -29,12 +29,11 @@ from jaxdelegate.analysis.costs import Cost, operator_cost
 from jaxdelegate.model import Operator, Subgraph, read_model
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes import declared_specs, gather, is_constant, propagate
-from jaxdelegate.testing import ModelBuilder, assert_close
-from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.tolerance import NETWORK
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.running import run_once
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("graph", None, "A float .tflite.", required=True)
+flags.DEFINE_list("graph", None, "One or several float .tflite.", required=True)
 flags.DEFINE_integer("rounds", 20, "Timed rounds.", 3)
 flags.DEFINE_integer("top", 30, "Only the operators with the most work.", 1)
 flags.DEFINE_string("platform", None, "Of the delegate; unset: JAX's default.")
@@ -76,82 +75,107 @@ def alone(operator: Operator, inputs: Specs, outputs: Specs) -> bytes:
     return builder.build()
 
 
-def peaks(device: jax.Device) -> dict[str, float]:
-    """GFLOP/s of a large float32 product and GB/s of a large addition, best of ten."""
-    n = 2048 if device.platform == "cpu" else 8192
-    a = jax.device_put(np.ones((n, n), np.float32), device)
-    long = jax.device_put(np.ones(1 << 26, np.float32), device)
-    dot = jax.jit(lambda x: jnp.dot(x, x, precision="highest"))
-    add = jax.jit(lambda x: x + 1)
-    return {
-        "gflops": 2 * n**3 / _best(lambda: dot(a).block_until_ready()) / 1e9,
-        "gbytes": 2 * long.nbytes / _best(lambda: add(long).block_until_ready()) / 1e9,
-    }
+def measured(content: bytes) -> dict[str, list[float]]:
+    """Seconds of each round of `invoke`, once both agree with the reference kernels.
 
-
-def _best(call: Any) -> float:
-    call()
-    times = []
-    for _ in range(10):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def measured(content: bytes, threads: int) -> dict[str, list[float]]:
-    """Seconds of each round, once both agree."""
+    Raises:
+        AbsentError: one of them does not, or cannot run the operator.
+    """
     delegate = jd.JaxDelegate(platform=FLAGS.platform)
     engines = {
-        "litert_xnnpack": StockInterpreter(model_content=content, num_threads=threads),
+        "litert_xnnpack": StockInterpreter(model_content=content, num_threads=threads()),
         "jaxdelegate": jd.Interpreter(model_content=content, experimental_delegates=[delegate]),
     }
-    arrays = random_inputs(engines["litert_xnnpack"].get_input_details())
-    want, got = (run_once(engine, arrays) for engine in engines.values())
-    assert_close(got, want, tolerance=NETWORK)
-    return interleaved({n: e.invoke for n, e in engines.items()}, rounds=FLAGS.rounds)
+    arrays = inputs(engines["litert_xnnpack"].get_input_details(), 1)
+    rule = judge(content, arrays, None)
+    for name, engine in engines.items():
+        try:
+            why = rule.why_not(run_once(engine, arrays))
+        except RuntimeError as error:
+            why = last_line(error)
+        if why is not None:
+            raise AbsentError(f"{name}: {why}")
+    calls = {name: engine.invoke for name, engine in engines.items()}
+    return interleaved(calls, rounds=FLAGS.rounds, settle=1)
 
 
-def roofline(cost: Cost, seconds: float, peak: dict[str, float]) -> dict[str, float]:
+def reached(work: Cost, seconds: float, peaks: Peaks) -> dict[str, float]:
     """What a time comes to, and its share of what the machine could do."""
-    flops, moved = cost.flops or 0, cost.bytes or 0
-    bound = max(flops / peak["gflops"], moved / peak["gbytes"]) / 1e9
+    flops, moved = work.flops or 0, work.bytes or 0
     return {
         "gflops": flops / seconds / 1e9,
         "gbytes": moved / seconds / 1e9,
-        "of_roofline": bound / seconds,
+        "of_roofline": peaks.seconds(flops, moved) / seconds,
     }
 
 
-def main(_argv: list[str]) -> None:
-    threads = int(os.environ.get("NPROC", len(os.sched_getaffinity(0))))
-    device = jax.devices(FLAGS.platform)[0]
-    peak = peaks(device)
-    rows = [
-        (operator_cost(op.name, op.options, inputs, outputs), op, inputs, outputs, count)
-        for op, inputs, outputs, count in distinct(read_model(FLAGS.graph).subgraphs[0])
-    ]
-    rows.sort(key=lambda row: -row[4] * ((row[0].flops or 0) + (row[0].bytes or 0)))
-    for cost, operator, inputs, outputs, count in tqdm(rows[: FLAGS.top], disable=None):
-        times = measured(alone(operator, inputs, outputs), threads)
-        median = {name: spread(own)["median"] for name, own in times.items()}
-        append(
-            {
-                "bench": "operators",
-                "graph": Path(FLAGS.graph).stem,
-                "operator": operator.name,
-                "index": operator.index,
-                "count": count,
-                "shapes": [list(s.shape) for s in (*inputs, *outputs) if s is not None],
-                "threads": threads,
-                "device": str(device),
-                "peak": peak,
-                "ms": {name: spread([1e3 * t for t in own]) for name, own in times.items()},
-                "ratio_to_litert": ratios(times, "litert_xnnpack"),
-                "reached": {name: roofline(cost, t, peak) for name, t in median.items()},
-            },
-            FLAGS.out,
+def times_of(content: bytes, work: Cost, peaks: Peaks) -> dict[str, Any]:
+    """What there is to say of one operator's time; "refused" if nothing."""
+    try:
+        times = measured(content)
+    except AbsentError as error:
+        return {"refused": str(error)}
+    ms = {name: spread([1e3 * t for t in own]) for name, own in times.items()}
+    return {
+        "ms": ms,
+        "ratio_to_litert": ratios(times, "litert_xnnpack"),
+        "reached": {n: reached(work, of["median"] / 1e3, peaks) for n, of in ms.items()},
+    }
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the records say, the operators that take ours longest in the whole model first."""
+    yield (
+        f"{'operator':<20}{'times':>6}{'XNNPACK us':>12}{'ours us':>10}{'ratio':>7}"
+        f"{'GFLOP/s':>9}{'GB/s':>7}{'roofline':>10}  shapes"
+    )
+    timed = [r for r in records if "ms" in r]
+    for r in sorted(timed, key=lambda r: -r["count"] * r["ms"]["jaxdelegate"]["median"]):
+        theirs, ours = (1e3 * r["ms"][n]["median"] for n in ("litert_xnnpack", "jaxdelegate"))
+        own = r["reached"]["jaxdelegate"]
+        shapes = " ".join("x".join(map(str, shape)) for shape in r["shapes"] if len(shape) > 1)
+        yield (
+            f"{r['operator']:<20}{r['count']:>6}{theirs:>12.1f}{ours:>10.1f}"
+            f"{r['ratio_to_litert']['jaxdelegate']['median']:>7.2f}{own['gflops']:>9.1f}"
+            f"{own['gbytes']:>7.1f}{own['of_roofline']:>10.0%}  {shapes}"
         )
+    for r in records:
+        if "refused" in r:
+            yield f"{r['operator']:<20}{r['refused']}"
+
+
+def records_of(graph: Path, device: jax.Device, peaks: Peaks) -> Iterator[dict[str, Any]]:
+    """A record of each distinct operator, the one with the most work first."""
+    rows = [
+        (operator_cost(op.name, op.options, read, written), op, read, written, count)
+        for op, read, written, count in distinct(read_model(graph).subgraphs[0])
+    ]
+    rows.sort(key=lambda row: -row[4] * peaks.seconds(row[0].flops or 0, row[0].bytes or 0))
+    for work, operator, read, written, count in tqdm(rows[: FLAGS.top], disable=None):
+        yield {
+            "bench": "operators",
+            "graph": graph.stem,
+            "operator": operator.name,
+            "index": operator.index,
+            "count": count,
+            "shapes": [list(s.shape) for s in (*read, *written) if s is not None],
+            "threads": threads(),
+            "device": str(device),
+            "peaks": peaks.as_record(),
+            **times_of(alone(operator, read, written), work, peaks),
+        }
+
+
+def main(_argv: list[str]) -> None:
+    device = jax.devices(FLAGS.platform)[0]
+    peaks = measured_peaks(device, np.dtype(np.float32))
+    for graph in map(Path, FLAGS.graph):
+        records = []
+        for record in records_of(graph, device, peaks):
+            records.append(record)
+            if FLAGS.out:
+                append(record, FLAGS.out, echo=False)
+        print(graph.stem, *table(records), sep="\n")
 
 
 if __name__ == "__main__":

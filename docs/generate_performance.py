@@ -1,17 +1,18 @@
-"""Write the tables and the plot of docs/performance.md from bench/compare.py's results.
+"""Write the tables and the plots of docs/performance.md from the results of bench/.
 
     python docs/generate_performance.py [RESULTS.jsonl ...]
 
-Without arguments it reads bench/results/compare*.jsonl.
+Without arguments it reads bench/results/*.jsonl: engines side by side (compare.py, run_all.py),
+operators (operators.py), what invoke costs (invoke_overhead.py) and how cost grows (scaling.py).
 
 Of several lines for the same model and settings the newest counts. The tables stand between two
-marks in docs/performance.md, the plot beside it in performance.svg.
+marks in docs/performance.md, the plots beside it in performance.svg and scaling.svg.
 """
 
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +20,67 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parent
-PAGE, PLOT = DOCS / "performance.md", DOCS / "performance.svg"
+PAGE, RATIOS, SCALING = DOCS / "performance.md", DOCS / "performance.svg", DOCS / "scaling.svg"
 BEGIN, END = "<!-- tables: docs/generate_performance.py -->", "<!-- end of tables -->"
 OWN, OVER = "jaxdelegate", "litert_xnnpack"
-ENGINES = (OWN, "jaxdelegate_in_stock", "jaxdelegate_function", "openvino", "onnxruntime")
+GPU_PEERS = ("litert_gpu", "pytorch", "pytorch_compile", "pytorch_cuda_graphs")
+ENGINES = (
+    OWN,
+    "jaxdelegate_in_stock",
+    "jaxdelegate_function",
+    "jaxdelegate_on_device",
+    "openvino",
+    "onnxruntime",
+    *GPU_PEERS,
+    *(f"{peer}_on_device" for peer in GPU_PEERS),
+)
 LEAST_MS = 2.0  # faster models measure the call, not the network
+OPERATORS = 10  # of each model, those that take longest
 
 Record = dict[str, Any]
 Settings = tuple[Any, ...]
+Rows = Sequence[Record]
 
 
-def read(paths: Iterable[Path]) -> list[Record]:
-    """The newest record for each model and settings; only those that XNNPACK ran, slowly enough."""
+def read(paths: Iterable[Path]) -> dict[str, list[Record]]:
+    """The newest record of each measurement, by bench."""
     newest: dict[tuple[Any, ...], Record] = {}
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
-            if record["bench"] == "compare":
-                newest[record["graph"], settings(record)] = record
-    return [r for r in newest.values() if r["ms"].get(OVER, {"median": 0})["median"] > LEAST_MS]
+            if record["bench"] in KEYS:
+                newest[record["bench"], *KEYS[record["bench"]](record)] = record
+    benches: dict[str, list[Record]] = {}
+    for (bench, *_), record in newest.items():
+        benches.setdefault(bench, []).append(record)
+    return benches
 
 
 def settings(record: Record) -> Settings:
-    options = tuple(sorted(record["options"].items()))
-    platform = "cpu" if "cpu" in record["device"].lower() else record["device"]
-    return platform, options, record["batch"], record["threads"]
+    """What belongs into one table. Lines of old have no kind: they are of float32 files."""
+    kind = record.get("kind", "float32")
+    said = dict(record["options"])
+    said.pop("platform", None)
+    if kind != "quantized":
+        said.pop("quant_mode", None)  # says nothing of such files
+    device = "cpu" if "cpu" in record["device"].lower() else record["device"]
+    return device, record["batch"], record["threads"], kind, tuple(sorted(said.items()))
+
+
+KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
+    "compare": lambda r: (r["graph"], settings(r)),
+    "operators": lambda r: (r["graph"], r["device"], r["threads"], r["index"]),
+    "invoke_overhead": lambda r: (r["device"], r["bytes"]),
+    "scaling": lambda r: (r["graph"], r["device"], r["threads"], r["batch"], r["size"]),
+}
 
 
 def title(of: Settings) -> str:
-    platform, options, batch, threads = of
-    words = [f"{name}={value}" for name, value in options if (name, value) != ("platform", "cpu")]
+    device, batch, threads, kind, options = of
+    words = [f"{name}={value}" for name, value in options]
+    files = [] if kind == "float32" else [f"{kind} weights" if kind == "float16" else kind]
     unit = "thread" if threads == 1 else "threads"
-    return ", ".join([platform, f"batch {batch}", f"{threads} {unit}", *words])
+    return ", ".join([device, f"batch {batch}", f"{threads} {unit}", *files, *words])
 
 
 def ratio(record: Record, engine: str) -> float | None:
@@ -63,63 +93,229 @@ def mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def table(records: Sequence[Record]) -> list[str]:
+def is_counted(record: Record) -> bool:
+    """Whether ours and XNNPACK ran the model, slowly enough."""
+    return "refused" not in record and record["ms"][OVER]["median"] > LEAST_MS
+
+
+def grouped(records: Rows) -> dict[Settings, list[Record]]:
+    groups: dict[Settings, list[Record]] = {}
+    for record in records:
+        groups.setdefault(settings(record), []).append(record)
+    return dict(sorted(groups.items(), key=lambda item: _place(item[0])))
+
+
+def _place(of: Settings) -> tuple[Any, ...]:
+    device, batch, threads, kind, options = of
+    return device, batch, threads, kind != "float32", kind, len(options), str(options)
+
+
+def comparison(records: Rows) -> list[str]:
+    """A table for each setting, the plot of all of them above."""
+    groups = {of: rows for of, rows in grouped(records).items() if any(map(is_counted, rows))}
+    if not groups:
+        return []
+    counted = {of: [r for r in rows if is_counted(r)] for of, rows in groups.items()}
+    plot_ratios(counted)
+    lines = ["", f"![ratios]({RATIOS.name})"]
+    for of, rows in counted.items():
+        lines += ["", f"### {title(of)}", "", *table(rows), *refusals(groups[of])]
+    return lines
+
+
+def table(records: Rows) -> list[str]:
     """Time over XNNPACK's, model by model, then the geometric mean of each column."""
     engines = [e for e in ENGINES if any(ratio(r, e) is not None for r in records)]
-    ours = [ratio(r, OWN) for r in records]
-    ordered = sorted(zip(ours, records, strict=True), key=lambda pair: pair[0] or 0)
+    extra = [name for name, value in EXTRA.items() if any(value(r) is not None for r in records)]
+    ordered = sorted(records, key=lambda r: ratio(r, OWN) or 0)
     lines = [
-        "| model | XNNPACK, ms | " + " | ".join(engines) + " |",
-        "|---|--:|" + "--:|" * len(engines),
+        row(["model", "XNNPACK, ms", *engines, *extra]),
+        "|---|--:|" + "--:|" * (len(engines) + len(extra)),
     ]
-    for _, record in ordered:
-        cells = [_cell(ratio(record, e)) for e in engines]
-        ms = f"{record['ms'][OVER]['median']:.2f}"
-        lines.append(f"| {record['graph']} | {ms} | " + " | ".join(cells) + " |")
+    for r in ordered:
+        ms = f"{r['ms'][OVER]['median']:.2f}"
+        cells = [ratio(r, e) for e in engines] + [EXTRA[name](r) for name in extra]
+        lines.append(row([r["graph"], ms, *map(_cell, cells)]))
     columns = [[v for r in records if (v := ratio(r, e)) is not None] for e in engines]
     means = [f"**{mean(column):.2f}** ({len(column)})" for column in columns]
-    return [*lines, "| **geometric mean** (models) | | " + " | ".join(means) + " |"]
+    return [*lines, row(["**geometric mean** (models)", "", *means, *("" for _ in extra)])]
+
+
+def _of_twin(record: Record) -> float | None:
+    found = record.get("ratio_to_float_twin")
+    return None if found is None else float(found["median"])
+
+
+def _of_roofline(record: Record) -> float | None:
+    fastest = record["ms"].get("jaxdelegate_on_device") or record["ms"][OWN]
+    bound = record.get("roofline_ms")
+    return None if bound is None else float(bound / fastest["median"])
+
+
+def _of_peers(engine: str, peers: Sequence[str]) -> Callable[[Record], float | None]:
+    """Time over that of the fastest peer there is."""
+
+    def of_peers(record: Record) -> float | None:
+        there = [v for peer in peers if (v := ratio(record, peer)) is not None]
+        own = ratio(record, engine)
+        return own / min(there) if there and own is not None else None
+
+    return of_peers
+
+
+EXTRA: dict[str, Callable[[Record], float | None]] = {
+    "over the fastest GPU peer": _of_peers(OWN, GPU_PEERS),
+    "the same on the device": _of_peers(
+        "jaxdelegate_on_device", [f"{peer}_on_device" for peer in GPU_PEERS]
+    ),
+    "over its float32 network": _of_twin,
+    "of the roofline": _of_roofline,
+}
+
+
+def refusals(records: Rows) -> list[str]:
+    """Which models did not run, and why."""
+    found = [f"{r['graph']} ({r['refused']})" for r in records if "refused" in r]
+    return ["", f"Not run: {'; '.join(found)}."] if found else []
+
+
+def row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def plot(groups: dict[Settings, list[Record]]) -> None:
+def plot_ratios(groups: Mapping[Settings, Rows]) -> None:
     """Each model's ratio in each setting, as dots; the line at 1 is XNNPACK."""
-    mpl.rcParams["svg.hashsalt"] = "performance"
     figure = Figure(figsize=(9, 0.6 + 0.9 * len(groups)), layout="constrained")
     axes = figure.subplots()
-    for row, records in enumerate(groups.values()):
+    for place, records in enumerate(groups.values()):
         values = [v for r in records if (v := ratio(r, OWN)) is not None]
-        axes.scatter(values, [row] * len(values), s=28, alpha=0.6, color="tab:blue")
-        axes.scatter([mean(values)], [row], marker="|", s=400, color="tab:red")
+        axes.scatter(values, [place] * len(values), s=28, alpha=0.6, color="tab:blue")
+        axes.scatter([mean(values)], [place], marker="|", s=400, color="tab:red")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(range(len(groups)), [title(of) for of in groups])
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_xlabel("time / XNNPACK's; dots: models, red: geometric mean")
-    figure.savefig(PLOT, metadata={"Date": None})
+    figure.savefig(RATIOS, metadata={"Date": None})
+
+
+def operators(records: Rows) -> list[str]:
+    """Where the time goes: the operators of each model that take ours longest."""
+    lines: list[str] = []
+    timed = [r for r in records if "refused" not in r]
+    for graph, device, threads in sorted({(r["graph"], r["device"], r["threads"]) for r in timed}):
+        own = [
+            r for r in timed if (r["graph"], r["device"], r["threads"]) == (graph, device, threads)
+        ]
+        own.sort(key=lambda r: -_all_us(r, OWN))
+        lines += ["", f"### Operators of {graph}, {device.split(':')[0]}, threads: {threads}", ""]
+        lines += [
+            row(["operator", "input, filter", "times", "XNNPACK, us", "ours, us", "ratio",
+                 "XNNPACK of the roofline", "ours of the roofline"]),
+            "|---|---|--:|--:|--:|--:|--:|--:|",
+        ]  # fmt: skip
+        lines += [_operator(r) for r in own[:OPERATORS]]
+        ours, theirs = (sum(_all_us(r, e) for r in own) for e in (OWN, OVER))
+        lines.append(row([f"**all {len(own)}**", "", "", f"{theirs:.0f}", f"{ours:.0f}",
+                          f"**{ours / theirs:.2f}**", "", ""]))  # fmt: skip
+    return lines and [*_OPERATORS_HEAD, *lines]
+
+
+_OPERATORS_HEAD = (
+    "",
+    "## Where the time goes: operators against XNNPACK and the roofline",
+    "",
+    "Each operator is a model of its own; in whole models XLA fuses element-wise ones. The",
+    "roofline is the larger of FLOPs by the measured peak and bytes by the measured bandwidth of",
+    "an array of that size. The last line counts every operator as often as the model has it.",
+)
+
+
+def _all_us(record: Record, engine: str) -> float:
+    return float(1e3 * record["count"] * record["ms"][engine]["median"])
+
+
+def _operator(record: Record) -> str:
+    shapes = ["x".join(map(str, shape)) for shape in record["shapes"][:-1] if len(shape) > 1]
+    us = [f"{1e3 * record['ms'][e]['median']:.0f}" for e in (OVER, OWN)]
+    shares = [f"{record['reached'][e]['of_roofline']:.0%}" for e in (OVER, OWN)]
+    name, count = record["operator"], str(record["count"])
+    return row([name, ", ".join(shapes), count, *us, _cell(ratio(record, OWN)), *shares])
+
+
+def overhead(records: Rows) -> list[str]:
+    """What invoke costs beyond its program."""
+    if not records:
+        return []
+    names = ("direct", "invoke", "overhead", "overhead_copied", "set_tensor")
+    lines = [
+        "",
+        "## What `invoke` costs",
+        "",
+        "Microseconds beyond calling the executable on the same array: results left where they are",
+        "(*overhead*), and copied into new arrays (*overhead_copied*). 10 are allowed.",
+        "",
+        row(["bytes", *names]),
+        "|--:|" + "--:|" * len(names),
+    ]
+    return lines + [
+        row([f"{r['bytes']:,}", *(f"{r['us'][n]['median']:.1f}" for n in names)])
+        for r in sorted(records, key=lambda r: r["bytes"])
+    ]
+
+
+def scaling(records: Rows) -> list[str]:
+    """The plot of cost by batch and by size of image."""
+    if not records:
+        return []
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    images, pixels = figure.subplots(1, 2)
+    _draw(images, [r for r in records if r["size"] == 224], lambda r: r["batch"])
+    _draw(pixels, [r for r in records if r["batch"] == 1], lambda r: r["size"] ** 2 / 1000)
+    images.set_xlabel("images at a time")
+    pixels.set_xlabel("thousand pixels of one image")
+    images.set_ylabel("ms")
+    images.legend()
+    figure.savefig(SCALING, metadata={"Date": None})
+    return ["", "## Cost against batch and size", "", f"![scaling]({SCALING.name})", "", _NOTE]
+
+
+_NOTE = "MobileNet v1, one call. The dotted lines are linear in their first point."
+
+
+def _draw(axes: Any, records: Rows, place: Callable[[Record], float]) -> None:
+    ordered = sorted(records, key=place)
+    places = [place(r) for r in ordered]
+    for engine, color in ((OWN, "tab:blue"), (OVER, "tab:orange")):
+        ms = [r["ms"][engine]["median"] for r in ordered]
+        axes.plot(places, ms, marker="o", markersize=4, color=color, label=engine)
+        line = [ms[0] * at / places[0] for at in places]
+        axes.plot(places, line, linestyle=":", linewidth=0.8, color=color)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
 
 
 def main(arguments: Sequence[str]) -> None:
-    paths = [Path(a) for a in arguments]
-    paths = paths or sorted(DOCS.parent.glob("bench/results/compare*.jsonl"))
-    groups: dict[Settings, list[Record]] = {}
-    for record in read(paths):
-        if ratio(record, OWN) is not None:
-            groups.setdefault(settings(record), []).append(record)
-    if not groups:
-        raise SystemExit(f"no results of bench/compare.py in {', '.join(map(str, paths)) or PAGE}")
-    groups = dict(sorted(groups.items(), key=lambda item: str(item[0])))
-    machines = sorted({f"{r['machine']['cpu']}" for rs in groups.values() for r in rs})
-    lines = [f"Measured on {'; '.join(machines)}.", "", f"![ratios]({PLOT.name})"]
-    for of, records in groups.items():
-        lines += ["", f"### {title(of)}", "", *table(records)]
+    mpl.rcParams["svg.hashsalt"] = "performance"
+    paths = [Path(a) for a in arguments] or sorted(DOCS.parent.glob("bench/results/*.jsonl"))
+    benches = read(paths)
+    sections = (
+        *comparison(benches.get("compare", [])),
+        *operators(benches.get("operators", [])),
+        *overhead(benches.get("invoke_overhead", [])),
+        *scaling(benches.get("scaling", [])),
+    )
+    if not sections:
+        raise SystemExit(f"no results in {', '.join(map(str, paths)) or 'bench/results'}")
+    machines = sorted({r["machine"]["cpu"] for rows in benches.values() for r in rows})
+    lines = [f"Measured on {'; '.join(machines)}.", *sections]
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     text = f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}"
     PAGE.write_text(text, encoding="utf-8")
-    plot(groups)
 
 
 if __name__ == "__main__":

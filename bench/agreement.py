@@ -1,0 +1,209 @@
+"""Whether an engine computes the model: judged before anything is timed.
+
+LiteRT's reference kernels say what is right. How far from them an engine may be:
+
+* float32: 1e-4 of the largest value of each output, the bound for whole networks.
+* Shorter dtypes: networks magnify rounding, those with random weights most. Rounding nothing but
+  the image of MobileNet v1 to bfloat16 moves its largest output by a twentieth, so that no fixed
+  bound tells rounding from a mistake. The yardstick is what LiteRT itself computes, in float32,
+  when weights and inputs are rounded to the short dtype. An engine rounds the other factor of each
+  product too, as often again (1.4 times the error), and perhaps what it stores between operators.
+* Quantized files: how often to round between operators is the engine's own affair (XNNPACK scales
+  sums in float, a float view rounds nothing), and networks magnify that as well. The yardstick is
+  XNNPACK; besides it, one step of eight bits is free.
+
+An engine may be _TIMES the yardstick's root mean square away. PyTorch judges its compiled models
+likewise, by their root mean square error over that of eager mode in the same dtype, and allows
+three times in float16 and bfloat16 (torch/_dynamo/utils.py, same).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter as StockInterpreter
+from ai_edge_litert.interpreter import OpResolverType
+from harness import AbsentError, last_line
+from numpy.lib.array_utils import byte_bounds
+
+from jaxdelegate.model import read_model
+from jaxdelegate.testing.running import random_inputs, run_once
+from jaxdelegate.testing.tolerance import NETWORK
+
+Arrays = Sequence[np.ndarray]
+
+_TIMES = 2.0
+_STEP = 1 / 127  # of eight bits, by the largest value
+_IMAGES = 2  # what is judged: a batch repeats them, since reference kernels are slow
+_EXACT = OpResolverType.BUILTIN_REF  # lacks some operators, which the next one has
+_PLAIN = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """What is right, and what rounding alone makes of it.
+
+    Attributes:
+        want: the outputs.
+        yardstick: the outputs of the rounded model; None: nothing may be rounded.
+        free: error that is allowed besides, by the largest value of each output.
+    """
+
+    want: Arrays
+    yardstick: Arrays | None = None
+    free: float = NETWORK.of_largest
+
+    def error(self, got: Arrays) -> float:
+        """The largest difference of any output, by the largest value of that output."""
+        pairs = zip(got, self.want, strict=True)
+        return max((_furthest(g, w) / (_largest(w) or 1.0) for g, w in pairs), default=0.0)
+
+    def times_yardstick(self, got: Arrays) -> float | None:
+        """The root mean square error over the yardstick's, of the output where it is largest."""
+        if self.yardstick is None:
+            return None
+        rows = zip(got, self.yardstick, self.want, strict=True)
+        return max((_rms(g, w) / y for g, short, w in rows if (y := _rms(short, w))), default=None)
+
+    def why_not(self, got: Arrays) -> str | None:
+        """What is wrong with an engine's outputs; None: they are the model's."""
+        if [g.shape for g in got] != [w.shape for w in self.want]:
+            return f"outputs of shape {_shapes(got)} for {_shapes(self.want)}"
+        yardstick = self.want if self.yardstick is None else self.yardstick
+        distance = _furthest if self.yardstick is None else _rms
+        for g, w, short in zip(got, self.want, yardstick, strict=True):
+            found = distance(g, w)
+            allowed = _TIMES * distance(short, w) + self.free * (_largest(w) or 1.0)
+            if not found <= allowed:  # NaN is wrong too
+                return f"disagrees: error {found:.2g}, {allowed:.2g} allowed"
+        return None
+
+
+def judge(content: bytes, arrays: Arrays, short: np.dtype | None) -> Judge:
+    """How engines that may round to `short` (None: float32) are judged on these inputs.
+
+    Raises:
+        AbsentError: LiteRT cannot run the model on such inputs.
+    """
+    few = _without_repetition(arrays)
+    want, yardstick, free = reference(content, few), None, NETWORK.of_largest
+    if file_kind(content) == "quantized":
+        yardstick, free = stock_outputs(content, few, OpResolverType.AUTO), _STEP
+    elif short is not None:
+        rounded = [round_to(a, short) if a.dtype.kind == "f" else a for a in few]
+        yardstick = stock_outputs(rounded_file(content, short), rounded, _PLAIN)
+    if few is arrays:
+        return Judge(want, yardstick, free)
+    batch = max(len(a) for a, f in zip(arrays, few, strict=True) if a.shape != f.shape)
+    return Judge(_repeated(want, batch), yardstick and _repeated(yardstick, batch), free)
+
+
+def _without_repetition(arrays: Arrays) -> Arrays:
+    """What a batch repeats, as `inputs` makes them; the arrays themselves if they do not."""
+    few = [a[:_IMAGES] if _repeats(a) else a for a in arrays]
+    return arrays if all(f is a for f, a in zip(few, arrays, strict=True)) else few
+
+
+def _repeats(array: np.ndarray) -> bool:
+    is_long = array.ndim > 0 and len(array) > _IMAGES
+    return is_long and np.array_equal(array, np.resize(array[:_IMAGES], array.shape))
+
+
+def reference(content: bytes, arrays: Arrays) -> list[np.ndarray]:
+    """What LiteRT's reference kernels compute, or its plain ones where those lack an operator."""
+    try:
+        return stock_outputs(content, arrays, _EXACT)
+    except AbsentError:
+        return stock_outputs(content, arrays, _PLAIN)
+
+
+def stock_outputs(content: bytes, arrays: Arrays, kernels: OpResolverType) -> list[np.ndarray]:
+    try:
+        interpreter = StockInterpreter(model_content=content, experimental_op_resolver_type=kernels)
+        return run_once(interpreter, arrays)
+    except (RuntimeError, ValueError) as error:
+        raise AbsentError(f"LiteRT: {last_line(error)}") from error
+
+
+def inputs(
+    details: Sequence[Mapping[str, Any]], batch: int, between: tuple[float, float] = (-1.0, 1.0)
+) -> list[np.ndarray]:
+    """Random inputs of a batch that repeats two images, so that two are enough to judge it.
+
+    Args:
+        details: an interpreter's `get_input_details()`.
+        batch: takes the place of a first dimension of 1.
+        between: the least and the largest float.
+    """
+    sizes = [tuple(d["shape"]) for d in details]
+    grow = [len(size) > 0 and size[0] == 1 for size in sizes]
+    few = [
+        {**d, "shape": [min(batch, _IMAGES), *size[1:]]} if g else d
+        for d, size, g in zip(details, sizes, grow, strict=True)
+    ]
+    low, high = between
+    arrays = [
+        ((a + 1) * ((high - low) / 2) + low).astype(a.dtype) if a.dtype.kind == "f" else a
+        for a in random_inputs(few)
+    ]
+    return [
+        np.resize(a, (batch, *a.shape[1:])) if g else a for a, g in zip(arrays, grow, strict=True)
+    ]
+
+
+def rounded_file(content: bytes, dtype: np.dtype) -> bytes:
+    """The same model with the factors among its float constants rounded to `dtype`.
+
+    Factors are what has more than one dimension: filters and matrices. Biases stay.
+    """
+    copy = bytearray(content)
+    start, end = byte_bounds(np.frombuffer(content, np.uint8))
+    for tensor in (t for s in read_model(content).subgraphs for t in s.tensors):
+        stored = tensor.data
+        if stored is None or stored.dtype.kind != "f" or stored.ndim < 2:
+            continue
+        first, last = byte_bounds(stored)
+        if start <= first and last <= end:  # not unpacked from a sparse tensor
+            copy[first - start : last - start] = round_to(stored, dtype).tobytes()
+    return bytes(copy)
+
+
+def round_to(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Rounded to `dtype` and back; float16 has room for what bfloat16 leaves of it."""
+    rounded: np.ndarray = values.astype(dtype).astype(values.dtype)
+    return rounded
+
+
+def file_kind(content: bytes) -> str:
+    """How a model's weights are stored: "float32", "float16" or "quantized"."""
+    tensors = [t for s in read_model(content).subgraphs for t in s.tensors]
+    if any(t.quantization is not None for t in tensors):
+        return "quantized"
+    return (
+        "float16"
+        if any(t.dtype == np.float16 and t.data is not None for t in tensors)
+        else "float32"
+    )
+
+
+def _repeated(outputs: Arrays, batch: int) -> list[np.ndarray]:
+    if any(y.ndim == 0 or len(y) != _IMAGES for y in outputs):
+        raise AbsentError(f"outputs of shape {_shapes(outputs)} are no batch of {_IMAGES}")
+    return [np.resize(y, (batch, *y.shape[1:])) for y in outputs]
+
+
+def _furthest(g: np.ndarray, w: np.ndarray) -> float:
+    return float(np.abs(g.astype(np.float64) - w).max(initial=0))
+
+
+def _rms(g: np.ndarray, w: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(g.astype(np.float64) - w)))) if g.size else 0.0
+
+
+def _largest(w: np.ndarray) -> float:
+    return float(np.abs(w.astype(np.float64)).max(initial=0))
+
+
+def _shapes(arrays: Arrays) -> str:
+    return ", ".join(str(list(a.shape)) for a in arrays)

@@ -1,0 +1,218 @@
+"""What a device could do at best: measured peaks, and the least time of a model under them.
+
+A model's roofline is the sum over its fused operators of max(FLOPs by the measured peak, bytes by
+the measured bandwidth) (Williams, Waterman and Patterson, 2009). Fusion is taken to be ideal:
+whatever does at most one operation per element joins the last operator that it waits for, and only
+what a group reads from outside and what others read of it counts as moved. FLOPs are counted as
+jaxdelegate.analysis.costs does: windows whole, Winograd's savings not.
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from harness import AbsentError
+
+from jaxdelegate.analysis.costs import operator_cost, spec_bytes
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.model import Operator, Subgraph, read_model
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.passes import gather, is_constant, subgraph_specs
+from jaxdelegate.xla_options import compiler_options
+
+_SIZES = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes of an array: caches, then memory
+_SIDES = {"cpu": (512, 1024, 2048)}  # of the product's matrices
+_SIDES_ELSEWHERE = (4096, 8192)
+_ROUNDS = 5
+_LOOPS = 8  # over the largest array: what the loop copies before it begins hardly counts
+
+
+@dataclasses.dataclass(frozen=True)
+class Peaks:
+    """What one device reached.
+
+    Attributes:
+        flops: per second, of a matrix product.
+        bandwidths: bytes per second read and written, by the size of the array.
+    """
+
+    flops: float
+    bandwidths: Mapping[int, float]
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """The least time for this much arithmetic and traffic.
+
+        The bandwidth is that of the fastest array that is at least as large as what is moved: a
+        small tensor stays in a cache, a large one does not.
+        """
+        largest = max(self.bandwidths)
+        fitting = [b for size, b in self.bandwidths.items() if size >= min(moved, largest)]
+        return max(flops / self.flops, moved / max(fitting))
+
+    def as_record(self) -> dict[str, Any]:
+        gigabytes = {f"{size >> 20}": b / 1e9 for size, b in self.bandwidths.items()}
+        return {"gflops": self.flops / 1e9, "gbytes_by_mib": gigabytes}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """Operators that ideally run as one.
+
+    Attributes:
+        operators: their indices.
+        flops: arithmetic operations.
+        bytes: that come from outside, and that others read.
+    """
+
+    operators: tuple[int, ...]
+    flops: int
+    bytes: int
+
+
+def measured_peaks(device: jax.Device, dtype: np.dtype) -> Peaks:
+    """Products with factors of `dtype`, sums in float32; bandwidth of an addition in place."""
+    sides = _SIDES.get(device.platform, _SIDES_ELSEWHERE)
+    return Peaks(
+        max(_product_flops(device, dtype, n) for n in sides),
+        {size: _bandwidth(device, size) for size in _SIZES},
+    )
+
+
+def _product_flops(device: jax.Device, dtype: np.dtype, n: int) -> float:
+    factor = jax.device_put(jnp.ones((n, n), dtype), device)
+    dot = functools.partial(jnp.dot, precision="highest", preferred_element_type=jnp.float32)
+    options = compiler_options(device.platform, exact=dtype == np.float32)
+    compiled = jax.jit(dot).lower(factor, factor).compile(compiler_options=dict(options))
+    return 2 * n**3 / _best(lambda: compiled(factor, factor).block_until_ready())
+
+
+def _bandwidth(device: jax.Device, size: int) -> float:
+    """Additions in a loop of the program, so that its dispatch does not count."""
+    array = jax.device_put(np.zeros(size // 4, np.float32), device)
+    times = _LOOPS * _SIZES[-1] // size
+    loop = jax.jit(lambda x: jax.lax.fori_loop(0, times, lambda _, y: y + 1, x))
+    return 2 * times * size / _best(lambda: loop(array).block_until_ready())
+
+
+def _best(call: Callable[[], Any]) -> float:
+    call()
+    times = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def model_seconds(graph: Path, batch: int, peaks: Peaks, short: np.dtype | None) -> float:
+    """The roofline of a model whose inputs and outputs lie on the device.
+
+    Args:
+        graph: a .tflite without control flow.
+        batch: in place of a first dimension of 1.
+        peaks: of the device.
+        short: the dtype of float32 tensors inside; None: float32.
+
+    Raises:
+        AbsentError: the shapes do not allow the batch, or data decides on them.
+    """
+    model = read_model(graph)
+    subgraph = model.subgraphs[0]
+    try:
+        specs = batched_specs(subgraph, batch, model.subgraphs)
+    except InterpreterError as error:
+        raise AbsentError(str(error)) from error
+    return sum(peaks.seconds(f.flops, f.bytes) for f in fused(subgraph, specs, short))
+
+
+def batched_specs(
+    subgraph: Subgraph, batch: int, subgraphs: Sequence[Subgraph]
+) -> list[TensorSpec]:
+    """The specs of all tensors once a first dimension of 1 of the inputs is `batch`."""
+    declared = subgraph_specs(subgraph, None, subgraphs)
+    inputs = [declared[i] for i in subgraph.inputs]
+    grown = tuple(
+        dataclasses.replace(s, shape=(batch, *s.shape[1:])) if s.shape[:1] == (1,) else s
+        for s in inputs
+    )
+    return subgraph_specs(subgraph, grown, subgraphs)
+
+
+def fused(
+    subgraph: Subgraph, specs: Sequence[TensorSpec], short: np.dtype | None = None
+) -> list[Fused]:
+    """The groups of a graph under ideal fusion, in execution order.
+
+    Raises:
+        AbsentError: an operator's cost is not known.
+    """
+    pending = [op for op in subgraph.operators if not is_constant(gather(specs, op.outputs))]
+    groups: list[list[Operator]] = []
+    of_tensor: dict[int, int] = {}  # -> the group that computes it
+    for operator in pending:
+        feeder = _joined(operator, specs, of_tensor)
+        if feeder is None:
+            feeder = len(groups)
+            groups.append([])
+        groups[feeder].append(operator)
+        of_tensor.update(dict.fromkeys(operator.outputs, feeder))
+    width = functools.partial(_bytes, specs=specs, outside=_outside(subgraph), short=short)
+    return [_cost(group, pending, subgraph, specs, width) for group in groups]
+
+
+def _joined(
+    operator: Operator, specs: Sequence[TensorSpec], of_tensor: Mapping[int, int]
+) -> int | None:
+    """The group to wait for, if the operator does at most one operation per element."""
+    results = sum(math.prod(specs[i].shape) for i in operator.outputs)
+    feeding = [of_tensor[i] for i in operator.inputs if i in of_tensor]
+    return max(feeding) if feeding and _flops(operator, specs) <= results else None
+
+
+def _cost(
+    group: Sequence[Operator],
+    pending: Sequence[Operator],
+    subgraph: Subgraph,
+    specs: Sequence[TensorSpec],
+    width: Callable[[int], int],
+) -> Fused:
+    own = {op.index for op in group}
+    made = {i for op in group for i in op.outputs}
+    read = {i for op in group for i in op.inputs if i >= 0} - made
+    elsewhere = {i for op in pending if op.index not in own for i in op.inputs}
+    leaving = made & (elsewhere | {*subgraph.outputs})
+    flops = sum(_flops(op, specs) for op in group)
+    return Fused(tuple(sorted(own)), flops, sum(map(width, sorted(read | leaving))))
+
+
+def _flops(operator: Operator, specs: Sequence[TensorSpec]) -> int:
+    inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
+    cost = operator_cost(operator.name, operator.options, inputs, outputs)
+    if cost.flops is None:
+        raise AbsentError(f"#{operator.index} {operator.name}: {cost.note}")
+    return cost.flops
+
+
+def _outside(subgraph: Subgraph) -> frozenset[int]:
+    return frozenset((*subgraph.inputs, *subgraph.outputs))
+
+
+def _bytes(
+    tensor: int,
+    *,
+    specs: Sequence[TensorSpec],
+    outside: Iterable[int],
+    short: np.dtype | None,
+) -> int:
+    """What a tensor takes on the device: inside the model float32 may be held short."""
+    spec = specs[tensor]
+    if short is not None and spec.dtype == np.float32 and tensor not in outside:
+        return math.prod(spec.shape) * np.dtype(short).itemsize
+    return spec_bytes(spec) or 0

@@ -1,0 +1,19 @@
+"""The modules of bench/ import each other by their plain names, as scripts do."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+PLAIN = ("agreement", "engines", "harness", "roofline", "torch_engines", "torch_network")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bench() -> Iterator[None]:
+    sys.path.insert(0, str(BENCH))
+    yield
+    sys.path.remove(str(BENCH))
+    for name in PLAIN:
+        sys.modules.pop(name, None)

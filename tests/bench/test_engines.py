@@ -1,0 +1,77 @@
+"""The engines answer as the model does, and say why they are absent."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.testing.networks import small_classifier
+
+pytestmark = [pytest.mark.litert, pytest.mark.usefixtures("compiled_once")]
+IMAGE = {"shape": np.array([1, 16, 16, 3]), "dtype": np.float32}
+OURS = ("jaxdelegate", "jaxdelegate_in_stock", "jaxdelegate_function", "jaxdelegate_on_device")
+
+
+@pytest.fixture
+def engines() -> ModuleType:
+    return pytest.importorskip("engines")  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(small_classifier())
+    return path
+
+
+@pytest.mark.parametrize("name", ["litert_xnnpack", *OURS])
+def test_engines_compute_the_model(engines: Any, graph: Path, name: str) -> None:
+    agreement = pytest.importorskip("agreement")
+    arrays = agreement.inputs([IMAGE], 3)
+    run = engines.ENGINES[name](engines.Settings(graph), arrays)
+    rule = agreement.judge(graph.read_bytes(), arrays, None)
+    assert rule.why_not([engines.to_host(y) for y in run(arrays)]) is None
+
+
+def test_the_float_twin_takes_quantized_inputs(engines: Any, graph: Path) -> None:
+    images = np.ones((1, 16, 16, 3), np.int8)
+    run = engines.float_twin(engines.Settings(Path("unread"), twin=graph), [images])
+    assert run([images])[0].dtype == np.float32
+
+
+def test_the_newer_api_of_litert_computes_the_model(engines: Any, graph: Path) -> None:
+    agreement = pytest.importorskip("agreement")
+    options = pytest.importorskip("ai_edge_litert.options").Options
+    arrays = agreement.inputs([IMAGE], 1)
+    run = engines.compiled_model(engines.Settings(graph), arrays, options())
+    rule = agreement.judge(graph.read_bytes(), arrays, None)
+    assert rule.why_not(run(arrays)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "why"),
+    [
+        ("jaxdelegate_function", {"short": np.dtype(np.float16)}, "float32"),
+        ("jaxdelegate_function", {"options": {"quant_mode": "integer"}}, "float view"),
+        ("jaxdelegate_float_twin", {}, "--float_graph"),
+        ("litert_gpu", {"options": {"platform": "cpu"}}, "no GPU"),
+        ("onnxruntime", {}, "onnx"),
+    ],
+)
+def test_who_is_absent_says_why(
+    engines: Any, graph: Path, name: str, settings: dict[str, Any], why: str
+) -> None:
+    arrays = [np.zeros((1, 16, 16, 3), np.float32)]
+    with pytest.raises(pytest.importorskip("harness").AbsentError, match=why):
+        engines.ENGINES[name](engines.Settings(graph, **settings), arrays)
+
+
+def test_pytorch_is_absent_where_it_is_not_installed(
+    engines: Any, graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_engines = pytest.importorskip("torch_engines")
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(pytest.importorskip("harness").AbsentError, match="not installed"):
+        torch_engines.TORCH_ENGINES["pytorch"](engines.Settings(graph), [])

@@ -1,0 +1,138 @@
+"""The scripts, as a user types them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.model import read_model
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.networks import small_classifier
+
+pytestmark = pytest.mark.litert
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / name), *arguments]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def fixed_batch() -> bytes:
+    builder = ModelBuilder()
+    x = builder.input((1, 4), np.float32)
+    y = builder.tensor((4,))
+    builder.operator("RESHAPE", [x, builder.constant(np.array([4], np.int32))], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def float16_weights() -> bytes:
+    builder = ModelBuilder()
+    x = builder.input((1, 4), np.float32)
+    w, y = builder.tensor((4,)), builder.tensor((1, 4))
+    builder.operator("DEQUANTIZE", [builder.constant(np.ones(4, np.float16))], [w])
+    builder.operator("ADD", [x, w], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "small.tflite").write_bytes(small_classifier())
+    (folder / "small_fp16w.tflite").write_bytes(float16_weights())
+    (folder / "fixed.tflite").write_bytes(fixed_batch())
+    return folder
+
+
+def test_the_matrix_follows_from_the_files(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    known = {"bench": "compare", "graph": "small", "batch": 1, "threads": 1}
+    out.write_text(json.dumps({**known, "options": {"platform": "cpu"}, "refused": "so"}) + "\n")
+    arguments = [f"--models={models}", f"--out={out}", "--dry_run", "--threads=1"]
+    ended = script("run_all.py", *arguments, "--batches=1")
+    assert ended.returncode == 0, ended.stderr
+    runs = [line.split()[1:] for line in ended.stdout.splitlines()]
+    loss = "--precision_loss=True"
+    assert [(run[0], loss in run) for run in runs] == [
+        ("fixed", False),
+        ("fixed", True),
+        ("small", True),
+        ("small_fp16w", False),
+    ]
+    again = script("run_all.py", *arguments, "--batches=1", "--again", "--columns=float32")
+    assert [line.split()[1] for line in again.stdout.splitlines()] == ["fixed", "small"]
+
+
+def test_an_unknown_column_is_refused(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    ended = script("run_all.py", f"--models={models}", f"--out={out}", "--columns=float64")
+    assert ended.returncode == 1
+    assert "float64" in ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+def test_a_matrix_goes_on_after_a_refusal(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    arguments = [f"--models={models}", f"--out={out}", "--threads=1", "--batches=2"]
+    ended = script("run_all.py", *arguments, "--columns=float32", "--rounds=3")
+    assert ended.returncode == 0, ended.stderr
+    fixed, small = records(out)
+    assert "refused" in fixed
+    assert fixed["graph"] == "fixed"
+    assert small["kind"] == "float32"
+    assert small["ratio_to_litert"]["jaxdelegate"]["median"] > 0
+    assert small["error"]["jaxdelegate"] < 1e-4
+    assert script("run_all.py", *arguments, "--columns=float32").stdout == ""
+
+
+@pytest.mark.slow
+def test_a_process_that_takes_too_long_leaves_a_line(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    arguments = [f"--models={models}", f"--out={out}", "--threads=1", "--batches=1"]
+    ended = script("run_all.py", *arguments, "--only=small", "--columns=float32", "--timeout=1")
+    assert ended.returncode == 0, ended.stderr
+    assert [r["refused"] for r in records(out)] == ["no result after 1 s"]
+
+
+@pytest.mark.slow
+def test_every_operator_by_itself(tmp_path: Path) -> None:
+    graph, out = tmp_path / "small.tflite", tmp_path / "out.jsonl"
+    graph.write_bytes(small_classifier())
+    ended = script("operators.py", f"--graph={graph}", f"--out={out}", "--rounds=3")
+    assert ended.returncode == 0, ended.stderr
+    names = {op.name for op in read_model(graph).subgraphs[0].operators}
+    assert {r["operator"] for r in records(out)} == names
+    assert all(r["reached"]["jaxdelegate"]["of_roofline"] > 0 for r in records(out))
+    assert all(name in ended.stdout for name in names)
+
+
+@pytest.mark.slow
+def test_what_invoke_costs(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    sizes = ["--values=4", "--batches=1,8", "--calls=5", "--rounds=3"]
+    ended = script("invoke_overhead.py", f"--out={out}", *sizes)
+    assert ended.returncode == 0, ended.stderr
+    assert [r["bytes"] for r in records(out)] == [16, 128]
+    assert {"overhead", "overhead_copied"} <= records(out)[0]["us"].keys()
+
+
+@pytest.mark.slow
+def test_cost_by_batch_and_size(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    sizes = ["--batches=2", "--sizes=32", "--width=0.25", "--rounds=3"]
+    ended = script("scaling.py", f"--out={out}", *sizes)
+    assert ended.returncode == 0, ended.stderr
+    assert [(r["batch"], r["size"]) for r in records(out)] == [(2, 224), (1, 32)]
