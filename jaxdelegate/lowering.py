@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.materialize import materialized
 from jaxdelegate.op_lowering.narrowing import narrow
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.registry import rule_of
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
@@ -52,8 +52,10 @@ class Step:
     """One lowered operator: where its inputs come from and where its outputs go.
 
     `inputs` holds tensor indices, Weights or None; `states` the variable tensors that it updates.
+    `name` is the file's for the operator of this index, whatever a rewrite made of it.
     """
 
+    name: str
     operator: Operator
     run: Function
     inputs: tuple[int | Weight | None, ...]
@@ -141,7 +143,7 @@ class LoweredPartition:
     ) -> dict[int, Any]:
         """One operator's outputs and new states, by tensor, as the program holds them."""
         # The operator's own name in the HLO metadata: profilers map device time back to it.
-        with jax.named_scope(f"{step.operator.name}.{step.operator.index}"):
+        with jax.named_scope(f"{step.name}.{step.operator.index}"):
             results = step.run(*(self._read_by(step, s, known, weights) for s in step.inputs))
         self._check(step, results)
         written = (*step.outputs, *step.states)
@@ -230,12 +232,15 @@ def lower_partition(
         stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
         operators, specs = float_view.view(operators, specs)
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
+    names = {operator.index: operator.name for operator in pending}
     if rewrites:
         is_lowered = functools.partial(_is_lowered, context, specs)
         draft = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
         pending, specs = list(draft.operators), draft.specs
     steps = [
-        _step(operator, specs, context, preparations, raw_weights=raw_weights)
+        _step(
+            names[operator.index], operator, specs, context, preparations, raw_weights=raw_weights
+        )
         for operator in pending
     ]
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
@@ -271,6 +276,7 @@ def _is_lowered(
 
 
 def _step(
+    name: str,
     operator: Operator,
     specs: Mapping[int, TensorSpec],
     context: LoweringContext,
@@ -280,10 +286,9 @@ def _step(
 ) -> Step:
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
     context = context_for(context, operator, specs)
-    reason = why_not(context, operator, inputs, outputs)
-    if reason is not None:
+    rule, reason = rule_for(operator), why_not(context, operator, inputs, outputs)
+    if rule is None or reason is not None:
         raise LoweringError(f"node {operator.index} ({operator.name}) in a partition: {reason}")
-    rule = RULES[operator.name]
     context = with_way(context, rule, operator.options, inputs, outputs)
     if _is_identity(context, rule, inputs, outputs):
         lowered: Function = _identity
@@ -309,6 +314,7 @@ def _step(
             preparations[source] = prepare
     states = rule.states(operator.options, inputs) if rule.states is not None else ()
     return Step(
+        name,
         operator,
         run,
         tuple(sources),
@@ -373,11 +379,16 @@ def context_for(
     )
 
 
+def rule_for(operator: Operator) -> OpRule | None:
+    """An operator's rule, also of one that a rewrite made."""
+    return rule_of(operator.name, operator.options)
+
+
 def why_not(
     context: LoweringContext, operator: Operator, inputs: Specs, outputs: Specs
 ) -> str | None:
     """Why XLA cannot run an operator; None if it can. `context` is the operator's own."""
-    rule = RULES.get(operator.name)
+    rule = rule_for(operator)
     if rule is None:
         return "custom operator without a rule" if operator.custom else "no rule lowers it yet"
     present = [spec for spec in (*inputs, *outputs) if spec is not None]

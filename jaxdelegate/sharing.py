@@ -21,6 +21,8 @@ _POINTWISE = frozenset(
 
 # Requantized sums: in the loop of a reader that pads or adds up, they are not computed in vectors.
 _REQUANTIZED = frozenset(["CONV_2D"])
+# Their inputs they read in several loops: for the mean, for the variance, for the result.
+_LOOPING = frozenset(["fused_layer_norm"])
 
 
 def shared_results(
@@ -28,8 +30,9 @@ def shared_results(
 ) -> frozenset[int]:
     """Results to lay out in memory once.
 
-    Those with several readers that do not meet again at once, each of which would compute them
-    anew: `x` of x * sigmoid(x) is not among them. And quantized convolutions, which cost too much.
+    Those with several readers that do not meet again at once, or with one that reads in several
+    loops, each of which would compute them anew: `x` of x * sigmoid(x) is not among them. And
+    quantized convolutions, which cost too much.
 
     Args:
         operators: of one program, in execution order.
@@ -41,11 +44,15 @@ def shared_results(
         for i in dict.fromkeys(operator.inputs):
             readers.setdefault(i, []).append(operator)
     made = (i for operator in operators for i in operator.outputs if i in specs)
-    several = (i for i in made if len(readers.get(i, ())) > 1 and _is_large(specs[i]))
+    several = (i for i in made if _is_read_again(readers.get(i, ())) and _is_large(specs[i]))
     apart = (i for i in several if not _meet(i, readers, specs, kept))
     costly = (op.outputs[0] for op in operators if op.name in _REQUANTIZED)
     quantized = (i for i in costly if specs[i].is_quantized and _is_large(specs[i]))
     return frozenset((*apart, *quantized))
+
+
+def _is_read_again(readers: Sequence[Operator]) -> bool:
+    return len(readers) > 1 or any(op.name in _LOOPING for op in readers)
 
 
 def _is_large(spec: TensorSpec) -> bool:

@@ -142,7 +142,7 @@ def _row(
     largest, error, own, lost, own_lost = map(float, numbers)
     return OperatorPrecision(
         index=step.operator.index,
-        op=step.operator.name,
+        op=step.name,
         tensor=partition.specs[floats[0]].name,
         largest=largest,
         error=error,

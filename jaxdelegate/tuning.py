@@ -26,7 +26,6 @@ from jaxdelegate.lowering import LoweredPartition
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.options import default_options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.op_lowering.ways import operator_key
@@ -107,8 +106,8 @@ def _counted(candidate: Candidate) -> Candidate:
 def _candidate(
     operator: Operator, partition: LoweredPartition, context: LoweringContext
 ) -> Candidate | None:
-    rule, specs = RULES[operator.name], partition.specs
-    if rule.ways is None:
+    rule, specs = lowering.rule_for(operator), partition.specs
+    if rule is None or rule.ways is None:
         return None
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
     own = lowering.context_for(context, operator, specs)

@@ -39,6 +39,7 @@ HELD_SHORT = PRODUCTS | frozenset(
         *("ADD", "ADD_N", "SUB", "MUL", "STABLEHLO_ADD", "STABLEHLO_SUBTRACT"),
         *("STABLEHLO_MULTIPLY", "TANH", "LOGISTIC", "STABLEHLO_TANH", "STABLEHLO_LOGISTIC"),
         *("PRELU", "LEAKY_RELU", "ELU", "GELU", "HARD_SWISH"),
+        *("fused_layer_norm", "fused_attention"),
     )
 )
 

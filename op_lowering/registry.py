@@ -2,6 +2,7 @@
 
 from jaxdelegate.op_lowering import (
     activation,
+    attention,
     cast,
     comparison,
     composite,
@@ -11,6 +12,7 @@ from jaxdelegate.op_lowering import (
     detection,
     elementwise,
     indexing,
+    layer_norm,
     layout,
     lookup,
     lstm,
@@ -39,6 +41,7 @@ from jaxdelegate.op_lowering import (
     text,
     transpose_conv,
 )
+from jaxdelegate.op_lowering.options import FusedOptions, Options
 from jaxdelegate.op_lowering.rule import OpRule
 
 
@@ -305,3 +308,11 @@ RULES = table(
     stablehlo_window.STABLEHLO_REDUCE_WINDOW,
     stablehlo_window.REDUCE_WINDOW,
 )
+
+# Operators that no file holds; only rewrites make them.
+FUSED = table(layer_norm.LAYER_NORM, attention.ATTENTION)
+
+
+def rule_of(name: str, options: Options) -> OpRule | None:
+    """The rule of an operator; the options tell those that rewrites made from a file's."""
+    return (FUSED if isinstance(options, FusedOptions) else RULES).get(name)

@@ -5,8 +5,13 @@ import inspect
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from jaxdelegate.op_lowering.options import CustomOptions, default_options, options_class
-from jaxdelegate.op_lowering.registry import RULES, table
+from jaxdelegate.op_lowering.options import (
+    CustomOptions,
+    FusedOptions,
+    default_options,
+    options_class,
+)
+from jaxdelegate.op_lowering.registry import FUSED, RULES, rule_of, table
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.reference import KERNELS
 
@@ -48,6 +53,16 @@ def test_missing_inputs_are_refused_not_raised(name: str) -> None:
 def test_kernels_are_documented_functions(name: str) -> None:
     assert callable(KERNELS[name].run)
     assert callable(KERNELS[name].shapes)
+
+
+@pytest.mark.parametrize("name", sorted(FUSED))
+def test_only_rewrites_reach_a_fused_operator(name: str) -> None:
+    """A file's custom operator may have any name; its options tell."""
+    rule = FUSED[name]
+    assert rule_of(name, rule.options_type()) is rule
+    assert rule_of(name, CustomOptions()) is None
+    assert issubclass(rule.options_type, FusedOptions)
+    assert not rule.options_type.operators
 
 
 def test_a_duplicate_rule_raises() -> None:

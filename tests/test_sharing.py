@@ -54,6 +54,11 @@ def test_small_results_and_single_readers_stay() -> None:
     assert shared(*rows[:2], kept={2}) == set()
 
 
+def test_a_reader_in_several_loops_counts_as_several() -> None:
+    rows = [("ADD", (0, 9), 1), ("fused_layer_norm", (1,), 2)]
+    assert shared(*rows, kept={2}) == {1}
+
+
 def _two_readers(hold):
     def run(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         y = hold(jnp.sqrt(x) * x + x)

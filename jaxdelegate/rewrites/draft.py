@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes import gather
 
@@ -88,6 +89,10 @@ class Draft:
             return None
         return self.maker(tensor)
 
+    def readers(self, tensor: int) -> Sequence[Operator]:
+        """The operators here that read a tensor, each once."""
+        return [self._operators[i] for i in dict.fromkeys(self._readers.get(tensor, ()))]
+
     def constant(self, operator: Operator, array: np.ndarray, name: str) -> int:
         """Add a constant that a rewrite of `operator` has computed; answers its tensor index."""
         base = _FIRST_NEW + operator.index * _ROOM
@@ -111,6 +116,32 @@ class Draft:
         self._operators = {op.index: op for op in kept}
         self._relate()
         return True
+
+    def fuse(
+        self,
+        name: str,
+        options: Options,
+        inputs: Sequence[int],
+        root: Operator,
+        parts: Collection[int],
+    ) -> bool:
+        """Let an operator of another name do what `root` and the other parts, by index, do.
+
+        Unless its rule refuses, or somebody else sees what a part yields.
+        """
+        whole = frozenset({*parts, root.index})
+        operators = [self._operators[i] for i in sorted(whole)]
+        inner = [i for op in operators if op.index != root.index for i in op.outputs]
+        if not all(self._stays_among(i, whole) for i in inner) or not set(inputs).isdisjoint(inner):
+            return False
+        fused = dataclasses.replace(
+            root, name=name, version=1, inputs=tuple(inputs), options=options
+        )
+        return self.merge(fused, operators)
+
+    def _stays_among(self, tensor: int, parts: Collection[int]) -> bool:
+        readers = self._readers.get(tensor, ())
+        return not self.is_kept(tensor) and all(i in parts for i in readers)
 
     def skip(self, operator: Operator, source: int) -> None:
         """Remove an operator; who read its one output reads `source`."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.rewrites import cleanup, dilation, padding, scaling
+from jaxdelegate.rewrites import attention, cleanup, dilation, gelu, layer_norm, padding, scaling
 from jaxdelegate.rewrites.draft import Draft, IsLowered, Rewritten
 
 Rewrite = Callable[[Draft, Operator], bool]  # whether it changed anything
@@ -16,6 +16,9 @@ REWRITES: dict[str, Rewrite] = {
     "dilate_convolution": dilation.dilate_convolution,
     "pad_convolution": padding.pad_convolution,
     "scale_convolution": scaling.scale_convolution,
+    "fuse_gelu": gelu.fuse_gelu,
+    "fuse_layer_norm": layer_norm.fuse_layer_norm,
+    "fuse_attention": attention.fuse_attention,
 }
 
 

@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.options.decode import (
     register_custom_options as register_custom_options,
 )
 from jaxdelegate.op_lowering.options.enums import *
+from jaxdelegate.op_lowering.options.fused import *
 from jaxdelegate.op_lowering.options.math import *
 from jaxdelegate.op_lowering.options.neural import *
 from jaxdelegate.op_lowering.options.stablehlo import *

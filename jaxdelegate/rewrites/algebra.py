@@ -1,0 +1,169 @@
+"""What a tensor is of others, as a sum of products: one form for all the orders of writing it."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import ActivationFunctionType
+from jaxdelegate.rewrites.draft import Draft
+
+# A product of tensors, by index, in ascending order; ~index stands for one over the tensor.
+Monomial = tuple[int, ...]
+
+RESHAPES = ("RESHAPE", "EXPAND_DIMS", "SQUEEZE")
+_DEPTH = 8  # operators between a tensor and what it is expanded to
+_MOST_TERMS = 16
+_CLOSE = 1e-6  # constants and their products, in float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Expansion:
+    """A tensor as the sum of `terms`, products by coefficient; `parts` computed it from those."""
+
+    terms: Mapping[Monomial, float]
+    parts: frozenset[int] = frozenset()  # operators, by index
+
+    def is_close(self, wanted: Mapping[Monomial, float]) -> bool:
+        """Whether these are the terms, coefficients as exact as float32."""
+        return self.terms.keys() == wanted.keys() and all(
+            is_close(self.terms[monomial], value) for monomial, value in wanted.items()
+        )
+
+
+def is_close(a: float, b: float) -> bool:
+    """Whether two numbers are the same in float32, or but for the rounding of a product."""
+    return math.isclose(a, b, rel_tol=_CLOSE)
+
+
+def expanded(draft: Draft, tensor: int, atoms: Collection[int], depth: int = _DEPTH) -> Expansion:
+    """Write a tensor as a sum of products of `atoms` and of what does not depend on them."""
+    itself = Expansion({(tensor,): 1.0})
+    operator = draft.maker(tensor)
+    if tensor in atoms or operator is None or depth == 0 or not is_plain(draft, operator):
+        return itself
+    found = expanded_result(draft, operator, atoms, depth)
+    if found is None or not _depends(found.terms, atoms):
+        return itself
+    return found
+
+
+def expanded_result(
+    draft: Draft, operator: Operator, atoms: Collection[int], depth: int = _DEPTH
+) -> Expansion | None:
+    """The same for what an operator yields, but for its activation; None: it is not arithmetic."""
+    expand = _ARITHMETIC.get(operator.name)
+    if expand is None:
+        return None
+    operands = [_operand(draft, i, atoms, depth - 1) for i in operator.inputs]
+    terms = expand(*(o.terms for o in operands))
+    if terms is None or len(terms) > _MOST_TERMS:
+        return None
+    return Expansion(terms, frozenset({operator.index}).union(*(o.parts for o in operands)))
+
+
+def following(draft: Draft, tensor: int, depth: int = _DEPTH) -> list[Operator]:
+    """The arithmetic operators that depend on a tensor through arithmetic alone, the last first."""
+    found: dict[int, Operator] = {}
+    tensors = [tensor]
+    for _ in range(depth):
+        new = [op for i in tensors for op in draft.readers(i) if op.name in _ARITHMETIC]
+        found.update((op.index, op) for op in new)
+        tensors = [i for op in new if is_plain(draft, op) for i in op.outputs]
+    return sorted(found.values(), key=lambda op: -op.index)
+
+
+def operands(draft: Draft, tensor: int, depth: int = _DEPTH) -> Iterable[int]:
+    """The tensors that a tensor is arithmetic of, over however many operators; none is constant."""
+    operator = draft.maker(tensor)
+    if operator is None or depth == 0 or operator.name not in _ARITHMETIC:
+        return
+    for i in operator.inputs:
+        if draft.const(i) is None:
+            yield i
+            yield from operands(draft, i, depth - 1)
+
+
+def before_reshapes(draft: Draft, tensor: int) -> tuple[int, frozenset[int]]:
+    """The tensor whose values a tensor has in the same order, and the operators between them."""
+    parts: set[int] = set()
+    while (operator := draft.maker(tensor)) is not None and operator.name in RESHAPES:
+        parts.add(operator.index)
+        tensor = operator.inputs[0]
+    return tensor, frozenset(parts)
+
+
+def is_plain(draft: Draft, operator: Operator) -> bool:
+    """Whether an operator yields floats without scales, and applies no activation to them."""
+    none = ActivationFunctionType.NONE
+    activation = getattr(operator.options, "fused_activation_function", none)
+    specs = [draft.spec(i) for i in operator.outputs]
+    return activation is none and all(s.dtype in FLOATS and not s.is_quantized for s in specs)
+
+
+def scalar(draft: Draft, tensor: int) -> float | None:
+    """The value of a constant of one element."""
+    value = draft.const(tensor)
+    return float(value.reshape(())) if value is not None and value.size == 1 else None
+
+
+def _operand(draft: Draft, tensor: int, atoms: Collection[int], depth: int) -> Expansion:
+    value = scalar(draft, tensor)
+    return expanded(draft, tensor, atoms, depth) if value is None else Expansion({(): value})
+
+
+def _depends(terms: Iterable[Monomial], atoms: Collection[int]) -> bool:
+    return any(i in atoms or ~i in atoms for monomial in terms for i in monomial)
+
+
+_Terms = Mapping[Monomial, float]
+
+
+def _sum(a: _Terms, b: _Terms) -> _Terms:
+    total = {monomial: a.get(monomial, 0.0) + b.get(monomial, 0.0) for monomial in {**a, **b}}
+    return {monomial: value for monomial, value in total.items() if value != 0}
+
+
+def _negative(a: _Terms) -> _Terms:
+    return {monomial: -value for monomial, value in a.items()}
+
+
+def _product(a: _Terms, b: _Terms) -> _Terms:
+    total: _Terms = {}
+    for left, x in a.items():
+        for right, y in b.items():
+            total = _sum(total, {tuple(sorted(left + right)): x * y})
+    return total
+
+
+def _quotient(a: _Terms, b: _Terms) -> _Terms | None:
+    """Over one product only; a sum has no inverse of this form."""
+    if len(b) != 1:
+        return None
+    ((monomial, value),) = b.items()
+    if value == 0:
+        return None
+    return _product(a, {tuple(sorted(~i for i in monomial)): 1 / value})
+
+
+def _power(a: _Terms, b: _Terms) -> _Terms | None:
+    """To a small positive integer."""
+    exponent = b.get((), 0.0)
+    if set(b) != {()} or exponent not in (1, 2, 3, 4):
+        return None
+    result = a
+    for _ in range(int(exponent) - 1):
+        result = _product(result, a)
+    return result
+
+
+_ARITHMETIC: dict[str, Callable[..., _Terms | None]] = {
+    "ADD": _sum,
+    "SUB": lambda a, b: _sum(a, _negative(b)),
+    "MUL": _product,
+    "DIV": _quotient,
+    "NEG": _negative,
+    "SQUARE": lambda a: _product(a, a),
+    "POW": _power,
+}

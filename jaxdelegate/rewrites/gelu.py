@@ -1,0 +1,38 @@
+"""The Gaussian error linear unit, written out with a hyperbolic tangent, becomes GELU.
+
+x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), in whatever order it is multiplied out. The
+exact form has no operator in the schema that it could be written out with.
+"""
+
+import math
+
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.options import GeluOptions
+from jaxdelegate.rewrites.algebra import expanded, expanded_result, following, is_plain, operands
+from jaxdelegate.rewrites.draft import Draft
+
+_SLOPE = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715 * _SLOPE
+
+
+def fuse_gelu(draft: Draft, operator: Operator) -> bool:
+    """Let GELU do what stands before and behind a TANH."""
+    if operator.name != "TANH":
+        return False
+    inside, t = operator.inputs[0], operator.outputs[0]
+    for x in dict.fromkeys(operands(draft, inside)):
+        cubic = expanded(draft, inside, (x,))
+        if cubic.is_close({(x,): _SLOPE, (x, x, x): _CUBIC}):
+            parts = cubic.parts | {operator.index}
+            return any(_fuse(draft, root, x, t, parts) for root in following(draft, t))
+    return False
+
+
+def _fuse(draft: Draft, root: Operator, x: int, t: int, parts: frozenset[int]) -> bool:
+    result = expanded_result(draft, root, (x, t))
+    wanted = {(x,): 0.5, tuple(sorted((x, t))): 0.5}
+    if result is None or not result.is_close(wanted) or not is_plain(draft, root):
+        return False
+    if draft.shape(x) != draft.shape(root.outputs[0]):
+        return False
+    return draft.fuse("GELU", GeluOptions(approximate=True), (x,), root, parts | result.parts)

@@ -1,0 +1,153 @@
+"""Attention: by cuDNN in half precision, which keeps logits and softmax in float32.
+
+In float32 XLA's own attention equals the operators written out to the bit and is no faster.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.op_lowering.common import scalar
+from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
+from jaxdelegate.op_lowering.matmul import BATCH_MATMUL
+from jaxdelegate.op_lowering.narrowing import narrow
+from jaxdelegate.op_lowering.normalization import SOFTMAX
+from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions, SoftmaxOptions
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    optional,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+
+_HEAD_SIZES = range(8, 129, 8)  # what cuDNN's flash attention takes on every GPU that has it
+
+
+def is_by_cudnn(
+    context: LoweringContext, dtype: np.dtype, head_size: int, mask: TensorSpec | None
+) -> bool:
+    """Whether cuDNN computes attention of such tensors; a boolean mask selects: it does not."""
+    return (
+        context.platform == "gpu"
+        and context.precision.factor(dtype) in HALVES
+        and head_size in _HEAD_SIZES
+        and (mask is None or mask.dtype in (*HALVES, dtype))
+    )
+
+
+def is_mask_shape(shape: Shape, logits: Shape) -> bool:
+    """Whether a mask broadcasts to logits [B, N, T, S] of the same rank."""
+    return len(shape) == len(logits) and all(
+        m in (1, n) for m, n in zip(shape, logits, strict=True)
+    )
+
+
+def by_cudnn(scale: float, factor: np.dtype, written_out: Function) -> Function:
+    """The function of q [B, T, N, H], k and v [B, S, K, H], and a mask [B, N, T, S] or with ones.
+
+    Args:
+        scale: of the logits.
+        factor: as what cuDNN multiplies them.
+        written_out: the same function, for a GPU or a cuDNN without such a kernel.
+    """
+
+    def attention(q: Any, k: Any, v: Any, mask: Any = None) -> tuple[jax.Array]:
+        bias = None
+        if mask is not None:  # cuDNN wants both sequence lengths written out
+            bias = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
+            bias = narrow(bias, factor)
+        try:
+            with jax.numpy_dtype_promotion("standard"):  # jax's own code mixes dtypes
+                y = jax.nn.dot_product_attention(
+                    narrow(q, factor),
+                    narrow(k, factor),
+                    narrow(v, factor),
+                    bias,
+                    scale=scale,
+                    implementation="cudnn",
+                ).astype(q.dtype)
+        except (NotImplementedError, RuntimeError):  # this GPU or this cuDNN has no such kernel
+            arrays = (q, k, v) if mask is None else (q, k, v, mask)
+            (y,) = written_out(*arrays)
+        return (y,)
+
+    return attention
+
+
+# ---- as rewrites find it: heads before positions
+
+
+def _why_not(
+    context: LoweringContext, o: AttentionOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    q, mask = inputs[0], optional(inputs, 3)
+    logits = _of_heads(o.logits, len(o.logits))
+    fits = mask is None or is_mask_shape(_of_heads(mask.shape, len(o.logits)), logits)
+    return first_reason(
+        *(why_not_dtype(spec, FLOATS) for spec in (*inputs, *outputs) if spec is not None),
+        "only cuDNN gains by it" if context.platform != "gpu" else None,
+        None if q.shape[-1] in _HEAD_SIZES else f"cuDNN takes no heads of {q.shape[-1]} values",
+        None if fits else f"the mask does not broadcast to {list(o.logits)}",
+    )
+
+
+def _lower(
+    context: LoweringContext, o: AttentionOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    q, mask = inputs[0], optional(inputs, 3)
+    rank = len(o.logits)
+    run = _written_out(context, o, q)
+    if is_by_cudnn(context, q.dtype, q.shape[-1], mask):
+        run = by_cudnn(o.scale, context.precision.factor(q.dtype), run)
+
+    def by_position(x: jax.Array, is_last: bool = False) -> jax.Array:
+        """[..., T, H], or [..., H, T] if positions are last, as [B, T, N, H]."""
+        x = x.swapaxes(-1, -2) if is_last else x
+        *batch, _, _ = _of_heads(o.logits, rank)
+        return x.reshape(*batch, *x.shape[-2:]).swapaxes(1, 2)
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Any = None) -> tuple[jax.Array]:
+        masks = () if mask is None else (mask.reshape(_of_heads(mask.shape, rank)),)
+        # XLA merges these transpositions with those that the file has around.
+        arrays = by_position(q), by_position(k, o.keys_last), by_position(v, o.values_last)
+        (y,) = run(*arrays, *masks)
+        return (y.swapaxes(1, 2).reshape(outputs[0].shape),)
+
+    return attention
+
+
+def _of_heads(shape: Shape, rank: int) -> Shape:
+    """The shape [B, N, T, S] of logits of this rank, or of what broadcasts to them."""
+    whole = (1,) * (rank - len(shape)) + tuple(shape)
+    return whole if rank == 4 else (whole[0], 1, *whole[1:])
+
+
+def _written_out(context: LoweringContext, o: AttentionOptions, q: TensorSpec) -> Function:
+    """The operators that attention stands for, on q [B, T, N, H], k, v [B, S, N, H] and a mask."""
+    *batch, t, s = _of_heads(o.logits, len(o.logits))
+    queries, keys = (
+        dataclasses.replace(q, shape=(*batch, n, q.shape[-1]), const=None) for n in (t, s)
+    )
+    logits = dataclasses.replace(queries, shape=(*batch, t, s))
+    both = BatchMatMulOptions(adj_y=True)
+    multiply = BATCH_MATMUL.lower(context, both, (queries, keys), (logits,))
+    normalize = SOFTMAX.lower(context, SoftmaxOptions(beta=1.0), (logits,), (logits,))
+    mix = BATCH_MATMUL.lower(context, BatchMatMulOptions(), (logits, keys), (queries,))
+
+    def written_out(q: Any, k: Any, v: Any, mask: Any = None) -> tuple[jax.Array]:
+        (y,) = multiply(q.swapaxes(1, 2), k.swapaxes(1, 2))
+        y = y * scalar(o.scale, y)
+        (shares,) = normalize(y if mask is None else y + mask.astype(y.dtype))
+        (y,) = mix(shares, v.swapaxes(1, 2))
+        return (y.swapaxes(1, 2),)
+
+    return written_out
+
+
+ATTENTION = OpRule("fused_attention", AttentionOptions, 1, _why_not, _lower, arity=3)

@@ -1,0 +1,67 @@
+"""Layer, instance and root-mean-square normalization as one operator, which only rewrites make.
+
+All of it is computed in the accumulator's dtype and rounded once, at the end.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdelegate.op_lowering.common import (
+    align_ranks,
+    fused_activation,
+    scalar,
+    why_not_activation,
+)
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import LayerNormOptions
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs
+
+
+def _why_not(
+    context: LoweringContext, o: LayerNormOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, y = inputs[0], outputs[0]
+    as_kernels = context.quant_mode == "integer" and context.platform == "cpu"
+    return first_reason(
+        "in integer mode each operator rounds as its kernel does" if as_kernels else None,
+        *(why_not_dtype(spec, FLOATS) for spec in (*inputs, y) if spec is not None),
+        None if x.shape == y.shape else f"{list(x.shape)} and {list(y.shape)} differ",
+        why_not_activation(o.fused_activation_function),
+    )
+
+
+def _lower(
+    context: LoweringContext, o: LayerNormOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    wide = context.precision.accumulator(inputs[0].dtype)
+    activate, dtype = fused_activation(o.fused_activation_function), outputs[0].dtype
+
+    def layer_norm(x: jax.Array, scale: Any = None, offset: Any = None) -> tuple[jax.Array]:
+        y = x.astype(wide)
+        if o.is_centered:
+            y = y - _mean(y, o.axes)
+        y = y * lax.rsqrt(_mean(y * y, o.axes) + scalar(o.epsilon, y))
+        if scale is not None:
+            y = jnp.multiply(*align_ranks(y, scale.astype(wide)))
+        if offset is not None:
+            y = jnp.add(*align_ranks(y, offset.astype(wide)))
+        return (activate(y).astype(dtype),)
+
+    return layer_norm
+
+
+def _mean(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    return jnp.mean(x, axis=axes, dtype=x.dtype, keepdims=True)
+
+
+LAYER_NORM = OpRule("fused_layer_norm", LayerNormOptions, 1, _why_not, _lower)
