@@ -1,8 +1,11 @@
-"""What pyproject.toml cannot say: two C libraries without Python's headers, if they can be built.
+"""What pyproject.toml cannot say: libraries without Python's headers, if they can be built.
 
-They are what stock `load_delegate` and LiteRT's CompiledModel load. They fit every Python, so one
-wheel serves all of a platform. Without a C compiler everything else still installs.
+Two in C are what stock `load_delegate` and LiteRT's CompiledModel load; one in C++ holds kernels
+that XLA:CPU calls. They fit every Python, so one wheel serves all of a platform. Without a compiler
+everything else still installs.
 """
+
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -13,6 +16,11 @@ LIBRARIES = {
     "jaxdelegate.litert.libjaxdelegate": "stub.c",
     "jaxdelegate.litert.libLiteRtGpuAccelerator": "accelerator.c",
 }
+KERNELS = Path("jaxdelegate/kernels")
+KERNEL_FLAGS = [
+    *("-std=c++17", "-O3", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *("-ffp-contract=fast", "-fno-trapping-math"),  # fused products, maxima without branches
+]
 
 
 class BuildLibrary(build_ext):
@@ -35,16 +43,31 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
+def paths(pattern: str) -> list[str]:
+    """The kernels' files, relative and in one order."""
+    return sorted(path.as_posix() for path in KERNELS.glob(pattern))
+
+
 setup(
     ext_modules=[
         Extension(
-            name,
-            [f"{FOLDER}/{source}"],
-            depends=[f"{FOLDER}/plugin.h"],
-            extra_compile_args=["-std=c99", "-fvisibility=hidden"],
+            "jaxdelegate.kernels.libjaxdelegate_kernels",
+            paths("*.cc"),
+            depends=[*paths("*.h"), *paths("*.inc")],
+            extra_compile_args=KERNEL_FLAGS,
+            language="c++",
             optional=True,
-        )
-        for name, source in LIBRARIES.items()
+        ),
+        *(
+            Extension(
+                name,
+                [f"{FOLDER}/{source}"],
+                depends=[f"{FOLDER}/plugin.h"],
+                extra_compile_args=["-std=c99", "-fvisibility=hidden"],
+                optional=True,
+            )
+            for name, source in LIBRARIES.items()
+        ),
     ],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": PlatformWheel},
 )

@@ -8,8 +8,9 @@ Its clock starts behind `jax.devices()` and the imports, which are reported apar
 is reported apart, too. "cold" finds an empty cache directory and fills it, "uncached" has none,
 "warm" finds what a process before it left. Stock LiteRT stands beside them, with its own clock from
 the same place. Milliseconds, medians; `warm_over_cold` and `warm_over_uncached` are what to look
-at. Phases in threads run side by side: their sum may exceed the time to ready.
-Outputs of all runs are compared.
+at. Phases in threads run side by side: their sum may exceed the time to ready. `load` is what is
+left of looking into the cache: waiting for the digests of constants, mostly. `ready_cpu` is the
+processor time of all threads. Outputs of all runs are compared.
 """
 
 import contextlib
@@ -42,10 +43,13 @@ PHASES = {
     "read": ("jaxdelegate.interpreter", None, "read_model"),
     "plan": ("jaxdelegate.host", "Host", "plan"),
     "key": ("jaxdelegate.cache.programs", "ProgramCache", "slot"),
+    "guess": ("jaxdelegate.cache.store", "ProgramStore", "latest"),
     "hash_constants": ("jaxdelegate.cache.partition_key", None, "array_digests"),
     "hash_sources": ("jaxdelegate.cache.environment", None, "source_digest"),
     "find": ("jaxdelegate.cache.store", "ProgramStore", "find"),
     "executable": ("jaxdelegate.jax_private", None, "load_executable"),
+    "load": ("jaxdelegate.cache.programs", "ProgramCache", "_load"),
+    "wait_for_executable": ("jaxdelegate.cache.loading", "Loading", "program"),
     "read_weights": ("jaxdelegate.cache.store", "ProgramStore", "weights"),
     "to_device": ("jax", None, "device_put"),
     "lower": ("jaxdelegate.lowering", None, "lower_partition"),
@@ -100,18 +104,19 @@ def measure(graph: str, directory: str | None, platform: str | None) -> dict[str
     for name, (module, owner, function) in PHASES.items():
         found = sys.modules[module]
         phases.watch(name, getattr(found, owner) if owner else found, function)
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     with phases.timed("rest"):
         delegate = delegate_type(serialization_dir=directory, platform=platform)
         interpreter = make(model_path=graph, experimental_delegates=[delegate])
         interpreter.allocate_tensors()
         _wait(interpreter)
-    ready = time.perf_counter()
+    ready, ready_cpu = time.perf_counter(), time.process_time()
     result = _infer(interpreter)
     return {
         "import_jax": devices - begin,
         "import_jaxdelegate": imported - devices,
         "ready": ready - start,
+        "ready_cpu": ready_cpu - start_cpu,
         "first_inference": time.perf_counter() - ready,
         **{f"phase_{name}": seconds for name, seconds in phases.seconds.items()},
         "output": result,

@@ -21,6 +21,7 @@ from jaxdelegate.errors import (
     LoweringError,
     OptionError,
 )
+from jaxdelegate.kernels import library as kernels
 from jaxdelegate.lowering import LoweredPartition
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -77,6 +78,7 @@ class JaxDelegate(SimpleDelegate):
             precision=precision_choice.policy_for(self.options, platform, cpu_features()),
             quant_mode=self.options.quant_mode,
             enable_quant=self.options.enable_quant,
+            native_kernels=_calls_native_kernels(self.options.native_kernels, platform),
         )
         self._say_what_is_not_used()
         self.rewrites = rewrites.chosen(self.options.rewrites)
@@ -368,6 +370,20 @@ def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
     """A state's value; zeros for a resource variable that nothing was assigned to yet."""
     value = context.value(index)
     return np.zeros(spec.shape, spec.dtype) if value is None else value
+
+
+def _calls_native_kernels(asked: bool | None, platform: str) -> bool:
+    """Whether programs may call this package's own kernels; from now on they can, if so.
+
+    Raises:
+        OptionError: they are asked for, and cannot be had.
+    """
+    if asked is False or (asked is None and platform != "cpu"):
+        return False
+    reason = kernels.why_not() if platform == "cpu" else f"they do not run on a {platform}"
+    if asked and reason is not None:
+        raise OptionError(f"native_kernels: {reason}")
+    return reason is None
 
 
 class _Kept:

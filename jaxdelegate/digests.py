@@ -10,6 +10,7 @@ from jaxdelegate.reading.source import ModelSource, open_source
 
 _CHUNK = 4 << 20  # what one digest is made of; a large file has many
 _BATCH = 1 << 20  # bytes of small chunks that one thread takes together
+_SHARE = 32 << 20  # bytes that one thread digests while the machine code beside them is loaded
 _MOST_THREADS = 8
 
 
@@ -58,7 +59,7 @@ def _combined(sizes: Sequence[int], chunk: Callable[[int, int], memoryview]) -> 
         return [hashlib.sha256(chunk(*place)).digest() for place in some]
 
     batches = _batches(places, sizes)
-    workers = min(len(batches), len(os.sched_getaffinity(0)), _MOST_THREADS)
+    workers = min(-(-sum(sizes) // _SHARE), len(os.sched_getaffinity(0)), _MOST_THREADS)
     if workers < 2:
         parts = iter(sha256(places))
     else:

@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.compiler import ARGUMENT_BYTES
+from jaxdelegate.compiler import ARGUMENT_BYTES, Program, ResidentWeights, compile_partition
 from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, ModelError, TensorError
 from jaxdelegate.host import Host, ModelStore
@@ -24,6 +24,10 @@ from jaxdelegate.states import state_zero, with_explicit_states
 
 Params = dict[str, Any]
 Apply = Callable[..., Any]
+
+Shapes = tuple[Shape, ...]
+K = TypeVar("K")
+V = TypeVar("V")
 
 _SHAPES = 16  # lowerings kept per signature, one per input-shape signature
 
@@ -49,8 +53,10 @@ class Signature:
 class CallableModel:
     """A model to call from JAX; `jaxdelegate.load` makes it.
 
-    `model(*inputs)` answers a tuple, `model(**named)` a dictionary, jitted, as jax arrays. Variable
-    tensors (recurrent state) begin at zero in every call; `function()` lets the caller thread them.
+    `model(*inputs)` answers a tuple, `model(**named)` a dictionary, as jax arrays: compiled for
+    each set of input shapes as delegates compile, or, called with what JAX traces, part of the
+    caller's program. Variable tensors (recurrent state) begin at zero in every call; `function()`
+    lets the caller thread them.
     """
 
     def __init__(self, graph: Model, source: Any = None) -> None:
@@ -80,9 +86,9 @@ class CallableModel:
         if inputs and named:
             raise TensorError("call a model with positional or with named inputs, not with both")
         if not named:
-            return self._function(None).jitted(inputs)
+            return self._function(None).run(inputs)
         key, input_names, output_names = self._names_for(named)
-        results = self._function(key).jitted(tuple(named[name] for name in input_names))
+        results = self._function(key).run(tuple(named[name] for name in input_names))
         return dict(zip(output_names, results, strict=True))
 
     def function(self, signature: str | None = None) -> tuple[Apply, Params]:
@@ -157,25 +163,57 @@ class _Function:
         self, graph: Model, subgraph_index: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
     ) -> None:
         self._subgraphs = tuple(map(with_list_updates, graph.subgraphs))
-        self._subgraph = subgraph = with_explicit_states(graph.subgraphs[subgraph_index]).subgraph
+        self._subgraph = with_explicit_states(graph.subgraphs[subgraph_index]).subgraph
         self._inputs = inputs
         self._outputs = outputs
-        self._delegate = JaxDelegate()
-        self._lowered: OrderedDict[tuple[Shape, ...], LoweredPartition] = OrderedDict()
-        declared = self._partition(tuple(subgraph.tensors[i].shape for i in inputs))
-        self._names = _param_names(subgraph, declared)
-        with jax.enable_x64(True):
-            self.params = {name: jnp.asarray(declared.value(w)) for w, name in self._names.items()}
+        self._transformable = JaxDelegate(native_kernels=False)
+        self._resident: dict[jax.Device, ResidentWeights] = {}
+        self._programs: OrderedDict[tuple[jax.Device, Shapes], Program] = OrderedDict()
+        self._lowered: OrderedDict[Shapes, LoweredPartition] = OrderedDict()
+
+    @functools.cached_property
+    def _declared(self) -> LoweredPartition:
+        return self._partition(tuple(self._subgraph.tensors[i].shape for i in self._inputs))
+
+    @functools.cached_property
+    def _names(self) -> dict[Weight, str]:
+        return _param_names(self._subgraph, self._declared)
+
+    @functools.cached_property
+    def params(self) -> Params:
+        values = {name: self._declared.value(weight) for weight, name in self._names.items()}
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():  # also inside of a trace
+            return {name: jnp.asarray(value) for name, value in values.items()}
 
     @functools.cached_property
     def _jit(self) -> Callable[..., Any]:
         return jax.jit(self.apply)
 
-    def jitted(self, inputs: tuple[Any, ...]) -> tuple[jax.Array, ...]:
-        # The inputs' 64-bit dtypes must survive on the way into the jitted function.
+    def run(self, inputs: tuple[Any, ...]) -> tuple[jax.Array, ...]:
+        """Outputs; compiled as delegates compile, with weights laid out once, where JAX lets us."""
+        arrays = self._checked(inputs)
+        device = _device_of(arrays)
+        if device is None:
+            # The inputs' 64-bit dtypes must survive on the way into the jitted function.
+            with jax.enable_x64(True):
+                outputs: tuple[jax.Array, ...] = self._jit(self.params, *inputs)
+            return outputs
+        program = self._program(device, tuple(a.shape for a in arrays))
+        known = dict(zip(self._inputs, arrays, strict=True))
+        states = self.initial_state() if program.states else {}
+        zeros = {i: states[self._name(i)] for i in program.states}
+        results = program([(known | zeros)[i] for i in (*program.inputs, *program.states)])
+        known.update(zip(program.outputs, results, strict=False))
         with jax.enable_x64(True):
-            outputs: tuple[jax.Array, ...] = self._jit(self.params, *inputs)
-        return outputs
+            return tuple(jnp.asarray(known[i]) for i in self._outputs)
+
+    def _program(self, device: jax.Device, shapes: Shapes) -> Program:
+        def compiled() -> Program:
+            partition = self._lower(shapes, JaxDelegate(platform=device.platform))
+            resident = self._resident.setdefault(device, ResidentWeights(device))
+            return compile_partition(partition, resident)
+
+        return _kept(self._programs, (device, shapes), compiled)
 
     def apply(self, params: Params, *inputs: Any, state: Params | None = None) -> Any:
         """Outputs for inputs of any shapes the model accepts; with `state`, also the new state."""
@@ -234,33 +272,63 @@ class _Function:
             )
         return array
 
-    def _partition(self, shapes: tuple[Shape, ...]) -> LoweredPartition:
-        if shapes in self._lowered:
-            self._lowered.move_to_end(shapes)
-            return self._lowered[shapes]
+    def _partition(self, shapes: Shapes) -> LoweredPartition:
+        return _kept(
+            self._lowered,
+            shapes,
+            lambda: self._lower(shapes, self._transformable, raw_weights=True),
+        )
+
+    def _lower(
+        self, shapes: Shapes, delegate: JaxDelegate, *, raw_weights: bool = False
+    ) -> LoweredPartition:
         host = Host(self._subgraph, model=ModelStore(self._subgraphs))
         for index, shape in zip(self._inputs, shapes, strict=True):
             host.resize(index, tuple(shape))
         host.plan()
         nodes = host.nodes()
-        reasons = [(node, self._delegate.why_not(node)) for node in nodes]
+        reasons = [(node, delegate.why_not(node)) for node in nodes]
         left = [f"#{node.index} {node.name}: {reason}" for node, reason in reasons if reason]
         if left:
             raise DelegationError("XLA cannot run the whole model:\n" + "\n".join(left))
         indices = range(len(self._subgraph.tensors))
         made = [i for i in self._outputs if i not in self._inputs]
-        partition = lower_partition(
+        return lower_partition(
             [node.operator for node in nodes],
             {i: host.spec(i) for i in indices},
             self._inputs,
             tuple(dict.fromkeys(made)),
-            Callees(self._subgraphs, self._delegate.lowering_context).in_context(),
-            raw_weights=True,
+            Callees(self._subgraphs, delegate.lowering_context).in_context(),
+            raw_weights=raw_weights,
         )
-        self._lowered[shapes] = partition
-        while len(self._lowered) > _SHAPES:
-            self._lowered.popitem(last=False)
-        return partition
+
+
+def _kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
+    """The entry of this key, made if there is none; the oldest ones go."""
+    if key not in entries:
+        entries[key] = make()
+    entries.move_to_end(key)
+    while len(entries) > _SHAPES:
+        entries.popitem(last=False)
+    return entries[key]
+
+
+def _device_of(arrays: Sequence[Any]) -> jax.Device | None:
+    """The one device to run on; None for what JAX traces, and for arrays on several devices."""
+    if any(isinstance(a, jax.core.Tracer) for a in arrays):
+        return None
+    devices = {d for a in arrays if isinstance(a, jax.Array) and a.committed for d in a.devices()}
+    if len(devices) > 1:
+        return None
+    return next(iter(devices), None) or _default_device()
+
+
+def _default_device() -> jax.Device:
+    """Where JAX would put an array."""
+    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if chosen is None or isinstance(chosen, str):
+        return jax.local_devices(backend=chosen)[0]
+    return chosen
 
 
 def _param_names(subgraph: Subgraph, partition: LoweredPartition) -> dict[Weight, str]:

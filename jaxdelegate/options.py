@@ -78,6 +78,12 @@ class DelegateOptions:
         "Rewrites of the graph before it is compiled: 'all', 'none', or their names with commas.",
         keyed=True,
     )
+    native_kernels: bool | None = _option(
+        None,
+        "Float32 convolutions and matrix products by this package's own CPU kernels. Unset: where "
+        "they were built, and the processor has AVX2.",
+        keyed=True,
+    )
     max_delegated_partitions: int = _option(
         0, "How many partitions may be delegated, largest first; 0: no limit."
     )

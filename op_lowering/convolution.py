@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxdelegate.op_lowering import (
     hybrid_convolution,
+    native,
     quantized_convolution,
     quantized_products,
 )
-from jaxdelegate.op_lowering.convolution_alternatives import float_ways, integer_ways
+from jaxdelegate.op_lowering.convolution_alternatives import Ways, float_ways, integer_ways
 from jaxdelegate.op_lowering.convolution_ways import Convolution, Run, dot
 from jaxdelegate.op_lowering.hybrid_products import Hybrid
 from jaxdelegate.op_lowering.options import (
@@ -50,11 +52,11 @@ _Geometry = Callable[[Any, Shape, Shape], Convolution]
 
 
 def _conv_2d(o: Conv2DOptions, x: Shape, w: Shape) -> Convolution:
-    return Convolution(_windows_2d(o, x, w), x[3], w[3], w[0])
+    return Convolution(_windows_2d(o, x, w), x[3], w[3], w[0], x[0])
 
 
 def _depthwise(o: DepthwiseConv2DOptions, x: Shape, w: Shape) -> Convolution:
-    return Convolution(_windows_2d(o, x, w), x[3], 1, w[3])
+    return Convolution(_windows_2d(o, x, w), x[3], 1, w[3], x[0])
 
 
 def _conv_3d(o: Conv3DOptions, x: Shape, w: Shape) -> Convolution:
@@ -68,6 +70,7 @@ def _conv_3d(o: Conv3DOptions, x: Shape, w: Shape) -> Convolution:
         x[4],
         w[3],
         w[4],
+        x[0],
     )
 
 
@@ -115,13 +118,17 @@ class _Family:
         return why_not_floats(*tensors)
 
     def ways(
-        self, context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs
+        self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
     ) -> Mapping[str, Any]:
         x, w = inputs[:2]
         c = self.geometry(o, x.shape, w.shape)
         if 0 in (x.shape[0], *c.out):
             return {}
-        return (integer_ways if w.is_quantized else float_ways)(context.platform, c)
+        if w.is_quantized:
+            return integer_ways(context.platform, c)
+        tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+        own = native.ways(context, tensors, c)
+        return {**dict.fromkeys(own), **_float_ways(context, c, tensors)}
 
     def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
         x, w = inputs[:2]
@@ -138,17 +145,27 @@ class _Family:
     def _lower_floats(
         self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
     ) -> Function:
-        layout, run = chosen(float_ways(context.platform, c), context.way)
+        activation = o.fused_activation_function
+        own = native.chosen(context, tensors, c)
+        if own is not None:
+            return native.convolution(own, c, activation, tensors.x.shape[0], self.spatial_io)
+        layout, run = chosen(_float_ways(context, c, tensors), context.way)
         arithmetic = _arithmetic(context, run, c, tensors)
 
         def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
             y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
-            return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
+            return (finish(y, bias, activation, tensors.y.dtype),)
 
         def prepare(w: Any) -> Any:
             return arithmetic.shortened(layout(c, self.spatial_io(w)))
 
         return Lowered(convolution, {1: prepare}, (layout, arithmetic.operand), takes_short=True)
+
+
+def _float_ways(context: LoweringContext, c: Convolution, tensors: Tensors) -> Ways:
+    operand = Arithmetic.of_convolution(context, tensors.x, tensors.w).operand
+    can_transform = tensors.w.const is not None and operand == np.float32
+    return float_ways(context.platform, c, can_transform=can_transform)
 
 
 def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Tensors) -> Arithmetic:

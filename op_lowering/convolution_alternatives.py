@@ -13,16 +13,20 @@ from jaxdelegate.op_lowering.convolution_ways import (
     Run,
     as_matrix,
     as_stored,
+    by_block,
     by_group,
     by_tap,
     dot,
     group_by_group,
     grouped_dot,
+    has_blocks,
     integer_way,
     tap_sum,
+    tap_sum_by_block,
     way,
     xla,
 )
+from jaxdelegate.op_lowering.winograd import is_possible, pays, transformed, winograd
 
 _LONGEST_SUM = 64  # products that are written out one by one
 _LONGEST_DEPTHWISE_SUM = 256
@@ -32,9 +36,19 @@ _MOST_PATCHES = 1 << 26  # elements of one image's patches
 Ways = Mapping[str, tuple[Layout, Run]]
 
 
-def float_ways(platform: str, c: Convolution) -> Ways:
-    """The ways to run a convolution of floats."""
-    return _named(way(platform, c), *_possible(c))
+def float_ways(platform: str, c: Convolution, *, can_transform: bool = False) -> Ways:
+    """The ways to run a convolution of floats.
+
+    Args:
+        platform: "cpu", "gpu" or "tpu".
+        c: its geometry.
+        can_transform: whether the filter is float32 and constant, so that sums of its values cost
+            neither time nor precision.
+    """
+    own = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
+    tiled = (transformed, winograd)
+    default = tiled if tiled in own and pays(c) else way(platform, c)
+    return _named(default, *own, *_possible(c))
 
 
 def integer_ways(platform: str, c: Convolution) -> Ways:
@@ -47,6 +61,13 @@ def _named(*ways: tuple[Layout, Run]) -> Ways:
     for layout, run in ways:
         named.setdefault(run.__name__, (layout, run))
     return named
+
+
+def _of_cpu(c: Convolution, *, can_transform: bool) -> Iterator[tuple[Layout, Run]]:
+    if can_transform and is_possible(c):
+        yield transformed, winograd
+    if has_blocks(c):
+        yield by_block, tap_sum_by_block
 
 
 def _possible(c: Convolution) -> Iterator[tuple[Layout, Run]]:

@@ -31,6 +31,11 @@ _NARROW, _NARROW_FROM_RGB = 16, 32
 # Groups that deserve a convolution each: few of many channels.
 _DEEP_GROUP, _FEW_GROUPS = 32, 16
 _PATCHES = 1 << 28  # bytes of one image that are better not laid out in memory
+# Products of one pixel that are more writing than computing: of few channels, many results.
+_SHORT, _MANY_RESULTS = 8, 1 << 19
+# Depthwise filters of more bytes leave the first-level cache from one pixel to the next.
+_CACHED_FILTER = 1 << 15
+_BLOCK, _VECTOR = 96, 16  # channels of one block, at most, and what they are a multiple of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Convolution:
     channels: int
     depth: int  # input channels of one group
     units: int  # output channels
+    images: int = 1
 
     @property
     def groups(self) -> int:
@@ -54,10 +60,7 @@ class Convolution:
 
     @property
     def is_padded(self) -> bool:
-        """Whether a sum of taps reads a copy of the input.
-
-        What computes an input that is not copied, XLA:CPU fuses and repeats for every tap and unit.
-        """
+        """Whether windows reach beyond the image."""
         return any(any(w.pads) for w in self.windows)
 
     @property
@@ -83,7 +86,7 @@ def way(platform: str, c: Convolution) -> tuple[Layout, Run]:
     if c.groups > 1:
         return _grouped_way(c)
     if c.is_pointwise:
-        return as_matrix, dot
+        return (by_tap, tap_sum) if _is_mostly_writing(c) else (as_matrix, dot)
     narrow = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
     if c.products > _SHALLOW or c.units > narrow:
         return as_stored, xla
@@ -91,6 +94,8 @@ def way(platform: str, c: Convolution) -> tuple[Layout, Run]:
 
 
 def _grouped_way(c: Convolution) -> tuple[Layout, Run]:
+    if has_blocks(c) and 4 * c.products * c.units >= _CACHED_FILTER:
+        return by_block, tap_sum_by_block
     if _is_few(c) or _is_depthwise(c):
         return by_tap, tap_sum
     if c.depth >= _DEEP_GROUP and c.groups <= _FEW_GROUPS:
@@ -106,7 +111,7 @@ def integer_way(platform: str, c: Convolution) -> tuple[Layout, Run]:
     patches = math.prod(c.out) * c.groups * c.products
     if c.groups == 1 and c.is_pointwise:
         return as_matrix, dot
-    if _is_depthwise(c) or (platform == "cpu" and _is_few(c)):
+    if _is_depthwise(c) or (platform == "cpu" and c.is_padded and _is_few(c)):
         return by_tap, tap_sum
     if platform == "cpu" and c.groups == 1 and patches > _PATCHES:
         return as_stored, xla
@@ -115,11 +120,27 @@ def integer_way(platform: str, c: Convolution) -> tuple[Layout, Run]:
 
 def _is_few(c: Convolution) -> bool:
     """Whether a sum of taps beats products of patches on a CPU."""
-    return c.is_padded and c.products <= (_GROUPED_TAPS if c.groups > 1 else _TAPS)
+    return c.products <= (_GROUPED_TAPS if c.groups > 1 else _TAPS)
+
+
+def _is_mostly_writing(c: Convolution) -> bool:
+    """Whether the loop that reads the result had better compute it, in place of a product."""
+    results = c.images * math.prod(c.out) * c.units
+    return c.products <= _SHORT and results >= _MANY_RESULTS
 
 
 def _is_depthwise(c: Convolution) -> bool:
     return c.groups > 1 and c.depth == 1 and c.products <= _DEPTHWISE_TAPS
+
+
+def has_blocks(c: Convolution) -> bool:
+    """Whether it is a depthwise one, with a filter for each channel, whose channels divide."""
+    return _is_depthwise(c) and c.units == c.channels and _block(c) > 0
+
+
+def _block(c: Convolution) -> int:
+    """How many channels to take together; 0 where they do not divide evenly."""
+    return next((n for n in range(_BLOCK, 0, -_VECTOR) if c.channels % n == 0), 0)
 
 
 def as_stored(_c: Convolution, w: Any) -> Any:
@@ -161,9 +182,9 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
 
     `w` is [*spatial, I, groups, O / groups]; depthwise has I = 1.
     """
-    padded = pad_windows(x, c.windows, 0)
-    if c.is_padded:  # before it is seen as channels of groups, which XLA:CPU pads slowly
-        padded = materialized(padded)
+    # In memory, or XLA:CPU would compute it anew for every tap; and before it is seen as channels
+    # of groups, which XLA:CPU pads slowly.
+    padded = materialized(pad_windows(x, c.windows, 0))
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
     ones = (1,) * (1 + len(c.windows))
     terms = []
@@ -174,6 +195,32 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
             terms.append(lax.slice_in_dim(shifted, i, i + 1, axis=-1).astype(a.accumulator) * row)
     y: jax.Array = functools.reduce(operator.add, terms)
     return y.reshape(*y.shape[:-2], c.units)
+
+
+def by_block(c: Convolution, w: Any) -> Any:
+    """[*spatial, blocks, channels of a block], of a depthwise filter."""
+    return w.reshape(*w.shape[:-2], -1, _block(c))
+
+
+def tap_sum_by_block(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+    """The same for depthwise ones, some channels after the other, whose filter stays in the cache.
+
+    `w` is [*spatial, blocks, channels of a block].
+    """
+    n_blocks, block = w.shape[-2:]
+    padded = pad_windows(x, c.windows, 0)
+    padded = padded.reshape(*padded.shape[:-1], n_blocks, block)
+    padded = materialized(jnp.moveaxis(padded, -2, 0))  # [blocks, N, *padded, block]
+    images = padded.reshape(-1, *padded.shape[2:])
+    ones = (1,) * (1 + len(c.windows))
+    terms = []
+    for tap in taps(c.windows):
+        shifted = read_tap(images, c.windows, tap).reshape(n_blocks, -1, *c.out, block)
+        row = w[tap].astype(a.accumulator).reshape(n_blocks, *ones, block)
+        terms.append(shifted.astype(a.accumulator) * row)
+    # In memory before it is moved, and then again: what comes next would divide every index.
+    y = materialized(functools.reduce(operator.add, terms))  # [blocks, N, *out, block]
+    return materialized(jnp.moveaxis(y, 0, -2)).reshape(-1, *c.out, c.units)
 
 
 def by_group(c: Convolution, w: Any) -> Any:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering import hybrid_matmul, quantized_matmul
+from jaxdelegate.op_lowering import hybrid_matmul, native, quantized_matmul
 from jaxdelegate.op_lowering.common import align_ranks, why_not_activation, why_not_broadcast
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
@@ -87,15 +87,17 @@ def _lower_fully_connected(
         return quantized_matmul.lower_fully_connected(o, tensors)
     if tensors.is_hybrid:
         return hybrid_matmul.lower_fully_connected(context, o, tensors)
-    rows = math.prod(x.shape) // depth
+    rows, activation = math.prod(x.shape) // depth, o.fused_activation_function
+    if native.chosen(context, tensors) is not None:
+        return native.fully_connected(rows, depth, w.shape[0], activation, y.shape)
     arithmetic = Arithmetic.of_dot(context, rows, w.shape[0], x, w)
-    flip = chosen(_ways(context, o, inputs, outputs), context.way)
+    flip = chosen(_layouts(context, x, w), context.way)
     contract = ((1,), (0 if flip else 1,))
 
     def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, the kernel ignores
         total = arithmetic.dot(arithmetic.shortened(whole).reshape(rows, depth), w, contract)
-        return (finish(total, bias, o.fused_activation_function, y.dtype).reshape(y.shape),)
+        return (finish(total, bias, activation, y.dtype).reshape(y.shape),)
 
     def prepare(w: Any) -> Any:
         return arithmetic.shortened(w.transpose(1, 0) if flip else w)
@@ -105,11 +107,17 @@ def _lower_fully_connected(
 
 def _ways(
     context: LoweringContext, _o: FullyConnectedOptions, inputs: Specs, outputs: Specs
-) -> Mapping[str, bool]:
-    """How a product of floats reads its filter, and whether that is the other way than stored."""
+) -> Mapping[str, bool | None]:
+    """How a product of floats reads its filter."""
     x, w = inputs[:2]
     if w.is_quantized or 0 in (*outputs[0].shape, w.shape[1]):
         return {}
+    tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+    return {**dict.fromkeys(native.ways(context, tensors)), **_layouts(context, x, w)}
+
+
+def _layouts(context: LoweringContext, x: TensorSpec, w: TensorSpec) -> Mapping[str, bool]:
+    """How XLA reads the filter of a product, and whether that is the other way than stored."""
     as_stored = {"units_first": False}
     if w.const is None:
         return as_stored

@@ -52,6 +52,7 @@ class LoweringContext:
     quant_mode: Literal["float_view", "integer"] = "float_view"
     enable_quant: bool = True
     op_version: int = 1
+    native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
     # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
     lower_subgraph: Callable[..., Function] | None = None

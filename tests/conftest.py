@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     DepthwiseConv2DOptions,
@@ -29,6 +30,12 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Parameters that are functions go by their names: an address differs between processes."""
     return getattr(val, "__name__", None) if callable(val) else None
+
+
+@pytest.fixture
+def xla_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As where the native kernels were not built, for tests of what XLA is given instead."""
+    monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent")
 
 
 @pytest.fixture(scope="session")

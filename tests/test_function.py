@@ -75,6 +75,29 @@ def test_transformations(x: np.ndarray, x64: bool) -> None:
         assert_close([apply(doubled, x)[0]], [2 * x @ W.T + B], accumulated=4)
 
 
+def test_a_model_inside_of_transformations(x: np.ndarray) -> None:
+    model, want = jd.load(dense()), x @ W.T + B
+    assert_close([jax.jit(lambda a: model(a)[0])(x)], [want], accumulated=4)
+    assert_close([jax.vmap(lambda a: model(a)[0])(np.stack([x, x]))[1]], [want], accumulated=4)
+    gradient = jax.grad(lambda a: model(a)[0].sum())(jnp.asarray(x))
+    assert_close([gradient], [np.tile(W.sum(0), (len(x), 1))], accumulated=4)
+
+
+def test_a_model_runs_where_its_inputs_lie(x: np.ndarray) -> None:
+    device = jax.devices()[-1]
+    (y, *_) = jd.load(dense())(jax.device_put(x, device))
+    assert y.devices() == {device}
+
+
+def test_an_output_that_is_an_input() -> None:
+    builder = ModelBuilder()
+    x = builder.input((2,))
+    builder.outputs(x)
+    (y,) = jd.load(builder.build())(np.float32([1, 2]))
+    assert isinstance(y, jax.Array)
+    assert y.tolist() == [1, 2]
+
+
 def test_other_batch_sizes(x: np.ndarray) -> None:
     model = jd.load(dense())
     assert model(np.concatenate([x, x, x]))[0].shape == (6, 3)

@@ -21,6 +21,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "enable_quant": True,
         "quant_mode": "float_view",
         "rewrites": "all",
+        "native_kernels": None,
         "max_delegated_partitions": 0,
         "min_nodes_per_partition": 0,
         "first_delegate_node_index": 0,

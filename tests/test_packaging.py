@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = (".py", ".css", ".html", ".js")
-LIBRARIES = ("libjaxdelegate.so", "libLiteRtGpuAccelerator.so")
+LIBRARIES = {  # and the compiler that each takes
+    "litert/libjaxdelegate.so": "cc",
+    "litert/libLiteRtGpuAccelerator.so": "cc",
+    "kernels/libjaxdelegate_kernels.so": "c++",
+}
 
 
 def tracked() -> list[str]:
@@ -56,7 +60,7 @@ def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    built = {f"jaxdelegate/litert/{name}" for name in LIBRARIES if shutil.which("cc")}
+    built = {f"jaxdelegate/{name}" for name, needed in LIBRARIES.items() if shutil.which(needed)}
     assert inside == set(filter(None, map(installed_name, tracked()))) | built
     assert "-py3-none-" in wheel.name  # the libraries have no Python version of its own
 

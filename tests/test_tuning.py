@@ -33,6 +33,8 @@ from jaxdelegate.testing.running import random_inputs, run_once
 
 SAME = Padding.SAME
 
+pytestmark = pytest.mark.usefixtures("xla_alone")
+
 # ---- choosing
 
 
@@ -181,7 +183,7 @@ def test_the_program_runs_what_was_chosen(
     alone = [p for p in spy.partitions if len(p.steps) == 3]
     named = [next(iter(p.preparations)).layout[0] for p in alone if p.preparations]
     # Of each kind of convolution first the default, which has no name.
-    assert named == [None, "xla", "tap_sum"] * 3
+    assert named == [None, "winograd", "xla", "tap_sum"] * 2 + [None, "xla", "tap_sum"]
 
 
 class Spy:
@@ -210,7 +212,12 @@ def test_a_way_that_wins_once_by_chance_is_not_taken(
     monkeypatch.setattr(tuning, "interleaved", lucky_once)
     delegate, _, _ = tuned(network(layers=1))
     assert {choice.way == choice.default for choice in reported(delegate)} == {True}
-    assert [len(names) for names in timer.asked] == [3, 2, 3, 2]  # xla, taps, patches; then pools
+    assert [len(names) for names in timer.asked] == [
+        4,
+        2,
+        3,
+        2,
+    ]  # xla, tiles, taps, patches; then pools
 
 
 def reported(delegate: jd.JaxDelegate) -> list[Choice]:
@@ -231,8 +238,8 @@ def test_ways_that_take_no_part(
 ) -> None:
     name, ways = run_way.__name__, convolution_alternatives.float_ways
 
-    def with_one_more(platform: str, c: Any) -> dict[str, Any]:
-        return {**ways(platform, c), name: (convolution_ways.by_tap, run_way)}
+    def with_one_more(platform: str, c: Any, **more: bool) -> dict[str, Any]:
+        return {**ways(platform, c, **more), name: (convolution_ways.by_tap, run_way)}
 
     monkeypatch.setattr(convolution, "float_ways", with_one_more)
     timer.seconds = {"tap_sum": 0.5, name: 0.1}

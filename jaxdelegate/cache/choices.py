@@ -15,7 +15,12 @@ from typing import Any
 import jax
 
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.environment import SourceError, device_identity, environment_parts
+from jaxdelegate.cache.environment import (
+    SourceError,
+    device_identity,
+    environment_parts,
+    source_parts,
+)
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.report.tuning import Choice
@@ -65,7 +70,8 @@ class ChoiceStore:
         """Equal devices share choices: neither the ordinal nor the process counts."""
         device = device_identity(self._device)
         kind = [part for i, part in enumerate(device) if i not in (2, 3)]
-        return Key({**environment_parts(self._device), "device": Part.of(kind)})
+        environment = environment_parts(self._device) | source_parts(of_subgraphs=False)
+        return Key({**environment, "device": Part.of(kind)})
 
 
 def _file(key: Key) -> str:

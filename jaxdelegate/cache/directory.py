@@ -49,7 +49,7 @@ class PrivateDirectory:
 
     def names(self) -> list[str]:
         """What lies in it, temporary files left out, sorted."""
-        return sorted(p.name for p in self.path.iterdir() if not p.name.startswith(_TEMPORARY))
+        return sorted(n for n in os.listdir(self.path) if not n.startswith(_TEMPORARY))
 
     def size(self, name: str) -> int:
         """Bytes of a file; 0 if it is not there."""

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from jaxlib import version as jaxlib_version
 
 from jaxdelegate.cache.key import Part
 from jaxdelegate.jax_private import config_values
+from jaxdelegate.kernels import library as kernels
 from jaxdelegate.processor import host_cpu, threads
 from jaxdelegate.xla_options import compiler_options
 
@@ -35,7 +36,7 @@ _UNRELATED = (
     "tools",
 )
 # What decides the shapes and constants inside of subgraphs that operators call.
-SUBGRAPH_SOURCES = ("reading", "reference")
+_SUBGRAPH_SOURCES = ("reading", "reference")
 
 _PLUGINS = {
     "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt"),
@@ -73,22 +74,33 @@ class SourceError(Exception):
 
 
 def environment_parts(device: jax.Device) -> dict[str, Part]:
-    """The parts of a key that no model and no option changes.
-
-    Raises:
-        SourceError: as `source_digest`.
-    """
+    """The parts of a key that no model and no option changes, but for `source_parts`."""
     values = {
-        "sources": source_digest(_related(_PACKAGE)),
         "versions": versions(device.platform),
         "device": device_identity(device),
         "host_cpu": host_cpu(),
         "jax_config": jax_config(),
         "xla_flags": {name: os.environ.get(name) for name in _VARIABLES},
         "threads": threads(),
+        "kernels": kernels.digest() if device.platform == "cpu" else None,
         "compiler_options": [compiler_options(device.platform, exact=e) for e in (True, False)],
     }
     return {name: Part.of(value) for name, value in values.items()}
+
+
+def source_parts(*, of_subgraphs: bool) -> dict[str, Part]:
+    """The parts of a key that say which code of this package makes a program.
+
+    Args:
+        of_subgraphs: also that which decides what is inside of subgraphs that operators call.
+
+    Raises:
+        SourceError: as `source_digest`.
+    """
+    names = {"sources": _related(_PACKAGE)}
+    if of_subgraphs:
+        names["subgraph_sources"] = _SUBGRAPH_SOURCES
+    return {name: Part.of(source_digest(files)) for name, files in names.items()}
 
 
 @functools.cache
@@ -98,29 +110,43 @@ def source_digest(names: tuple[str, ...], package: Path = _PACKAGE) -> str:
     Raises:
         SourceError: they are not there, or not those that this process runs.
     """
+    paths = [path for name in names for path in sorted(_python_files(str(package), name))]
+    if not paths:
+        raise SourceError(f"{package} has no Python files: installed without sources?")
     digest = hashlib.sha256()
-    for name in names:
-        root = package / name
-        for path in sorted(map(str, root.rglob("*.py"))) if root.is_dir() else [str(root)]:
-            content = _source(path)
-            digest.update(f"{os.path.relpath(path, package)} {len(content)}\n".encode())
-            digest.update(content)
+    for path in paths:
+        content = _source(f"{package}/{path}")
+        digest.update(f"{path} {len(content)}\n".encode())
+        digest.update(content)
     return digest.hexdigest()
 
 
+def _python_files(package: str, name: str) -> Iterator[str]:
+    """A file, or those of a folder and its folders, by their names in the package."""
+    if name.endswith(".py"):
+        yield name
+    elif os.path.isdir(f"{package}/{name}"):
+        for inner in os.listdir(f"{package}/{name}"):
+            yield from _python_files(package, f"{name}/{inner}")
+
+
 def _related(package: Path) -> tuple[str, ...]:
-    names = sorted(p.name for p in package.iterdir() if p.is_dir() or p.suffix == ".py")
+    names = sorted(os.listdir(package))
     return tuple(n for n in names if n not in _UNRELATED and not n.startswith(("_", ".")))
 
 
 def _source(path: str) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_mtime > _LOADED:
-                raise SourceError(f"{path} has changed since this process loaded it")
-            return file.read()
+        file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         raise SourceError(f"{path} is not there: installed without sources?") from None
+    try:
+        state = os.fstat(file)
+        if state.st_mtime > _LOADED:
+            raise SourceError(f"{path} has changed since this process loaded it")
+        return os.read(file, state.st_size)
+    finally:
+        os.close(file)
 
 
 @functools.cache

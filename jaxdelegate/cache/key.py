@@ -12,7 +12,11 @@ import numpy as np
 
 from jaxdelegate.digests import digests
 
+_AS_IT_IS = frozenset([type(None), bool, int])  # their values stand in JSON so
 _TEXT = 100  # characters of a part that are kept for people
+
+# Parts that are known only when the constants and this package's files have been read.
+_LATE = frozenset(["model", "sources", "subgraph_sources"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +45,13 @@ class Key:
 
     @functools.cached_property
     def digest(self) -> str:
-        """What the entry is called: 64 hexadecimal digits."""
-        lines = [f"{name}={part.digest}" for name, part in sorted(self.parts.items())]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        """What the entry is called: 64 hexadecimal digits, which begin with those of `family`."""
+        return self.family + _digest(self.parts)[:32]
+
+    @functools.cached_property
+    def family(self) -> str:
+        """32 digits, known before anything is read; models that differ in constants share them."""
+        return _digest({n: part for n, part in self.parts.items() if n not in _LATE})[:32]
 
     def moved(self, other: "Key") -> list[str]:
         """The names of the parts that differ."""
@@ -70,13 +78,18 @@ class Key:
         return cls({str(n): Part(str(digest), str(text)) for n, (digest, text) in value.items()})
 
 
+def _digest(parts: Mapping[str, Part]) -> str:
+    lines = [f"{name}={part.digest}" for name, part in sorted(parts.items())]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
 def plain(value: Any) -> Any:
     """A value as JSON has it, the same in every process.
 
     Raises:
         TypeError: an object of no known kind, which might print differently next time.
     """
-    if value is None or isinstance(value, bool | str):
+    if type(value) in _AS_IT_IS or isinstance(value, str):
         return value
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"

@@ -17,6 +17,11 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _OWN_RULES = "jaxdelegate.op_lowering."
+_OTHER_FIELDS = tuple(
+    f.name
+    for f in dataclasses.fields(TensorSpec)
+    if f.name not in ("name", "const", "quantization")
+)
 
 
 class ConstantDigests:
@@ -45,15 +50,12 @@ def read_constants(
     return {i: const for i, const in consts.items() if const is not None}
 
 
-def partition_parts(
-    params: DelegateParams, specs: Mapping[int, TensorSpec], constants: Mapping[int, str]
-) -> dict[str, Part]:
-    """What of the model a partition's program depends on.
+def partition_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
+    """What of the model a partition's program depends on, but for its constants' elements.
 
     Args:
         params: the partition.
         specs: of every tensor that its operators touch.
-        constants: digests of its constants, by tensor.
 
     Raises:
         TypeError: options of a kind that is not known to be the same in every process.
@@ -64,7 +66,6 @@ def partition_parts(
     arriving = sorted(params.inputs)
     called = live[0].subgraphs if calls_subgraphs(live) else ()
     values: dict[str, Any] = {
-        "model": sorted(constants.items()),
         "partition": [
             [_operator(op) for op in operators],
             [[i, _spec(specs[i])] for i in sorted(touched) if i >= 0],
@@ -74,6 +75,11 @@ def partition_parts(
         "inputs": [[i, specs[i].dtype, specs[i].shape] for i in arriving if i in specs],
     }
     return {name: Part.of(value) for name, value in values.items()}
+
+
+def model_part(constants: Mapping[int, str]) -> Part:
+    """The part that the constants' elements make up, from their digests by tensor."""
+    return Part.of(sorted(constants.items()))
 
 
 def foreign_rule(nodes: Sequence[Node]) -> str | None:
@@ -114,13 +120,12 @@ def _operator(operator: Operator) -> list[Any]:
     ]
 
 
-def _spec(spec: TensorSpec) -> dict[str, Any]:
+def _spec(spec: TensorSpec) -> list[Any]:
     """All that a spec says, but its name and its value, which has a digest of its own."""
-    fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
     quantization = spec.quantization
     if quantization is not None:  # what the converter observed changes nothing
         quantization = dataclasses.replace(quantization, minimum=None, maximum=None)
-    return fields | {"name": None, "const": None, "quantization": quantization}
+    return [quantization, *(getattr(spec, name) for name in _OTHER_FIELDS)]
 
 
 def _subgraph(subgraph: Subgraph) -> list[Any]:

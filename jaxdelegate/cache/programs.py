@@ -9,8 +9,7 @@ import logging
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,38 +18,19 @@ import numpy as np
 from jaxdelegate import jax_private
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
-from jaxdelegate.cache.environment import (
-    SUBGRAPH_SOURCES,
-    SourceError,
-    environment_parts,
-    source_digest,
-)
-from jaxdelegate.cache.key import Key, Part
-from jaxdelegate.cache.partition_key import (
-    ConstantDigests,
-    calls_subgraphs,
-    foreign_rule,
-    partition_parts,
-    read_constants,
-)
+from jaxdelegate.cache.entry import Entry, EntryError
+from jaxdelegate.cache.environment import SourceError
+from jaxdelegate.cache.key import Key
+from jaxdelegate.cache.loading import Loading, weight_name
+from jaxdelegate.cache.partition_key import ConstantDigests, foreign_rule
+from jaxdelegate.cache.slot import Slot
 from jaxdelegate.cache.store import ProgramStore, stored_weights
-from jaxdelegate.compiler import Program, ResidentWeights, stored_states
+from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.simple_delegate import DelegateParams
 
 _LOGGER = logging.getLogger("jaxdelegate")
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """Where the program of one partition, for the current shapes, belongs."""
-
-    key: Key
-    specs: Mapping[int, TensorSpec]
-    constants: Mapping[int, np.ndarray]
-    digests: Mapping[int, str]  # of the constants
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,41 +85,25 @@ class ProgramCache:
         if (name := foreign_rule(params.nodes)) is not None:
             _LOGGER.debug("cache: %s has a rule of its own, whose source is no part of keys", name)
             return None
-        arrays = read_constants(params.nodes, params.outputs, specs)
         try:
-            with ThreadPoolExecutor(1) as executor:  # hashing needs no interpreter lock
-                hashing = executor.submit(constants.of, arrays)
-                parts = self._surroundings(params, settings)
-                digests = hashing.result()
-            parts |= partition_parts(params, specs, digests)
+            return Slot(params, specs, constants, settings, self._device)
         except TypeError as error:
             _LOGGER.debug("cache: no key: %s", error)
             return None
-        except SourceError as error:
-            _warn(f"programs are not kept: {error}")
-            return None
-        key = Key(parts)
-        for name, part in parts.items():
-            _LOGGER.debug("cache key %.12s: %s %s %s", key.digest, name, part.digest, part.text)
-        return Slot(key, specs, arrays, digests)
 
     def _count(self, *, loaded: int = 0, stored: int = 0) -> None:
         now = self.statistics
         self.statistics = Statistics(now.loaded + loaded, now.stored + stored)
 
-    def _surroundings(self, params: DelegateParams, settings: Mapping[str, Any]) -> dict[str, Part]:
-        """The parts that do not come from the model."""
-        own = dict(settings)
-        if calls_subgraphs(params.nodes):
-            own["subgraph_sources"] = source_digest(SUBGRAPH_SOURCES)
-        parts = {name: Part.of(value) for name, value in own.items()}
-        return parts | environment_parts(self._device)
-
     def get(
         self, slot: Slot, weights: ResidentWeights, compile_program: Callable[[], Program]
     ) -> Program:
         """The stored program, its weights on the device; or a compiled one, which is stored."""
-        program = self._load(slot, weights)
+        try:
+            program = self._load(slot, weights)
+        except SourceError as error:
+            _warn(f"programs are not kept: {error}")
+            return compile_program()
         if program is not None:
             return program
         program = compile_program()
@@ -154,18 +118,28 @@ class ProgramCache:
     def _load(self, slot: Slot, weights: ResidentWeights) -> Program | None:
         if self._store is None:
             return None
+        loading = self._guessed(self._store, slot)
+        _log_key(slot.key)
         try:
-            entry = self._store.find(slot.key)
-            if entry is None:
-                self._log_miss(slot.key)
-                return None
-            program = self._program(self._store, entry, slot, weights)
+            if loading is None or loading.entry.key.moved(slot.key):
+                entry = self._store.find(slot.key)
+                if entry is None:
+                    self._log_miss(slot.key)
+                    return None
+                loading = Loading(entry, self._device)
+            program = loading.program(self._store, slot, weights)
         except (EntryError, *jax_private.LOAD_ERRORS) as error:
             _warn(f"stored program {slot.key.digest[:12]} is not used: {error}")
             return None
         _LOGGER.debug("cache: program %.12s was loaded", slot.key.digest)
+        self._store.directory.touch(loading.entry.file)
         self._count(loaded=1)
         return program
+
+    def _guessed(self, store: ProgramStore, slot: Slot) -> Loading | None:
+        """What is probably meant, begun to be loaded while the constants are still hashed."""
+        entry = store.latest(slot.family)
+        return None if entry is None else Loading(entry, self._device)
 
     def _save(self, slot: Slot, program: Program, weights: ResidentWeights) -> Program:
         """Store a program that was compiled for the slot; answers it with shared weights."""
@@ -190,26 +164,10 @@ class ProgramCache:
         except (ValueError, NotImplementedError, pickle.PickleError, OSError) as error:
             _warn(f"program {slot.key.digest[:12]} is not stored: {error}")
         shared = [
-            weights.share(_name(w), array)
+            weights.share(weight_name(w), array)
             for w, array in zip(records, program.weights, strict=True)
         ]
         return dataclasses.replace(program, weights=tuple(shared))
-
-    def _program(
-        self, store: ProgramStore, entry: Entry, slot: Slot, weights: ResidentWeights
-    ) -> Program:
-        n_in = len(entry.weights) + len(entry.inputs) + len(entry.states)
-        n_out = len(entry.outputs) + len(entry.states)
-        resident = {_name(w): weights.find(_name(w)) for w in entry.weights}
-        missing = {_name(w): w for w in entry.weights if resident[_name(w)] is None}
-        with ThreadPoolExecutor(1) as executor, jax.enable_x64(True):
-            reading = executor.submit(_elements, store, slot, list(missing.values()))
-            code = jax_private.load_executable(entry.code, self._device, n_in, n_out)
-            for name, array in zip(missing, reading.result(), strict=True):
-                resident[name] = weights.share(name, jax.device_put(array, self._device))
-        arguments: Any = tuple(resident[_name(w)] for w in entry.weights)
-        states = stored_states(entry.states, slot.specs.__getitem__)
-        return Program(code, arguments, entry.inputs, entry.outputs, states, entry.donated)
 
     def _log_miss(self, key: Key) -> None:
         if self._store is None or not _LOGGER.isEnabledFor(logging.DEBUG):
@@ -219,22 +177,9 @@ class ProgramCache:
         _LOGGER.debug("cache: program %.12s is not there; %s", key.digest, why)
 
 
-def _elements(store: ProgramStore, slot: Slot, records: Sequence[StoredWeight]) -> list[np.ndarray]:
-    """The host array of each argument, from its file or from the model."""
-    read = iter(store.weights([w for w in records if w.tensor is None]))
-    return [next(read) if w.tensor is None else _constant(w, slot) for w in records]
-
-
-def _constant(weight: StoredWeight, slot: Slot) -> np.ndarray:
-    """An argument whose elements are those of a constant, in another shape perhaps."""
-    index = -1 if weight.tensor is None else weight.tensor
-    if index not in slot.digests or slot.digests[index] != weight.digest:
-        raise EntryError(f"its weight is constant {index}, which is another one here")
-    return slot.constants[index].reshape(-1).view(weight.dtype).reshape(weight.shape)
-
-
-def _name(weight: StoredWeight) -> str:
-    return f"{weight.digest} {weight.dtype} {weight.shape}"
+def _log_key(key: Key) -> None:
+    for name, part in key.parts.items():
+        _LOGGER.debug("cache key %.12s: %s %s %s", key.digest, name, part.digest, part.text)
 
 
 def _warn(message: str) -> None:

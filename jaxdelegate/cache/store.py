@@ -1,6 +1,7 @@
 """Entries and weights in a private directory. Knows no jax: the files, not what they run on."""
 
 import contextlib
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,8 @@ from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight, file_of, pack, unpack
 from jaxdelegate.cache.key import Key, array_bytes, array_digests
 from jaxdelegate.digests import read_into
+
+_ALIGNMENT = 64  # bytes; XLA:CPU takes over host arrays that begin at multiples of them
 
 
 class ProgramStore:
@@ -33,8 +36,16 @@ class ProgramStore:
             return None
         if moved := entry.key.moved(key):
             raise EntryError(f"it is another program's: {', '.join(moved)} differ")
-        self.directory.touch(entry.file)
         return entry
+
+    def latest(self, family: str) -> Entry | None:
+        """The entry of a family of keys that was used last; None: none is there that is sound."""
+        try:
+            names = [n for n in self.directory.names() if n.startswith(family)]
+            name = max(names, key=self.directory.modified, default=None)
+            return None if name is None else unpack(self.directory.read(name))
+        except (EntryError, OSError):
+            return None
 
     def nearest(self, key: Key) -> list[str] | None:
         """Which parts differ from the entry that shares most of them; None: nothing is stored."""
@@ -73,7 +84,7 @@ class ProgramStore:
         return True
 
     def weights(self, weights: Sequence[StoredWeight]) -> list[np.ndarray]:
-        """Read files of weights, together, into memory that begins at multiples of 64 bytes.
+        """Read files of weights, together, into memory that XLA:CPU can use as it is.
 
         They are not mapped: what was checked must be what is used.
 
@@ -81,7 +92,7 @@ class ProgramStore:
             EntryError: one of them is damaged or gone; names it.
             OSError: somebody else could have written it.
         """
-        buffers = [_aligned(math.prod(w.shape) * w.dtype.itemsize) for w in weights]
+        buffers = _aligned([math.prod(w.shape) * w.dtype.itemsize for w in weights])
         with contextlib.ExitStack() as stack:
             files = [
                 self._opened(w, b.nbytes, stack) for w, b in zip(weights, buffers, strict=True)
@@ -119,7 +130,10 @@ def stored_weights(
     return tuple(StoredWeight(d, a.dtype, a.shape, constants.get(d)) for d, a in found)
 
 
-def _aligned(nbytes: int) -> np.ndarray:
-    raw = np.empty(nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + nbytes]
+def _aligned(sizes: Sequence[int]) -> list[np.ndarray]:
+    """Pieces of one allocation, which the kernel provides in large pages where it has them."""
+    padded = [-(-nbytes // _ALIGNMENT) * _ALIGNMENT for nbytes in sizes]
+    raw = np.empty(sum(padded) + _ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % _ALIGNMENT
+    starts = itertools.accumulate(padded, initial=first)
+    return [raw[start : start + nbytes] for start, nbytes in zip(starts, sizes, strict=False)]

@@ -108,6 +108,7 @@ def conv_hybrid(label: str, x: tuple[int, ...], w: tuple[int, ...], o: Conv2DOpt
 CASES = [
     conv("3x3", (2, 9, 8, 5), (7, 3, 3, 5), Conv2DOptions(SAME, 1, 1, Act.RELU)),
     conv("3x3-by-2", (1, 9, 8, 3), (8, 3, 3, 3), Conv2DOptions(SAME, 2, 2, Act.RELU6)),
+    conv("3x3-valid", (1, 7, 6, 4), (5, 3, 3, 4), Conv2DOptions(VALID, 1, 1)),
     conv("valid", (1, 7, 7, 2), (4, 3, 2, 2), Conv2DOptions(VALID, 2, 1)),
     conv("dilated", (1, 11, 9, 3), (4, 3, 3, 3), Conv2DOptions(SAME, 1, 1, Act.NONE, 2, 2)),
     conv("pointwise", (2, 5, 4, 6), (8, 1, 1, 6), Conv2DOptions(SAME, 1, 1, Act.RELU)),
@@ -117,6 +118,8 @@ CASES = [
     depthwise("3x3", (2, 7, 6, 5), (3, 3, 5), stride_w=1, stride_h=1),
     depthwise("5x5-by-2", (1, 9, 8, 4), (5, 5, 4), stride_w=2, stride_h=2),
     depthwise("multiplier", (1, 6, 6, 3), (3, 3, 6), stride_w=1, stride_h=1),
+    depthwise("blocks", (2, 7, 6, 32), (3, 5, 32), stride_w=1, stride_h=1),
+    depthwise("blocks-by-2", (1, 9, 8, 192), (3, 3, 192), stride_w=2, stride_h=2),
     conv_3d("3x3x3", (1, 4, 5, 6, 2), (3, 3, 3, 2, 4), Conv3DOptions(SAME, 1, 1, 1)),
     conv_3d("pointwise", (1, 4, 5, 6, 3), (1, 1, 1, 3, 4), Conv3DOptions(SAME, 1, 1, 1)),
     transposed("apart", (1, 8, 6, 4), (4, 2, 2, 3), (1, 4, 3, 3), 2, SAME),
@@ -197,6 +200,28 @@ def test_what_never_pays_is_not_offered() -> None:
     large = (1, 512, 512, 64)
     case = conv("large", large, (8, 5, 5, 64), Conv2DOptions(SAME, 1, 1))
     assert list(ways_of(case, "gpu")) == ["xla"]  # neither 1600 terms nor 1.6 GB of patches
+
+
+@pytest.mark.parametrize(
+    ("case", "first"),
+    [
+        (
+            depthwise("wide", (1, 7, 7, 960), (5, 5, 960), stride_w=1, stride_h=1),
+            "tap_sum_by_block",
+        ),
+        (depthwise("narrow", (1, 28, 28, 240), (5, 5, 240), stride_w=1, stride_h=1), "tap_sum"),
+        (depthwise("uneven", (1, 7, 7, 1000), (5, 5, 1000), stride_w=1, stride_h=1), "tap_sum"),
+        (
+            conv("mostly-writing", (1, 150, 150, 8), (48, 1, 1, 8), Conv2DOptions(SAME, 1, 1)),
+            "tap_sum",
+        ),
+        (conv("pointwise", (1, 75, 75, 8), (48, 1, 1, 8), Conv2DOptions(SAME, 1, 1)), "dot"),
+        (conv("valid-rgb", (1, 99, 99, 3), (32, 3, 3, 3), Conv2DOptions(VALID, 2, 2)), "tap_sum"),
+    ],
+    ids=str,
+)
+def test_what_a_cpu_runs_by_default(case: Case, first: str) -> None:
+    assert next(iter(ways_of(case, "cpu"))) == first
 
 
 # ---- keys

@@ -1,0 +1,79 @@
+"""The place of one program in the cache, and how its key comes together."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdelegate.cache.background import in_background
+from jaxdelegate.cache.environment import environment_parts, source_parts
+from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.cache.partition_key import (
+    ConstantDigests,
+    calls_subgraphs,
+    model_part,
+    partition_parts,
+    read_constants,
+)
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.simple_delegate import DelegateParams
+
+
+class Slot:
+    """Where the program of one partition, for the current shapes, belongs.
+
+    Most parts of its key are known at once; `key` reads constants and sources for the others.
+
+    Attributes:
+        specs: of every tensor that the partition touches.
+        constants: those that its program depends on, by tensor.
+        family: of the key.
+    """
+
+    def __init__(
+        self,
+        params: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        constants: ConstantDigests,
+        settings: Mapping[str, Any],
+        device: jax.Device,
+    ) -> None:
+        """Find out what can be had without reading.
+
+        Args:
+            params: the partition.
+            specs: of every tensor that it touches.
+            constants: digests that are known of the open model.
+            settings: further parts of the key: options, model token.
+            device: where the program runs.
+
+        Raises:
+            TypeError: options of a kind that is not known to be the same in every process.
+        """
+        self.specs = specs
+        self.constants: Mapping[int, np.ndarray] = read_constants(
+            params.nodes, params.outputs, specs
+        )
+        self._known_digests = constants
+        self._calls_subgraphs = calls_subgraphs(params.nodes)
+        own = {name: Part.of(value) for name, value in settings.items()}
+        self._known = own | environment_parts(device) | partition_parts(params, specs)
+        self.family = Key(self._known).family
+
+    @functools.cached_property
+    def digests(self) -> Mapping[int, str]:
+        """Of the constants, by tensor."""
+        return self._known_digests.of(self.constants)
+
+    @functools.cached_property
+    def key(self) -> Key:
+        """The whole key.
+
+        Raises:
+            SourceError: what makes programs cannot be known.
+        """
+        hashing = in_background(lambda: self.digests)
+        sources = source_parts(of_subgraphs=self._calls_subgraphs)
+        return Key(self._known | sources | {"model": model_part(hashing.result())})

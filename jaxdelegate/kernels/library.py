@@ -1,0 +1,77 @@
+"""The compiled kernels: found, checked, and made known to XLA once in a process."""
+
+import ctypes
+import functools
+import hashlib
+import threading
+from pathlib import Path
+
+import jax
+
+LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
+
+# What compiled programs call, ours in JAX's own cache as well: the number goes up where operands or
+# attributes come to mean something else.
+PRODUCT, DEPTHWISE = "jaxdelegate.product.1", "jaxdelegate.depthwise.1"
+WINOGRAD = "jaxdelegate.winograd.1"
+_HANDLERS = {
+    PRODUCT: "jaxdelegate_product",
+    DEPTHWISE: "jaxdelegate_depthwise",
+    WINOGRAD: "jaxdelegate_winograd",
+}
+
+# Columns of a panel of weights, and the least channels of what is computed by channel (kernels.h).
+PANEL = LEAST_CHANNELS = 16
+
+_LOCK = threading.Lock()
+
+
+def why_not() -> str | None:
+    """Why programs of this process cannot call the kernels; None if they can, from now on."""
+    with _LOCK:
+        return _why_not(LIBRARY)
+
+
+@functools.cache
+def _why_not(path: Path) -> str | None:
+    if not path.exists():
+        return f"{path.name} was not built, for want of a C++ compiler at installation"
+    try:
+        library = opened(path)
+        if instruction_set(library) is None:
+            return "this processor lacks AVX2 or FMA"
+        for name, function in _HANDLERS.items():
+            handler = jax.ffi.pycapsule(library[function])  # type: ignore[no-untyped-call]
+            jax.ffi.register_ffi_target(name, handler, platform="cpu")
+    except (OSError, AttributeError, RuntimeError, ValueError) as error:
+        return f"{path.name} cannot be used: {error}"
+    return None
+
+
+def digest() -> str | None:
+    """Of the library, for keys of stored programs; None: it was not built."""
+    return _digest(LIBRARY)
+
+
+@functools.cache
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
+@functools.cache
+def opened(path: Path = LIBRARY) -> ctypes.CDLL:
+    """The library.
+
+    Raises:
+        OSError: it is not there, or not for this platform.
+    """
+    library = ctypes.CDLL(str(path))
+    library.jaxdelegate_instruction_set.restype = ctypes.c_char_p
+    library.jaxdelegate_use_instruction_set.argtypes = [ctypes.c_char_p]
+    return library
+
+
+def instruction_set(library: ctypes.CDLL) -> str | None:
+    """The instruction set that its kernels use; None: the processor has none that they know."""
+    name: bytes | None = library.jaxdelegate_instruction_set()
+    return None if name is None else name.decode()

@@ -1,0 +1,27 @@
+// Loops over the threads that XLA:CPU runs its own kernels on.
+
+#pragma once
+
+#include "xla_ffi.h"
+
+namespace kernels {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(const xla_ffi::CallFrame& frame) : api_(frame.api), context_(frame.context) {}
+
+  // How many threads there are, the caller's among them.
+  long size() const;
+
+  // Calls body(task, 0), ... body(task, count - 1), on several threads; returns when all are done.
+  void loop(long count, void (*body)(const void* task, long index), const void* task) const;
+
+ private:
+  bool schedule(void (*run)(void*), void* data) const;
+  void forget(xla_ffi::Error* error) const;
+
+  const xla_ffi::Api* api_;
+  xla_ffi::Context* context_;
+};
+
+}  // namespace kernels

@@ -1,0 +1,118 @@
+#include "winograd.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "matrix.h"
+#include "scratch.h"
+
+namespace kernels {
+
+namespace {
+
+constexpr long kBlockBytes = 768 << 10;  // points and sums of a block: a second-level cache
+constexpr long kLeastTiles = 56;         // of one block: each reads all weights
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Plan {
+  const Winograd& work;
+  const InstructionSet& set;
+  const float* zeros;
+  long tiles_y, tiles_x, tiles;  // of an image, of all images
+  long panels, tiles_of_block;
+  Tasks tasks;
+};
+
+Plan plan_of(const Winograd& work, const InstructionSet& set, const float* zeros, long threads) {
+  const Geometry& g = work.geometry;
+  Plan p{work, set, zeros, ceil_div(g.out_height, 2), ceil_div(g.out_width, 2), 0,
+         ceil_div(g.units, kPanel), 0, {}};
+  p.tiles = g.images * p.tiles_y * p.tiles_x;
+  const long tile_bytes = 4 * kPoints * (g.channels + p.panels * kPanel);
+  const long fitting = kBlockBytes / tile_bytes / kMostRows * kMostRows;
+  p.tiles_of_block = std::max(kLeastTiles, fitting);
+  p.tasks = divide(p.tiles, kPoints * g.channels, g.units, threads);
+  return p;
+}
+
+// Where a tile lies: its image, and its first result.
+struct Place {
+  long image, y, x;
+};
+
+Place place(const Plan& p, long tile) {
+  const long row = tile / p.tiles_x;
+  return {row / p.tiles_y, row % p.tiles_y * 2, tile % p.tiles_x * 2};
+}
+
+void transform(const Plan& p, long tile, float* points, long stride) {
+  const Geometry& g = p.work.geometry;
+  const Place at = place(p, tile);
+  const float* image = p.work.x + at.image * g.height * g.width * g.channels;
+  const float* pixels[kPoints];
+  for (long i = 0; i < kPoints; ++i) {
+    const long y = at.y - g.pad_top + i / 4, x = at.x - g.pad_left + i % 4;
+    const bool is_pad = y < 0 || y >= g.height || x < 0 || x >= g.width;
+    pixels[i] = is_pad ? p.zeros : image + (y * g.width + x) * g.channels;
+  }
+  p.set.winograd_points(pixels, g.channels, points, stride);
+}
+
+void finish(const Plan& p, long tile, const float* sums, long stride, long first, long last) {
+  const Geometry& g = p.work.geometry;
+  const Place at = place(p, tile);
+  WinogradTile t{sums, stride, p.work.bias, {}, first, last, p.work.range};
+  for (long i = 0; i < 4; ++i) {
+    const long y = at.y + i / 2, x = at.x + i % 2;
+    const long pixel = (at.image * g.out_height + y) * g.out_width + x;
+    const bool is_result = y < g.out_height && x < g.out_width;
+    t.results[i] = is_result ? p.work.y + pixel * g.units : nullptr;
+  }
+  p.set.winograd_results(t);
+}
+
+// Tiles [begin, begin + count), units of panels [first, last).
+void run_block(const Plan& p, long begin, long count, long first, long last) {
+  static thread_local Scratch scratch;
+  const Geometry& g = p.work.geometry;
+  const long columns = p.panels * kPanel;
+  const long points_stride = count * g.channels, sums_stride = count * columns;
+  float* points = scratch.of(kPoints * (points_stride + sums_stride));
+  float* sums = points + kPoints * points_stride;
+  for (long i = 0; i < count; ++i) transform(p, begin + i, points + i * g.channels, points_stride);
+  for (long i = 0; i < kPoints; ++i) {
+    const float* weights = p.work.weights + i * g.channels * columns;
+    const Range all{-kInfinity, kInfinity};
+    const Matrix matrix{weights, g.channels, columns, p.zeros, sums + i * sums_stride, all};
+    const Block block{0, count, 0, g.channels, points + i * points_stride, g.channels};
+    multiply(p.set, matrix, block, first, last);
+  }
+  const long end = std::min(g.units, last * kPanel);
+  for (long i = 0; i < count; ++i)
+    finish(p, begin + i, sums + i * columns, sums_stride, first * kPanel, end);
+}
+
+void run_task(const void* plan, long index) {
+  const Plan& p = *static_cast<const Plan*>(plan);
+  const long begin = index / p.tasks.panel_tasks * p.tasks.rows_of_task;
+  const long end = std::min(p.tiles, begin + p.tasks.rows_of_task);
+  const long first = index % p.tasks.panel_tasks * p.tasks.panels_of_task;
+  const long last = std::min(p.panels, first + p.tasks.panels_of_task);
+  for (long tile = begin; tile < end; tile += p.tiles_of_block)
+    run_block(p, tile, std::min(p.tiles_of_block, end - tile), first, last);
+}
+
+}  // namespace
+
+void run(const Winograd& work, const InstructionSet& set, const ThreadPool& pool) {
+  static thread_local std::vector<float> zeros;
+  const Geometry& g = work.geometry;
+  const long size = std::max(g.channels, ceil_div(g.units, kPanel) * kPanel);
+  if (static_cast<long>(zeros.size()) < size) zeros.resize(size);
+  const Plan plan = plan_of(work, set, zeros.data(), pool.size());
+  pool.loop(plan.tasks.count(), run_task, &plan);
+}
+
+}  // namespace kernels

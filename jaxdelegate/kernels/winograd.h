@@ -1,0 +1,24 @@
+// Convolutions of 3x3 windows, without strides and dilation, by Winograd's F(2x2, 3x3): 16 products
+// of matrices of which each has a ninth of the depth, 2.25 times less work.
+
+#pragma once
+
+#include "kernels.h"
+#include "thread_pool.h"
+
+namespace kernels {
+
+constexpr long kPoints = 16;
+
+struct Winograd {
+  Geometry geometry;
+  const float* x;        // [images, height, width, channels]
+  const float* weights;  // for each point of the transformed filters, panels of [channels, units]
+  const float* bias;     // [units]
+  float* y;              // [images, out_height, out_width, units]
+  Range range;
+};
+
+void run(const Winograd&, const InstructionSet&, const ThreadPool&);
+
+}  // namespace kernels

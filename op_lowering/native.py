@@ -1,0 +1,155 @@
+"""Convolutions and FULLY_CONNECTED of float32 by this package's own CPU kernels.
+
+The kernels add the bias and clamp while sums are in registers, and read weights as they were laid
+out beforehand; XLA sees a call. It can be neither differentiated nor exported, so that the context
+has to ask for it, and a way of XLA's stands beside it for all that the kernels do not take.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.kernels.library import DEPTHWISE, LEAST_CHANNELS, PANEL, PRODUCT, WINOGRAD
+from jaxdelegate.op_lowering.convolution_ways import Convolution
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.quantized_products import Tensors
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.op_lowering.winograd import is_possible, transformed
+
+# The names of these ways: a product of matrices or a sum of taps, and Winograd's F(2x2, 3x3).
+NATIVE, NATIVE_WINOGRAD = "native", "native_winograd"
+
+# Where Winograd's way is the default one: measured on AVX-512 and AVX2, on the shapes of ResNet50,
+# DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
+_LEAST_PRODUCTS = 4_000_000
+# More pairs of channels than this, by tiles, are read in longer than they are multiplied.
+_MOST_FILTERS = 12_288
+
+_INFINITY = float("inf")
+_RANGES = {
+    Act.NONE: (-_INFINITY, _INFINITY),
+    Act.RELU: (0.0, _INFINITY),
+    Act.RELU_N1_TO_1: (-1.0, 1.0),
+    Act.RELU6: (0.0, 6.0),
+}
+
+
+def ways(
+    context: LoweringContext, tensors: Tensors, c: Convolution | None = None
+) -> tuple[str, ...]:
+    """The ways in which the kernels take an operator, the default first.
+
+    Args:
+        context: the operator's own.
+        tensors: its input, weights, bias and output.
+        c: the geometry of a convolution; None: FULLY_CONNECTED.
+    """
+    specs = [spec for spec in tensors if spec is not None]
+    is_float32 = all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
+    is_allowed = context.native_kernels and not context.precision.is_reduced
+    if not (is_allowed and is_float32 and tensors.w.const is not None):
+        return ()
+    return (NATIVE,) if c is None else _ways_of(c)
+
+
+def _ways_of(c: Convolution) -> tuple[str, ...]:
+    if len(c.windows) != 2:
+        return ()
+    if c.groups > 1:
+        is_depthwise = c.depth == 1 and c.units == c.channels >= LEAST_CHANNELS
+        return (NATIVE,) if is_depthwise else ()
+    if not is_possible(c) or c.channels < LEAST_CHANNELS:
+        return (NATIVE,)
+    return (NATIVE_WINOGRAD, NATIVE) if _winograd_pays(c) else (NATIVE, NATIVE_WINOGRAD)
+
+
+def _winograd_pays(c: Convolution) -> bool:
+    tiles = c.images * math.prod(-(-n // 2) for n in c.out)
+    products = c.images * math.prod(c.out) * c.products * c.units
+    is_worthwhile = products >= _LEAST_PRODUCTS and c.units >= PANEL
+    return is_worthwhile and c.depth * c.units <= tiles * _MOST_FILTERS
+
+
+def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> str | None:
+    """The way of these that an operator runs in; None: another one."""
+    names = ways(context, tensors, c)
+    return next((name for name in names if context.way in (None, name)), None)
+
+
+def convolution(
+    name: str, c: Convolution, activation: Act, images: int, spatial_io: Prepare
+) -> Lowered:
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, units].
+
+    Args:
+        name: of one of its ways.
+        c: its geometry.
+        activation: its fused activation.
+        images: the batch, N.
+        spatial_io: turns the file's filter into [H, W, I, O].
+    """
+    target, layout = _kernel(name, c)
+    run = _call(target, _geometry(c, images), activation, (images, *c.out, c.units))
+    return Lowered(run, {1: lambda w: layout(spatial_io(w))}, name)
+
+
+def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
+    """What to call, and how it wants a filter [H, W, I, O]."""
+    if name == NATIVE_WINOGRAD:
+        return WINOGRAD, lambda w: panels(transformed(c, w))
+    if c.groups == 1:
+        return PRODUCT, lambda w: panels(w.reshape(-1, c.units))
+    return DEPTHWISE, lambda w: w.reshape(-1, c.units)
+
+
+def fully_connected(rows: int, depth: int, units: int, activation: Act, out: Shape) -> Lowered:
+    """[..., depth] x [units, depth] -> `out`, which has `rows` times `units` elements."""
+    geometry = (1, rows, 1, depth, rows, 1, units, 1, 1, 1, 1, 1, 1, 0, 0)
+    product = _call(PRODUCT, geometry, activation, (rows, units))
+
+    def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+        whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
+        (y,) = product(whole.reshape(rows, depth), w, bias)
+        return (y.reshape(out),)
+
+    return Lowered(run, {1: lambda w: panels(w.transpose(1, 0))}, NATIVE)
+
+
+def panels(w: Any) -> Any:
+    """Matrices [..., depth, units] -> [..., panels, depth, PANEL], filled up with zeros."""
+    numpy: Any = jnp if isinstance(w, jax.Array) else np
+    *more, depth, units = w.shape
+    count = math.ceil(units / PANEL)
+    edges = [(0, 0)] * (len(more) + 1)
+    filled = numpy.pad(w, (*edges, (0, count * PANEL - units)))
+    return numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
+
+
+def _geometry(c: Convolution, images: int) -> tuple[int, ...]:
+    """The fields of `Geometry` in kernels.h."""
+    height, width = c.windows
+    sizes = (images, height.n_in, width.n_in, c.channels, *c.out, c.units, height.size, width.size)
+    steps = (height.stride, width.stride, height.dilation, width.dilation)
+    return (*sizes, *steps, height.pads[0], width.pads[0])
+
+
+def _call(
+    target: str, geometry: Sequence[int], activation: Act, out: Shape
+) -> Callable[..., tuple[jax.Array]]:
+    """x, weights as the kernel reads them, bias -> y."""
+    y_type = jax.ShapeDtypeStruct(out, jnp.float32)  # type: ignore[no-untyped-call]
+    call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
+    fields = np.array(geometry, np.int64)
+    limits = np.array(_RANGES[activation], np.float32)
+
+    def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+        summed = jnp.zeros(out[-1], jnp.float32) if bias is None else bias.reshape(-1)
+        y: jax.Array = call(x, w, summed, geometry=fields, range=limits)
+        return (y,)
+
+    return run

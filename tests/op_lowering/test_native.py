@@ -1,0 +1,399 @@
+"""The package's own CPU kernels, where they were built: against the reference, tile by tile."""
+
+import concurrent.futures
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.cache.environment import environment_parts
+from jaxdelegate.cache.programs import Statistics
+from jaxdelegate.kernels import library
+from jaxdelegate.op_lowering import native
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import (
+    Conv2DOptions,
+    DepthwiseConv2DOptions,
+    FullyConnectedOptions,
+    Padding,
+)
+from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.testing import Case, const, f32, of, value
+from jaxdelegate.testing.tolerance import Tolerance
+
+REASON = library.why_not()
+BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+CONTEXT = LoweringContext(native_kernels=True)
+SAME, VALID = Padding.SAME, Padding.VALID
+
+
+@pytest.fixture(params=["avx512f", "avx2"])
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    use = library.opened().jaxdelegate_use_instruction_set
+    if not use(request.param.encode()):
+        pytest.skip(f"this processor has no {request.param}")
+    yield request.param
+    use(None)
+
+
+def jaxpr(case: Case, context: LoweringContext) -> str:
+    lowered = RULES[case.name].lower(context, case.op_options, *case.specs())
+    with jax.enable_x64(True):
+        return str(jax.make_jaxpr(lowered)(*case.arrays()))
+
+
+def check(case: Case) -> None:
+    assert "ffi_call" in jaxpr(case, CONTEXT)
+    case.check(case.run_lowered(RULES[case.name], CONTEXT), case.run_reference())
+
+
+def product(rows: int, depth: int, units: int, act: Act = Act.NONE) -> Case:
+    inputs = [f32(rows, depth), const(f32(units, depth, seed=1)), const(f32(units, seed=2))]
+    options = FullyConnectedOptions(act)
+    label = f"{rows}x{depth}x{units}-{act.name}"
+    return Case("FULLY_CONNECTED", label, inputs, options, accumulated=depth)
+
+
+def conv(x: tuple[int, ...], w: tuple[int, ...], options: Conv2DOptions, label: str = "") -> Case:
+    """`w` is [O, h, w, I]."""
+    inputs = [f32(*x), const(f32(*w, seed=1)), const(f32(w[0], seed=2))]
+    label = label or f"{x}-{w}-{options.padding.name}-{options.stride_w}"
+    return Case("CONV_2D", label, inputs, options, accumulated=math.prod(w[1:]))
+
+
+def depthwise(x: tuple[int, ...], h: int, w: int, options: DepthwiseConv2DOptions) -> Case:
+    channels = x[3]
+    inputs = [f32(*x), const(f32(1, h, w, channels, seed=1)), const(f32(channels, seed=2))]
+    label = f"{x}-{h}x{w}-{options.padding.name}-{options.stride_w}-{options.dilation_w_factor}"
+    options = dataclasses.replace(options, depth_multiplier=1)
+    return Case("DEPTHWISE_CONV_2D", label, inputs, options, accumulated=h * w)
+
+
+# Rows around a tile's 6 and 14, columns around one, two and four panels of 16, depths of one block
+# and of several.
+PRODUCTS = [
+    *(product(rows, 5, 40) for rows in range(1, 17)),
+    *(product(rows, 7, units) for rows in (1, 6, 7, 30) for units in (1, 15, 16, 17, 33, 64, 65)),
+    *(product(3, depth, 20) for depth in (1, 1151, 1152, 1153, 2500)),
+    *(product(60, depth, 35) for depth in (1153, 2500)),
+    product(200, 300, 70),
+    *(product(9, 4, 18, act) for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)),
+]
+ONE, TWO = Conv2DOptions(SAME, 1, 1), Conv2DOptions(SAME, 2, 2)
+CONVOLUTIONS = [
+    *(
+        conv((2, 7, 9, channels), (17, 3, 3, channels), options)
+        for channels in (1, 3, 5, 20)
+        for options in (ONE, TWO, Conv2DOptions(VALID, 1, 1), Conv2DOptions(VALID, 3, 2))
+    ),
+    conv((2, 5, 7, 20), (33, 1, 1, 20), ONE),
+    conv((2, 5, 7, 20), (33, 1, 1, 20), TWO),
+    conv((1, 23, 20, 3), (10, 7, 7, 3), TWO),
+    conv((1, 6, 6, 12), (3, 2, 4, 12), ONE),
+    conv((1, 2, 3, 2), (3, 5, 5, 2), ONE, "filter-larger-than-image"),
+    conv((1, 7, 8, 5), (3, 2, 2, 5), Conv2DOptions(SAME, 3, 3), "stride-beyond-filter"),
+    conv((1, 9, 9, 6), (5, 3, 3, 6), dataclasses.replace(ONE, dilation_w_factor=2), "dilated"),
+    conv((1, 9, 9, 6), (5, 3, 3, 6), dataclasses.replace(TWO, dilation_h_factor=3), "dilated-2"),
+    conv((1, 5, 5, 200), (20, 3, 3, 200), ONE, "window-in-parts"),
+    conv((1, 3, 3, 1300), (5, 2, 2, 1300), ONE, "pixel-by-pixel"),
+    conv((1, 40, 40, 3), (8, 3, 3, 3), ONE, "several-blocks"),
+    conv((3, 5, 4, 3), (8, 3, 3, 3), TWO, "images"),
+    *(
+        conv((1, 5, 5, 4), (6, 3, 3, 4), Conv2DOptions(SAME, 1, 1, act), act.name)
+        for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)
+    ),
+]
+DEPTHWISE_ONE = DepthwiseConv2DOptions(SAME, 1, 1)
+DEPTHWISE_TWO = DepthwiseConv2DOptions(SAME, 2, 2)
+DEPTHWISE = [
+    *(
+        depthwise((1, 5, width, 16), size, size, options)
+        for width in (1, 2, 5, 8, 14, 23)
+        for size in (3, 5)
+        for options in (DEPTHWISE_ONE, DEPTHWISE_TWO)
+    ),
+    *(depthwise((2, 6, 9, channels), 3, 3, DEPTHWISE_ONE) for channels in (17, 24, 40, 72)),
+    depthwise((1, 16, 17, 20), 3, 3, DepthwiseConv2DOptions(VALID, 1, 1)),
+    depthwise((1, 16, 17, 20), 5, 5, DepthwiseConv2DOptions(VALID, 2, 2)),
+    depthwise((1, 9, 9, 20), 3, 3, DepthwiseConv2DOptions(SAME, 3, 3)),
+    depthwise((1, 9, 9, 20), 2, 3, DEPTHWISE_ONE),
+    depthwise((1, 9, 9, 20), 7, 7, DEPTHWISE_ONE),
+    depthwise((1, 9, 9, 20), 3, 3, dataclasses.replace(DEPTHWISE_ONE, dilation_w_factor=2)),
+    depthwise((1, 9, 9, 20), 3, 3, dataclasses.replace(DEPTHWISE_ONE, dilation_h_factor=2)),
+    *(
+        depthwise((1, 5, 5, 16), 3, 3, DepthwiseConv2DOptions(SAME, 1, 1, 1, act))
+        for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)
+    ),
+]
+
+
+# Odd and even sizes, tiles that reach beyond the image, panels that are not full.
+WINOGRAD = [
+    *(
+        conv((2, height, width, 20), (units, 3, 3, 20), options)
+        for height, width, units in ((7, 9, 17), (6, 3, 40), (1, 1, 16), (2, 5, 33), (4, 4, 3))
+        for options in (ONE, Conv2DOptions(VALID, 1, 1))
+        if options is ONE or min(height, width) > 2
+    ),
+    conv((1, 28, 30, 40), (24, 3, 3, 40), ONE, "several-blocks"),
+    *(
+        conv((1, 5, 5, 16), (18, 3, 3, 16), Conv2DOptions(SAME, 1, 1, act), act.name)
+        for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)
+    ),
+]
+
+
+@BUILT
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("case", WINOGRAD, ids=str)
+@pytest.mark.parametrize("way", [native.NATIVE, native.NATIVE_WINOGRAD])
+def test_both_ways_of_3x3_match_the_reference(case: Case, way: str) -> None:
+    context = dataclasses.replace(CONTEXT, way=way)
+    rule: Any = RULES["CONV_2D"]
+    assert way in rule.ways(context, case.op_options, *case.specs())
+    if way == native.NATIVE_WINOGRAD:
+        tiled = Tolerance(rtol=1e-5, atol=2e-7 * case.accumulated)
+        because = "a tile's results are differences of sums over all of its values, so that they "
+        because += "are as exact as the largest, not as each of them"
+        case = dataclasses.replace(case, tolerance=tiled, because=because)
+    case.check(case.run_lowered(rule, context), case.run_reference())
+
+
+def test_winograd_is_the_default_of_much_work_on_few_filters() -> None:
+    def first(size: int, channels: int, units: int) -> str:
+        case = conv((1, size, size, channels), (units, 3, 3, channels), ONE)
+        rule: Any = RULES["CONV_2D"]
+        return next(iter(rule.ways(CONTEXT, case.op_options, *case.specs())))
+
+    assert first(56, 64, 64) == first(14, 256, 256) == native.NATIVE_WINOGRAD
+    assert first(7, 512, 512) == first(14, 16, 16) == first(56, 64, 8) == native.NATIVE
+
+
+@BUILT
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("case", PRODUCTS + CONVOLUTIONS + DEPTHWISE, ids=str)
+def test_kernels_match_the_reference(case: Case) -> None:
+    check(case)
+
+
+SPECIAL = [1.5, np.nan, np.inf, -np.inf, -0.0, 1e30]
+
+
+@BUILT
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("act", [Act.NONE, Act.RELU, Act.RELU6, Act.RELU_N1_TO_1])
+def test_nan_and_infinity_pass_as_in_the_reference(act: Act) -> None:
+    x = np.resize(np.float32(SPECIAL), (1, 6, 1, 1)) * np.ones((1, 6, 7, 18), np.float32)
+    one, bias = np.ones((18, 1, 1, 1), np.float32), const(np.zeros(18, np.float32))
+    pixel = const(one * np.eye(18, dtype=np.float32)[:, None, None, :] + np.float32(0.25))
+    check(Case("CONV_2D", act.name, [value(x), pixel, bias], Conv2DOptions(VALID, 1, 1, act)))
+    taps = const(np.ones((1, 1, 3, 18), np.float32))
+    options = DepthwiseConv2DOptions(VALID, 1, 1, 1, act)
+    check(Case("DEPTHWISE_CONV_2D", act.name, [value(x), taps, bias], options))
+
+
+@BUILT
+def test_no_bias_and_left_over_values() -> None:
+    inputs = [f32(2, 7), const(f32(5, 3, seed=1)), None]
+    check(Case("FULLY_CONNECTED", "left-over", inputs, FullyConnectedOptions(), accumulated=3))
+    options = FullyConnectedOptions(keep_num_dims=True)
+    inputs = [f32(2, 4, 3), const(f32(5, 3, seed=1)), None]
+    check(Case("FULLY_CONNECTED", "kept", inputs, options, accumulated=3))
+
+
+def taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
+    return "ffi_call" in jaxpr(case, context)
+
+
+@pytest.mark.parametrize("name", ["run-time-filter", "float16", "few-channels", "multiplier"])
+def test_what_the_kernels_do_not_take_xla_does(name: str) -> None:
+    image, filters = f32(1, 5, 5, 4), f32(6, 3, 3, 4, seed=1)
+    two = dataclasses.replace(DEPTHWISE_ONE, depth_multiplier=2)
+    case = {
+        "run-time-filter": Case("CONV_2D", name, [image, filters], ONE, accumulated=36),
+        "float16": Case(
+            "CONV_2D", name, [of(np.float16, 1, 5, 5, 4), const(of(np.float16, 6, 3, 3, 4))], ONE
+        ),
+        "few-channels": depthwise((1, 5, 5, 15), 3, 3, DEPTHWISE_ONE),
+        "multiplier": Case(
+            "DEPTHWISE_CONV_2D", name, [f32(1, 5, 5, 16), const(f32(1, 3, 3, 32))], two
+        ),
+    }[name]
+    assert not taken(case)
+
+
+def test_other_contexts_get_xla() -> None:
+    case = conv((1, 5, 5, 4), (6, 3, 3, 4), ONE)
+    assert taken(case)
+    assert not taken(case, LoweringContext())
+    assert not taken(case, dataclasses.replace(CONTEXT, way="xla"))
+    short = PrecisionPolicy(operand=BFLOAT16)
+    assert not taken(case, dataclasses.replace(CONTEXT, precision=short))
+
+
+def test_it_is_the_first_way_where_it_is_one() -> None:
+    for case in (conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), product(2, 3, 4)):
+        ways: Any = RULES[case.name].ways
+        names = list(ways(CONTEXT, case.op_options, *case.specs()))
+        plain = list(ways(LoweringContext(), case.op_options, *case.specs()))
+        assert names == [native.NATIVE, *plain]
+
+
+def test_panels_are_filled_up_with_zeros() -> None:
+    w = np.arange(1, 41, dtype=np.float32).reshape(2, 20)
+    laid_out = native.panels(w)
+    np.testing.assert_array_equal(native.panels(np.stack([w, w]))[1], laid_out)
+    assert laid_out.shape == (2, 2, library.PANEL)
+    np.testing.assert_array_equal(laid_out[0], w[:, :16])
+    np.testing.assert_array_equal(laid_out[1], np.pad(w[:, 16:], ((0, 0), (0, 12))))
+
+
+@BUILT
+def test_a_call_that_does_not_fit_is_refused() -> None:
+    call = jax.ffi.ffi_call(library.PRODUCT, jax.ShapeDtypeStruct((2, 16), np.float32))
+    x, w, bias = (np.ones(shape, np.float32) for shape in ((2, 3), (1, 4, 16), (16,)))
+    fields = np.array((1, 2, 1, 3, 2, 1, 16, 1, 1, 1, 1, 1, 1, 0, 0), np.int64)
+    limits = np.array((0, 1), np.float32)
+    with jax.enable_x64(True), pytest.raises(Exception, match="weights do not fit geometry"):
+        jax.block_until_ready(call(x, w, bias, geometry=fields, range=limits))
+
+
+@BUILT
+def test_calls_at_the_same_time() -> None:
+    case = conv((1, 30, 30, 8), (40, 3, 3, 8), ONE)
+    lowered: Any = RULES["CONV_2D"].lower(CONTEXT, case.op_options, *case.specs())
+    w, bias = lowered.prepare[1](case.inputs[1].value), case.inputs[2].value  # type: ignore[union-attr]
+    images = [f32(1, 30, 30, 8, seed=i).value for i in range(8)]
+    with jax.enable_x64(True):
+        run = jax.jit(lowered.run).lower(images[0], w, bias).compile()
+        alone = [np.asarray(run(x, w, bias)[0]) for x in images]
+
+    def again(x: np.ndarray) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(run(x, w, bias)[0])
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(again, images * 10))
+    for got, want in zip(together, alone * 10, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+_THREADS = """
+import sys, numpy as np, jax
+from jaxdelegate.kernels import library
+from jaxdelegate.op_lowering import native
+assert library.why_not() is None
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+rng = np.random.default_rng(0)
+for rows, depth, units in ((500, 70, 90), (49, 300, 500), (1, 2000, 1001), (3000, 20, 17)):
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((rows, depth), (units, depth)))
+    lowered = native.fully_connected(rows, depth, units, Act.NONE, (rows, units))
+    (y,) = jax.jit(lambda x, w, lowered=lowered: lowered(x, w))(x, w)
+    np.save(sys.stdout.buffer, np.asarray(y))
+"""
+
+
+def printed(code: str, *arguments: str, **environment: str) -> bytes:
+    """What another process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        check=True,
+        capture_output=True,
+    )
+    return done.stdout
+
+
+@BUILT
+def test_the_number_of_threads_changes_no_bit() -> None:
+    one, three = (printed(_THREADS, NPROC=threads) for threads in ("1", "3"))
+    assert len(one) > 4 * 500 * 90
+    assert one == three
+
+
+# ---- the library, and the delegate's option
+
+
+@pytest.mark.usefixtures("xla_alone")
+def test_without_the_library_xla_computes(network: bytes) -> None:
+    delegate = jd.JaxDelegate(platform="cpu")
+    assert not delegate.lowering_context.native_kernels
+    assert outputs_of(network, delegate)
+    with pytest.raises(jd.OptionError, match=r"native_kernels: .* was not built"):
+        jd.JaxDelegate(platform="cpu", native_kernels=True)
+
+
+def test_a_damaged_library_is_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "libdamaged.so"
+    path.write_bytes(b"no library")
+    monkeypatch.setattr(library, "LIBRARY", path)
+    assert "libdamaged.so cannot be used" in (library.why_not() or "")
+
+
+def outputs_of(model: bytes, delegate: jd.JaxDelegate) -> list[np.ndarray]:
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    (x,) = interpreter.get_input_details()
+    values = np.random.default_rng(0).uniform(-1, 1, x["shape"]).astype(np.float32)
+    interpreter.set_tensor(x["index"], values)
+    interpreter.invoke()
+    return [interpreter.get_tensor(y["index"]) for y in interpreter.get_output_details()]
+
+
+@BUILT
+def test_the_option_switches_them(network: bytes) -> None:
+    own, plain = (jd.JaxDelegate(platform="cpu", native_kernels=k) for k in (None, False))
+    assert own.lowering_context.native_kernels
+    assert not plain.lowering_context.native_kernels
+    for got, want in zip(outputs_of(network, own), outputs_of(network, plain), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_functions_stay_transformable(network: bytes) -> None:
+    apply, params = jd.load(network).function()
+    x = np.ones((1, 8, 8, 3), np.float32)
+    assert "ffi_call" not in str(jax.make_jaxpr(apply)(params, x))
+
+
+def test_the_library_belongs_to_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (device, *_) = jax.devices("cpu")
+    found = []
+    for name, content in (("a", b"1"), ("b", b"2"), ("absent", None)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        monkeypatch.setattr(library, "LIBRARY", tmp_path / name)
+        found.append(environment_parts(device)["kernels"])
+    assert len({part.digest for part in found}) == 3
+
+
+_STORE = """
+import sys, numpy as np, jaxdelegate as jd
+delegate = jd.JaxDelegate(platform="cpu", serialization_dir=sys.argv[2])
+interpreter = jd.Interpreter(model_path=sys.argv[1], experimental_delegates=[delegate])
+interpreter.allocate_tensors()
+interpreter.set_tensor(0, np.linspace(-1, 1, 192, dtype=np.float32).reshape(1, 8, 8, 3))
+interpreter.invoke()
+print(delegate.programs.statistics)
+print(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]).tolist())
+"""
+
+
+@BUILT
+def test_a_stored_program_finds_them_in_another_process(network: bytes, tmp_path: Path) -> None:
+    (tmp_path / "network.tflite").write_bytes(network)
+    arguments = [str(tmp_path / "network.tflite"), str(tmp_path / "programs")]
+    first, second = (printed(_STORE, *arguments).decode().splitlines() for _ in range(2))
+    assert first[0] == str(Statistics(stored=1))
+    assert second[0] == str(Statistics(loaded=1))
+    assert first[1] == second[1]
