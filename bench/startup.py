@@ -1,6 +1,7 @@
 """Start-up: from a file to a model that is ready, with a cold and a warm program cache.
 
-    python bench/startup.py [--graph=a.tflite,b.tflite] [--runs=5] [--out=startup.jsonl]
+    python bench/startup.py [--graph=a.tflite,b.tflite] [--runs=5] [--nonative_kernels]
+        [--out=startup.jsonl]
 
 Without --graph: MobileNet v1 1.0 224 from jaxdelegate.testing. Every run is a process of its own.
 Its clock starts behind `jax.devices()` and the imports, which are reported apart, and stops when
@@ -35,6 +36,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("graph", [], "Models; unset: MobileNet v1 1.0 224, built by jaxdelegate.testing.")
 flags.DEFINE_integer("runs", 5, "Processes of each kind.", 1)
 flags.DEFINE_string("platform", None, "Where partitions run; unset: JAX's default.")
+flags.DEFINE_bool("native_kernels", None, "The delegate's; unset: where they were built.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 flags.DEFINE_string("child", None, "For the script itself: what one process measures.")
 
@@ -89,7 +91,7 @@ class Phases:
         setattr(owner, function, outer)
 
 
-def measure(graph: str, directory: str | None, platform: str | None) -> dict[str, Any]:
+def measure(graph: str, directory: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """One start of jaxdelegate in this process."""
     begin = time.perf_counter()
     import jax  # noqa: PLC0415 (timed)
@@ -106,7 +108,7 @@ def measure(graph: str, directory: str | None, platform: str | None) -> dict[str
         phases.watch(name, getattr(found, owner) if owner else found, function)
     start, start_cpu = time.perf_counter(), time.process_time()
     with phases.timed("rest"):
-        delegate = delegate_type(serialization_dir=directory, platform=platform)
+        delegate = delegate_type(serialization_dir=directory, **options)
         interpreter = make(model_path=graph, experimental_delegates=[delegate])
         interpreter.allocate_tensors()
         _wait(interpreter)
@@ -159,18 +161,23 @@ def _infer(interpreter: Any) -> list[float]:
 
 def child(kind: str, graph: str, directory: str | None) -> dict[str, Any]:
     """The measurements of a process of its own."""
-    arguments = [kind, graph, directory or "", FLAGS.platform or ""]
+    arguments = [kind, graph, directory, _options()]
     script = [sys.executable, str(Path(__file__).resolve()), f"--child={json.dumps(arguments)}"]
     done = subprocess.run(script, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def _options() -> dict[str, Any]:
+    given = {"platform": FLAGS.platform, "native_kernels": FLAGS.native_kernels}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def run_child(arguments: str) -> None:
-    kind, graph, directory, platform = json.loads(arguments)
+    kind, graph, directory, options = json.loads(arguments)
     if kind == "litert":
         print(json.dumps(measure_litert(graph)))
     else:
-        print(json.dumps(measure(graph, directory or None, platform or None)))
+        print(json.dumps(measure(graph, directory, options)))
 
 
 def start_times(graph: str, runs: int) -> dict[str, list[dict[str, Any]]]:
@@ -220,7 +227,7 @@ def main(_argv: list[str]) -> None:
             line = {
                 "bench": "startup",
                 "graph": Path(graph).name,
-                "platform": FLAGS.platform,
+                "options": _options(),
                 "runs": FLAGS.runs,
                 "ms": ms,
                 "warm_over_cold": over("cold"),

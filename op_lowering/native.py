@@ -51,10 +51,20 @@ def ways(
     """
     specs = [spec for spec in tensors if spec is not None]
     is_float32 = all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
-    is_allowed = context.native_kernels and not context.precision.is_reduced
-    if not (is_allowed and is_float32 and tensors.w.const is not None):
+    if not (context.native_kernels and is_float32 and _multiplies_float32(context, tensors, c)):
         return ()
     return (NATIVE,) if c is None else _ways_of(c)
+
+
+def _multiplies_float32(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> bool:
+    """Whether the precision policy leaves a product with a constant filter as it is."""
+    policy, w, units = context.precision, tensors.w, tensors.y.shape[-1]
+    if w.const is None or policy.storage != np.float32:
+        return False
+    if c is not None and not (c.groups == 1 and c.is_pointwise):
+        return policy.convolved(w.dtype, w.const) == np.float32
+    rows = math.prod(tensors.y.shape) // max(units, 1)
+    return policy.factor(w.dtype, w.const, rows=rows, units=units) == np.float32
 
 
 def _ways_of(c: Convolution) -> tuple[str, ...]:

@@ -242,6 +242,16 @@ def test_other_contexts_get_xla() -> None:
     assert not taken(case, dataclasses.replace(CONTEXT, precision=short))
 
 
+def test_in_reduced_precision_they_take_what_stays_float32() -> None:
+    windows, pixel = conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), conv((1, 5, 5, 4), (6, 1, 1, 4), ONE)
+    factors = PrecisionPolicy(operand=BFLOAT16, shortens_convolutions=False, least_rows=8)
+    rounding = dataclasses.replace(CONTEXT, precision=factors)
+    assert [taken(case, rounding) for case in (windows, pixel)] == [True, False]
+    assert [taken(product(rows, 3, 4), rounding) for rows in (7, 8)] == [True, False]
+    held = dataclasses.replace(CONTEXT, precision=PrecisionPolicy(storage=BFLOAT16))
+    assert not any(taken(case, held) for case in (windows, pixel, product(7, 3, 4)))
+
+
 def test_it_is_the_first_way_where_it_is_one() -> None:
     for case in (conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), product(2, 3, 4)):
         ways: Any = RULES[case.name].ways
