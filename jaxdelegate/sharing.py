@@ -21,8 +21,8 @@ _POINTWISE = frozenset(
 
 # Requantized sums: in the loop of a reader that pads or adds up, they are not computed in vectors.
 _REQUANTIZED = frozenset(["CONV_2D"])
-# Their inputs they read in several loops: for the mean, for the variance, for the result.
-_LOOPING = frozenset(["fused_layer_norm"])
+# Their inputs they read in several loops: for an extreme or a mean, for sums, for the result.
+_LOOPING = frozenset(["fused_layer_norm", "SOFTMAX", "LOG_SOFTMAX", "ARG_MAX", "ARG_MIN"])
 
 
 def shared_results(
