@@ -10,15 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate import batching
 from jaxdelegate.compiler import ARGUMENT_BYTES, Program, ResidentWeights, compile_partition
 from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, ModelError, TensorError
 from jaxdelegate.host import Host, ModelStore
 from jaxdelegate.list_updates import with_list_updates
 from jaxdelegate.lowering import Callees, LoweredPartition, Weight, lower_partition
-from jaxdelegate.model import Model, SignatureDef, Subgraph, read_model
+from jaxdelegate.model import Model, Operator, SignatureDef, Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.states import state_zero, with_explicit_states
 
@@ -26,6 +27,7 @@ Params = dict[str, Any]
 Apply = Callable[..., Any]
 
 Shapes = tuple[Shape, ...]
+Planned = tuple[Sequence[Operator], Mapping[int, TensorSpec], tuple[int, ...]]
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -209,9 +211,14 @@ class _Function:
 
     def _program(self, device: jax.Device, shapes: Shapes) -> Program:
         def compiled() -> Program:
-            partition = self._lower(shapes, JaxDelegate(platform=device.platform))
+            delegate = JaxDelegate(platform=device.platform)
+            operators, specs, outputs = self._planned(shapes, delegate)
+            is_cpu = device.platform == "cpu"
+            parts = batching.turns(operators, specs, self._inputs, outputs) if is_cpu else None
+            specs, turns = (specs, 1) if parts is None else (parts.specs, parts.count)
+            partition = self._lower(operators, specs, outputs, delegate)
             resident = self._resident.setdefault(device, ResidentWeights(device))
-            return compile_partition(partition, resident)
+            return compile_partition(partition, resident, turns=turns)
 
         return _kept(self._programs, (device, shapes), compiled)
 
@@ -273,15 +280,14 @@ class _Function:
         return array
 
     def _partition(self, shapes: Shapes) -> LoweredPartition:
-        return _kept(
-            self._lowered,
-            shapes,
-            lambda: self._lower(shapes, self._transformable, raw_weights=True),
-        )
+        def lowered() -> LoweredPartition:
+            delegate = self._transformable
+            return self._lower(*self._planned(shapes, delegate), delegate, raw_weights=True)
 
-    def _lower(
-        self, shapes: Shapes, delegate: JaxDelegate, *, raw_weights: bool = False
-    ) -> LoweredPartition:
+        return _kept(self._lowered, shapes, lowered)
+
+    def _planned(self, shapes: Shapes, delegate: JaxDelegate) -> Planned:
+        """All operators, the spec of every tensor, and the outputs that operators make."""
         host = Host(self._subgraph, model=ModelStore(self._subgraphs))
         for index, shape in zip(self._inputs, shapes, strict=True):
             host.resize(index, tuple(shape))
@@ -293,11 +299,23 @@ class _Function:
             raise DelegationError("XLA cannot run the whole model:\n" + "\n".join(left))
         indices = range(len(self._subgraph.tensors))
         made = [i for i in self._outputs if i not in self._inputs]
+        specs = {i: host.spec(i) for i in indices}
+        return [node.operator for node in nodes], specs, tuple(dict.fromkeys(made))
+
+    def _lower(
+        self,
+        operators: Sequence[Operator],
+        specs: Mapping[int, TensorSpec],
+        outputs: tuple[int, ...],
+        delegate: JaxDelegate,
+        *,
+        raw_weights: bool = False,
+    ) -> LoweredPartition:
         return lower_partition(
-            [node.operator for node in nodes],
-            {i: host.spec(i) for i in indices},
+            operators,
+            specs,
             self._inputs,
-            tuple(dict.fromkeys(made)),
+            outputs,
             Callees(self._subgraphs, delegate.lowering_context).in_context(),
             raw_weights=raw_weights,
         )

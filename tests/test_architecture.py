@@ -227,6 +227,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "jaxdelegate.function": (
         *RECORD,
+        "jaxdelegate.batching",
         "jaxdelegate.compiler",
         "jaxdelegate.lowering",
         "jaxdelegate.delegate",

@@ -44,6 +44,9 @@ def test_a_network_in_turns_computes_the_same(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(batching, "_TURN_BYTES", least)
         np.testing.assert_allclose(run(content, images), alone, rtol=1e-4, atol=1e-6)
         assert seen.pop() == count
+        (y,) = jd.load(content)(images)
+        np.testing.assert_allclose(y, alone, rtol=1e-4, atol=1e-6)
+        assert seen.pop() == count
 
 
 def constant(name: str, values: object) -> TensorSpec:
