@@ -14,6 +14,7 @@ import numpy as np
 from jaxdelegate.op_lowering import (
     hybrid_convolution,
     native,
+    ordered_convolution,
     quantized_convolution,
     quantized_products,
 )
@@ -127,6 +128,8 @@ class _Family:
         if w.is_quantized:
             return integer_ways(context.platform, c)
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+        if ordered_convolution.is_chosen(context, c, tensors):
+            return {}
         own = native.ways(context, tensors, c)
         return {**dict.fromkeys(own), **_float_ways(context, c, tensors)}
 
@@ -146,6 +149,8 @@ class _Family:
         self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
     ) -> Function:
         activation = o.fused_activation_function
+        if ordered_convolution.is_chosen(context, c, tensors):
+            return ordered_convolution.lower(c, self.spatial_io, activation, tensors)
         own = native.chosen(context, tensors, c)
         if own is not None:
             return native.convolution(own, c, activation, tensors.x.shape[0], self.spatial_io)

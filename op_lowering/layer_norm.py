@@ -31,9 +31,10 @@ def _why_not(
     context: LoweringContext, o: LayerNormOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, y = inputs[0], outputs[0]
-    as_kernels = context.quant_mode == "integer" and context.platform == "cpu"
     return first_reason(
-        "in integer mode each operator rounds as its kernel does" if as_kernels else None,
+        "in integer mode each operator rounds as its kernel does"
+        if context.follows_kernels
+        else None,
         *(why_not_dtype(spec, FLOATS) for spec in (*inputs, y) if spec is not None),
         None if x.shape == y.shape else f"{list(x.shape)} and {list(y.shape)} differ",
         why_not_activation(o.fused_activation_function),

@@ -199,8 +199,7 @@ def _reducer(
             of_integers = quantized.lower(x, y, over)
             return lambda x, _axes: (of_integers(x).reshape(y.shape),)
 
-        as_kernel = context.quant_mode == "integer" and context.platform == "cpu"
-        chosen = in_order if in_order is not None and as_kernel else reduce
+        chosen = in_order if in_order is not None and context.follows_kernels else reduce
 
         def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
             return (chosen(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)

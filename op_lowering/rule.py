@@ -60,6 +60,11 @@ class LoweringContext:
     ways: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # by operator_key
     way: str | None = None  # how to run this operator, of its rule's `ways`; None: the default
 
+    @property
+    def follows_kernels(self) -> bool:
+        """Whether floats are added in their kernels' order: what follows may quantize them."""
+        return self.quant_mode == "integer" and self.platform == "cpu"
+
 
 WhyNot = Callable[[LoweringContext, Any, Specs, Specs], str | None]
 Lower = Callable[[LoweringContext, Any, Specs, Specs], Function]

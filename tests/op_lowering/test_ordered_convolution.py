@@ -1,0 +1,53 @@
+"""Short float convolutions in integer mode: what BUILTIN_REF computes, to the bit."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import Conv2DOptions, DepthwiseConv2DOptions, Padding
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.testing import Case, const, f32
+
+INTEGER = LoweringContext(quant_mode="integer", native_kernels=True)
+SAME, VALID = Padding.SAME, Padding.VALID
+
+
+def conv(label: str, w: tuple[int, ...], options: Conv2DOptions) -> Case:
+    """`w` is [O, h, w, I]."""
+    inputs = [f32(2, 9, 8, w[3]), const(f32(*w, seed=1)), const(f32(w[0], seed=2))]
+    return Case("CONV_2D", label, inputs, options)
+
+
+def depthwise(label: str, options: DepthwiseConv2DOptions) -> Case:
+    inputs = [f32(2, 9, 8, 16), const(f32(1, 3, 3, 16, seed=1)), const(f32(16, seed=2))]
+    return Case("DEPTHWISE_CONV_2D", label, inputs, options)
+
+
+CASES = [
+    conv("rgb", (8, 3, 3, 3), Conv2DOptions(SAME, 2, 2, Act.RELU6)),
+    conv("valid", (5, 2, 4, 7), Conv2DOptions(VALID, 1, 3)),
+    conv("pixel", (6, 1, 1, 64), Conv2DOptions(SAME, 1, 1)),
+    depthwise("depthwise", DepthwiseConv2DOptions(SAME, 1, 1, 1, Act.RELU)),
+    depthwise("depthwise-2", DepthwiseConv2DOptions(VALID, 2, 2, 1)),
+]
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_litert(case: Case) -> None:
+    (got,) = case.run_lowered(RULES[case.name], INTEGER)
+    (want,) = case.run_litert()
+    np.testing.assert_array_equal(got, want)
+
+
+def test_long_ones_and_other_modes_are_left_to_the_usual_ways() -> None:
+    def ways(case: Case, context: LoweringContext) -> Any:
+        rule: Any = RULES[case.name].ways
+        return rule(context, case.op_options, *case.specs())
+
+    assert not ways(CASES[0], INTEGER)
+    assert ways(CASES[0], LoweringContext(native_kernels=True))
+    assert ways(conv("long", (6, 1, 1, 65), Conv2DOptions(SAME, 1, 1)), INTEGER)
