@@ -5,6 +5,7 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -24,6 +25,9 @@ PACKAGES = (
 )
 
 
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[\w.+-]+/)+")
+
+
 class AbsentError(Exception):
     """What cannot be measured here; the text says why."""
 
@@ -34,9 +38,9 @@ def threads() -> int:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of a message that says anything."""
+    """The last line of a message that says anything; of paths the file's name is enough."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return _FOLDERS.sub("", lines[-1]) if lines else type(error).__name__
 
 
 _FEWEST_ROUNDS = 5

@@ -153,7 +153,7 @@ class _Family:
             return ordered_convolution.lower(c, self.spatial_io, activation, tensors)
         own = native.chosen(context, tensors, c)
         if own is not None:
-            return native.convolution(own, c, activation, tensors.x.shape[0], self.spatial_io)
+            return native.convolution(own, c, activation, self.spatial_io)
         layout, run = chosen(_float_ways(context, c, tensors), context.way)
         arithmetic = _arithmetic(context, run, c, tensors)
 

@@ -148,12 +148,9 @@ class IntegerTransposedConvolution:
         axes = (*range(filters.ndim - 2), filters.ndim - 1, filters.ndim - 2)
         return to_int8(filters).transpose(axes).reshape(-1, filters.shape[-2])
 
-    def __call__(self, x: Any, zero: Zero, w: Any) -> jax.Array:
+    def __call__(self, x: Any, zero: int, w: Any) -> jax.Array:
         """Convolve; arguments are those of IntegerConvolution."""
-        if isinstance(zero, int):
-            zero = moved(zero, np.dtype(x.dtype))
-        else:
-            zero = jnp.broadcast_to(zero, (*x.shape[:-1], 1)).reshape(-1, 1)
+        zero = moved(zero, np.dtype(x.dtype))
         rows = to_int8(x).reshape(-1, x.shape[-1])
         y = matrix_product(
             pieces(rows, zero), pieces(w, self.w_zero), w_sums=self.w_sums

@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.quantized_products import Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.op_lowering.winograd import is_possible, transformed
+from jaxdelegate.op_lowering.winograd import has_few_filters, is_possible, transformed, work
 
 # The names of these ways: a product of matrices or a sum of taps, and Winograd's F(2x2, 3x3).
 NATIVE, NATIVE_WINOGRAD = "native", "native_winograd"
@@ -27,8 +27,6 @@ NATIVE, NATIVE_WINOGRAD = "native", "native_winograd"
 # Where Winograd's way is the default one: measured on AVX-512 and AVX2, on the shapes of ResNet50,
 # DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
 _LEAST_PRODUCTS = 4_000_000
-# More pairs of channels than this, by tiles, are read in longer than they are multiplied.
-_MOST_FILTERS = 12_288
 
 _INFINITY = float("inf")
 _RANGES = {
@@ -79,10 +77,7 @@ def _ways_of(c: Convolution) -> tuple[str, ...]:
 
 
 def _winograd_pays(c: Convolution) -> bool:
-    tiles = c.images * math.prod(-(-n // 2) for n in c.out)
-    products = c.images * math.prod(c.out) * c.products * c.units
-    is_worthwhile = products >= _LEAST_PRODUCTS and c.units >= PANEL
-    return is_worthwhile and c.depth * c.units <= tiles * _MOST_FILTERS
+    return work(c) >= _LEAST_PRODUCTS and c.units >= PANEL and has_few_filters(c)
 
 
 def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> str | None:
@@ -91,20 +86,17 @@ def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = N
     return next((name for name in names if context.way in (None, name)), None)
 
 
-def convolution(
-    name: str, c: Convolution, activation: Act, images: int, spatial_io: Prepare
-) -> Lowered:
+def convolution(name: str, c: Convolution, activation: Act, spatial_io: Prepare) -> Lowered:
     """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, units].
 
     Args:
         name: of one of its ways.
         c: its geometry.
         activation: its fused activation.
-        images: the batch, N.
         spatial_io: turns the file's filter into [H, W, I, O].
     """
     target, layout = _kernel(name, c)
-    run = _call(target, _geometry(c, images), activation, (images, *c.out, c.units))
+    run = _call(target, _geometry(c), activation, (c.images, *c.out, c.units))
     return Lowered(run, {1: lambda w: layout(spatial_io(w))}, name)
 
 
@@ -140,10 +132,11 @@ def panels(w: Any) -> Any:
     return numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
 
 
-def _geometry(c: Convolution, images: int) -> tuple[int, ...]:
+def _geometry(c: Convolution) -> tuple[int, ...]:
     """The fields of `Geometry` in kernels.h."""
     height, width = c.windows
-    sizes = (images, height.n_in, width.n_in, c.channels, *c.out, c.units, height.size, width.size)
+    image = (c.images, height.n_in, width.n_in, c.channels)
+    sizes = (*image, *c.out, c.units, height.size, width.size)
     steps = (height.stride, width.stride, height.dilation, width.dilation)
     return (*sizes, *steps, height.pads[0], width.pads[0])
 

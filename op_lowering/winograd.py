@@ -43,15 +43,27 @@ def is_possible(c: Convolution) -> bool:
 
 def pays(c: Convolution) -> bool:
     """Whether a possible one is faster than the convolution on a CPU."""
-    tiles = c.images * math.prod(_tiles(c))
-    products = c.images * math.prod(c.out) * c.products * c.units
-    bytes_transformed = 4 * _POINTS**2 * tiles * (c.depth + c.units)
+    bytes_transformed = 4 * _POINTS**2 * _n_tiles(c) * (c.depth + c.units)
     return (
         min(c.depth, c.units) >= _LEAST_CHANNELS
-        and products >= _LEAST_PRODUCTS
-        and c.depth * c.units <= tiles * _MOST_FILTERS
+        and work(c) >= _LEAST_PRODUCTS
+        and has_few_filters(c)
         and bytes_transformed <= _MOST_BYTES
     )
+
+
+def work(c: Convolution) -> int:
+    """How many products the convolution itself takes."""
+    return c.images * math.prod(c.out) * c.products * c.units
+
+
+def has_few_filters(c: Convolution) -> bool:
+    """Whether its filters, of which all are read, are few beside the tiles that they multiply."""
+    return c.depth * c.units <= _n_tiles(c) * _MOST_FILTERS
+
+
+def _n_tiles(c: Convolution) -> int:
+    return c.images * math.prod(_tiles(c))
 
 
 def transformed(c: Convolution, w: Any) -> Any:

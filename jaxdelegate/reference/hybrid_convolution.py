@@ -22,8 +22,6 @@ Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros ->
 # Adds, in place, what pixels [N, *in, I] and one tap of the filter, [O, I], make of [N, *in, O].
 Add = Callable[[Array, Array, Array], None]
 Scatter = Callable[[Array, Array, Add], Array]  # image, filter, for each tap -> [N, *out, O]
-# The same, in float32 of scaled products: image, its scales [N, 1, ..., 1], filter, its scales [O].
-ScaledSums = Callable[[Array, Array, Array, Array], Array]
 
 
 def convolution(

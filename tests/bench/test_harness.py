@@ -41,3 +41,8 @@ def test_ratios_are_taken_round_by_round(harness: Any) -> None:
 def test_what_a_long_message_ends_with(harness: Any) -> None:
     assert harness.last_line(RuntimeError("head\nthe cause\n\n ")) == "the cause"
     assert harness.last_line(KeyError()) == "KeyError"
+
+
+def test_folders_of_this_machine_are_left_out(harness: Any) -> None:
+    error = RuntimeError("no /some/folder/a-b.onnx, 1/2 of it; see https://x.org/y")
+    assert harness.last_line(error) == "no a-b.onnx, 1/2 of it; see https://x.org/y"
