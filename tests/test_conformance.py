@@ -17,7 +17,8 @@ from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.testing.tolerance import NETWORK, assert_close
 
 SHARED = Path(__file__).parents[1].parent / "shared"
-OP_CASES = [case for case in find_cases(SHARED / "op_cases") if case.quantization == "none"]
+OP_CASES = list(find_cases(SHARED / "op_cases"))
+QUANTIZED = [case for case in OP_CASES if case.quantization != "none"]
 TESTS = sorted({case.path.parent.name for case in OP_CASES})
 MODELS = SHARED / "models"
 MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []
@@ -26,6 +27,7 @@ FLOAT_KINDS = ("float", "fp16w", "integer", "string", "other")
 # What is not done, with its cause. An entry that passes fails the test: take it out.
 KNOWN_GAPS: dict[str, str] = {}
 
+INTEGER = through(lambda: [jd.JaxDelegate(quant_mode="integer")])
 RUNS = {"reference": through(list), "delegated": through(lambda: [jd.JaxDelegate()])}
 
 absent = pytest.mark.skipif(not OP_CASES, reason="the recorded operator cases are not here")
@@ -51,8 +53,34 @@ def failure(case: OpCase, run: Run) -> str | None:
 @pytest.mark.parametrize("test", TESTS)
 def test_recorded_operator_cases(test: str, way: str) -> None:
     cases = [case for case in OP_CASES if case.path.parent.name == test]
-    failures = [failure(case, RUNS[way]) for case in cases if str(case) not in KNOWN_GAPS]
+    failures = [failure(case, run_of(case, way)) for case in cases if str(case) not in KNOWN_GAPS]
     assert [text for text in failures if text] == []
+
+
+def run_of(case: OpCase, way: str) -> Run:
+    """The float view answers as the float network would, not as an integer kernel."""
+    quantized = case.quantization != "none" and way == "delegated"
+    return INTEGER if quantized else RUNS[way]
+
+
+@absent
+@pytest.mark.parametrize("run", [RUNS["reference"], INTEGER], ids=["reference", "integer"])
+def test_quantized_cases_equal_to_the_bit(run: Run) -> None:
+    equal = np.concatenate([equal_elements(case, run) for case in QUANTIZED])
+    assert equal.mean() >= 0.99, f"{equal.sum()} of {equal.size}"
+
+
+def equal_elements(case: OpCase, run: Run) -> np.ndarray:
+    """bool [elements of all outputs]; none where LiteRT itself is not deterministic."""
+    if case.meta.get("nondeterministic"):
+        return np.empty(0, bool)
+    pairs = zip(run(case.model, case.inputs), case.expected, strict=True)
+    return np.concatenate([np.ravel(is_equal(y, want)) for y, want in pairs])
+
+
+def is_equal(y: np.ndarray, want: np.ndarray) -> np.ndarray:
+    equal: np.ndarray = y == want
+    return equal | (np.isnan(y) & np.isnan(want)) if want.dtype.kind == "f" else equal
 
 
 @absent

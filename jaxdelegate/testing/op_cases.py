@@ -26,6 +26,7 @@ Run = Callable[[bytes, Sequence[np.ndarray]], Sequence[np.ndarray]]
 _SOURCES = ("litert_ref", "litert_opt", "litert_xnn")
 _RECORDED = "recorded by kernels that sum in another order"
 _HYBRID = "the recorded kernels quantize activations on the fly"
+_REAL = "no kernel was recorded, only the real numbers that integers stand for"
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
@@ -91,6 +92,13 @@ class OpCase:
         lsb = recorded.get("lsb") or 0.0
         return Tolerance(rtol, 1e-6 + lsb, of_largest), _RECORDED
 
+    def dequantized(self, position: int, y: Any) -> tuple[np.ndarray, float]:
+        """Output `position` as float32, and its scale times what TFLite's own test allows."""
+        quant = self.meta["outputs"][position]["quant"]
+        (scale,), (zero,) = quant["scale"], quant["zero_point"]
+        steps: float = self.meta["tflite_suite_tolerance"]["quant_multiplier"]
+        return np.float32(scale) * (y.astype(np.float32) - np.float32(zero)), steps * scale
+
 
 def find_cases(root: Path) -> Iterator[OpCase]:
     """Every case under a folder, in the order of their names."""
@@ -115,6 +123,9 @@ def check(case: OpCase, run: Run) -> None:
             assert shape == want.shape, f"output {i}: shape {shape}, expected {want.shape}"
         elif want.dtype.kind in "SUO":
             assert_close([_strings(result)], [_strings(want)])
+        elif want.dtype.kind == "f" and np.asarray(result).dtype.kind in "iu":
+            real, step = case.dequantized(i, result)
+            assert_close([real], [want], tolerance=Tolerance(atol=step), because=_REAL)
         else:
             tolerance, because = case.tolerance(i, want)
             assert_close([result], [want], tolerance=tolerance, because=because or _RECORDED)
