@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 
+_LEAST_ABOVE_ONE = 1 + 2.0**-30  # that a multiplier of 31 bits holds
+
 
 def quantize_multipliers(
     reals: np.ndarray, *, single_rounding: bool = False
@@ -92,13 +94,17 @@ def softmax_multiplier(
 ) -> tuple[int, int]:
     """Multiplier and shift from input steps to the exponent of a softmax, in Qm.31-m.
 
-    Source: PreprocessSoftmaxScaling; SOFTMAX and LOG_SOFTMAX of 8 bits have 5 integer bits.
+    Source: PreprocessSoftmaxScaling; SOFTMAX and LOG_SOFTMAX of 8 bits have 5 integer bits. The
+    kernels abort where the multiplier is not above 1. It is then the least one above 1 here: 255
+    such steps change an exponential by 4e-6, too little to show in 16 bits.
 
     Raises:
-        ValueError: a step is so small that the multiplier is not above 1.
+        ValueError: beta is negative.
     """
     largest = 2.0 ** (30 if single_rounding else 31) - 1
     real = min(beta * input_scale * 2.0 ** (31 - input_integer_bits), largest)
+    if 0 <= real < _LEAST_ABOVE_ONE:
+        real = _LEAST_ABOVE_ONE
     return quantize_multiplier_greater_than_one(real, single_rounding=single_rounding)
 
 

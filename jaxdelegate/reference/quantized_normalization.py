@@ -58,8 +58,8 @@ def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple
 
     Raises:
         TypeError: other dtypes.
-        ValueError: the scale is so small that the kernel has no multiplier for it, or the output's
-            is not the one that it demands; or int16 with a zero point.
+        ValueError: beta is negative, the output's scale is not the one that the kernel demands,
+            or int16 comes with a zero point.
     """
     source = quantization_of("SOFTMAX", inputs[0], *_RESULTS)
     quantization_of("SOFTMAX", outputs[0], *_RESULTS[x.dtype])

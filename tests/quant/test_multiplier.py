@@ -127,9 +127,15 @@ def test_log_softmax_multipliers_undo_each_other(beta: float, scale: float) -> N
     assert (q, shift) == _expected(min(beta * scale * 2.0**26, 2.0**31 - 1))
 
 
-def test_a_softmax_of_tiny_steps_is_refused() -> None:
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_a_softmax_of_tiny_steps_has_the_least_multiplier_above_one(beta: float) -> None:
+    assert multiplier.softmax_multiplier(beta, 2.0**-30, 5) == (2**30 + 1, 1)
+    assert multiplier.log_softmax_multipliers(beta, 2.0**-30, 5) == (2**30 + 1, 1, 2**31 - 2, 0)
+
+
+def test_a_softmax_of_negative_beta_is_refused() -> None:
     with pytest.raises(ValueError, match="above 1"):
-        multiplier.softmax_multiplier(1.0, 2.0**-30, 5)
+        multiplier.softmax_multiplier(-1.0, 0.1, 5)
 
 
 @given(st.integers(1, 15), st.integers(0, 31), st.sampled_from([15, 31]))
