@@ -21,8 +21,11 @@ _POINTWISE = frozenset(
 
 # Requantized sums: in the loop of a reader that pads or adds up, they are not computed in vectors.
 _REQUANTIZED = frozenset(["CONV_2D"])
-# Their inputs they read in several loops: for an extreme or a mean, for sums, for the result.
-_LOOPING = frozenset(["fused_layer_norm", "SOFTMAX", "LOG_SOFTMAX", "ARG_MAX", "ARG_MIN"])
+# Their inputs they read in several loops, for an extreme or a mean, for sums, for the result; or
+# each value for many results, to interpolate.
+_REPEATING = frozenset(
+    ["fused_layer_norm", "SOFTMAX", "LOG_SOFTMAX", "ARG_MAX", "ARG_MIN", "RESIZE_BILINEAR"]
+)
 
 
 def shared_results(
@@ -30,8 +33,8 @@ def shared_results(
 ) -> frozenset[int]:
     """Results to lay out in memory once.
 
-    Those with several readers that do not meet again at once, or with one that reads in several
-    loops, each of which would compute them anew: `x` of x * sigmoid(x) is not among them. And
+    Those with several readers that do not meet again at once, or with one that reads them several
+    times, and each time would compute them anew: `x` of x * sigmoid(x) is not among them. And
     quantized convolutions, which cost too much.
 
     Args:
@@ -52,7 +55,7 @@ def shared_results(
 
 
 def _is_read_again(readers: Sequence[Operator]) -> bool:
-    return len(readers) > 1 or any(op.name in _LOOPING for op in readers)
+    return len(readers) > 1 or any(op.name in _REPEATING for op in readers)
 
 
 def _is_large(spec: TensorSpec) -> bool:

@@ -54,7 +54,7 @@ def test_small_results_and_single_readers_stay() -> None:
     assert shared(*rows[:2], kept={2}) == set()
 
 
-@pytest.mark.parametrize("name", ["fused_layer_norm", "SOFTMAX", "ARG_MAX"])
+@pytest.mark.parametrize("name", ["fused_layer_norm", "SOFTMAX", "ARG_MAX", "RESIZE_BILINEAR"])
 def test_a_reader_in_several_loops_counts_as_several(name: str) -> None:
     rows = [("ADD", (0, 9), 1), (name, (1,), 2)]
     assert shared(*rows, kept={2}) == {1}
