@@ -42,6 +42,7 @@ flags.DEFINE_string("child", None, "For the script itself: what one process meas
 
 # Phase -> (module, class or None, function); nested ones are charged to themselves only.
 PHASES = {
+    "expect": ("jaxdelegate.cache.programs", "ProgramCache", "expect"),
     "read": ("jaxdelegate.interpreter", None, "read_model"),
     "plan": ("jaxdelegate.host", "Host", "plan"),
     "key": ("jaxdelegate.cache.programs", "ProgramCache", "slot"),

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import SingleDeviceSharding
 
-from jaxdelegate.jax_private import watch_jax_cache
+from jaxdelegate.jax_private import watch_jax_cache, without_source_lines
 from jaxdelegate.lowering import LoweredPartition, Weight
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.xla_options import Options, compiler_options
@@ -127,7 +127,8 @@ def compile_partition(
         ]
         donated = _replaceable(partition) if donate_inputs else ()
         numbers = tuple(len(arguments) + position for position in donated)
-        lowered = jax.jit(program, donate_argnums=numbers).lower(*avals)
+        with without_source_lines():
+            lowered = jax.jit(program, donate_argnums=numbers).lower(*avals)
         with watch_jax_cache() as was_read:
             executable = _compiled(lowered, _options(partition, weights.device.platform))
     states = stored_states(partition.states, partition.outside)

@@ -148,6 +148,11 @@ class JaxDelegate(SimpleDelegate):
             "choices": self.tuner.digest(),
         }
 
+    def expect(self, content: memoryview) -> None:
+        """Begin to load the program that this model ran last."""
+        if self.programs is not None:
+            self.programs.expect(content, self.cache_settings())
+
     def create_kernel(self) -> "JaxKernel":
         """A kernel for one partition."""
         kernel = JaxKernel(self)

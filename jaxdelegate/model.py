@@ -193,19 +193,19 @@ class Model:
         return len(self.content)
 
 
-def read_model(source: ModelSource) -> Model:
+def read_model(source: ModelSource | Source) -> Model:
     """Read and check a .tflite file.
 
     A file is mapped, not copied: the arrays are views and keep the map alive. As with any mapped
     file, it must not be truncated while they live.
 
     Args:
-        source: a path, or the content of a file.
+        source: a path, or the content of a file; opened, perhaps.
 
     Raises:
         ModelError: it cannot be opened, is no TFLite model, or is damaged; names the field.
     """
-    opened = open_source(source)
+    opened = source if isinstance(source, Source) else open_source(source)
     return _Reader(opened).read()
 
 

@@ -223,6 +223,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *RECORD,
         "jaxdelegate.details",
         "jaxdelegate.host",
+        "jaxdelegate.reading.source",
         "jaxdelegate.simple_delegate",
     ),
     "jaxdelegate.function": (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.digests import digests, read_into
+from jaxdelegate.digests import BLAKE3, SHA256, algorithm_of, digests, is_known, read_into
 
 CHUNK = 4 << 20
 
@@ -37,23 +37,54 @@ def test_every_byte_counts(size: int) -> None:
         assert jd.fingerprint(other.tobytes()) != own
 
 
-def test_several_at_once_are_as_one_by_one() -> None:
+KNOWN = [algorithm for algorithm in (SHA256, BLAKE3) if is_known(algorithm)]
+
+
+@pytest.mark.parametrize("algorithm", KNOWN)
+def test_several_at_once_are_as_one_by_one(algorithm: str) -> None:
     rng = np.random.default_rng(1)
     arrays = [rng.integers(0, 256, n, np.uint8) for n in (5, 0, CHUNK + 3, 900_000, 2 * CHUNK, 7)]
-    assert digests([a.data for a in arrays]) == [jd.fingerprint(a.tobytes()) for a in arrays]
+    one_by_one = [digests([a.data], algorithm)[0] for a in arrays]
+    assert digests([a.data for a in arrays], algorithm) == one_by_one
+    assert len(set(one_by_one)) == len(arrays)
 
 
-def test_reading_digests_what_was_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", KNOWN)
+def test_reading_digests_what_was_read(tmp_path: Path, algorithm: str) -> None:
     content = np.random.default_rng(2).integers(0, 256, CHUNK + 100, np.uint8)
     (tmp_path / "a").write_bytes(content.tobytes())
     (tmp_path / "b").write_bytes(content[:50].tobytes())
     whole, short = np.zeros(content.size, np.uint8), np.zeros(100, np.uint8)
     with open(tmp_path / "a", "rb") as a, open(tmp_path / "b", "rb") as b:
-        found = read_into([a.fileno(), b.fileno()], [whole.data, short.data])
+        found = read_into([a.fileno(), b.fileno()], [whole.data, short.data], algorithm)
     np.testing.assert_array_equal(whole, content)
     np.testing.assert_array_equal(short[:50], content[:50])
-    assert found[0] == jd.fingerprint(content.tobytes())
-    assert found[1] != jd.fingerprint(content[:100].tobytes())
+    assert found[0] == digests([content.data], algorithm)[0]
+    assert found[1] != digests([content[:100].data], algorithm)[0]
+
+
+def test_fingerprints_are_the_same_on_every_machine() -> None:
+    content = np.arange(1000, dtype=np.uint8)
+    assert digests([content.data], SHA256) == [jd.fingerprint(content.tobytes())]
+
+
+@pytest.mark.parametrize("algorithm", KNOWN)
+def test_a_digest_says_what_made_it(algorithm: str) -> None:
+    (digest,) = digests([memoryview(b"TFL3")], algorithm)
+    assert algorithm_of(digest) == algorithm
+
+
+def test_blake3_is_blake3() -> None:
+    blake3 = pytest.importorskip("blake3").blake3
+    part = blake3(b"TFL3").digest()
+    want = blake3((4).to_bytes(8, "little") + part).hexdigest()
+    assert digests([memoryview(b"TFL3")], BLAKE3) == [f"blake3-{want}"]
+
+
+@pytest.mark.parametrize("text", ["", "0" * 63, "0" * 65, "md5-" + "0" * 64, "../" + "0" * 64])
+def test_what_is_no_digest(text: str) -> None:
+    with pytest.raises(ValueError, match="is no digest"):
+        algorithm_of(text)
 
 
 def test_no_such_file() -> None:

@@ -7,6 +7,7 @@ code u64, SHA-256 of both [32]; then the description as JSON, then the code.
 import dataclasses
 import hashlib
 import json
+import math
 import struct
 import time
 from typing import Any
@@ -15,10 +16,11 @@ import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and its like)
 import numpy as np
 
 from jaxdelegate.cache.key import Key
+from jaxdelegate.digests import algorithm_of
 from jaxdelegate.op_lowering.spec import Shape
 
 _MAGIC = b"JAXDLGT\0"
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("<8sIIQ32s")
 
 
@@ -28,9 +30,9 @@ class EntryError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class StoredWeight:
-    """An argument of the program: a constant of the model as it lies there, or a file of its own.
+    """An argument of the program: a constant of the model as it lies there, or laid out anew.
 
-    `tensor` is the constant's index; None: the elements are in the file that `digest` names.
+    `tensor` is the constant's index; None: the elements are in the entry's file of weights.
     """
 
     digest: str
@@ -39,9 +41,9 @@ class StoredWeight:
     tensor: int | None
 
     @property
-    def file(self) -> str:
-        """The name of its file."""
-        return f"{self.digest}.weight"
+    def nbytes(self) -> int:
+        """What its elements take."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Entry:
     states: tuple[int, ...]
     donated: tuple[int, ...]  # positions in `inputs`
     weights: tuple[StoredWeight, ...]
+    weights_digest: str | None  # of their file's content; None: all are constants of the model
     code: bytes
     created: float = dataclasses.field(default_factory=time.time)  # seconds of the epoch
 
@@ -61,6 +64,11 @@ class Entry:
     def file(self) -> str:
         """The name of its file."""
         return file_of(self.key)
+
+    @property
+    def weights_file(self) -> str | None:
+        """The name of the file with its weights."""
+        return None if self.weights_digest is None else f"{self.weights_digest}.weights"
 
 
 def file_of(key: Key) -> str:
@@ -78,6 +86,7 @@ def pack(entry: Entry) -> list[bytes]:
         "states": entry.states,
         "donated": entry.donated,
         "weights": [[w.digest, str(w.dtype), w.shape, w.tensor] for w in entry.weights],
+        "weights_digest": entry.weights_digest,
     }
     text = json.dumps(description).encode()
     digest = hashlib.sha256(text + entry.code).digest()
@@ -123,17 +132,24 @@ def _entry(description: Any, code: bytes) -> Entry:
         indices("states"),
         indices("donated"),
         tuple(_weight(*row) for row in description["weights"]),
+        _digest(description["weights_digest"]),
         code,
         float(description["created"]),
     )
 
 
 def _weight(digest: str, dtype: str, shape: list[int], tensor: int | None) -> StoredWeight:
-    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):  # it becomes a file's name
-        raise ValueError(f"{digest!r} is no digest")
+    algorithm_of(digest)
     return StoredWeight(
         digest,
         np.dtype(dtype),
         tuple(int(n) for n in shape),
         None if tensor is None else int(tensor),
     )
+
+
+def _digest(text: str | None) -> str | None:
+    """A digest as it was stored; no other text becomes a file's name."""
+    if text is not None:
+        algorithm_of(text)
+    return text

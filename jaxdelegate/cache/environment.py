@@ -1,7 +1,6 @@
 """What else a compiled program depends on: our sources, versions, the device, flags, the host."""
 
 import functools
-import hashlib
 import importlib.metadata
 import os
 import sys
@@ -14,6 +13,7 @@ import jax
 from jaxlib import version as jaxlib_version
 
 from jaxdelegate.cache.key import Part
+from jaxdelegate.digests import digests, file_digest
 from jaxdelegate.jax_private import config_values
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.processor import host_cpu, threads
@@ -82,7 +82,7 @@ def environment_parts(device: jax.Device) -> dict[str, Part]:
         "jax_config": jax_config(),
         "xla_flags": {name: os.environ.get(name) for name in _VARIABLES},
         "threads": threads(),
-        "kernels": kernels.digest() if device.platform == "cpu" else None,
+        "kernels": _digest_of(kernels.LIBRARY) if device.platform == "cpu" else None,
         "compiler_options": [compiler_options(device.platform, exact=e) for e in (True, False)],
     }
     return {name: Part.of(value) for name, value in values.items()}
@@ -113,12 +113,12 @@ def source_digest(names: tuple[str, ...], package: Path = _PACKAGE) -> str:
     paths = [path for name in names for path in sorted(_python_files(str(package), name))]
     if not paths:
         raise SourceError(f"{package} has no Python files: installed without sources?")
-    digest = hashlib.sha256()
+    content = bytearray()
     for path in paths:
-        content = _source(f"{package}/{path}")
-        digest.update(f"{path} {len(content)}\n".encode())
-        digest.update(content)
-    return digest.hexdigest()
+        source = _source(f"{package}/{path}")
+        content += f"{path} {len(source)}\n".encode()
+        content += source
+    return digests([memoryview(content)])[0]
 
 
 def _python_files(package: str, name: str) -> Iterator[str]:
@@ -147,6 +147,12 @@ def _source(path: str) -> bytes:
         return os.read(file, state.st_size)
     finally:
         os.close(file)
+
+
+@functools.cache
+def _digest_of(path: Path) -> str | None:
+    """Of a file; None: it is not there."""
+    return file_digest(path) if path.exists() else None
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdelegate.digests import digests
 
-_AS_IT_IS = frozenset([type(None), bool, int])  # their values stand in JSON so
+_AS_IT_IS = frozenset([type(None), bool, int, str])  # their values stand in JSON so
 _TEXT = 100  # characters of a part that are kept for people
 
 # Parts that are known only when the constants and this package's files have been read.
@@ -58,6 +58,10 @@ class Key:
         names = {*self.parts, *other.parts}
         return sorted(n for n in names if self._digest_of(n) != other._digest_of(n))
 
+    def has(self, parts: Mapping[str, Part]) -> bool:
+        """Whether these are among its own."""
+        return all(self._digest_of(name) == part.digest for name, part in parts.items())
+
     def _digest_of(self, name: str) -> str | None:
         part = self.parts.get(name)
         return None if part is None else part.digest
@@ -91,32 +95,41 @@ def plain(value: Any) -> Any:
     """
     if type(value) in _AS_IT_IS or isinstance(value, str):
         return value
+    if isinstance(value, tuple | list):  # most of what there is: shapes, indices
+        return [v if type(v) in _AS_IT_IS else plain(v) for v in value]
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, int | np.integer):
         return int(value)
     if isinstance(value, float | np.floating):
         return float(value).hex()
-    if isinstance(value, bytes | memoryview):
-        return {"bytes": hashlib.sha256(value).hexdigest()}
     return _plain_compound(value)
 
 
 def _plain_compound(value: Any) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return {"bytes": hashlib.sha256(value).hexdigest()}
     if isinstance(value, np.dtype):
         return _dtype_name(value)
     if isinstance(value, np.ndarray):
         return [_dtype_name(value.dtype), list(value.shape), array_digests([value])[0]]
-    if isinstance(value, tuple | list):
-        return [plain(v) for v in value]
     if isinstance(value, frozenset | set):
         return sorted(json.dumps(plain(v)) for v in value)
     if isinstance(value, Mapping):
         return {json.dumps(plain(k)): plain(v) for k, v in value.items()}
     if dataclasses.is_dataclass(value):
-        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return [type(value).__qualname__, fields]
+        return _plain_record(value)
     raise TypeError(f"{type(value).__name__} has no place in a cache key")
+
+
+def _plain_record(record: Any) -> list[Any]:
+    cls: Any = type(record)
+    return [cls.__qualname__, {name: plain(getattr(record, name)) for name in _field_names(cls)}]
+
+
+@functools.cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @functools.cache

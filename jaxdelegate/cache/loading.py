@@ -1,9 +1,11 @@
 """From a stored entry to a program on the device: machine code and weights, side by side."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import jax
+import jax.experimental.multihost_utils  # device_put would import it at its first call
 import numpy as np
 
 from jaxdelegate import jax_private
@@ -22,6 +24,7 @@ class Loading:
         self.entry = entry
         self._device = device
         self._code = in_background(self._load)
+        self._read: Future[dict[str, np.ndarray]] | None = None
 
     def _load(self) -> Callable[..., Any]:
         entry = self.entry
@@ -29,6 +32,16 @@ class Loading:
         n_out = len(entry.outputs) + len(entry.states)
         with jax.enable_x64(True):
             return jax_private.load_executable(entry.code, self._device, n_in, n_out)
+
+    def read_weights(self, store: ProgramStore) -> None:
+        """Begin to read the file of its weights."""
+        if self._read is None:
+            self._read = in_background(store.weights, self.entry)
+
+    def lacks(self, weights: ResidentWeights) -> bool:
+        """Whether that file is needed: the device has not got all that is in it."""
+        names = (weight_name(w) for w in self.entry.weights if w.tensor is None)
+        return any(weights.find(name) is None for name in names)
 
     def program(self, store: ProgramStore, slot: Slot, weights: ResidentWeights) -> Program:
         """The program, its weights on the device.
@@ -44,9 +57,10 @@ class Loading:
             LOAD_ERRORS: as `jax_private.load_executable`.
         """
         entry = self.entry
-        resident = {weight_name(w): weights.find(weight_name(w)) for w in entry.weights}
-        missing = {weight_name(w): w for w in entry.weights if resident[weight_name(w)] is None}
-        elements = _elements(store, slot, list(missing.values()))
+        named = {weight_name(weight): weight for weight in entry.weights}
+        resident = {name: weights.find(name) for name in named}
+        missing = {name: w for name, w in named.items() if resident[name] is None}
+        elements = self._elements(list(missing.values()), store, slot)
         with jax.enable_x64(True):
             arrays = jax.device_put(elements, self._device)
         for name, array in zip(missing, arrays, strict=True):
@@ -56,16 +70,22 @@ class Loading:
         code = self._code.result()
         return Program(code, arguments, entry.inputs, entry.outputs, states, entry.donated)
 
+    def _elements(
+        self, weights: Sequence[StoredWeight], store: ProgramStore, slot: Slot
+    ) -> list[np.ndarray]:
+        """The host array of each argument, from the file of weights or from the model."""
+        if self._read is None and any(weight.tensor is None for weight in weights):
+            self.read_weights(store)
+        read = {} if self._read is None else self._read.result()
+        return [
+            _constant(w, slot) if w.digest not in read else _shaped(read[w.digest], w)
+            for w in weights
+        ]
+
 
 def weight_name(weight: StoredWeight) -> str:
     """What a weight goes by on the device: elements, dtype and shape."""
     return f"{weight.digest} {weight.dtype} {weight.shape}"
-
-
-def _elements(store: ProgramStore, slot: Slot, records: Sequence[StoredWeight]) -> list[np.ndarray]:
-    """The host array of each argument, from its file or from the model."""
-    read = iter(store.weights([w for w in records if w.tensor is None]))
-    return [next(read) if w.tensor is None else _constant(w, slot) for w in records]
 
 
 def _constant(weight: StoredWeight, slot: Slot) -> np.ndarray:
@@ -73,4 +93,8 @@ def _constant(weight: StoredWeight, slot: Slot) -> np.ndarray:
     index = -1 if weight.tensor is None else weight.tensor
     if index not in slot.digests or slot.digests[index] != weight.digest:
         raise EntryError(f"its weight is constant {index}, which is another one here")
-    return slot.constants[index].reshape(-1).view(weight.dtype).reshape(weight.shape)
+    return _shaped(slot.constants[index].reshape(-1), weight)
+
+
+def _shaped(elements: np.ndarray, weight: StoredWeight) -> np.ndarray:
+    return elements.view(weight.dtype).reshape(weight.shape)

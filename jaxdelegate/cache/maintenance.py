@@ -3,8 +3,9 @@
 import dataclasses
 import os
 import time
+from collections.abc import Iterator, Sequence
 
-from jaxdelegate.cache.choices import SUFFIX
+from jaxdelegate.cache import choices, hints
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
 from jaxdelegate.cache.key import Part
@@ -20,7 +21,7 @@ class EntryReport:
     Attributes:
         name: of its file.
         nbytes: of that file.
-        weight_bytes: of the files that hold its weights; other entries may share them.
+        weight_bytes: of the file that holds its weights; other entries may share it.
         age: seconds since it was compiled.
         unused: seconds since it was last loaded.
         parts: of its key, by name.
@@ -76,7 +77,8 @@ def foreign_files(directory: PathLike) -> list[str]:
         OSError: there is no such directory, or others can write to it.
     """
     names = _store(directory).directory.names()
-    return [name for name in names if not name.endswith((".program", ".weight", SUFFIX))]
+    own = (".program", ".weights", choices.SUFFIX, hints.SUFFIX)
+    return [name for name in names if not name.endswith(own)]
 
 
 def prune(directory: PathLike, max_bytes: int) -> Pruned:
@@ -102,11 +104,22 @@ def prune(directory: PathLike, max_bytes: int) -> Pruned:
     entries.sort(key=lambda entry: files.modified(entry.file), reverse=True)
     while entries and _kept_bytes(files, entries) > max_bytes:
         removed.append(entries.pop().file)
-    used = {weight.file for entry in entries for weight in entry.weights}
-    removed += [n for n in files.names() if n.endswith(".weight") and n not in used]
+    removed += _orphans(store, entries)
     for name in removed:
         files.remove(name)
     return Pruned(tuple(removed), before, _nbytes(files))
+
+
+def _orphans(store: ProgramStore, kept: Sequence[Entry]) -> Iterator[str]:
+    """Weights that no program names, and hints at programs that are not kept."""
+    weights = {entry.weights_file for entry in kept}
+    programs = {entry.file for entry in kept}
+    for name in store.directory.names():
+        is_weight, is_hint = name.endswith(".weights"), name.endswith(hints.SUFFIX)
+        if is_weight and name not in weights:
+            yield name
+        if is_hint and hints.named_by(store, name) not in programs:
+            yield name
 
 
 def _store(directory: PathLike) -> ProgramStore:
@@ -119,11 +132,10 @@ def _row(store: ProgramStore, name: str, entry: Entry | EntryError) -> EntryRepo
     if not isinstance(entry, Entry):
         unused = now - modified
         return EntryReport(name, files.size(name), 0, unused, unused, {}, str(entry))
-    own = {weight.file for weight in entry.weights if weight.tensor is None}
     return EntryReport(
         name,
         files.size(name),
-        sum(map(files.size, own)),
+        files.size(entry.weights_file) if entry.weights_file else 0,
         now - entry.created,
         now - modified,
         dict(entry.key.parts),
@@ -132,22 +144,20 @@ def _row(store: ProgramStore, name: str, entry: Entry | EntryError) -> EntryRepo
 
 
 def _damage(store: ProgramStore, entry: Entry) -> EntryError | None:
-    for weight in entry.weights:
-        if weight.tensor is None:
-            try:
-                store.weights([weight])
-            except EntryError as error:
-                return error
-            except OSError as error:
-                return EntryError(str(error))
+    try:
+        store.weights(entry)
+    except EntryError as error:
+        return error
+    except OSError as error:
+        return EntryError(str(error))
     return None
 
 
 def _kept_bytes(files: PrivateDirectory, entries: list[Entry]) -> int:
-    weights = {w.file for entry in entries for w in entry.weights if w.tensor is None}
+    weights = {entry.weights_file for entry in entries if entry.weights_file}
     return sum(map(files.size, [*weights, *(entry.file for entry in entries)]))
 
 
 def _nbytes(files: PrivateDirectory) -> int:
     names = [p.name for p in files.path.iterdir()]
-    return sum(map(files.size, (n for n in names if n.endswith((".program", ".weight")))))
+    return sum(map(files.size, (n for n in names if n.endswith((".program", ".weights")))))

@@ -4,6 +4,7 @@ Whatever is wrong with the cache costs time only: the program is compiled, and a
 what was found.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -19,12 +20,14 @@ from jaxdelegate import jax_private
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
-from jaxdelegate.cache.environment import SourceError
+from jaxdelegate.cache.environment import SourceError, environment_parts
+from jaxdelegate.cache.hints import Hint
 from jaxdelegate.cache.key import Key
 from jaxdelegate.cache.loading import Loading, weight_name
 from jaxdelegate.cache.partition_key import ConstantDigests, foreign_rule
 from jaxdelegate.cache.slot import Slot
 from jaxdelegate.cache.store import ProgramStore, stored_weights
+from jaxdelegate.cache.weights import content_digest, file_content
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -54,6 +57,8 @@ class ProgramCache:
         self._device = device
         self._store: ProgramStore | None = None
         self.choices: ChoiceStore | None = None
+        self._hint: Hint | None = None
+        self._expected: Loading | None = None
         self.statistics = Statistics()
         try:
             directory = PrivateDirectory.open(path)
@@ -61,6 +66,24 @@ class ProgramCache:
             self.choices = ChoiceStore(directory, device)
         except OSError as error:
             _warn(f"programs are not kept: {error}")
+
+    def expect(self, content: memoryview, settings: Mapping[str, Any]) -> None:
+        """Begin to load the program that a model ran last, while the model is read.
+
+        Args:
+            content: of the model's file.
+            settings: as of `slot`.
+        """
+        self._hint = self._expected = None
+        if self._store is None:
+            return
+        with contextlib.suppress(TypeError):  # no keys then: `slot` says so
+            self._hint = Hint(self._store, content, settings)
+            entry = self._hint.entry(environment_parts(self._device))
+            if entry is not None:
+                loading = Loading(entry, self._device)
+                loading.read_weights(self._store)
+                self._expected = loading
 
     def slot(
         self,
@@ -118,7 +141,7 @@ class ProgramCache:
     def _load(self, slot: Slot, weights: ResidentWeights) -> Program | None:
         if self._store is None:
             return None
-        loading = self._guessed(self._store, slot)
+        loading = self._guessed(self._store, slot, weights)
         _log_key(slot.key)
         try:
             if loading is None or loading.entry.key.moved(slot.key):
@@ -134,12 +157,29 @@ class ProgramCache:
         _LOGGER.debug("cache: program %.12s was loaded", slot.key.digest)
         self._store.directory.touch(loading.entry.file)
         self._count(loaded=1)
+        self._remember(loading.entry)
         return program
 
-    def _guessed(self, store: ProgramStore, slot: Slot) -> Loading | None:
+    def _guessed(self, store: ProgramStore, slot: Slot, weights: ResidentWeights) -> Loading | None:
         """What is probably meant, begun to be loaded while the constants are still hashed."""
+        loading = self._begun(store, slot)
+        if loading is not None and loading.lacks(weights):
+            loading.read_weights(store)
+        return loading
+
+    def _begun(self, store: ProgramStore, slot: Slot) -> Loading | None:
+        """What was expected, if it is of the slot's family; else what was used last of that."""
+        expected, self._expected = self._expected, None
+        if expected is not None and expected.entry.key.family == slot.family:
+            return expected
         entry = store.latest(slot.family)
         return None if entry is None else Loading(entry, self._device)
+
+    def _remember(self, entry: Entry) -> None:
+        """The first program that a model needs is the one to begin with next time."""
+        hint, self._hint = self._hint, None
+        if hint is not None:
+            hint.keep(entry.file)
 
     def _save(self, slot: Slot, program: Program, weights: ResidentWeights) -> Program:
         """Store a program that was compiled for the slot; answers it with shared weights."""
@@ -148,6 +188,8 @@ class ProgramCache:
         constants = {digest: index for index, digest in slot.digests.items()}
         arrays = [np.asarray(array) for array in program.weights]
         records = stored_weights(arrays, constants)
+        by_digest = {w.digest: a for w, a in zip(records, arrays, strict=True)}
+        content = file_content(records, by_digest)
         try:
             entry = Entry(
                 slot.key,
@@ -156,11 +198,12 @@ class ProgramCache:
                 tuple(program.states),
                 program.donated,
                 records,
+                content_digest(content),
                 jax_private.dump_executable(program.executable),
             )
-            by_digest = {w.digest: a for w, a in zip(records, arrays, strict=True)}
-            self._store.save(entry, by_digest)
+            self._store.save(entry, content)
             self._count(stored=1)
+            self._remember(entry)
         except (ValueError, NotImplementedError, pickle.PickleError, OSError) as error:
             _warn(f"program {slot.key.digest[:12]} is not stored: {error}")
         shared = [

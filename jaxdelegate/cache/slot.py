@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jaxdelegate.cache.partition_key import (
     partition_parts,
     read_constants,
 )
+from jaxdelegate.digests import PREFERRED
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.simple_delegate import DelegateParams
 
@@ -57,15 +59,23 @@ class Slot:
             params.nodes, params.outputs, specs
         )
         self._known_digests = constants
+        self._hashing: Future[dict[int, str]] | None = None
         self._calls_subgraphs = calls_subgraphs(params.nodes)
         own = {name: Part.of(value) for name, value in settings.items()}
+        own["digests"] = Part.of(PREFERRED)
         self._known = own | environment_parts(device) | partition_parts(params, specs)
         self.family = Key(self._known).family
 
-    @functools.cached_property
+    def begin_hashing(self) -> Future[dict[int, str]]:
+        """Hash the constants in a thread."""
+        if self._hashing is None:
+            self._hashing = in_background(self._known_digests.of, self.constants)
+        return self._hashing
+
+    @property
     def digests(self) -> Mapping[int, str]:
         """Of the constants, by tensor."""
-        return self._known_digests.of(self.constants)
+        return self.begin_hashing().result()
 
     @functools.cached_property
     def key(self) -> Key:
@@ -74,6 +84,6 @@ class Slot:
         Raises:
             SourceError: what makes programs cannot be known.
         """
-        hashing = in_background(lambda: self.digests)
+        self.begin_hashing()
         sources = source_parts(of_subgraphs=self._calls_subgraphs)
-        return Key(self._known | sources | {"model": model_part(hashing.result())})
+        return Key(self._known | sources | {"model": model_part(self.digests)})

@@ -1,23 +1,17 @@
 """Entries and weights in a private directory. Knows no jax: the files, not what they run on."""
 
-import contextlib
-import itertools
-import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from jaxdelegate.cache import weights
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight, file_of, pack, unpack
-from jaxdelegate.cache.key import Key, array_bytes, array_digests
-from jaxdelegate.digests import read_into
-
-_ALIGNMENT = 64  # bytes; XLA:CPU takes over host arrays that begin at multiples of them
+from jaxdelegate.cache.key import Key, array_digests
 
 
 class ProgramStore:
-    """What is stored, by key. Weights have files of their own: shapes of a model share them."""
+    """What is stored, by key. Weights have files of their own, which shapes of a model share."""
 
     def __init__(self, directory: PrivateDirectory) -> None:
         """Look into an opened directory."""
@@ -65,56 +59,35 @@ class ProgramStore:
                 except OSError as error:
                     yield name, EntryError(str(error))
 
-    def save(self, entry: Entry, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write an entry, and those arrays, by digest, that are not there yet.
+    def save(self, entry: Entry, content: np.ndarray | None) -> None:
+        """Write an entry, and the file of its weights if that is not there yet.
+
+        Args:
+            entry: the entry.
+            content: of that file.
 
         Raises:
             OSError: the disk is full, or the directory cannot be written to.
         """
-        for weight in entry.weights:
-            if weight.tensor is None and not self._holds(weight):
-                self.directory.write(weight.file, [array_bytes(arrays[weight.digest])])
+        if entry.weights_file is not None and content is not None and not self._holds(entry):
+            self.directory.write(entry.weights_file, [content.data])
         self.directory.write(entry.file, pack(entry))
 
-    def _holds(self, weight: StoredWeight) -> bool:
+    def _holds(self, entry: Entry) -> bool:
         try:
-            self.weights([weight])
+            self.weights(entry)
         except (EntryError, OSError):
             return False
         return True
 
-    def weights(self, weights: Sequence[StoredWeight]) -> list[np.ndarray]:
-        """Read files of weights, together, into memory that XLA:CPU can use as it is.
-
-        They are not mapped: what was checked must be what is used.
+    def weights(self, entry: Entry) -> dict[str, np.ndarray]:
+        """The bytes of each weight that has a place in the entry's file, by digest.
 
         Raises:
-            EntryError: one of them is damaged or gone; names it.
+            EntryError: the file is damaged or gone, or cannot be checked.
             OSError: somebody else could have written it.
         """
-        buffers = _aligned([math.prod(w.shape) * w.dtype.itemsize for w in weights])
-        with contextlib.ExitStack() as stack:
-            files = [
-                self._opened(w, b.nbytes, stack) for w, b in zip(weights, buffers, strict=True)
-            ]
-            digests = read_into(files, [buffer.data for buffer in buffers])
-        for weight, digest in zip(weights, digests, strict=True):
-            if weight.digest != digest:
-                raise EntryError(f"the SHA-256 of {weight.file} is wrong")
-        return [
-            buffer.view(weight.dtype).reshape(weight.shape)
-            for weight, buffer in zip(weights, buffers, strict=True)
-        ]
-
-    def _opened(self, weight: StoredWeight, nbytes: int, stack: contextlib.ExitStack) -> int:
-        try:
-            file = self.directory.descriptor(weight.file)
-        except FileNotFoundError:
-            raise EntryError(f"{weight.file} is gone") from None
-        stack.callback(os.close, file)
-        if (size := os.fstat(file).st_size) != nbytes:
-            raise EntryError(f"{weight.file} has {size} bytes instead of {nbytes}")
-        return file
+        return weights.read(self.directory, entry)
 
 
 def stored_weights(
@@ -128,12 +101,3 @@ def stored_weights(
     """
     found = zip(array_digests(arrays), arrays, strict=True)
     return tuple(StoredWeight(d, a.dtype, a.shape, constants.get(d)) for d, a in found)
-
-
-def _aligned(sizes: Sequence[int]) -> list[np.ndarray]:
-    """Pieces of one allocation, which the kernel provides in large pages where it has them."""
-    padded = [-(-nbytes // _ALIGNMENT) * _ALIGNMENT for nbytes in sizes]
-    raw = np.empty(sum(padded) + _ALIGNMENT, np.uint8)
-    first = -raw.ctypes.data % _ALIGNMENT
-    starts = itertools.accumulate(padded, initial=first)
-    return [raw[start : start + nbytes] for start, nbytes in zip(starts, sizes, strict=False)]

@@ -2,7 +2,6 @@
 
 import ctypes
 import functools
-import hashlib
 import threading
 from pathlib import Path
 
@@ -46,16 +45,6 @@ def _why_not(path: Path) -> str | None:
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
     return None
-
-
-def digest() -> str | None:
-    """Of the library, for keys of stored programs; None: it was not built."""
-    return _digest(LIBRARY)
-
-
-@functools.cache
-def _digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 @functools.cache

@@ -163,6 +163,8 @@ class Table:
 
     def vector(self, field: str, dtype: Any) -> np.ndarray | None:
         """A vector of numbers, shape [length], a read-only view of the file."""
+        if not self._fields[self._positions[field]]:  # as most are
+            return None
         dtype = np.dtype(dtype)
         span = self.span(field, dtype.itemsize)
         if span is None:

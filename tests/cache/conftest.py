@@ -80,7 +80,7 @@ class Runner:
 
     def weights(self) -> list[Path]:
         """The weights' files."""
-        return sorted(self.directory.glob("*.weight"))
+        return sorted(self.directory.glob("*.weights"))
 
     def _run(self, delegate: jd.JaxDelegate) -> np.ndarray:
         interpreter = jd.Interpreter(model_content=self.network, experimental_delegates=[delegate])

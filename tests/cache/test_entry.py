@@ -22,6 +22,7 @@ ENTRY = Entry(
         StoredWeight("b" * 64, np.dtype(ml_dtypes.bfloat16), (), 7),
         StoredWeight("c" * 64, np.dtype(ml_dtypes.int4), (5,), None),
     ),
+    weights_digest="d" * 64,
     code=bytes(range(256)) * 20,
 )
 CONTENT = b"".join(pack(ENTRY))
@@ -30,7 +31,8 @@ CONTENT = b"".join(pack(ENTRY))
 def test_what_goes_in_comes_out() -> None:
     assert unpack(CONTENT) == ENTRY
     assert ENTRY.file == file_of(ENTRY.key) == f"{ENTRY.key.digest}.program"
-    assert ENTRY.weights[0].file == f"{'a' * 64}.weight"
+    assert ENTRY.weights_file == f"{'d' * 64}.weights"
+    assert [weight.nbytes for weight in ENTRY.weights] == [24, 2, 5]
 
 
 @pytest.mark.parametrize("part", range(64))
@@ -54,9 +56,9 @@ def test_every_flipped_bit_is_seen() -> None:
 
 
 def test_another_format_is_named() -> None:
-    newer = CONTENT[:8] + struct.pack("<I", 2) + CONTENT[12:]
-    with pytest.raises(EntryError, match="its format is version 2, this is version 1"):
-        unpack(newer)
+    older = CONTENT[:8] + struct.pack("<I", 1) + CONTENT[12:]
+    with pytest.raises(EntryError, match="its format is version 1, this is version 2"):
+        unpack(older)
     with pytest.raises(EntryError, match="not a stored program"):
         unpack(b"#!/bin/sh" + bytes(100))
 
@@ -64,7 +66,7 @@ def test_another_format_is_named() -> None:
 def forged(description: object) -> bytes:
     text = json.dumps(description).encode()
     digest = hashlib.sha256(text).digest()
-    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 1, len(text), 0, digest) + text
+    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 2, len(text), 0, digest) + text
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,8 @@ def forged(description: object) -> bytes:
         {"weights": [["a" * 64, "no dtype", [1], None]]},
         {"weights": [["a" * 64, "float32", None, None]]},
         {"weights": [[]]},
+        {"weights_digest": "../../etc/passwd"},
+        {"weights_digest": 1},
         {"inputs": ["x"]},
         {"inputs": None},
         {"key": []},

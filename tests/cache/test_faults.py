@@ -47,7 +47,7 @@ def test_truncated_entries(run, part: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(64))
-@pytest.mark.parametrize("kind", ["*.program", "*.weight"])
+@pytest.mark.parametrize("kind", ["*.program", "*.weights"])
 def test_truncated_everywhere(run, directory: Path, part: int, kind: str) -> None:
     run()
     for path in directory.glob(kind):
@@ -56,7 +56,7 @@ def test_truncated_everywhere(run, directory: Path, part: int, kind: str) -> Non
 
 
 @pytest.mark.parametrize("at", [0.0, 0.01, 0.5, 1.0])
-@pytest.mark.parametrize("kind", ["*.program", "*.weight"])
+@pytest.mark.parametrize("kind", ["*.program", "*.weights"])
 def test_flipped_bits(run, directory: Path, kind: str, at: float) -> None:
     run()
     flip(next(directory.glob(kind)), at)

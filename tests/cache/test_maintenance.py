@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxdelegate.cache import weights
 from jaxdelegate.cache.maintenance import foreign_files, list_entries, prune, verify
+from jaxdelegate.digests import PREFERRED
 from jaxdelegate.tools.main import main
 
 
@@ -31,8 +33,8 @@ def test_entries_are_listed_with_their_parts(filled: Path) -> None:
     assert [round(row.unused / 3600) for row in rows] == [1, 2, 3]
     assert all(row.age < 600 and row.problem is None for row in rows)
     assert {row.nbytes for row in rows} == {p.stat().st_size for p in filled.glob("*.program")}
-    weights = sum(p.stat().st_size for p in filled.glob("*.weight"))
-    assert {row.weight_bytes for row in rows} == {weights}
+    sizes = [p.stat().st_size for p in filled.glob("*.weights")]
+    assert [row.weight_bytes for row in rows] == sizes * 3
 
 
 def test_loading_makes_an_entry_young(run, filled: Path) -> None:
@@ -46,7 +48,7 @@ def test_pruning_takes_the_longest_unused(run, filled: Path) -> None:
     assert prune(filled, room).removed == ()
     done = prune(filled, room - 1)
     assert tokens(filled) == ["c", "b"]
-    assert len(done.removed) == 1
+    assert [Path(name).suffix for name in done.removed] == [".program", ".hint"]
     assert done.before - done.after == sizes['"a"'].nbytes
     assert verify(filled)[0].problem is None
     assert run(model_token="b") == "loaded"
@@ -59,11 +61,11 @@ def test_pruning_everything_takes_the_weights_too(filled: Path) -> None:
 
 def test_pruning_takes_what_cannot_be_used(filled: Path) -> None:
     (filled / f"{'0' * 64}.program").write_bytes(b"damaged")
-    (filled / f"{'0' * 64}.weight").write_bytes(b"nobody's")
+    (filled / f"{'0' * 64}.weights").write_bytes(b"nobody's")
     (filled / "notes.txt").write_text("mine")
     assert foreign_files(filled) == ["notes.txt"]
     done = prune(filled, 1 << 30)
-    assert sorted(done.removed) == [f"{'0' * 64}.program", f"{'0' * 64}.weight"]
+    assert sorted(done.removed) == [f"{'0' * 64}.program", f"{'0' * 64}.weights"]
     assert (filled / "notes.txt").exists()
     assert tokens(filled) == ["c", "b", "a"]
 
@@ -76,13 +78,13 @@ def test_an_entry_under_a_wrong_name(filled: Path) -> None:
 
 
 def test_verify_reads_weights(filled: Path) -> None:
-    path = next(filled.glob("*.weight"))
+    path = next(filled.glob("*.weights"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     assert [row.problem for row in list_entries(filled)] == [None] * 3
     problems = [row.problem for row in verify(filled)]
-    assert problems == [f"the SHA-256 of {path.name} is wrong"] * 3
+    assert problems == [f"the digest of {path.name} is wrong"] * 3
 
 
 @pytest.mark.parametrize("action", [list_entries, verify, foreign_files])
@@ -90,6 +92,18 @@ def test_a_directory_that_is_not_there(action, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         action(tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_verify_without_what_made_the_digests(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written with BLAKE3, where that is not installed."""
+    monkeypatch.setattr(weights, "is_known", lambda algorithm: algorithm == "none")
+    (path,) = filled.glob("*.weights")
+    assert [row.problem for row in list_entries(filled)] == [None] * 3
+    assert {row.problem for row in verify(filled)} == {
+        f"{path.name} cannot be checked: {PREFERRED} is not installed here"
+    }
 
 
 # ---- the tool
@@ -112,7 +126,7 @@ def test_the_tool_lists(filled: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_tool_verifies(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool("verify", f"--delegate_serialize_dir={filled}") == 0
     assert capsys.readouterr().out.count("  ok\n") == 3
-    next(filled.glob("*.weight")).unlink()
+    next(filled.glob("*.weights")).unlink()
     assert tool("verify", f"--delegate_serialize_dir={filled}") == 1
     assert "3 cannot be used." in capsys.readouterr().out
 

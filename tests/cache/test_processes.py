@@ -14,7 +14,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import jaxdelegate as jd
-from jaxdelegate.cache.maintenance import prune
+from jaxdelegate.cache.maintenance import prune, verify
 from jaxdelegate.testing import ModelBuilder
 
 CHILD = """
@@ -46,25 +46,31 @@ SETTINGS = {
 }
 
 
-def start(folder: Path, directory: Path) -> subprocess.Popen[str]:
+def start(folder: Path, directory: Path, before: str = "") -> subprocess.Popen[str]:
+    """The child; `before` are lines of Python that it runs first."""
     return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(folder), str(directory)],
+        [sys.executable, "-c", before + CHILD, str(folder), str(directory)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, **SETTINGS},
     )
 
 
-def child(folder: Path, directory: Path) -> dict[str, object]:
-    process = start(folder, directory)
+def child(folder: Path, directory: Path, before: str = "") -> dict[str, object]:
+    process = start(folder, directory, before)
     out, _ = process.communicate(timeout=240)
     return dict(json.loads(out.splitlines()[-1]))
 
 
-def fill_at_once(run, folder: Path, directory: Path, count: int) -> None:
+def prepare(run, folder: Path) -> None:
+    """What children read and compare with."""
     (folder / "model.tflite").write_bytes(run.network)
     np.save(folder / "x.npy", run.x)
     np.save(folder / "want.npy", run.want)
+
+
+def fill_at_once(run, folder: Path, directory: Path, count: int) -> None:
+    prepare(run, folder)
     processes = [start(folder, directory) for _ in range(count)]
     results = [json.loads(p.communicate(timeout=280)[0].splitlines()[-1]) for p in processes]
     assert [r["agrees"] for r in results] == [True] * count
@@ -74,6 +80,26 @@ def fill_at_once(run, folder: Path, directory: Path, count: int) -> None:
     assert len(run.programs()) == 1
     assert not list(directory.glob(".writing-*"))
     assert run() == "loaded"
+
+
+WITHOUT_BLAKE3 = "import sys; sys.modules['blake3'] = None\n"
+
+
+@pytest.mark.parametrize("first", ["", WITHOUT_BLAKE3])
+def test_processes_with_blake3_and_without(
+    run, directory: Path, tmp_path: Path, first: str
+) -> None:
+    """Each finds its own programs and neither uses, or stumbles over, the other's."""
+    pytest.importorskip("blake3")
+    prepare(run, tmp_path)
+    second = "" if first else WITHOUT_BLAKE3
+    done = [child(tmp_path, directory, before) for before in (first, second, first, second)]
+    assert [(r["stored"], r["loaded"]) for r in done] == [(1, 0), (1, 0), (0, 1), (0, 1)]
+    assert all(r["agrees"] and not r["warned"] for r in done)
+    assert {row.problem for row in verify(directory)} == {None}
+    names = {path.name for path in directory.glob("*.weights")}
+    assert len(names) == 2
+    assert len({name for name in names if name.startswith("blake3-")}) == 1
 
 
 def test_two_processes_fill_one_directory(run, directory: Path, tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""The file with the weights of a program that are laid out otherwise than the model's constants.
+
+One behind the other, each from a multiple of 64 bytes on, in the order of their digests; programs
+of the same weights name the same file. One file and not many: it is read and checked while the
+interpreter's lock is held by others, and has to be asked for with each call.
+"""
+
+import contextlib
+import itertools
+import math
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.cache.directory import PrivateDirectory
+from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
+from jaxdelegate.cache.key import array_bytes
+from jaxdelegate.digests import algorithm_of, digests, is_known, read_into
+
+_ALIGNMENT = 64  # bytes; XLA:CPU takes over host arrays that begin at multiples of them
+_LARGE_PAGE = 2 << 20  # bytes; of x86, and of ARM with base pages of 4 KiB
+
+
+def file_content(
+    weights: Sequence[StoredWeight], arrays: Mapping[str, np.ndarray]
+) -> np.ndarray | None:
+    """What is to be written, uint8 [n]; None: every weight is a constant of the model.
+
+    Args:
+        weights: of a program.
+        arrays: their elements by digest.
+    """
+    places = _places(weights)
+    if not places:
+        return None
+    content = np.zeros(_size(places), np.uint8)
+    for digest, place in places.items():
+        content[place] = array_bytes(arrays[digest])
+    return content
+
+
+def content_digest(content: np.ndarray | None) -> str | None:
+    """What the file is called by; None: there is none."""
+    return None if content is None else digests([content.data])[0]
+
+
+def read(directory: PrivateDirectory, entry: Entry) -> dict[str, np.ndarray]:
+    """The bytes of each weight in an entry's file by its digest, uint8 [n], aligned for XLA:CPU.
+
+    They are not mapped: what was checked must be what is used.
+
+    Raises:
+        EntryError: the file is damaged or gone, or cannot be checked.
+        OSError: somebody else could have written it.
+    """
+    name, digest = entry.weights_file, entry.weights_digest
+    if name is None or digest is None:
+        return {}
+    algorithm = algorithm_of(digest)
+    if not is_known(algorithm):
+        raise EntryError(f"{name} cannot be checked: {algorithm} is not installed here")
+    places = _places(entry.weights)
+    content = _memory(_size(places))
+    file = _opened(directory, name, content.nbytes)
+    try:
+        (found,) = read_into([file], [content.data], algorithm)
+    finally:
+        os.close(file)
+    if found != digest:
+        raise EntryError(f"the digest of {name} is wrong")
+    return {digest: content[place] for digest, place in places.items()}
+
+
+def _places(weights: Sequence[StoredWeight]) -> dict[str, slice]:
+    """Where each weight lies in the file, by digest."""
+    laid_out = {w.digest: w.nbytes for w in weights if w.tensor is None}
+    sizes = dict(sorted(laid_out.items()))
+    padded = (-(-nbytes // _ALIGNMENT) * _ALIGNMENT for nbytes in sizes.values())
+    starts = itertools.accumulate(padded, initial=0)
+    found = zip(sizes.items(), starts, strict=False)
+    return {digest: slice(start, start + nbytes) for (digest, nbytes), start in found}
+
+
+def _size(places: Mapping[str, slice]) -> int:
+    return int(max(place.stop for place in places.values()))
+
+
+def _opened(directory: PrivateDirectory, name: str, nbytes: int) -> int:
+    try:
+        file = directory.descriptor(name)
+    except FileNotFoundError:
+        raise EntryError(f"{name} is gone") from None
+    if (size := os.fstat(file).st_size) != nbytes:
+        os.close(file)
+        raise EntryError(f"{name} has {size} bytes instead of {nbytes}")
+    return file
+
+
+def _memory(nbytes: int) -> np.ndarray:
+    """Bytes that begin at a multiple of 64, in large pages where there are such.
+
+    To provide 4 KiB pages one by one takes longer than to read into them.
+    """
+    unit = _ALIGNMENT if nbytes < _LARGE_PAGE else _LARGE_PAGE
+    size = math.ceil(nbytes / unit) * unit
+    pages = mmap.mmap(-1, size + unit, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if unit == _LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(pages, np.uint8)
+    first = -raw.ctypes.data % unit
+    return raw[first : first + nbytes]
