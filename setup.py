@@ -20,6 +20,7 @@ KERNELS = Path("jaxdelegate/kernels")
 KERNEL_FLAGS = [
     *("-std=c++17", "-O3", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
     *("-ffp-contract=fast", "-fno-trapping-math"),  # fused products, maxima without branches
+    "-fwrapv",  # sums of integers
 ]
 
 

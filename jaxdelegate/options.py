@@ -80,8 +80,8 @@ class DelegateOptions:
     )
     native_kernels: bool | None = _option(
         None,
-        "Float32 convolutions and matrix products by this package's own CPU kernels. Unset: where "
-        "they were built, and the processor has AVX2.",
+        "Convolutions and matrix products, of float32 and of 8-bit integers, by this package's own "
+        "CPU kernels. Unset: where they were built, and the processor has AVX2.",
         keyed=True,
     )
     max_delegated_partitions: int = _option(

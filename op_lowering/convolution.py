@@ -14,6 +14,7 @@ import numpy as np
 from jaxdelegate.op_lowering import (
     hybrid_convolution,
     native,
+    native_integers,
     ordered_convolution,
     quantized_convolution,
     quantized_products,
@@ -125,9 +126,10 @@ class _Family:
         c = self.geometry(o, x.shape, w.shape)
         if 0 in (x.shape[0], *c.out):
             return {}
-        if w.is_quantized:
-            return integer_ways(context.platform, c)
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+        if w.is_quantized:
+            by_kernel = native_integers.ways(context, tensors, c) if tensors.is_integer else ()
+            return {**dict.fromkeys(by_kernel), **integer_ways(context.platform, c)}
         if ordered_convolution.is_chosen(context, c, tensors):
             return {}
         own = native.ways(context, tensors, c)

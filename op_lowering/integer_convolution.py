@@ -52,7 +52,8 @@ class IntegerConvolution:
     ) -> Self:
         """For filters of this dtype and zero point; `filters` is [*spatial, I, O] if constant."""
         zero, way = moved(w_zero, dtype), chosen(integer_ways(context.platform, c), context.way)
-        return cls(c, *way, zero, _filter_sums(filters, zero))
+        sums = None if filters is None else filter_sums(filters, zero)
+        return cls(c, *way, zero, sums)
 
     def prepare(self, filters: Any) -> Any:
         """[*spatial, I, O] -> int8, as `__call__` wants it."""
@@ -177,10 +178,8 @@ def _at(edges: tuple[int, int, int], axis: int, rank: int) -> list[tuple[int, in
     return [edges if i == axis else (0, 0, 0) for i in range(rank)]
 
 
-def _filter_sums(filters: Any, zero: int) -> np.ndarray | None:
-    """int32 [O] of [*spatial, I, O]."""
-    if filters is None:
-        return None
+def filter_sums(filters: Any, zero: int) -> np.ndarray:
+    """int32 [O]: a constant filter [*spatial, I, O], less its zero point as int8, added up."""
     count = int(np.prod(filters.shape[:-1]))
     axes = tuple(range(filters.ndim - 1))
     return np.asarray(np.sum(to_int8(filters), axes, dtype=np.int32) - count * zero)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering import hybrid_matmul, native, quantized_matmul
+from jaxdelegate.op_lowering import hybrid_matmul, native, native_integers, quantized_matmul
 from jaxdelegate.op_lowering.common import align_ranks, why_not_activation, why_not_broadcast
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
@@ -36,6 +36,8 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.op_lowering.ways import chosen
+
+_XLA = "dot"  # the way of integers that is not a kernel's
 
 
 def _why_not_fully_connected(
@@ -84,7 +86,7 @@ def _lower_fully_connected(
         return nothing(outputs)
     tensors = Tensors(x, w, optional(inputs, 2), y)
     if tensors.is_integer:
-        return quantized_matmul.lower_fully_connected(o, tensors)
+        return quantized_matmul.lower_fully_connected(context, o, tensors)
     if tensors.is_hybrid:
         return hybrid_matmul.lower_fully_connected(context, o, tensors)
     rows, activation = math.prod(x.shape) // depth, o.fused_activation_function
@@ -108,11 +110,14 @@ def _lower_fully_connected(
 def _ways(
     context: LoweringContext, _o: FullyConnectedOptions, inputs: Specs, outputs: Specs
 ) -> Mapping[str, bool | None]:
-    """How a product of floats reads its filter."""
+    """How a product reads its filter: one of floats, or of integers that a kernel takes."""
     x, w = inputs[:2]
-    if w.is_quantized or 0 in (*outputs[0].shape, w.shape[1]):
-        return {}
     tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
+    if 0 in (*outputs[0].shape, w.shape[1]):
+        return {}
+    if w.is_quantized:
+        by_kernel = native_integers.ways(context, tensors) if tensors.is_integer else ()
+        return dict.fromkeys((*by_kernel, _XLA) if by_kernel else ())
     return {**dict.fromkeys(native.ways(context, tensors)), **_layouts(context, x, w)}
 
 

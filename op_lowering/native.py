@@ -96,7 +96,7 @@ def convolution(name: str, c: Convolution, activation: Act, spatial_io: Prepare)
         spatial_io: turns the file's filter into [H, W, I, O].
     """
     target, layout = _kernel(name, c)
-    run = _call(target, _geometry(c), activation, (c.images, *c.out, c.units))
+    run = _call(target, geometry(c), activation, (c.images, *c.out, c.units))
     return Lowered(run, {1: lambda w: layout(spatial_io(w))}, name)
 
 
@@ -111,8 +111,7 @@ def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
 
 def fully_connected(rows: int, depth: int, units: int, activation: Act, out: Shape) -> Lowered:
     """[..., depth] x [units, depth] -> `out`, which has `rows` times `units` elements."""
-    geometry = (1, rows, 1, depth, rows, 1, units, 1, 1, 1, 1, 1, 1, 0, 0)
-    product = _call(PRODUCT, geometry, activation, (rows, units))
+    product = _call(PRODUCT, matrix_geometry(rows, depth, units), activation, (rows, units))
 
     def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
@@ -132,8 +131,8 @@ def panels(w: Any) -> Any:
     return numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
 
 
-def _geometry(c: Convolution) -> tuple[int, ...]:
-    """The fields of `Geometry` in kernels.h."""
+def geometry(c: Convolution) -> tuple[int, ...]:
+    """The fields of `Geometry` in kernels.h, of a convolution."""
     height, width = c.windows
     image = (c.images, height.n_in, width.n_in, c.channels)
     sizes = (*image, *c.out, c.units, height.size, width.size)
@@ -141,18 +140,25 @@ def _geometry(c: Convolution) -> tuple[int, ...]:
     return (*sizes, *steps, height.pads[0], width.pads[0])
 
 
+def matrix_geometry(rows: int, depth: int, units: int) -> tuple[int, ...]:
+    """The same of a matrix product, a convolution of one pixel."""
+    return (1, rows, 1, depth, rows, 1, units, 1, 1, 1, 1, 1, 1, 0, 0)
+
+
 def _call(
-    target: str, geometry: Sequence[int], activation: Act, out: Shape
+    target: str, fields: Sequence[int], activation: Act, out: Shape
 ) -> Callable[..., tuple[jax.Array]]:
     """x, weights as the kernel reads them, bias -> y."""
     y_type = jax.ShapeDtypeStruct(out, jnp.float32)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
-    fields = np.array(geometry, np.int64)
-    limits = np.array(_RANGES[activation], np.float32)
+    attributes = {
+        "geometry": np.array(fields, np.int64),
+        "range": np.array(_RANGES[activation], np.float32),
+    }
 
     def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         summed = jnp.zeros(out[-1], jnp.float32) if bias is None else bias.reshape(-1)
-        y: jax.Array = call(x, w, summed, geometry=fields, range=limits)
+        y: jax.Array = call(x, w, summed, **attributes)
         return (y,)
 
     return run

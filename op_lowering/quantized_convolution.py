@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdelegate.op_lowering import native_integers
 from jaxdelegate.op_lowering.convolution_ways import Convolution
 from jaxdelegate.op_lowering.integer_convolution import (
     IntegerConvolution,
@@ -110,6 +111,9 @@ def lower(
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     x, w = tensors.x, tensors.w
+    if native_integers.is_chosen(context, tensors, c):
+        end = _ending(o, tensors)
+        return native_integers.convolution(c, spatial_io, tensors, _filter_zero(w), end)
     convolve = IntegerConvolution.of(context, c, w.dtype, _filter_zero(w), constant(w, spatial_io))
     zero, end, kept = zero_point_of(x), _ending(o, tensors), Kept.of_convolution(w, c)
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.op_lowering import native_integers
 from jaxdelegate.op_lowering.integer_products import (
     Zero,
     matrix_product,
@@ -46,7 +47,7 @@ from jaxdelegate.op_lowering.quantized_products import (
     why_not_sums,
     why_not_tensors,
 )
-from jaxdelegate.op_lowering.rule import Function, Lowered, first_reason
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.quant.requantize import (
     convolution_multipliers,
@@ -105,13 +106,17 @@ def _fully_connected_ending(o: FullyConnectedOptions, tensors: Tensors) -> Endin
     return ending(activation, y, INT64, multiplier=multiplier, shift=shift)
 
 
-def lower_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> Function:
+def lower_fully_connected(
+    context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors
+) -> Function:
     """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
     x_spec, w_spec, _, y = tensors
     depth = w_spec.shape[1]
     rows = math.prod(x_spec.shape) // depth
     end = _fully_connected_ending(o, tensors)
     x_zero, w_zero = _moved_zero(x_spec), _filter_zero(w_spec)
+    if native_integers.is_chosen(context, tensors):
+        return native_integers.fully_connected(rows, tensors, w_zero, end)
     single = w_spec.const is not None and w_spec.dtype != INT16
     kept = Kept.of(w_spec)
     sums = row_sums(to_int8(w_spec.const), w_zero) if single else None

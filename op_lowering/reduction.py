@@ -39,6 +39,7 @@ _Dtypes = frozenset[np.dtype]
 
 _INDICES: _Dtypes = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 _BOOL: _Dtypes = frozenset([np.dtype(np.bool_)])
+_SHORT: _Dtypes = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 INTEGERS: _Dtypes = frozenset(
     np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
 )
@@ -273,6 +274,8 @@ def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array
             x = x.astype(np.uint8) if x.dtype == np.bool_ else x
             if steps:
                 return (_arg_stepwise(x, reduce, outputs[0].dtype),)
+            if x.dtype in _SHORT and x.shape[axis] <= 1 << 16:
+                return (_place_of_short(x, axis, reduce).astype(outputs[0].dtype),)
             return (jnp.argmax(x == _best(x, axis, reduce), axis).astype(outputs[0].dtype),)
 
         return arg
@@ -301,6 +304,18 @@ def _arg_stepwise(x: jax.Array, reduce: Callable[..., jax.Array], dtype: np.dtyp
             wins |= jnp.isnan(best) & ~jnp.isnan(value)
         best, at = jnp.where(wins, value, best), jnp.where(wins, dtype.type(i), at)
     return at
+
+
+def _place_of_short(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
+    """Where the extreme of integers of 8 or 16 bits stands: int32, the lowest index among equals.
+
+    One extreme, of values with indices behind them: XLA:CPU does not search in vectors.
+    """
+    count = x.shape[axis]
+    places = np.arange(count) if reduce is jnp.min else np.arange(count)[::-1]
+    behind = jnp.asarray(np.expand_dims(places, [i for i in range(x.ndim) if i != axis]), np.int32)
+    best = reduce((x.astype(np.int32) << 16) | behind, axis=axis) & 0xFFFF
+    return best if reduce is jnp.min else count - 1 - best
 
 
 def _best(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:

@@ -6,7 +6,6 @@ Not jax.image.resize, which antialiases and knows half-pixel centers only.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.movement import why_not_moved
@@ -144,8 +143,8 @@ def _resize_fixed_point(rows: _Taps, columns: _Taps, dtype: np.dtype) -> Functio
         a, b, c, d = _corners(x.astype(wide), rows, columns)
         left = a * ((1024 - v) * (1024 - u)) + b * (v * (1024 - u))
         y = left + c * ((1024 - v) * u) + d * (v * u)
-        half = jnp.where(y > 0, jnp.asarray(1 << 19, wide), jnp.asarray(-(1 << 19), wide))
-        return (lax.div(y + half, jnp.full_like(y, 1 << 20)).astype(x.dtype),)  # truncates
+        away = (y < 0).astype(wide)  # what takes halves of negative numbers away from zero
+        return (((y + (1 << 19) - away) >> 20).astype(x.dtype),)
 
     return resize_bilinear
 

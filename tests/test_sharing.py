@@ -55,7 +55,7 @@ def test_small_results_and_single_readers_stay() -> None:
 
 
 @pytest.mark.parametrize("name", ["fused_layer_norm", "SOFTMAX", "ARG_MAX", "RESIZE_BILINEAR"])
-def test_a_reader_in_several_loops_counts_as_several(name: str) -> None:
+def test_who_reads_several_times_counts_as_several_readers(name: str) -> None:
     rows = [("ADD", (0, 9), 1), (name, (1,), 2)]
     assert shared(*rows, kept={2}) == {1}
 

@@ -1,7 +1,9 @@
 #include "depthwise.h"
 
 #include <algorithm>
-#include <vector>
+#include <cstring>
+
+#include "scratch.h"
 
 namespace kernels {
 
@@ -10,40 +12,48 @@ namespace {
 constexpr long kTaskProducts = 100000;  // what a thread is worth waking for
 constexpr long kTasks = 4;              // for each thread
 
+template <class E>
 struct Rows {
-  const Depthwise& depthwise;
-  DepthwiseKernel kernel;
-  const float* zeros;
+  const Depthwise<E>& depthwise;
+  typename Functions<E>::Depthwise kernel;
+  const typename E::Value* padding;
   long count, of_task;  // of all images
 };
 
+template <class E>
 void run_task(const void* data, long index) {
-  const Rows& rows = *static_cast<const Rows*>(data);
-  const Depthwise& d = rows.depthwise;
+  const Rows<E>& rows = *static_cast<const Rows<E>*>(data);
+  const Depthwise<E>& d = rows.depthwise;
   const Geometry& g = d.geometry;
   const long end = std::min(rows.count, (index + 1) * rows.of_task);
   for (long row = index * rows.of_task; row < end; ++row) {
     const long image = row / g.out_height;
-    const float* x = d.x + image * g.height * g.width * g.channels;
-    float* y = d.y + image * g.out_height * g.out_width * g.channels;
-    rows.kernel({g, x, d.weights, d.bias, rows.zeros, y, d.range}, row % g.out_height);
+    const auto* x = d.x + image * g.height * g.width * g.channels;
+    auto* y = d.y + image * g.out_height * g.out_width * g.channels;
+    rows.kernel({g, x, d.weights, d.bias, rows.padding, y, d.ending}, row % g.out_height);
   }
 }
 
 }  // namespace
 
-void run(const Depthwise& d, const InstructionSet& set, const ThreadPool& pool) {
-  static thread_local std::vector<float> zeros;
+template <class E>
+void run(const Depthwise<E>& d, const InstructionSet& set, const ThreadPool& pool) {
+  using Value = typename E::Value;
+  static thread_local Scratch<Value> scratch;
   const Geometry& g = d.geometry;
-  if (static_cast<long>(zeros.size()) < g.channels) zeros.resize(g.channels);
+  Value* const pixel = scratch.of(g.channels);
+  memset(pixel, padding(d.ending), g.channels * sizeof(Value));
   const long count = g.images * g.out_height, threads = pool.size();
   const double products =
       1.0 * count * g.out_width * g.channels * g.window_height * g.window_width;
   const long most = threads < 2 ? 1 : std::min(count, threads * kTasks);
   const long tasks = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
   const long of_task = (count + tasks - 1) / tasks;
-  const Rows rows{d, set.depthwise(g), zeros.data(), count, of_task};
-  pool.loop((count + of_task - 1) / of_task, run_task, &rows);
+  const Rows<E> rows{d, set.of<E>().depthwise(g), pixel, count, of_task};
+  pool.loop((count + of_task - 1) / of_task, run_task<E>, &rows);
 }
+
+template void run(const Depthwise<Float32>&, const InstructionSet&, const ThreadPool&);
+template void run(const Depthwise<Int8>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

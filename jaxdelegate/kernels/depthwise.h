@@ -7,15 +7,18 @@
 
 namespace kernels {
 
+template <class E>
 struct Depthwise {
   Geometry geometry;
-  const float* x;        // [images, height, width, channels]
-  const float* weights;  // [window_height, window_width, channels]
-  const float* bias;     // [channels]
-  float* y;              // [images, out_height, out_width, channels]
-  Range range;
+  const typename E::Value* x;  // [images, height, width, channels]
+  // [window_height / kRows, window_width, channels, kRows], the last rows filled up with zeros.
+  const typename E::DepthwiseWeight* weights;
+  const typename E::Sum* bias;  // [channels]
+  typename E::Value* y;         // [images, out_height, out_width, channels]
+  typename E::Ending ending;
 };
 
-void run(const Depthwise&, const InstructionSet&, const ThreadPool&);
+template <class E>
+void run(const Depthwise<E>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

@@ -2,37 +2,34 @@
 
 #pragma once
 
+#include "elements.h"
+
 namespace kernels {
 
-// Weights of a product lie in panels of so many columns, [columns / 16, depth, 16], the last one
-// filled up with zeros: a row of a panel is a cache line, one vector or two.
+// Weights of a product lie in panels of so many columns, [columns / 16, depth / kDeep, 16, kDeep],
+// the last one filled up with zeros: a row of a panel is a cache line, one vector or two.
 constexpr long kPanel = 16;
 
 // The least that what is computed channel by channel must have: the widest vector.
 constexpr long kLeastChannels = 16;
 
-struct Range {
-  float low, high;
-};
-
-// y [rows, panels * 16] = clamp(bias + a [rows, runs * depth] b), or a part of that sum.
+// Of elements E, y [rows, panels * 16] = bias + a [rows, runs * depth] b, or a part of that sum.
+template <class E>
 struct ProductTile {
-  const float* a;
-  long a_stride;      // from one row to the next, in floats, as all strides
+  const typename E::Value* a;
+  long a_stride;      // from one row to the next, in elements, as all strides
   long runs;          // of values that follow each other in a row of a
   long run_stride;    // from one to the next
-  const float* b;     // the first panel
+  const typename E::Weight* b;  // the first panel
   long b_stride;      // from one panel to the next
   long b_ahead;       // from the first panel to what is fetched into the cache meanwhile
-  const float* bias;  // null: go on from the sums in y
-  float* y;
+  const typename E::Sum* bias;  // null: go on from the sums in y
+  typename E::Sum* y;
   long y_stride;
-  long depth;         // of one run
-  bool is_last;  // clamp the sums
-  Range range;
+  long depth;         // of one run, a multiple of kDeep
+  bool is_last;       // of float32: clamp the sums
+  typename E::Ending ending;
 };
-
-using ProductKernel = void (*)(const ProductTile&);
 
 // The image, windows and results of a convolution, as the attribute `geometry` lists them.
 struct Geometry {
@@ -46,16 +43,17 @@ struct Geometry {
 constexpr long kGeometryFields = sizeof(Geometry) / sizeof(long);
 static_assert(sizeof(long) == 8, "the attribute holds 64-bit integers");
 
-// One image: x [height, width, channels], weights [window_height, window_width, channels].
+// One image: x [height, width, channels]; weights as Depthwise has them.
+template <class E>
 struct DepthwiseImage {
   Geometry geometry;
-  const float *x, *weights, *bias;
-  const float* zeros;  // [channels], what padding holds
-  float* y;
-  Range range;
+  const typename E::Value* x;
+  const typename E::DepthwiseWeight* weights;
+  const typename E::Sum* bias;
+  const typename E::Value* padding;  // [channels], what stands around the image
+  typename E::Value* y;
+  typename E::Ending ending;
 };
-
-using DepthwiseKernel = void (*)(const DepthwiseImage&, long out_row);
 
 // The results of one Winograd tile, units [first, last): 16 sums of a unit, `stride` floats apart.
 // Results that are not in the image are null.
@@ -68,16 +66,50 @@ struct WinogradTile {
   Range range;
 };
 
+// Sums of a product's tile, [rows, columns] -> bytes.
+struct RequantizedTile {
+  const int32_t* sums;
+  long stride, rows, columns;
+  const int32_t* row_bias;  // [rows], or null
+  Requantization to;        // its arrays begin with the tile's first column
+  uint8_t* y;
+  long y_stride;
+};
+
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
 
+// What an instruction set has for elements E.
+template <class E>
+struct Functions {
+  using Product = void (*)(const ProductTile<E>&);
+  using Depthwise = void (*)(const DepthwiseImage<E>&, long out_row);
+
+  int rows[kMostPanels + 1];  // the most that a tile of so many panels has; 0: there is none
+  Product product[kMostPanels + 1][kMostRows];  // by panels, and rows - 1
+  Depthwise (*depthwise)(const Geometry&);
+};
+
 struct InstructionSet {
   const char* name;
-  int rows[kMostPanels + 1];  // the most that a tile of so many panels has; 0: there is none
-  ProductKernel product[kMostPanels + 1][kMostRows];  // by panels, and rows - 1
-  DepthwiseKernel (*depthwise)(const Geometry&);
+  Functions<Float32> float32;
+  Functions<Int8> int8;
   void (*winograd_points)(const float* const* pixels, long channels, float* points, long stride);
   void (*winograd_results)(const WinogradTile&);
+  void (*requantize)(const RequantizedTile&);
+
+  template <class E>
+  const Functions<E>& of() const;
 };
+
+template <>
+inline const Functions<Float32>& InstructionSet::of() const {
+  return float32;
+}
+
+template <>
+inline const Functions<Int8>& InstructionSet::of() const {
+  return int8;
+}
 
 }  // namespace kernels

@@ -13,10 +13,13 @@ LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 # attributes come to mean something else.
 PRODUCT, DEPTHWISE = "jaxdelegate.product.1", "jaxdelegate.depthwise.1"
 WINOGRAD = "jaxdelegate.winograd.1"
+PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.1", "jaxdelegate.depthwise_int8.1"
 _HANDLERS = {
     PRODUCT: "jaxdelegate_product",
     DEPTHWISE: "jaxdelegate_depthwise",
     WINOGRAD: "jaxdelegate_winograd",
+    PRODUCT_INT8: "jaxdelegate_product_int8",
+    DEPTHWISE_INT8: "jaxdelegate_depthwise_int8",
 }
 
 # Columns of a panel of weights, and the least channels of what is computed by channel (kernels.h).

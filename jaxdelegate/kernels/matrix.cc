@@ -3,89 +3,147 @@
 #include <algorithm>
 #include <cstring>
 
+#include "scratch.h"
+
 namespace kernels {
 
 namespace {
 
-constexpr long kTaskProducts = 250000;  // what a thread is worth waking for
-constexpr long kTasks = 4;              // for each thread: they do not all run equally fast
+constexpr long kTasks = 4;  // for each thread: they do not all run equally fast
+constexpr long kMostColumns = kMostPanels * kPanel;
 
+template <class E>
 int panels_at_once(const InstructionSet& set, long rows, long left) {
+  const int* most = set.of<E>().rows;
   for (int n : {4, 2}) {
-    if (left >= n && set.rows[n] > 0 && (n == 2 || rows <= set.rows[n])) return n;
+    if (left >= n && most[n] > 0 && (n == 2 || rows <= most[n])) return n;
   }
   return 1;
 }
 
+// Where the results of a tile belong.
+struct Place {
+  long row, rows, column, columns;
+};
+
 // A tile whose last columns are not there: it writes beside y, and its columns are copied.
-void run_narrow(ProductKernel kernel, ProductTile t, long rows, long columns) {
-  alignas(64) float sums[kMostRows * kMostPanels * kPanel], bias[kMostPanels * kPanel] = {};
-  constexpr long kStride = kMostPanels * kPanel;
+void run_narrow(Functions<Float32>::Product kernel, ProductTile<Float32> t, const Place& at) {
+  alignas(64) float sums[kMostRows * kMostColumns], bias[kMostColumns] = {};
   float* y = t.y;
   const long y_stride = t.y_stride;
   if (t.bias != nullptr) {
-    memcpy(bias, t.bias, columns * sizeof(float));
+    memcpy(bias, t.bias, at.columns * sizeof(float));
     t.bias = bias;
   } else {
-    for (long i = 0; i < rows; ++i)
-      memcpy(sums + i * kStride, y + i * y_stride, columns * sizeof(float));
+    for (long i = 0; i < at.rows; ++i)
+      memcpy(sums + i * kMostColumns, y + i * y_stride, at.columns * sizeof(float));
   }
-  t.y = sums, t.y_stride = kStride;
+  t.y = sums, t.y_stride = kMostColumns;
   kernel(t);
-  for (long i = 0; i < rows; ++i)
-    memcpy(y + i * y_stride, sums + i * kStride, columns * sizeof(float));
+  for (long i = 0; i < at.rows; ++i)
+    memcpy(y + i * y_stride, sums + i * kMostColumns, at.columns * sizeof(float));
+}
+
+void run_tile(const InstructionSet&, Functions<Float32>::Product kernel, int panels,
+              const Matrix<Float32>& matrix, ProductTile<Float32>& t, const Place& at,
+              const int32_t*) {
+  t.y = matrix.y + at.row * matrix.columns + at.column, t.y_stride = matrix.columns;
+  if (at.columns == panels * kPanel) {
+    kernel(t);
+  } else {
+    run_narrow(kernel, t, at);
+  }
+}
+
+// The sums of integers lie beside y until they are bytes.
+void run_tile(const InstructionSet& set, Functions<Int8>::Product kernel, int,
+              const Matrix<Int8>& matrix, ProductTile<Int8>& t, const Place& at,
+              const int32_t* row_bias) {
+  alignas(64) int32_t sums[kMostRows * kMostColumns];
+  t.y = sums, t.y_stride = kMostColumns;
+  kernel(t);
+  RequantizedTile done{sums, t.y_stride, at.rows, at.columns, row_bias, matrix.ending,
+                       matrix.y + at.row * matrix.columns + at.column, matrix.columns};
+  if (done.to.scales != nullptr) {
+    done.to.scales += at.column;
+  } else {
+    done.to.multipliers += at.column, done.to.shifts += at.column;
+  }
+  set.requantize(done);
 }
 
 // The rows of a block times `count` panels from `panel` on; `ahead`: those that come next.
-void multiply_panels(const InstructionSet& set, const Matrix& matrix, const Block& block,
-                     long panel, int count, long ahead) {
+template <class E>
+void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>& block,
+                     long panel, int count, long ahead, const int32_t* row_bias) {
+  const Functions<E>& functions = set.of<E>();
   const long column = panel * kPanel;
   const long columns = std::min(count * kPanel, matrix.columns - column);
-  const long tiles = ceil_div(block.count, set.rows[count]);
+  const long tiles = ceil_div(block.count, functions.rows[count]);
   for (long tile = 0, row = 0; tile < tiles; ++tile) {
     const long rows = ceil_div(block.count - row, tiles - tile);
-    ProductTile t;
+    ProductTile<E> t;
     t.a = block.a + row * block.stride, t.a_stride = block.stride;
     t.runs = block.runs, t.run_stride = block.run_stride;
     t.b_stride = matrix.depth * kPanel;
     t.b = matrix.weights + panel * t.b_stride + block.from * kPanel;
     t.b_ahead = tile + 1 < tiles ? 0 : ahead;
     t.bias = block.from == 0 ? matrix.bias + column : nullptr;
-    t.y = matrix.y + (block.row + row) * matrix.columns + column, t.y_stride = matrix.columns;
     t.depth = (block.to - block.from) / block.runs;
     t.is_last = block.to == matrix.depth;
-    t.range = matrix.range;
-    const ProductKernel kernel = set.product[count][rows - 1];
-    if (columns == count * kPanel) {
-      kernel(t);
-    } else {
-      run_narrow(kernel, t, rows, columns);
-    }
+    t.ending = matrix.ending;
+    run_tile(set, functions.product[count][rows - 1], count, matrix, t,
+             {block.row + row, rows, column, columns},
+             row_bias == nullptr ? nullptr : row_bias + row);
     row += rows;
   }
 }
 
+// What the zero point of the weights takes off the sums of each row; null: nothing.
+const int32_t* row_bias_of(const Matrix<Float32>&, const Block<Float32>&) { return nullptr; }
+
+const int32_t* row_bias_of(const Matrix<Int8>& matrix, const Block<Int8>& block) {
+  static thread_local Scratch<int32_t> scratch;
+  if (matrix.ending.w_zero == 0) return nullptr;
+  int32_t* const all = scratch.of(block.count);
+  for (long i = 0; i < block.count; ++i) {
+    uint32_t sum = 0;
+    for (long run = 0; run < block.runs; ++run) {
+      const uint8_t* a = block.a + i * block.stride + run * block.run_stride;
+      for (long k = 0; k < block.length; ++k) sum += a[k] ^ matrix.ending.flip;
+    }
+    all[i] = static_cast<int32_t>(-sum * matrix.ending.w_zero);
+  }
+  return all;
+}
+
 }  // namespace
 
-void multiply(const InstructionSet& set, const Matrix& matrix, const Block& block, long first,
-              long last) {
+template <class E>
+void multiply(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>& block,
+              long first, long last) {
+  const int32_t* const row_bias = row_bias_of(matrix, block);
   for (long panel = first; panel < last;) {
-    const int count = panels_at_once(set, block.count, last - panel);
+    const int count = panels_at_once<E>(set, block.count, last - panel);
     const long stride = matrix.depth * kPanel;
     const bool is_end = panel + count >= last;
     // Behind the last panels come the next rows of the depth of the first ones.
     const long next_depth = (block.to - block.from) * kPanel - (panel - first) * stride;
     const long ahead = !is_end ? count * stride : block.to < matrix.depth ? next_depth : 0;
-    multiply_panels(set, matrix, block, panel, count, ahead);
+    multiply_panels(set, matrix, block, panel, count, ahead, row_bias);
     panel += count;
   }
 }
 
+template void multiply(const InstructionSet&, const Matrix<Float32>&, const Block<Float32>&, long,
+                       long);
+template void multiply(const InstructionSet&, const Matrix<Int8>&, const Block<Int8>&, long, long);
+
 // Splits what is larger, so that each thread reads a part of it only: rows, or weights.
-Tasks divide(long rows, long depth, long columns, long threads) {
+Tasks divide(long rows, long depth, long columns, long threads, double task_products) {
   const double products = 1.0 * rows * depth * columns;
   const long most = threads < 2 ? 1 : threads * kTasks;
-  const long goal = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
+  const long goal = std::clamp(static_cast<long>(products / task_products), 1L, most);
   const long panels = ceil_div(columns, kPanel), pairs = ceil_div(panels, 2);
   const long tiles = ceil_div(rows, kMostRows);
   const long panel_goal = panels * kPanel > rows ? std::min(goal, pairs) : 1;

@@ -9,26 +9,30 @@ namespace kernels {
 inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 
 // The right matrix, in panels of [depth, columns], and what becomes of a product with it.
+template <class E>
 struct Matrix {
-  const float* weights;
+  const typename E::Weight* weights;
   long depth, columns;
-  const float* bias;  // [columns]
-  float* y;           // [rows, columns]
-  Range range;
+  const typename E::Sum* bias;  // [columns], of integers as many as the panels have
+  typename E::Value* y;         // [rows, columns]
+  typename E::Ending ending;
 };
 
 // A part of the left matrix: `count` rows from `row` on, columns [from, to) of the depth. Values of
-// a row lie in so many runs, each a part of the depth.
+// a row lie in so many runs, each a part of the depth: `length` of them, then what meets zeros.
+template <class E>
 struct Block {
   long row, count, from, to;
-  const float* a;
+  const typename E::Value* a;
   long stride;
-  long runs = 1, run_stride = 0;
+  long runs, run_stride, length;
 };
 
 // Adds up a block times panels [first, last). Blocks of the same rows follow each other from the
-// first part of the depth, which begins with the bias, to the last, which clamps.
-void multiply(const InstructionSet&, const Matrix&, const Block&, long first, long last);
+// first part of the depth, which begins with the bias, to the last, which ends as the matrix says.
+// Those of integers hold the whole depth.
+template <class E>
+void multiply(const InstructionSet&, const Matrix<E>&, const Block<E>&, long first, long last);
 
 // The work of threads: tasks of some rows times some panels, the panels of the same rows in order.
 struct Tasks {
@@ -37,7 +41,8 @@ struct Tasks {
   long count() const { return row_tasks * panel_tasks; }
 };
 
-// For a product of [rows, depth] x [depth, columns].
-Tasks divide(long rows, long depth, long columns, long threads);
+// For a product of [rows, depth] x [depth, columns], of which a thread takes `task_products` at
+// least.
+Tasks divide(long rows, long depth, long columns, long threads, double task_products);
 
 }  // namespace kernels

@@ -15,81 +15,100 @@ struct Bytes {
 
 // Both ends, which overlap.
 template <int BYTES>
-inline void copy_ends(float* to, const float* from, long count) {
+inline void copy_ends(void* to, const void* from, long bytes) {
   Bytes<BYTES> head, tail;
   memcpy(&head, from, BYTES);
-  memcpy(&tail, from + count - BYTES / 4, BYTES);
+  memcpy(&tail, static_cast<const char*>(from) + bytes - BYTES, BYTES);
   memcpy(to, &head, BYTES);
-  memcpy(to + count - BYTES / 4, &tail, BYTES);
+  memcpy(static_cast<char*>(to) + bytes - BYTES, &tail, BYTES);
 }
 
 // A call of memcpy costs more than a pixel of few channels.
-inline void copy(float* to, const float* from, long count) {
-  if (count > 32) {
-    memcpy(to, from, count * sizeof(float));
-  } else if (count >= 16) {
-    copy_ends<64>(to, from, count);
-  } else if (count >= 8) {
-    copy_ends<32>(to, from, count);
-  } else if (count >= 4) {
-    copy_ends<16>(to, from, count);
+template <class T>
+inline void copy(T* to, const T* from, long count) {
+  const long bytes = count * sizeof(T);
+  if (bytes > 128) {
+    memcpy(to, from, bytes);
+  } else if (bytes >= 64) {
+    copy_ends<64>(to, from, bytes);
+  } else if (bytes >= 32) {
+    copy_ends<32>(to, from, bytes);
+  } else if (bytes >= 16) {
+    copy_ends<16>(to, from, bytes);
+  } else if (sizeof(T) == 1 && bytes >= 8) {
+    copy_ends<8>(to, from, bytes);
+  } else if (sizeof(T) == 1 && bytes >= 4) {
+    copy_ends<4>(to, from, bytes);
   } else {
     for (long i = 0; i < count; ++i) to[i] = from[i];
   }
 }
 
-// Where the window of one result lies.
-struct Place {
-  const float* image;
-  long top, left;
+// The image, and what stands around it.
+template <class T>
+struct Source {
+  const Geometry& g;
+  const T* image;
+  uint8_t pad;
 };
 
-// Pixels [first, last) of row i of a window.
-void copy_row(const Geometry& g, const Place& at, long i, long first, long last, float* to) {
-  const long y = at.top + i * g.dilation_height, count = (last - first) * g.channels;
+// Pixels [first, last) of row i of the window at (top, left).
+template <class T>
+void copy_row(const Source<T>& source, long top, long left, long i, long first, long last, T* to) {
+  const Geometry& g = source.g;
+  const long y = top + i * g.dilation_height, count = (last - first) * g.channels;
   if (y < 0 || y >= g.height) {
-    memset(to, 0, count * sizeof(float));
+    memset(to, source.pad, count * sizeof(T));
     return;
   }
-  const float* row = at.image + y * g.width * g.channels;
-  const long left = at.left + first * g.dilation_width;
-  const long right = at.left + (last - 1) * g.dilation_width;
-  if (g.dilation_width == 1 && left >= 0 && right < g.width) {
-    copy(to, row + left * g.channels, count);
+  const T* row = source.image + y * g.width * g.channels;
+  const long begin = left + first * g.dilation_width, end = left + (last - 1) * g.dilation_width;
+  if (g.dilation_width == 1 && begin >= 0 && end < g.width) {
+    copy(to, row + begin * g.channels, count);
     return;
   }
-  for (long x = left; x <= right; x += g.dilation_width, to += g.channels) {
+  for (long x = begin; x <= end; x += g.dilation_width, to += g.channels) {
     if (x < 0 || x >= g.width) {
-      memset(to, 0, g.channels * sizeof(float));
+      memset(to, source.pad, g.channels * sizeof(T));
     } else {
       copy(to, row + x * g.channels, g.channels);
     }
   }
 }
 
+long filled_up(long count, long deep) { return (count + deep - 1) / deep * deep; }
+
 }  // namespace
 
-const float* patches(const Geometry& g, const float* x, long row, long count, long first,
-                     long last) {
-  static thread_local Scratch scratch;
-  float* const all = scratch.of(count * (last - first) * g.channels);
-  float* to = all;
+template <class T>
+const T* patches(const Geometry& g, const T* x, long row, long count, long first, long last,
+                 long deep, uint8_t pad) {
+  static thread_local Scratch<T> scratch;
+  const long most_rows = (last - first) / g.window_width + 2;
+  T* const all = scratch.of(count * ((last - first) * g.channels + (deep - 1) * most_rows));
+  T* to = all;
   long out_x = row % g.out_width, out_y = row / g.out_width % g.out_height;
-  const float* image = x + row / g.out_width / g.out_height * g.height * g.width * g.channels;
+  const long image = g.height * g.width * g.channels;
+  Source<T> source{g, x + row / g.out_width / g.out_height * image, pad};
   for (long n = 0; n < count; ++n) {
-    const Place at{image, out_y * g.stride_height - g.pad_top, out_x * g.stride_width - g.pad_left};
+    const long top = out_y * g.stride_height - g.pad_top;
+    const long left = out_x * g.stride_width - g.pad_left;
     for (long pixel = first; pixel < last;) {
       const long i = pixel / g.window_width, j = pixel % g.window_width;
       const long end = last - pixel < g.window_width - j ? j + last - pixel : g.window_width;
-      copy_row(g, at, i, j, end, to);
-      to += (end - j) * g.channels, pixel += end - j;
+      copy_row(source, top, left, i, j, end, to);
+      to += filled_up((end - j) * g.channels, deep), pixel += end - j;
     }
     if (++out_x == g.out_width) {
       out_x = 0;
-      if (++out_y == g.out_height) out_y = 0, image += g.height * g.width * g.channels;
+      if (++out_y == g.out_height) out_y = 0, source.image += image;
     }
   }
   return all;
 }
+
+template const float* patches(const Geometry&, const float*, long, long, long, long, long, uint8_t);
+template const uint8_t* patches(const Geometry&, const uint8_t*, long, long, long, long, long,
+                                uint8_t);
 
 }  // namespace kernels

@@ -6,8 +6,11 @@
 
 namespace kernels {
 
-// Rows of window pixels, [count, (last - first) * channels]: of `count` results from `row` on, the
-// pixels [first, last) of their windows. The thread's own memory, until its next call.
-const float* patches(const Geometry&, const float* x, long row, long count, long first, long last);
+// Rows of window pixels: of `count` results from `row` on, the pixels [first, last) of their
+// windows. Every row of a window is filled up to a multiple of `deep` values, with anything. The
+// bytes of padding are `pad`. The thread's own memory, until its next call.
+template <class T>
+const T* patches(const Geometry&, const T* x, long row, long count, long first, long last,
+                 long deep, uint8_t pad);
 
 }  // namespace kernels

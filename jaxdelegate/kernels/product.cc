@@ -10,18 +10,20 @@ namespace kernels {
 
 namespace {
 
+constexpr double kTaskBytes = 1e6;      // of products: what a thread is worth waking for
 constexpr long kDepth = 1152;           // products summed before sums go back to memory
 constexpr long kRowsBytes = 256 << 10;  // of the rows of one block: part of a second-level cache
 constexpr long kLeastRows = 56;         // of one block: each reads all weights
-constexpr long kNarrow = 16;            // channels: with fewer, to copy windows costs as much as
+constexpr long kNarrowBytes = 64;       // of a pixel: with fewer, to copy windows costs as much as
                                         // to multiply them
 
 // A convolution as a product of matrices, [rows, depth] x [depth, units], and how it is divided.
+template <class E>
 struct Plan {
   const Geometry& geometry;
   const InstructionSet& set;
-  const float* x;
-  Matrix matrix;
+  const typename E::Value* x;
+  Matrix<E> matrix;
   long rows, panels;
   bool is_direct;  // the rows of the left matrix are those of x
   long unit;       // of the depth: not to be divided
@@ -34,28 +36,49 @@ bool reads_rows(const Geometry& g) {
          g.stride_width == 1 && g.out_height == g.height && g.out_width == g.width;
 }
 
-Plan plan_of(const Product& product, const InstructionSet& set, long threads) {
+template <class E>
+Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threads) {
   const Geometry& g = product.geometry;
-  const long depth = g.window_height * g.window_width * g.channels;
-  const Matrix matrix{product.weights, depth, g.units, product.bias, product.y, product.range};
-  Plan p{g, set, product.x, matrix, g.images * g.out_height * g.out_width,
-         ceil_div(g.units, kPanel), reads_rows(g), 1, 0, 0, {}};
+  const long depth = g.window_height * run_depth<E>(g);
+  const Matrix<E> matrix{product.weights, depth, g.units, product.bias, product.y, product.ending};
+  Plan<E> p{g, set, product.x, matrix, g.images * g.out_height * g.out_width,
+            ceil_div(g.units, kPanel), reads_rows(g) && depth == g.channels, 1, 0, 0, {}};
   if (!p.is_direct) p.unit = g.channels;
+  if (!E::kSplits) p.unit = depth;
   p.depth_of_block = std::max(1L, ceil_div(depth / p.unit, ceil_div(depth, kDepth))) * p.unit;
-  const long fitting = kRowsBytes / 4 / p.depth_of_block / kMostRows * kMostRows;
+  const long row_bytes = p.depth_of_block * sizeof(typename E::Value);
+  const long fitting = kRowsBytes / row_bytes / kMostRows * kMostRows;
   p.rows_of_block = std::max(kLeastRows, fitting);
-  p.tasks = divide(p.rows, depth, g.units, threads);
+  p.tasks = divide(p.rows, depth, g.units, threads, kTaskBytes / sizeof(typename E::Weight));
   return p;
 }
 
+// A block whose rows have a run for each row of a window.
+template <class E>
+Block<E> windows(const Plan<E>& p, long row, long count, const typename E::Value* a, long stride,
+                 long run_stride) {
+  const Geometry& g = p.geometry;
+  return {row,        count,      0, p.matrix.depth, a, stride, g.window_height,
+          run_stride, g.window_width * g.channels};
+}
+
 // Rows of the left matrix that lie in x, or are copied from there.
-void multiply_rows(const Plan& p, long row, long count, long first, long last) {
-  const long depth = p.matrix.depth;
+template <class E>
+void multiply_rows(const Plan<E>& p, long row, long count, long first, long last) {
+  const Geometry& g = p.geometry;
+  const long depth = p.matrix.depth, run = run_depth<E>(g);
+  if (run != g.window_width * g.channels) {
+    const long pixels = g.window_height * g.window_width;
+    const auto* a = patches(g, p.x, row, count, 0, pixels, E::kDeep, padding(p.matrix.ending));
+    multiply(p.set, p.matrix, windows(p, row, count, a, depth, run), first, last);
+    return;
+  }
   for (long from = 0; from < depth; from += p.depth_of_block) {
     const long to = std::min(depth, from + p.depth_of_block);
-    Block block{row, count, from, to, p.x + row * depth + from, depth};
+    Block<E> block{row, count, from, to, p.x + row * depth + from, depth, 1, 0, to - from};
     if (!p.is_direct) {
-      block.a = patches(p.geometry, p.x, row, count, from / p.unit, to / p.unit);
+      block.a = patches(g, p.x, row, count, from / g.channels, to / g.channels, E::kDeep,
+                        padding(p.matrix.ending));
       block.stride = to - from;
     }
     multiply(p.set, p.matrix, block, first, last);
@@ -64,47 +87,53 @@ void multiply_rows(const Plan& p, long row, long count, long first, long last) {
 
 // Windows that lie in the image, of results side by side: read where they are, a run of pixels for
 // each row of a window.
-void multiply_windows(const Plan& p, long row, long count, long first, long last) {
+template <class E>
+void multiply_windows(const Plan<E>& p, long row, long count, long first, long last) {
   const Geometry& g = p.geometry;
   const long out_x = row % g.out_width, out_y = row / g.out_width % g.out_height;
   const long top = row / g.out_width / g.out_height * g.height - g.pad_top;
   const long y = top + out_y * g.stride_height, x = out_x * g.stride_width - g.pad_left;
-  const float* first_window = p.x + (y * g.width + x) * g.channels;
-  Block block{row, count, 0, p.matrix.depth, first_window, g.stride_width * g.channels};
-  block.runs = g.window_height;
-  block.run_stride = g.dilation_height * g.width * g.channels;
-  multiply(p.set, p.matrix, block, first, last);
+  const auto* first_window = p.x + (y * g.width + x) * g.channels;
+  const long stride = g.stride_width * g.channels;
+  const long run_stride = g.dilation_height * g.width * g.channels;
+  multiply(p.set, p.matrix, windows(p, row, count, first_window, stride, run_stride), first, last);
 }
 
-// How many results from `row` on, in its row of the image, read padding (false) or none (true).
+// How many results from `row` on, in its row of the image, have windows that lie in the image
+// (true), or not. What fills up a run may lie behind it, but not behind the image.
+template <class E>
 std::pair<long, bool> alike(const Geometry& g, long row) {
   const long x = row % g.out_width, y = row / g.out_width % g.out_height;
   const long top = y * g.stride_height - g.pad_top;
   const long bottom = top + (g.window_height - 1) * g.dilation_height;
+  const long last = run_depth<E>(g) == g.window_width * g.channels ? g.height - 1 : g.height - 2;
   const long begin = (g.pad_left + g.stride_width - 1) / g.stride_width;
   const long end = (g.width + g.pad_left - g.window_width + g.stride_width) / g.stride_width;
-  if (top < 0 || bottom >= g.height || x >= end) return {g.out_width - x, false};
+  if (top < 0 || bottom > last || x >= end) return {g.out_width - x, false};
   if (x < begin) return {std::min(begin, g.out_width) - x, false};
   return {std::min(end, g.out_width) - x, true};
 }
 
-void multiply_narrow(const Plan& p, long row, long end, long first, long last) {
+template <class E>
+void multiply_narrow(const Plan<E>& p, long row, long end, long first, long last) {
   while (row < end) {
-    const auto [length, is_inside] = alike(p.geometry, row);
+    const auto [length, is_inside] = alike<E>(p.geometry, row);
     const long count = std::min({length, p.rows_of_block, end - row});
-    (is_inside ? multiply_windows : multiply_rows)(p, row, count, first, last);
+    (is_inside ? multiply_windows<E> : multiply_rows<E>)(p, row, count, first, last);
     row += count;
   }
 }
 
+template <class E>
 void run_task(const void* plan, long index) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+  const Plan<E>& p = *static_cast<const Plan<E>*>(plan);
   const long begin = index / p.tasks.panel_tasks * p.tasks.rows_of_task;
   const long end = std::min(p.rows, begin + p.tasks.rows_of_task);
   const long first = index % p.tasks.panel_tasks * p.tasks.panels_of_task;
   const long last = std::min(p.panels, first + p.tasks.panels_of_task);
   const Geometry& g = p.geometry;
-  if (!p.is_direct && g.channels < kNarrow && g.dilation_width == 1) {
+  const long pixel = g.channels * sizeof(typename E::Value);
+  if (!p.is_direct && pixel < kNarrowBytes && g.dilation_width == 1) {
     multiply_narrow(p, begin, end, first, last);
     return;
   }
@@ -114,9 +143,13 @@ void run_task(const void* plan, long index) {
 
 }  // namespace
 
-void run(const Product& product, const InstructionSet& set, const ThreadPool& pool) {
-  const Plan plan = plan_of(product, set, pool.size());
-  pool.loop(plan.tasks.count(), run_task, &plan);
+template <class E>
+void run(const Product<E>& product, const InstructionSet& set, const ThreadPool& pool) {
+  const Plan<E> plan = plan_of(product, set, pool.size());
+  pool.loop(plan.tasks.count(), run_task<E>, &plan);
 }
+
+template void run(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
+template void run(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

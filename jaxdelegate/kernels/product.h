@@ -7,15 +7,24 @@
 
 namespace kernels {
 
+template <class E>
 struct Product {
   Geometry geometry;
-  const float* x;        // [images, height, width, channels]
-  const float* weights;  // panels of [window_height * window_width * channels, units]
-  const float* bias;     // [units]
-  float* y;              // [images, out_height, out_width, units]
-  Range range;
+  const typename E::Value* x;  // [images, height, width, channels]
+  // Panels of [window_height * (window_width * channels, filled up to a multiple of kDeep), units].
+  const typename E::Weight* weights;
+  const typename E::Sum* bias;  // [units], of integers filled up to whole panels, as their scales
+  typename E::Value* y;         // [images, out_height, out_width, units]
+  typename E::Ending ending;
 };
 
-void run(const Product&, const InstructionSet&, const ThreadPool&);
+// Values of the depth that a window row takes.
+template <class E>
+long run_depth(const Geometry& g) {
+  return (g.window_width * g.channels + E::kDeep - 1) / E::kDeep * E::kDeep;
+}
+
+template <class E>
+void run(const Product<E>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

@@ -7,22 +7,25 @@
 namespace kernels {
 
 // Grows, and is kept: what is freed would be mapped anew by the next call.
+template <class T>
 class Scratch {
  public:
   ~Scratch() { free(data_); }
 
-  float* of(long floats) {
-    if (floats > size_) {
+  T* of(long count) {
+    if (count > size_) {
       free(data_);
-      size_ = (floats + 15) / 16 * 16;
-      data_ = static_cast<float*>(aligned_alloc(64, size_ * sizeof(float)));
+      size_ = (count + kLine - 1) / kLine * kLine;
+      data_ = static_cast<T*>(aligned_alloc(64, size_ * sizeof(T)));
       if (data_ == nullptr) abort();
     }
     return data_;
   }
 
  private:
-  float* data_ = nullptr;
+  static constexpr long kLine = 64 / sizeof(T);
+
+  T* data_ = nullptr;
   long size_ = 0;
 };
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr long kBlockBytes = 768 << 10;  // points and sums of a block: a second-level cache
 constexpr long kLeastTiles = 56;         // of one block: each reads all weights
+constexpr double kTaskProducts = 250000; // what a thread is worth waking for
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -33,7 +34,7 @@ Plan plan_of(const Winograd& work, const InstructionSet& set, const float* zeros
   const long tile_bytes = 4 * kPoints * (g.channels + p.panels * kPanel);
   const long fitting = kBlockBytes / tile_bytes / kMostRows * kMostRows;
   p.tiles_of_block = std::max(kLeastTiles, fitting);
-  p.tasks = divide(p.tiles, kPoints * g.channels, g.units, threads);
+  p.tasks = divide(p.tiles, kPoints * g.channels, g.units, threads, kTaskProducts);
   return p;
 }
 
@@ -63,7 +64,7 @@ void transform(const Plan& p, long tile, float* points, long stride) {
 void finish(const Plan& p, long tile, const float* sums, long stride, long first, long last) {
   const Geometry& g = p.work.geometry;
   const Place at = place(p, tile);
-  WinogradTile t{sums, stride, p.work.bias, {}, first, last, p.work.range};
+  WinogradTile t{sums, stride, p.work.bias, {}, first, last, p.work.ending};
   for (long i = 0; i < 4; ++i) {
     const long y = at.y + i / 2, x = at.x + i % 2;
     const long pixel = (at.image * g.out_height + y) * g.out_width + x;
@@ -75,7 +76,7 @@ void finish(const Plan& p, long tile, const float* sums, long stride, long first
 
 // Tiles [begin, begin + count), units of panels [first, last).
 void run_block(const Plan& p, long begin, long count, long first, long last) {
-  static thread_local Scratch scratch;
+  static thread_local Scratch<float> scratch;
   const Geometry& g = p.work.geometry;
   const long columns = p.panels * kPanel;
   const long points_stride = count * g.channels, sums_stride = count * columns;
@@ -85,8 +86,10 @@ void run_block(const Plan& p, long begin, long count, long first, long last) {
   for (long i = 0; i < kPoints; ++i) {
     const float* weights = p.work.weights + i * g.channels * columns;
     const Range all{-kInfinity, kInfinity};
-    const Matrix matrix{weights, g.channels, columns, p.zeros, sums + i * sums_stride, all};
-    const Block block{0, count, 0, g.channels, points + i * points_stride, g.channels};
+    const Matrix<Float32> matrix{weights, g.channels, columns, p.zeros, sums + i * sums_stride,
+                                 all};
+    const Block<Float32> block{0, count, 0, g.channels, points + i * points_stride, g.channels,
+                               1, 0, g.channels};
     multiply(p.set, matrix, block, first, last);
   }
   const long end = std::min(g.units, last * kPanel);

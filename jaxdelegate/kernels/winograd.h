@@ -16,7 +16,7 @@ struct Winograd {
   const float* weights;  // for each point of the transformed filters, panels of [channels, units]
   const float* bias;     // [units]
   float* y;              // [images, out_height, out_width, units]
-  Range range;
+  Range ending;
 };
 
 void run(const Winograd&, const InstructionSet&, const ThreadPool&);

@@ -1,0 +1,53 @@
+// What kernels compute with: float32, and quantized integers of 8 bits.
+
+#pragma once
+
+#include <cstdint>
+
+namespace kernels {
+
+// How float32 ends: clamped.
+struct Range {
+  float low, high;
+};
+
+// The bytes of what stands around an image.
+inline uint8_t padding(const Range&) { return 0; }
+
+struct Float32 {
+  using Value = float;  // of x and y
+  using Weight = float;
+  using DepthwiseWeight = float;
+  using Sum = float;  // of bias, too
+  using Ending = Range;
+  static constexpr long kDeep = 1;    // values of the depth that one step of a product takes
+  static constexpr long kRows = 1;    // window rows that one step of a depthwise sum takes
+  static constexpr bool kSplits = true;  // sums may go back to memory before they are whole
+};
+
+// How sums of integers become bytes. x and y are int8 or uint8; the kernels compute with
+// `x ^ flip`, which is unsigned: x, or x + 128. What that, and the zero point of x, adds to the
+// sums is in the bias.
+struct Requantization {
+  const int32_t* multipliers;  // [columns], with as many shifts: as TFLite's
+  const int32_t* shifts;       // MultiplyByQuantizedMultiplier, to the left; or
+  const double* scales;        // real numbers instead, whose products are rounded once
+  int32_t y_zero, low, high;
+  int32_t w_zero;  // of the weights of a product: taken off the sums with what a row of x sums to
+  uint8_t padding, flip;
+};
+
+inline uint8_t padding(const Requantization& ending) { return ending.padding; }
+
+struct Int8 {
+  using Value = uint8_t;  // or int8_t
+  using Weight = int8_t;
+  using DepthwiseWeight = int16_t;  // less their zero point
+  using Sum = int32_t;              // wraps around
+  using Ending = Requantization;
+  static constexpr long kDeep = 4;
+  static constexpr long kRows = 2;
+  static constexpr bool kSplits = false;
+};
+
+}  // namespace kernels

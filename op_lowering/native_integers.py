@@ -1,0 +1,169 @@
+"""Convolutions and FULLY_CONNECTED of integers of 8 bits by this package's own CPU kernels.
+
+The kernels sum in int32 and requantize while sums are in registers or the nearest cache: what they
+compute equals XLA's ways bit for bit. They multiply x as unsigned bytes, so that what x's zero
+point, and the 128 of int8, adds to a sum is taken off the bias beforehand.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.kernels.library import DEPTHWISE_INT8, LEAST_CHANNELS, PANEL, PRODUCT_INT8
+from jaxdelegate.op_lowering.convolution_ways import Convolution
+from jaxdelegate.op_lowering.integer_convolution import filter_sums
+from jaxdelegate.op_lowering.integer_products import moved, to_int8
+from jaxdelegate.op_lowering.native import NATIVE, geometry, matrix_geometry, panels
+from jaxdelegate.op_lowering.quantized_checks import zero_point_of
+from jaxdelegate.op_lowering.quantized_products import INT8, INT32, UINT8, Ending, Tensors
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.spec import Shape
+
+_QUAD = 4  # values of the depth that lie side by side in a panel (kDeep in elements.h)
+_ROWS = 2  # window rows that do in a depthwise filter (kRows)
+
+
+def ways(
+    context: LoweringContext, tensors: Tensors, c: Convolution | None = None
+) -> tuple[str, ...]:
+    """The ways in which the kernels take an operator: none, or one.
+
+    Args:
+        context: the operator's own.
+        tensors: its input, weights, bias and output, which an integer kernel of LiteRT's takes.
+        c: the geometry of a convolution; None: FULLY_CONNECTED.
+    """
+    x, w, bias, y = tensors
+    are_bytes = x.dtype == w.dtype == y.dtype and x.dtype in (INT8, UINT8)
+    fits = are_bytes and w.const is not None and (bias is None or bias.dtype == INT32)
+    return (NATIVE,) if context.native_kernels and fits and _takes(c) else ()
+
+
+def _takes(c: Convolution | None) -> bool:
+    if c is None or c.groups == 1:
+        return c is None or len(c.windows) == 2
+    return len(c.windows) == 2 and c.depth == 1 and c.units == c.channels >= LEAST_CHANNELS
+
+
+def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> bool:
+    """Whether an operator runs in their way."""
+    return context.way in (None, NATIVE) and bool(ways(context, tensors, c))
+
+
+def convolution(
+    c: Convolution, spatial_io: Prepare, tensors: Tensors, w_zero: int, end: Ending
+) -> Lowered:
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, units].
+
+    Args:
+        c: its geometry.
+        spatial_io: turns the file's filter into [H, W, I, O].
+        tensors: what it reads and writes.
+        w_zero: the filter's zero point, as stored.
+        end: how its kernel ends.
+    """
+    zero, out = moved(w_zero, tensors.w.dtype), (c.images, *c.out, c.units)
+    filters = to_int8(spatial_io(tensors.w.const))
+    if c.groups == 1:
+        call = _call(PRODUCT_INT8, geometry(c), out, tensors, zero, end)
+        return _lowered(call, tensors, filters, zero, lambda w: quads(to_int8(spatial_io(w))))
+    call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
+    return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
+
+
+def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Ending) -> Lowered:
+    """[..., depth] x [units, depth] -> y, which has `rows` times `units` elements.
+
+    `w_zero`, of the filter as int8 (`to_int8`), and `end` are as its kernel has them.
+    """
+    units, depth = tensors.w.shape
+    fields = matrix_geometry(rows, depth, units)
+    call = _call(PRODUCT_INT8, fields, (rows, units), tensors, w_zero, end)
+
+    def product(x: jax.Array, *rest: Any) -> jax.Array:
+        whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
+        return call(whole.reshape(rows, depth), *rest).reshape(tensors.y.shape)
+
+    def prepare(w: Any) -> Any:
+        return quads(to_int8(w).transpose(1, 0).reshape(1, 1, depth, units))
+
+    return _lowered(product, tensors, to_int8(tensors.w.const).transpose(1, 0), w_zero, prepare)
+
+
+def _lowered(
+    call: Callable[..., jax.Array], tensors: Tensors, filters: Any, w_zero: int, prepare: Prepare
+) -> Lowered:
+    """An operator, of what calls its kernel.
+
+    `filters` are int8 [..., I, O], their zero point is `w_zero`.
+    """
+    unsigned = zero_point_of(tensors.x) + (128 if tensors.x.dtype == INT8 else 0)
+    offset = (-unsigned * filter_sums(filters, w_zero).astype(np.int64)).astype(np.int32)
+
+    def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+        total = jnp.asarray(offset) if bias is None else bias.reshape(-1) + offset
+        return (call(x, w, total),)
+
+    return Lowered(run, {1: prepare}, NATIVE)
+
+
+def _call(
+    target: str,
+    fields: tuple[int, ...],
+    out: Shape,
+    tensors: Tensors,
+    w_zero: int,
+    end: Ending,
+) -> Callable[..., jax.Array]:
+    """x, weights as the kernel reads them, bias [units] -> y."""
+    more = -out[-1] % PANEL if target == PRODUCT_INT8 else 0
+    y_type = jax.ShapeDtypeStruct(out, end.dtype)  # type: ignore[no-untyped-call]
+    call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
+    values = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
+    scales = np.pad(_scales(end, out[-1]), [(0, 0), (0, more)], mode="edge")
+    attributes = {"geometry": np.array(fields, np.int64), "integers": np.array(values, np.int64)}
+
+    def run(x: jax.Array, w: jax.Array, bias: jax.Array) -> jax.Array:
+        y: jax.Array = call(x, w, jnp.pad(bias, (0, more)), scales, **attributes)
+        return y
+
+    return run
+
+
+def _scales(end: Ending, units: int) -> np.ndarray:
+    """float64 [1, units], or multipliers and shifts, int32 [2, units]."""
+    if end.scale is not None:
+        return np.broadcast_to(end.scale, (1, units))
+    multiplier = np.broadcast_to(np.asarray(end.multiplier, np.int32), units)
+    shift = np.where(multiplier == 0, np.int32(-1), end.shift)  # vectors of right shifts are faster
+    return np.stack([multiplier, shift.astype(np.int32)])
+
+
+def quads(w: Any) -> Any:
+    """Filters of int8 [H, W, I, O] -> panels [panels, depth / 4, PANEL, 4].
+
+    The depth is that of every window row, W * I, filled up to a multiple of 4 with zeros.
+    """
+    numpy: Any = jnp if isinstance(w, jax.Array) else np
+    height, units = w.shape[0], w.shape[-1]
+    rows = w.reshape(height, -1, units)
+    filled = numpy.pad(rows, [(0, 0), (0, -rows.shape[1] % _QUAD), (0, 0)])
+    laid_out = panels(filled.reshape(-1, units))
+    return laid_out.reshape(len(laid_out), -1, _QUAD, PANEL).swapaxes(-2, -1)
+
+
+def pairs(w: Any, zero: int) -> Any:
+    """Depthwise filters of int8 [H, W, 1, O] -> int16 [H / 2, W, O, 2], less their zero point.
+
+    The last rows are filled up with zeros.
+    """
+    numpy: Any = jnp if isinstance(w, jax.Array) else np
+    height, width, _, units = w.shape
+    centered = (w.astype(np.int16) - np.int16(zero)).reshape(height, width, units)
+    filled = numpy.pad(centered, [(0, -height % _ROWS), (0, 0), (0, 0)])
+    count = math.ceil(height / _ROWS)
+    return filled.reshape(count, _ROWS, width, units).transpose(0, 2, 3, 1)
