@@ -1,6 +1,7 @@
 """Attention: by cuDNN in half precision, which keeps logits and softmax in float32.
 
-In float32 XLA's own attention equals the operators written out to the bit and is no faster.
+In float32 XLA's own attention equals the operators written out to the bit and is no faster; on a
+CPU our own kernel is.
 """
 
 import dataclasses
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.op_lowering import native_attention
 from jaxdelegate.op_lowering.common import scalar
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.matmul import BATCH_MATMUL
@@ -91,10 +93,17 @@ def _why_not(
     fits = mask is None or is_mask_shape(_of_heads(mask.shape, len(o.logits)), logits)
     return first_reason(
         *(why_not_dtype(spec, FLOATS) for spec in (*inputs, *outputs) if spec is not None),
-        "only cuDNN gains by it" if context.platform != "gpu" else None,
-        None if q.shape[-1] in _HEAD_SIZES else f"cuDNN takes no heads of {q.shape[-1]} values",
         None if fits else f"the mask does not broadcast to {list(o.logits)}",
+        None
+        if native_attention.takes(context, o.logits, inputs)
+        else _why_not_by_cudnn(context, q.shape[-1]),
     )
+
+
+def _why_not_by_cudnn(context: LoweringContext, head_size: int) -> str | None:
+    if context.platform != "gpu":
+        return "only cuDNN and our own kernels gain by it"
+    return None if head_size in _HEAD_SIZES else f"cuDNN takes no heads of {head_size} values"
 
 
 def _lower(
@@ -105,6 +114,8 @@ def _lower(
     run = _written_out(context, o, q)
     if is_by_cudnn(context, q.dtype, q.shape[-1], mask):
         run = by_cudnn(o.scale, context.precision.factor(q.dtype), run)
+    if native_attention.takes(context, o.logits, inputs):
+        run = native_attention.attention(o.scale)
 
     def by_position(x: jax.Array, is_last: bool = False) -> jax.Array:
         """[..., T, H], or [..., H, T] if positions are last, as [B, T, N, H]."""

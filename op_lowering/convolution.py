@@ -147,6 +147,19 @@ class _Family:
             return hybrid_convolution.lower(context, c, self.spatial_io, o, tensors, self.hybrid)
         return self._lower_floats(context, c, o, tensors)
 
+    def native(
+        self, context: LoweringContext, o: Any, tensors: Tensors, activation: Any, curve: Any
+    ) -> Lowered | None:
+        """A convolution of floats with another activation; None: our kernels do not take it."""
+        c = self.geometry(o, tensors.x.shape, tensors.w.shape)
+        is_whole = tensors.y.shape == (c.images, *c.out, c.units) and 0 not in tensors.y.shape
+        if not is_whole or ordered_convolution.is_chosen(context, c, tensors):
+            return None
+        own = native.chosen(context, tensors, c)
+        if own is None:
+            return None
+        return native.convolution(own, c, activation, self.spatial_io, curve)
+
     def _lower_floats(
         self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
     ) -> Function:
@@ -246,6 +259,7 @@ _DEPTHWISE = _Family(
     quantized_convolution.DEPTHWISE_CONV_2D,
     hybrid_convolution.DEPTHWISE_CONV_2D,
 )
+FAMILIES = {Conv2DOptions: _CONV_2D, DepthwiseConv2DOptions: _DEPTHWISE}
 _CONV_3D = _Family(5, _conv_3d, _from_dhwio, 4, quantized_convolution.NONE, hybrid_convolution.NONE)
 
 CONV_2D = OpRule(

@@ -16,6 +16,7 @@ import numpy as np
 from jaxdelegate.kernels.library import DEPTHWISE, LEAST_CHANNELS, PANEL, PRODUCT, WINOGRAD
 from jaxdelegate.op_lowering.convolution_ways import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import Curve
 from jaxdelegate.op_lowering.quantized_products import Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
@@ -86,17 +87,23 @@ def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = N
     return next((name for name in names if context.way in (None, name)), None)
 
 
-def convolution(name: str, c: Convolution, activation: Act, spatial_io: Prepare) -> Lowered:
+def convolution(
+    name: str, c: Convolution, activation: Act, spatial_io: Prepare, curve: Curve = Curve.NONE
+) -> Lowered:
     """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, units].
+
+    Its function takes a residual of that shape as well, behind the bias, and adds it before the
+    activation.
 
     Args:
         name: of one of its ways.
         c: its geometry.
         activation: its fused activation.
         spatial_io: turns the file's filter into [H, W, I, O].
+        curve: its activation, if that is no clamp.
     """
     target, layout = _kernel(name, c)
-    run = _call(target, geometry(c), activation, (c.images, *c.out, c.units))
+    run = _call(target, geometry(c), activation, (c.images, *c.out, c.units), curve)
     return Lowered(run, {1: lambda w: layout(spatial_io(w))}, name)
 
 
@@ -146,19 +153,20 @@ def matrix_geometry(rows: int, depth: int, units: int) -> tuple[int, ...]:
 
 
 def _call(
-    target: str, fields: Sequence[int], activation: Act, out: Shape
+    target: str, fields: Sequence[int], activation: Act, out: Shape, curve: Curve = Curve.NONE
 ) -> Callable[..., tuple[jax.Array]]:
-    """x, weights as the kernel reads them, bias -> y."""
+    """x, weights as the kernel reads them, bias, perhaps a residual -> y."""
     y_type = jax.ShapeDtypeStruct(out, jnp.float32)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     attributes = {
         "geometry": np.array(fields, np.int64),
         "range": np.array(_RANGES[activation], np.float32),
+        "then": np.array([curve], np.int64),
     }
 
-    def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def run(x: jax.Array, w: jax.Array, bias: Any = None, *residual: Any) -> tuple[jax.Array]:
         summed = jnp.zeros(out[-1], jnp.float32) if bias is None else bias.reshape(-1)
-        y: jax.Array = call(x, w, summed, **attributes)
+        y: jax.Array = call(x, w, summed, *residual, **attributes)
         return (y,)
 
     return run

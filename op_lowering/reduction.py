@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering import quantized_reduction
+from jaxdelegate.op_lowering import native_reduction, quantized_reduction
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.movement import why_not_axis, why_not_moved
 from jaxdelegate.op_lowering.options import (
@@ -169,6 +169,7 @@ def _reducer(
     compares: bool = False,
     quantized: quantized_reduction.IntegerReduction | None = None,
     in_order: _Reduce | None = None,
+    own: native_reduction.Own | None = None,
 ) -> OpRule:
     """A rule of the family: inputs x and axes, one output.
 
@@ -177,6 +178,7 @@ def _reducer(
     `in_order`: `reduce` as exactly as the kernels round. It stands in for `reduce` on CPU, in
     integer mode: hybrid operators behind it quantize floats on the fly, and a difference in the
     last bit that moves one over the edge of a step is large behind a few layers of them.
+    `own`: the function of our own kernels, where they take the operator.
     """
 
     def why_not(
@@ -201,6 +203,9 @@ def _reducer(
             of_integers = quantized.lower(x, y, over)
             return lambda x, _axes: (of_integers(x).reshape(y.shape),)
 
+        by_kernel = None if own is None else own(context, x, over)
+        if by_kernel is not None:
+            return lambda x, _axes: (by_kernel(x).reshape(y.shape),)
         chosen = in_order if in_order is not None and context.follows_kernels else reduce
 
         def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
@@ -218,6 +223,7 @@ MEAN = _reducer(
     FLOATS | _INDICES,
     quantized=quantized_reduction.MEAN,
     in_order=_mean_in_order,
+    own=native_reduction.mean,
 )
 SUM = _reducer(
     "SUM",

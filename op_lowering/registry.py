@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering import (
     custom,
     detection,
     elementwise,
+    ended_convolution,
     indexing,
     layer_norm,
     layout,
@@ -310,7 +311,7 @@ RULES = table(
 )
 
 # Operators that no file holds; only rewrites make them.
-FUSED = table(layer_norm.LAYER_NORM, attention.ATTENTION)
+FUSED = table(layer_norm.LAYER_NORM, attention.ATTENTION, ended_convolution.ENDED_CONVOLUTION)
 
 
 def rule_of(name: str, options: Options) -> OpRule | None:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "scratch.h"
 
@@ -9,13 +10,14 @@ namespace kernels {
 
 namespace {
 
-constexpr long kTaskProducts = 100000;  // what a thread is worth waking for
-constexpr long kTasks = 4;              // for each thread
+constexpr long kTaskProducts = 50000;   // what a thread is worth waking for
+constexpr long kTasks = 8;              // for each thread
 
 template <class E>
 struct Rows {
   const Depthwise<E>& depthwise;
   typename Functions<E>::Depthwise kernel;
+  FinishKernel finish;
   const typename E::Value* padding;
   long count, of_task;  // of all images
 };
@@ -26,11 +28,15 @@ void run_task(const void* data, long index) {
   const Depthwise<E>& d = rows.depthwise;
   const Geometry& g = d.geometry;
   const long end = std::min(rows.count, (index + 1) * rows.of_task);
+  const long values = g.out_width * g.channels;
   for (long row = index * rows.of_task; row < end; ++row) {
     const long image = row / g.out_height;
     const auto* x = d.x + image * g.height * g.width * g.channels;
     auto* y = d.y + image * g.out_height * g.out_width * g.channels;
     rows.kernel({g, x, d.weights, d.bias, rows.padding, y, d.ending}, row % g.out_height);
+    if constexpr (std::is_same_v<E, Float32>) {
+      if (d.finish.is_any()) rows.finish(d.finish, d.y, row * values, 1, values, values);
+    }
   }
 }
 
@@ -49,7 +55,7 @@ void run(const Depthwise<E>& d, const InstructionSet& set, const ThreadPool& poo
   const long most = threads < 2 ? 1 : std::min(count, threads * kTasks);
   const long tasks = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
   const long of_task = (count + tasks - 1) / tasks;
-  const Rows<E> rows{d, set.of<E>().depthwise(g), pixel, count, of_task};
+  const Rows<E> rows{d, set.of<E>().depthwise(g), set.finish, pixel, count, of_task};
   pool.loop((count + of_task - 1) / of_task, run_task<E>, &rows);
 }
 

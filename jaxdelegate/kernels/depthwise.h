@@ -16,6 +16,7 @@ struct Depthwise {
   const typename E::Sum* bias;  // [channels]
   typename E::Value* y;         // [images, out_height, out_width, channels]
   typename E::Ending ending;
+  Finish finish;  // behind the ending
 };
 
 template <class E>

@@ -10,6 +10,19 @@ namespace kernels {
 struct Range {
   float low, high;
 };
+constexpr Range kAll{-__builtin_inff(), __builtin_inff()};
+
+// What becomes of finished sums that are not only clamped: curve(sum + residual), where kClamp is
+// the range. Of float32 alone.
+enum Curve : long { kClamp, kHardSwish, kSwish, kCurves };
+
+struct Finish {
+  Curve curve = kClamp;
+  Range range = kAll;
+  const float* residual = nullptr;  // laid out as y; null: there is none
+
+  bool is_any() const { return curve != kClamp || residual != nullptr; }
+};
 
 // The bytes of what stands around an image.
 inline uint8_t padding(const Range&) { return 0; }

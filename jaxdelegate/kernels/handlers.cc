@@ -1,15 +1,20 @@
 // What XLA calls, with the attribute `geometry` (int64, the fields of Geometry in their order):
 //
-// float32: x, weights, bias -> y, with the attribute `range` (float32, low and high);
+// float32: x, weights, bias and perhaps a residual -> y, with the attributes `range` (float32, low
+// and high) and `then` (int64, a Curve);
 // integers: x, weights, bias, scales -> y, with `integers` (int64: padding, the zero points of the
 // weights and of y, low and high). x and y are int8 or uint8; scales are float64 [columns], or
 // multipliers and shifts, int32 [2, columns]. The columns are the units, of a product whole panels.
+//
+// Attention: q, k, v and perhaps a mask -> y, with `scale` (float32). Means: x -> y. Both float32.
 
 #include <algorithm>
 #include <cstring>
 
+#include "attention.h"
 #include "depthwise.h"
 #include "instruction_sets.h"
+#include "mean.h"
 #include "product.h"
 #include "winograd.h"
 #include "xla_ffi.h"
@@ -43,7 +48,7 @@ bool answers_metadata(const CallFrame& frame) {
 // An attribute; null: it is another one. They come sorted by name.
 const void* attribute(const CallFrame& frame, int i, xla_ffi::DataType dtype, size_t size) {
   const xla_ffi::Attributes& attributes = frame.attributes;
-  if (attributes.size != 2 || attributes.types[i] != xla_ffi::kArrayAttribute) return nullptr;
+  if (i >= attributes.size || attributes.types[i] != xla_ffi::kArrayAttribute) return nullptr;
   const auto& array = *static_cast<const xla_ffi::Array*>(attributes.values[i]);
   return array.dtype == dtype && array.size == size ? array.data : nullptr;
 }
@@ -111,7 +116,8 @@ long columns_of(const Work& work) {
 
 const char* read_ending(const CallFrame& frame, long, Range& range) {
   const void* limits = attribute(frame, 1, xla_ffi::kF32, 2);
-  if (frame.arguments.size != 3 || limits == nullptr) return "want x, weights, bias and range";
+  if (frame.arguments.size > 4 || limits == nullptr)
+    return "want x, weights, bias, perhaps a residual, and range";
   memcpy(&range, limits, sizeof range);
   return nullptr;
 }
@@ -131,6 +137,22 @@ const char* read_ending(const CallFrame& frame, long columns, Requantization& en
   const bool fits = ending.scales != nullptr || ending.multipliers != nullptr;
   return fits ? nullptr : "scales do not fit geometry";
 }
+
+// What stands behind the range, and the residual of y.
+const char* read_finish(const CallFrame& frame, long count, Range& range, Finish& finish) {
+  const void* curve = attribute(frame, 2, xla_ffi::kS64, 1);
+  long value = kCurves;
+  if (curve != nullptr) memcpy(&value, curve, sizeof value);
+  if (value < kClamp || value >= kCurves) return "then is no curve";
+  finish.curve = static_cast<Curve>(value), finish.range = range;
+  const bool adds = frame.arguments.size == 4;
+  if (adds && !read_data(argument(frame, 3), count, finish.residual))
+    return "the residual does not fit y";
+  if (finish.is_any()) range = kAll;
+  return nullptr;
+}
+
+const char* read_finish(const CallFrame&, long, Requantization&, Finish&) { return nullptr; }
 
 // Of x and y.
 bool is_type(const float*, xla_ffi::DataType dtype) { return dtype == xla_ffi::kF32; }
@@ -156,9 +178,54 @@ const char* read(const CallFrame& frame, Work& work) {
     return "weights do not fit geometry";
   if (!read_data(argument(frame, 2), columns_of(work), work.bias))
     return "bias does not fit geometry";
-  if (!read_data(y, dtype, g.images * g.out_height * g.out_width * g.units, work.y))
-    return "y does not fit geometry";
+  const long results = g.images * g.out_height * g.out_width * g.units;
+  if (!read_data(y, dtype, results, work.y)) return "y does not fit geometry";
+  return read_finish(frame, results, work.ending, work.finish);
+}
+
+const char* read_mask(const Buffer& mask, Attention& a) {
+  const long wanted[3] = {a.images, a.heads, a.queries};
+  long strides[3], stride = a.keys;
+  bool fits = mask.rank == 4 && mask.dims[3] == a.keys;
+  for (int i = 2; i >= 0 && fits; --i) {
+    fits = mask.dims[i] == 1 || mask.dims[i] == wanted[i];
+    strides[i] = mask.dims[i] == 1 ? 0 : stride;
+    stride *= mask.dims[i];
+  }
+  if (!fits || !read_data(mask, stride, a.mask)) return "the mask does not fit";
+  a.mask_image = strides[0], a.mask_head = strides[1], a.mask_query = strides[2];
   return nullptr;
+}
+
+// q, k, v, all [images, positions, heads, size], and perhaps a mask, [images, heads, queries, keys]
+// with ones where it is the same for all but the keys.
+const char* read(const CallFrame& frame, Attention& a) {
+  const int64_t count = frame.arguments.size;
+  if ((count != 3 && count != 4) || frame.results.size != 1)
+    return "want q, k, v, perhaps a mask, and y";
+  const Buffer &q = argument(frame, 0), &k = argument(frame, 1);
+  if (q.rank != 4 || k.rank != 4) return "want four dimensions";
+  a = {q.dims[0], q.dims[1], k.dims[1], q.dims[2], q.dims[3]};
+  const long kept = a.images * a.heads * a.size;
+  const bool fits = read_data(q, kept * a.queries, a.q) && read_data(k, kept * a.keys, a.k) &&
+                    read_data(argument(frame, 2), kept * a.keys, a.v) &&
+                    read_data(*frame.results.buffers[0], xla_ffi::kF32, kept * a.queries, a.y);
+  if (!fits || kept * a.keys == 0) return "q, k, v and y do not fit each other";
+  const void* scale = attribute(frame, 0, xla_ffi::kF32, 1);
+  if (scale == nullptr) return "want scale";
+  memcpy(&a.scale, scale, sizeof a.scale);
+  return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
+}
+
+// x [images, pixels, channels].
+const char* read(const CallFrame& frame, Mean& m) {
+  if (frame.arguments.size != 1 || frame.results.size != 1) return "want x and y";
+  const Buffer &x = argument(frame, 0), &y = *frame.results.buffers[0];
+  if (x.rank != 3 || x.dims[2] < kLeastChannels) return "want [images, pixels, channels]";
+  m = {x.dims[0], x.dims[1], x.dims[2], nullptr, nullptr};
+  const bool fits = read_data(x, m.images * m.pixels * m.channels, m.x) &&
+                    read_data(y, xla_ffi::kF32, m.images * m.channels, m.y);
+  return fits && m.pixels > 0 ? nullptr : "y does not fit x";
 }
 
 template <class Work>
@@ -188,6 +255,14 @@ EXPORT xla_ffi::Error* jaxdelegate_depthwise(xla_ffi::CallFrame* frame) {
 
 EXPORT xla_ffi::Error* jaxdelegate_winograd(xla_ffi::CallFrame* frame) {
   return kernels::handle<kernels::Winograd>(frame);
+}
+
+EXPORT xla_ffi::Error* jaxdelegate_attention(xla_ffi::CallFrame* frame) {
+  return kernels::handle<kernels::Attention>(frame);
+}
+
+EXPORT xla_ffi::Error* jaxdelegate_mean(xla_ffi::CallFrame* frame) {
+  return kernels::handle<kernels::Mean>(frame);
 }
 
 EXPORT xla_ffi::Error* jaxdelegate_product_int8(xla_ffi::CallFrame* frame) {

@@ -40,6 +40,9 @@ namespace avx512f {
 #include "products.inc"
 #include "depthwise.inc"
 #include "float32.inc"
+#include "finish.inc"
+#include "mean.inc"
+#include "softmax.inc"
 #include "winograd.inc"
 #undef LANES
 }  // namespace avx512f
@@ -61,6 +64,9 @@ namespace avx2 {
 #include "products.inc"
 #include "depthwise.inc"
 #include "float32.inc"
+#include "finish.inc"
+#include "mean.inc"
+#include "softmax.inc"
 #include "winograd.inc"
 #define HAS_VNNI 0
 #include "int8.inc"
@@ -145,18 +151,17 @@ static const InstructionSet* find(const char* name) {
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
   static const Candidate kCandidates[] = {
       {{"avx512vnni", avx512f_floats(), avx512vnni_integers(), avx512f::winograd_points,
-        avx512f::winograd_results, avx512vnni::requantize},
+        avx512f::winograd_results, avx512f::finish, avx512f::softmax, avx512f::add_rows, avx512vnni::requantize},
        kHasAvx512vnni},
       {{"avx512f", avx512f_floats(), avx2_integers(), avx512f::winograd_points,
-        avx512f::winograd_results, avx2::requantize},
+        avx512f::winograd_results, avx512f::finish, avx512f::softmax, avx512f::add_rows, avx2::requantize},
        kHasAvx512f},
 #if KNOWS_AVXVNNI
       {{"avxvnni", avx2_floats(), avxvnni_integers(), avx2::winograd_points,
-        avx2::winograd_results, avxvnni::requantize},
+        avx2::winograd_results, avx2::finish, avx2::softmax, avx2::add_rows, avxvnni::requantize},
        kHasAvx2 && has_avxvnni()},
 #endif
-      {{"avx2", avx2_floats(), avx2_integers(), avx2::winograd_points, avx2::winograd_results,
-        avx2::requantize},
+      {{"avx2", avx2_floats(), avx2_integers(), avx2::winograd_points, avx2::winograd_results, avx2::finish, avx2::softmax, avx2::add_rows, avx2::requantize},
        kHasAvx2},
   };
   for (const Candidate& candidate : kCandidates) {

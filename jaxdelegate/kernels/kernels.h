@@ -79,6 +79,10 @@ struct RequantizedTile {
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
 
+// Finishes so many rows and columns of y, from `offset` on; `stride`: from one row to the next.
+using FinishKernel = void (*)(const Finish&, float* y, long offset, long rows, long stride,
+                              long columns);
+
 // What an instruction set has for elements E.
 template <class E>
 struct Functions {
@@ -96,6 +100,11 @@ struct InstructionSet {
   Functions<Int8> int8;
   void (*winograd_points)(const float* const* pixels, long channels, float* points, long stride);
   void (*winograd_results)(const WinogradTile&);
+  FinishKernel finish;
+  // x = softmax(scale * x + mask), count values; the mask may be null.
+  void (*softmax)(float* x, long count, float scale, const float* mask);
+  // y [channels] = scale * the sum of the rows of x [rows, channels].
+  void (*add_rows)(const float* x, long rows, long channels, float scale, float* y);
   void (*requantize)(const RequantizedTile&);
 
   template <class E>

@@ -11,13 +11,16 @@ LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 
 # What compiled programs call, ours in JAX's own cache as well: the number goes up where operands or
 # attributes come to mean something else.
-PRODUCT, DEPTHWISE = "jaxdelegate.product.1", "jaxdelegate.depthwise.1"
-WINOGRAD = "jaxdelegate.winograd.1"
+PRODUCT, DEPTHWISE = "jaxdelegate.product.2", "jaxdelegate.depthwise.2"
+WINOGRAD, ATTENTION = "jaxdelegate.winograd.2", "jaxdelegate.attention.1"
+MEAN = "jaxdelegate.mean.1"
 PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.1", "jaxdelegate.depthwise_int8.1"
 _HANDLERS = {
     PRODUCT: "jaxdelegate_product",
     DEPTHWISE: "jaxdelegate_depthwise",
     WINOGRAD: "jaxdelegate_winograd",
+    ATTENTION: "jaxdelegate_attention",
+    MEAN: "jaxdelegate_mean",
     PRODUCT_INT8: "jaxdelegate_product_int8",
     DEPTHWISE_INT8: "jaxdelegate_depthwise_int8",
 }

@@ -9,14 +9,22 @@ namespace kernels {
 
 namespace {
 
-constexpr long kTasks = 4;  // for each thread: they do not all run equally fast
+constexpr long kTasks = 8;       // for each thread: they do not all run equally fast
+constexpr long kRowsOfRead = 4;  // that are multiplied while a weight is read from memory
 constexpr long kMostColumns = kMostPanels * kPanel;
 
+// Rows that begin in the same set of the first-level cache push each other out, if they are many.
 template <class E>
-int panels_at_once(const InstructionSet& set, long rows, long left) {
+bool collides(const Block<E>& block) {
+  return block.stride * sizeof(typename E::Value) % 4096 == 0;
+}
+
+template <class E>
+int panels_at_once(const InstructionSet& set, const Block<E>& block, long left) {
   const int* most = set.of<E>().rows;
+  const bool takes_few_rows = block.count <= most[4] || collides(block);
   for (int n : {4, 2}) {
-    if (left >= n && most[n] > 0 && (n == 2 || rows <= most[n])) return n;
+    if (left >= n && most[n] > 0 && (n == 2 || takes_few_rows)) return n;
   }
   return 1;
 }
@@ -44,15 +52,27 @@ void run_narrow(Functions<Float32>::Product kernel, ProductTile<Float32> t, cons
     memcpy(y + i * y_stride, sums + i * kMostColumns, at.columns * sizeof(float));
 }
 
-void run_tile(const InstructionSet&, Functions<Float32>::Product kernel, int panels,
+// What will be added to a tile's sums is on its way while they are added up.
+void fetch_residual(const float* residual, long stride, const Place& at) {
+  for (long i = 0; i < at.rows; ++i)
+    for (long j = 0; j < at.columns; j += kPanel) __builtin_prefetch(residual + i * stride + j);
+}
+
+void run_tile(const InstructionSet& set, Functions<Float32>::Product kernel, int panels,
               const Matrix<Float32>& matrix, ProductTile<Float32>& t, const Place& at,
               const int32_t*) {
-  t.y = matrix.y + at.row * matrix.columns + at.column, t.y_stride = matrix.columns;
+  const long offset = at.row * matrix.columns + at.column;
+  t.y = matrix.y + offset, t.y_stride = matrix.columns;
+  const Finish* finish = t.is_last ? matrix.finish : nullptr;
+  if (finish != nullptr && finish->residual != nullptr)
+    fetch_residual(finish->residual + offset, t.y_stride, at);
   if (at.columns == panels * kPanel) {
     kernel(t);
   } else {
     run_narrow(kernel, t, at);
   }
+  if (finish != nullptr)
+    set.finish(*finish, matrix.y, offset, at.rows, t.y_stride, at.columns);
 }
 
 // The sums of integers lie beside y until they are bytes.
@@ -124,12 +144,13 @@ void multiply(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>
               long first, long last) {
   const int32_t* const row_bias = row_bias_of(matrix, block);
   for (long panel = first; panel < last;) {
-    const int count = panels_at_once<E>(set, block.count, last - panel);
+    const int count = panels_at_once<E>(set, block, last - panel);
     const long stride = matrix.depth * kPanel;
-    const bool is_end = panel + count >= last;
-    // Behind the last panels come the next rows of the depth of the first ones.
+    const bool is_last = panel + count >= last, is_end = (panel + count) * kPanel >= matrix.columns;
+    // Behind the last panels come the next rows of the depth of the first ones, or the next task.
     const long next_depth = (block.to - block.from) * kPanel - (panel - first) * stride;
-    const long ahead = !is_end ? count * stride : block.to < matrix.depth ? next_depth : 0;
+    const long next_panels = is_end ? 0 : count * stride;
+    const long ahead = is_last && block.to < matrix.depth ? next_depth : next_panels;
     multiply_panels(set, matrix, block, panel, count, ahead, row_bias);
     panel += count;
   }
@@ -140,17 +161,21 @@ template void multiply(const InstructionSet&, const Matrix<Float32>&, const Bloc
 template void multiply(const InstructionSet&, const Matrix<Int8>&, const Block<Int8>&, long, long);
 
 // Splits what is larger, so that each thread reads a part of it only: rows, or weights.
-Tasks divide(long rows, long depth, long columns, long threads, double task_products) {
-  const double products = 1.0 * rows * depth * columns;
+Tasks divide(long rows, long depth, long columns, long threads, double task_products,
+             bool copies_rows) {
+  const double products = 1.0 * std::max(rows, kRowsOfRead) * depth * columns;
   const long most = threads < 2 ? 1 : threads * kTasks;
   const long goal = std::clamp(static_cast<long>(products / task_products), 1L, most);
   const long panels = ceil_div(columns, kPanel), pairs = ceil_div(panels, 2);
   const long tiles = ceil_div(rows, kMostRows);
-  const long panel_goal = panels * kPanel > rows ? std::min(goal, pairs) : 1;
+  const bool shares_panels = panels * kPanel > rows;
+  const long most_panels = copies_rows ? std::min(threads, pairs) : pairs;
+  const long panel_goal = shares_panels ? std::min(goal, most_panels) : 1;
   const long row_goal = std::min(ceil_div(goal, panel_goal), tiles);
   Tasks tasks;
-  tasks.panels_of_task = ceil_div(pairs, panel_goal) * 2;
-  tasks.rows_of_task = ceil_div(tiles, row_goal) * kMostRows;
+  tasks.shares_panels = shares_panels;
+  tasks.panels_of_task = pairs / panel_goal * 2;
+  tasks.rows_of_task = tiles / row_goal * kMostRows;
   tasks.panel_tasks = ceil_div(panels, tasks.panels_of_task);
   tasks.row_tasks = ceil_div(rows, tasks.rows_of_task);
   return tasks;

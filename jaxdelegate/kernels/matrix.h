@@ -16,6 +16,7 @@ struct Matrix {
   const typename E::Sum* bias;  // [columns], of integers as many as the panels have
   typename E::Value* y;         // [rows, columns]
   typename E::Ending ending;
+  const Finish* finish = nullptr;  // behind the ending; null: there is none
 };
 
 // A part of the left matrix: `count` rows from `row` on, columns [from, to) of the depth. Values of
@@ -34,15 +35,24 @@ struct Block {
 template <class E>
 void multiply(const InstructionSet&, const Matrix<E>&, const Block<E>&, long first, long last);
 
-// The work of threads: tasks of some rows times some panels, the panels of the same rows in order.
+// The work of threads: tasks of some rows times some panels. Tasks that follow each other share
+// what is larger, their panels or their rows: a thread that takes them in order reads it once.
 struct Tasks {
   long rows_of_task, panels_of_task, row_tasks, panel_tasks;
+  bool shares_panels;
 
   long count() const { return row_tasks * panel_tasks; }
+  long first_row(long index) const {
+    return (shares_panels ? index % row_tasks : index / panel_tasks) * rows_of_task;
+  }
+  long first_panel(long index) const {
+    return (shares_panels ? index / row_tasks : index % panel_tasks) * panels_of_task;
+  }
 };
 
 // For a product of [rows, depth] x [depth, columns], of which a thread takes `task_products` at
-// least.
-Tasks divide(long rows, long depth, long columns, long threads, double task_products);
+// least. copies_rows: a task lays out its rows first, so that few are to have the same ones.
+Tasks divide(long rows, long depth, long columns, long threads, double task_products,
+             bool copies_rows);
 
 }  // namespace kernels

@@ -10,9 +10,10 @@ namespace kernels {
 
 namespace {
 
-constexpr double kTaskBytes = 1e6;      // of products: what a thread is worth waking for
+constexpr double kTaskBytes = 4e5;      // of products: what a thread is worth waking for
 constexpr long kDepth = 1152;           // products summed before sums go back to memory
-constexpr long kRowsBytes = 256 << 10;  // of the rows of one block: part of a second-level cache
+constexpr long kRowsBytes = 256 << 10;  // of the rows of one block and their results: part of a
+                                        // second-level cache
 constexpr long kLeastRows = 56;         // of one block: each reads all weights
 constexpr long kNarrowBytes = 64;       // of a pixel: with fewer, to copy windows costs as much as
                                         // to multiply them
@@ -40,16 +41,18 @@ template <class E>
 Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threads) {
   const Geometry& g = product.geometry;
   const long depth = g.window_height * run_depth<E>(g);
-  const Matrix<E> matrix{product.weights, depth, g.units, product.bias, product.y, product.ending};
+  const Matrix<E> matrix{product.weights, depth, g.units, product.bias, product.y, product.ending,
+                         product.finish.is_any() ? &product.finish : nullptr};
   Plan<E> p{g, set, product.x, matrix, g.images * g.out_height * g.out_width,
             ceil_div(g.units, kPanel), reads_rows(g) && depth == g.channels, 1, 0, 0, {}};
   if (!p.is_direct) p.unit = g.channels;
   if (!E::kSplits) p.unit = depth;
   p.depth_of_block = std::max(1L, ceil_div(depth / p.unit, ceil_div(depth, kDepth))) * p.unit;
-  const long row_bytes = p.depth_of_block * sizeof(typename E::Value);
+  const long row_bytes = (p.depth_of_block + g.units) * sizeof(typename E::Value);
   const long fitting = kRowsBytes / row_bytes / kMostRows * kMostRows;
   p.rows_of_block = std::max(kLeastRows, fitting);
-  p.tasks = divide(p.rows, depth, g.units, threads, kTaskBytes / sizeof(typename E::Weight));
+  p.tasks = divide(p.rows, depth, g.units, threads, kTaskBytes / sizeof(typename E::Weight),
+                   !p.is_direct);
   return p;
 }
 
@@ -127,9 +130,9 @@ void multiply_narrow(const Plan<E>& p, long row, long end, long first, long last
 template <class E>
 void run_task(const void* plan, long index) {
   const Plan<E>& p = *static_cast<const Plan<E>*>(plan);
-  const long begin = index / p.tasks.panel_tasks * p.tasks.rows_of_task;
+  const long begin = p.tasks.first_row(index);
   const long end = std::min(p.rows, begin + p.tasks.rows_of_task);
-  const long first = index % p.tasks.panel_tasks * p.tasks.panels_of_task;
+  const long first = p.tasks.first_panel(index);
   const long last = std::min(p.panels, first + p.tasks.panels_of_task);
   const Geometry& g = p.geometry;
   const long pixel = g.channels * sizeof(typename E::Value);

@@ -16,6 +16,7 @@ struct Product {
   const typename E::Sum* bias;  // [units], of integers filled up to whole panels, as their scales
   typename E::Value* y;         // [images, out_height, out_width, units]
   typename E::Ending ending;
+  Finish finish;  // behind the ending
 };
 
 // Values of the depth that a window row takes.

@@ -10,21 +10,57 @@ namespace kernels {
 
 namespace {
 
+constexpr long kMostShares = 64;
+
+// Indices that one thread begins with: it takes them from the front, who helps it from the end. A
+// line of the cache each.
+struct alignas(64) Share {
+  std::atomic<bool> is_claimed{false};
+  std::atomic<long> left{0}, end{0};
+  long begin = 0;
+
+  bool take() { return left.fetch_sub(1, std::memory_order_relaxed) > 0; }
+};
+
 // Shared by the caller and what it scheduled, some of which may begin when all is done.
 struct Loop {
-  long count;
+  long count, shares;
   void (*body)(const void*, long);
   const void* task;
-  std::atomic<long> next{0}, done{0}, users;
+  std::atomic<long> done{0}, users;
+  Share share[kMostShares];
 
-  Loop(long n, void (*f)(const void*, long), const void* t, long u)
-      : count(n), body(f), task(t), users(u) {}
-
-  void run() {
-    for (long i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
-      body(task, i);
-      done.fetch_add(1, std::memory_order_release);
+  Loop(long n, void (*f)(const void*, long), const void* t, long threads)
+      : count(n), shares(threads), body(f), task(t), users(threads) {
+    for (long i = 0; i < shares; ++i) {
+      const long begin = n * i / shares, end = n * (i + 1) / shares;
+      share[i].begin = begin, share[i].left = end - begin, share[i].end = end;
     }
+  }
+
+  void call(long index) {
+    body(task, index);
+    done.fetch_add(1, std::memory_order_release);
+  }
+
+  void run(long own) {
+    Share& mine = share[own];
+    while (mine.take()) call(mine.begin++);
+    for (long i = 1; i < shares; ++i) {
+      Share& other = share[(own + i) % shares];
+      while (other.take()) call(other.end.fetch_sub(1, std::memory_order_relaxed) - 1);
+    }
+  }
+
+  // A share that nobody has: where it can be, the one whose part of the images this processor has
+  // in its cache, since it had the same share of the loop before.
+  long claim() {
+    const long wanted = std::max(sched_getcpu(), 0);
+    for (long i = 0; i < shares; ++i) {
+      const long own = (wanted + i) % shares;
+      if (!share[own].is_claimed.exchange(true, std::memory_order_relaxed)) return own;
+    }
+    return 0;  // not reached: there is a share for each
   }
 
   void leave() {
@@ -34,7 +70,7 @@ struct Loop {
 
 void run_and_leave(void* data) {
   Loop* loop = static_cast<Loop*>(data);
-  loop->run();
+  loop->run(loop->claim());
   loop->leave();
 }
 
@@ -55,7 +91,7 @@ long ThreadPool::size() const {
   int64_t count = 1;
   xla_ffi::ThreadCountArgs args{sizeof args, nullptr, context_, &count};
   xla_ffi::Error* error = api_->thread_count(&args);
-  if (error == nullptr) return count;
+  if (error == nullptr) return std::min<long>(count, kMostShares);
   forget(error);
   return 1;
 }
@@ -67,11 +103,12 @@ void ThreadPool::loop(long count, void (*body)(const void*, long), const void* t
     for (long i = 0; i < count; ++i) body(task, i);
     return;
   }
+  const long own = loop->claim();
   for (long i = 0; i < helpers; ++i) {
     if (!schedule(run_and_leave, loop)) loop->leave();
   }
   // The caller may be a thread of the pool: it takes part, and waits for none that has not begun.
-  loop->run();
+  loop->run(own);
   for (long turn = 0; loop->done.load(std::memory_order_acquire) < count; ++turn)
     pause_thread(turn);
   loop->leave();

@@ -1,7 +1,6 @@
 #include "winograd.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "matrix.h"
@@ -14,8 +13,6 @@ namespace {
 constexpr long kBlockBytes = 768 << 10;  // points and sums of a block: a second-level cache
 constexpr long kLeastTiles = 56;         // of one block: each reads all weights
 constexpr double kTaskProducts = 250000; // what a thread is worth waking for
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Plan {
   const Winograd& work;
@@ -34,7 +31,7 @@ Plan plan_of(const Winograd& work, const InstructionSet& set, const float* zeros
   const long tile_bytes = 4 * kPoints * (g.channels + p.panels * kPanel);
   const long fitting = kBlockBytes / tile_bytes / kMostRows * kMostRows;
   p.tiles_of_block = std::max(kLeastTiles, fitting);
-  p.tasks = divide(p.tiles, kPoints * g.channels, g.units, threads, kTaskProducts);
+  p.tasks = divide(p.tiles, kPoints * g.channels, g.units, threads, kTaskProducts, true);
   return p;
 }
 
@@ -72,6 +69,11 @@ void finish(const Plan& p, long tile, const float* sums, long stride, long first
     t.results[i] = is_result ? p.work.y + pixel * g.units : nullptr;
   }
   p.set.winograd_results(t);
+  for (long i = 0; i < 4 && p.work.finish.is_any(); ++i) {
+    if (t.results[i] == nullptr) continue;
+    const long offset = t.results[i] + first - p.work.y;
+    p.set.finish(p.work.finish, p.work.y, offset, 1, g.units, last - first);
+  }
 }
 
 // Tiles [begin, begin + count), units of panels [first, last).
@@ -85,9 +87,8 @@ void run_block(const Plan& p, long begin, long count, long first, long last) {
   for (long i = 0; i < count; ++i) transform(p, begin + i, points + i * g.channels, points_stride);
   for (long i = 0; i < kPoints; ++i) {
     const float* weights = p.work.weights + i * g.channels * columns;
-    const Range all{-kInfinity, kInfinity};
     const Matrix<Float32> matrix{weights, g.channels, columns, p.zeros, sums + i * sums_stride,
-                                 all};
+                                 kAll};
     const Block<Float32> block{0, count, 0, g.channels, points + i * points_stride, g.channels,
                                1, 0, g.channels};
     multiply(p.set, matrix, block, first, last);
@@ -99,9 +100,9 @@ void run_block(const Plan& p, long begin, long count, long first, long last) {
 
 void run_task(const void* plan, long index) {
   const Plan& p = *static_cast<const Plan*>(plan);
-  const long begin = index / p.tasks.panel_tasks * p.tasks.rows_of_task;
+  const long begin = p.tasks.first_row(index);
   const long end = std::min(p.tiles, begin + p.tasks.rows_of_task);
-  const long first = index % p.tasks.panel_tasks * p.tasks.panels_of_task;
+  const long first = p.tasks.first_panel(index);
   const long last = std::min(p.panels, first + p.tasks.panels_of_task);
   for (long tile = begin; tile < end; tile += p.tiles_of_block)
     run_block(p, tile, std::min(p.tiles_of_block, end - tile), first, last);

@@ -17,6 +17,7 @@ struct Winograd {
   const float* bias;     // [units]
   float* y;              // [images, out_height, out_width, units]
   Range ending;
+  Finish finish;  // behind the ending
 };
 
 void run(const Winograd&, const InstructionSet&, const ThreadPool&);

@@ -5,7 +5,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.rewrites import attention, cleanup, dilation, gelu, layer_norm, padding, scaling
+from jaxdelegate.rewrites import (
+    attention,
+    cleanup,
+    dilation,
+    endings,
+    gelu,
+    layer_norm,
+    padding,
+    scaling,
+)
 from jaxdelegate.rewrites.draft import Draft, IsLowered, Rewritten
 
 Rewrite = Callable[[Draft, Operator], bool]  # whether it changed anything
@@ -19,6 +28,7 @@ REWRITES: dict[str, Rewrite] = {
     "fuse_gelu": gelu.fuse_gelu,
     "fuse_layer_norm": layer_norm.fuse_layer_norm,
     "fuse_attention": attention.fuse_attention,
+    "end_convolution": endings.end_convolution,
 }
 
 

@@ -1,9 +1,11 @@
 """Parameters of operators that no file holds: rewrites make them of several that one does."""
 
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, field
 
 from jaxdelegate.op_lowering.options.base import Options
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.options.neural import Conv2DOptions, DepthwiseConv2DOptions
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,26 @@ class AttentionOptions(FusedOptions):
     scale: float = 1.0
     keys_last: bool = False
     values_last: bool = False
+
+
+class Curve(enum.IntEnum):
+    """An activation that is no clamp: x * min(max(x + 3, 0), 6) / 6, or x / (1 + e^-x)."""
+
+    NONE = 0
+    HARD_SWISH = 1
+    SWISH = 2
+
+
+@dataclass(frozen=True)
+class EndedConvolutionOptions(FusedOptions):
+    """A convolution, a residual added to it, an activation: inputs x, filter, bias, residual.
+
+    Attributes:
+        convolution: the options of CONV_2D or DEPTHWISE_CONV_2D, which have no activation.
+        curve: of the result.
+        fused_activation_function: of the result, if `curve` is none.
+    """
+
+    convolution: Conv2DOptions | DepthwiseConv2DOptions = field(default_factory=Conv2DOptions)
+    curve: Curve = Curve.NONE
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE

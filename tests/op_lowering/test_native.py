@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +35,6 @@ REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 CONTEXT = LoweringContext(native_kernels=True)
 SAME, VALID = Padding.SAME, Padding.VALID
-
-
-@pytest.fixture(params=["avx512f", "avx2"])
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    use = library.opened().jaxdelegate_use_instruction_set
-    if not use(request.param.encode()):
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    use(None)
 
 
 def jaxpr(case: Case, context: LoweringContext) -> str:
@@ -88,6 +78,7 @@ PRODUCTS = [
     *(product(3, depth, 20) for depth in (1, 1151, 1152, 1153, 2500)),
     *(product(60, depth, 35) for depth in (1153, 2500)),
     product(200, 300, 70),
+    product(30, 1024, 70),  # rows that begin in the same set of the cache
     *(product(9, 4, 18, act) for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)),
 ]
 ONE, TWO = Conv2DOptions(SAME, 1, 1), Conv2DOptions(SAME, 2, 2)
@@ -131,6 +122,17 @@ DEPTHWISE = [
     depthwise((1, 9, 9, 20), 7, 7, DEPTHWISE_ONE),
     depthwise((1, 9, 9, 20), 3, 3, dataclasses.replace(DEPTHWISE_ONE, dilation_w_factor=2)),
     depthwise((1, 9, 9, 20), 3, 3, dataclasses.replace(DEPTHWISE_ONE, dilation_h_factor=2)),
+    *(
+        depthwise(
+            (1, 9, width, 20),
+            size,
+            size,
+            DepthwiseConv2DOptions(padding, 1, 1, dilation_w_factor=by, dilation_h_factor=by),
+        )
+        for width, size, by in ((33, 3, 2), (33, 3, 12), (40, 3, 4), (30, 5, 2), (2, 3, 3))
+        for padding in ((SAME, VALID) if size + (size - 1) * (by - 1) <= 9 <= width else (SAME,))
+    ),
+    depthwise((1, 9, 9, 20), 3, 3, dataclasses.replace(DEPTHWISE_TWO, dilation_w_factor=2)),
     *(
         depthwise((1, 5, 5, 16), 3, 3, DepthwiseConv2DOptions(SAME, 1, 1, 1, act))
         for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)
@@ -275,8 +277,15 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
     x, w, bias = (np.ones(shape, np.float32) for shape in ((2, 3), (1, 4, 16), (16,)))
     fields = np.array((1, 2, 1, 3, 2, 1, 16, 1, 1, 1, 1, 1, 1, 0, 0), np.int64)
     limits = np.array((0, 1), np.float32)
-    with jax.enable_x64(True), pytest.raises(Exception, match="weights do not fit geometry"):
-        jax.block_until_ready(call(x, w, bias, geometry=fields, range=limits))
+    curve = np.array((0,), np.int64)
+
+    def refused(sentence: str, *arrays: np.ndarray, curve: np.ndarray = curve) -> None:
+        with jax.enable_x64(True), pytest.raises(Exception, match=sentence):
+            jax.block_until_ready(call(*arrays, geometry=fields, range=limits, then=curve))
+
+    refused("weights do not fit geometry", x, w, bias)
+    refused("the residual does not fit y", x, w[:, :3], bias, x)
+    refused("then is no curve", x, w[:, :3], bias, curve=curve + 3)
 
 
 @BUILT

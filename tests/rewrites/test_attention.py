@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AttentionOptions,
@@ -198,3 +199,16 @@ def test_shares_that_are_read_elsewhere_stay(graph: Any, lowered: Any) -> None:
     for outputs in ((y, shares), (y, graph("ABS", shares))):
         content = graph.content(*outputs)
         assert "SOFTMAX" in [s.operator.name for s in lowered(content, ALL, GPU)[0].steps]
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+@pytest.mark.parametrize("queries", [T, 20])
+def test_our_own_kernel_takes_enough_queries(queries: int, graph: Any, lowered: Any) -> None:
+    q, k, v = (heads_first(graph, graph.input(B, n, N, H)) for n in (queries, S, S))
+    logits = graph("MUL", graph("BATCH_MATMUL", q, k, options=ADJOINT), 0.25)
+    shares = graph("SOFTMAX", graph("ADD", logits, graph.input(B, 1, 1, S)), options=ONE)
+    content = graph.content(graph("BATCH_MATMUL", shares, v, options=PLAIN))
+    partition, got = lowered(content, ALL, LoweringContext(native_kernels=True))
+    names = [s.operator.name for s in partition.steps]
+    assert ("fused_attention" in names) == (queries == 20)
+    assert_close(got, lowered(content)[1], accumulated=H)

@@ -1,0 +1,107 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "matrix.h"
+#include "scratch.h"
+
+namespace kernels {
+
+namespace {
+
+constexpr long kRows = 56;   // of a block: its logits stay in the cache
+constexpr long kTasks = 2;   // for each thread
+
+struct Plan {
+  const Attention& work;
+  const InstructionSet& set;
+  const float* zeros;
+  long rows_of_task, row_tasks;  // of one head
+};
+
+// Panels of [depth, columns] from values[column][row], or from values[row][column]; rows of
+// `values` are `stride` floats apart.
+void pack_columns(const float* values, long stride, long depth, long columns, float* panels) {
+  for (long first = 0; first < columns; first += kPanel, panels += depth * kPanel) {
+    const long count = std::min(kPanel, columns - first);
+    if (count < kPanel) memset(panels, 0, depth * kPanel * sizeof(float));
+    for (long j = 0; j < count; ++j)
+      for (long i = 0; i < depth; ++i) panels[i * kPanel + j] = values[(first + j) * stride + i];
+  }
+}
+
+void pack_rows(const float* values, long stride, long depth, long columns, float* panels) {
+  for (long first = 0; first < columns; first += kPanel) {
+    const long count = std::min(kPanel, columns - first);
+    for (long i = 0; i < depth; ++i, panels += kPanel) {
+      if (count < kPanel) memset(panels, 0, kPanel * sizeof(float));
+      memcpy(panels, values + i * stride + first, count * sizeof(float));
+    }
+  }
+}
+
+// What one task works with.
+struct Memory {
+  float *keys, *values, *logits, *sums;  // panels of k^T and v, [kRows, keys], [kRows, size]
+};
+
+Memory memory(const Attention& a) {
+  static thread_local Scratch<float> scratch;
+  const long keys = ceil_div(a.keys, kPanel) * kPanel, size = ceil_div(a.size, kPanel) * kPanel;
+  float* all = scratch.of(keys * a.size + size * a.keys + kRows * (keys + size));
+  float* values = all + keys * a.size;
+  float* logits = values + size * a.keys;
+  return {all, values, logits, logits + kRows * keys};
+}
+
+void multiply_all(const Plan& p, const Matrix<Float32>& matrix, const Block<Float32>& block) {
+  multiply(p.set, matrix, block, 0, ceil_div(matrix.columns, kPanel));
+}
+
+// Queries [begin, begin + count) of a head.
+void run_block(const Plan& p, const Memory& m, long image, long head, long begin, long count) {
+  const Attention& a = p.work;
+  const long stride = a.heads * a.size, from = (image * a.queries + begin) * stride + head * a.size;
+  multiply_all(p, {m.keys, a.size, a.keys, p.zeros, m.logits, kAll},
+               {0, count, 0, a.size, a.q + from, stride, 1, 0, a.size});
+  const long mask = image * a.mask_image + head * a.mask_head;
+  for (long i = 0; i < count; ++i) {
+    const float* row = a.mask == nullptr ? nullptr : a.mask + mask + (begin + i) * a.mask_query;
+    p.set.softmax(m.logits + i * a.keys, a.keys, a.scale, row);
+  }
+  multiply_all(p, {m.values, a.keys, a.size, p.zeros, m.sums, kAll},
+               {0, count, 0, a.keys, m.logits, a.keys, 1, 0, a.keys});
+  for (long i = 0; i < count; ++i)
+    memcpy(a.y + from + i * stride, m.sums + i * a.size, a.size * sizeof(float));
+}
+
+void run_task(const void* plan, long index) {
+  const Plan& p = *static_cast<const Plan*>(plan);
+  const Attention& a = p.work;
+  const long head = index / p.row_tasks % a.heads, image = index / p.row_tasks / a.heads;
+  const long begin = index % p.row_tasks * p.rows_of_task;
+  const long end = std::min(a.queries, begin + p.rows_of_task);
+  const Memory m = memory(a);
+  const long stride = a.heads * a.size, from = image * a.keys * stride + head * a.size;
+  pack_columns(a.k + from, stride, a.size, a.keys, m.keys);
+  pack_rows(a.v + from, stride, a.keys, a.size, m.values);
+  for (long row = begin; row < end; row += kRows)
+    run_block(p, m, image, head, row, std::min(kRows, end - row));
+}
+
+}  // namespace
+
+void run(const Attention& a, const InstructionSet& set, const ThreadPool& pool) {
+  static thread_local std::vector<float> zeros;
+  const long columns = std::max(a.keys, a.size) + kPanel;
+  if (static_cast<long>(zeros.size()) < columns) zeros.resize(columns);
+  const long heads = a.images * a.heads, threads = pool.size();
+  const long parts = threads < 2 ? 1 : ceil_div(threads * kTasks, heads);
+  const long rows = std::max(ceil_div(a.queries, parts), kLeastChannels);
+  const Plan plan{a, set, zeros.data(), rows, ceil_div(a.queries, rows)};
+  pool.loop(heads * plan.row_tasks, run_task, &plan);
+}
+
+}  // namespace kernels

@@ -1,0 +1,44 @@
+#include "mean.h"
+
+#include <algorithm>
+
+#include "scratch.h"
+
+namespace kernels {
+
+namespace {
+
+constexpr long kPartValues = 16384;  // what a thread is worth waking for
+constexpr long kMostParts = 16;      // of an image
+
+// Parts depend on no number of threads: neither do sums.
+struct Plan {
+  const Mean& mean;
+  const InstructionSet& set;
+  long parts;
+  float* sums;  // [images, parts, channels]
+};
+
+void run_task(const void* plan, long index) {
+  const Plan& p = *static_cast<const Plan*>(plan);
+  const Mean& m = p.mean;
+  const long image = index / p.parts, part = index % p.parts;
+  const long begin = m.pixels * part / p.parts, end = m.pixels * (part + 1) / p.parts;
+  const float* x = m.x + (image * m.pixels + begin) * m.channels;
+  p.set.add_rows(x, end - begin, m.channels, 1.0f, p.sums + index * m.channels);
+}
+
+}  // namespace
+
+void run(const Mean& m, const InstructionSet& set, const ThreadPool& pool) {
+  static thread_local Scratch<float> scratch;
+  const long most = std::min(m.pixels, kMostParts);
+  const long parts = std::clamp(m.pixels * m.channels / kPartValues, 1L, most);
+  const Plan plan{m, set, parts, scratch.of(m.images * parts * m.channels)};
+  pool.loop(m.images * parts, run_task, &plan);
+  for (long i = 0; i < m.images; ++i)
+    set.add_rows(plan.sums + i * parts * m.channels, parts, m.channels, 1.0f / m.pixels,
+                 m.y + i * m.channels);
+}
+
+}  // namespace kernels

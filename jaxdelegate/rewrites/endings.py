@@ -1,0 +1,68 @@
+"""A residual or a curved activation behind a convolution joins it where its rule takes it."""
+
+import dataclasses
+
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    AddOptions,
+    Conv2DOptions,
+    Curve,
+    DepthwiseConv2DOptions,
+    EndedConvolutionOptions,
+    MulOptions,
+)
+from jaxdelegate.rewrites.draft import Draft
+
+
+def end_convolution(draft: Draft, operator: Operator) -> bool:
+    """Let one operator do a convolution and what stands behind it."""
+    if operator.name == "HARD_SWISH":
+        return _bend(draft, operator, operator.inputs[0], Curve.HARD_SWISH, frozenset())
+    if operator.name == "MUL" and isinstance(operator.options, MulOptions):
+        return _end_in_swish(draft, operator, operator.options)
+    if operator.name == "ADD" and isinstance(operator.options, AddOptions):
+        return _add_residual(draft, operator, operator.options)
+    return False
+
+
+def _end_in_swish(draft: Draft, operator: Operator, o: MulOptions) -> bool:
+    """X * logistic(x), in either order."""
+    x, gate = operator.inputs
+    if (maker := draft.maker(x)) is not None and maker.inputs == (gate,):
+        x, gate = gate, x
+    logistic = draft.maker(gate)
+    if logistic is None or logistic.name != "LOGISTIC" or logistic.inputs != (x,):
+        return False
+    if o.fused_activation_function is not ActivationFunctionType.NONE:
+        return False
+    return _bend(draft, operator, x, Curve.SWISH, frozenset([logistic.index]))
+
+
+def _bend(draft: Draft, root: Operator, x: int, curve: Curve, parts: frozenset[int]) -> bool:
+    return _end(draft, root, x, parts, EndedConvolutionOptions(curve=curve))
+
+
+def _add_residual(draft: Draft, operator: Operator, o: AddOptions) -> bool:
+    options = EndedConvolutionOptions(fused_activation_function=o.fused_activation_function)
+    first, second = operator.inputs
+    return _end(draft, operator, first, frozenset(), options, second) or _end(
+        draft, operator, second, frozenset(), options, first
+    )
+
+
+def _end(
+    draft: Draft,
+    root: Operator,
+    x: int,
+    parts: frozenset[int],
+    options: EndedConvolutionOptions,
+    *residual: int,
+) -> bool:
+    """Let the convolution that makes `x` do what `root` and the other parts do with it."""
+    made = draft.maker(x)
+    if made is None or not isinstance(made.options, Conv2DOptions | DepthwiseConv2DOptions):
+        return False
+    options = dataclasses.replace(options, convolution=made.options)
+    inputs = (*made.inputs, *[-1] * (3 - len(made.inputs)), *residual)
+    return draft.fuse("ended_convolution", options, inputs, root, parts | {made.index})

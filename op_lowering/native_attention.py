@@ -1,0 +1,44 @@
+"""Attention of float32 by this package's own CPU kernel, whose logits never leave the cache."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.kernels.library import ATTENTION
+from jaxdelegate.op_lowering.rule import Function, LoweringContext
+from jaxdelegate.op_lowering.spec import Shape, Specs
+
+# Fewer queries are not worth laying out the keys and values for.
+_LEAST_QUERIES = 16
+
+
+def takes(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
+    """Whether the kernel computes attention with logits [..., T, S] of such q, k, v and mask."""
+    policy, specs = context.precision, [spec for spec in arrays if spec is not None]
+    *_, queries, keys = logits
+    return (
+        context.native_kernels
+        and not context.follows_kernels
+        and all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
+        and policy.storage == np.float32
+        and policy.factor(specs[0].dtype, rows=queries, units=keys) == np.float32
+        and queries >= _LEAST_QUERIES
+        and math.prod(logits) > 0
+    )
+
+
+def attention(scale: float) -> Function:
+    """The function of q [B, T, N, H], k, v [B, S, N, H] and a mask [B, N, T, S] or with ones."""
+    factor = np.array([scale], np.float32)
+
+    def run(q: jax.Array, k: jax.Array, v: jax.Array, *mask: Any) -> tuple[jax.Array]:
+        y_type = jax.ShapeDtypeStruct(q.shape, jnp.float32)  # type: ignore[no-untyped-call]
+        call = jax.ffi.ffi_call(ATTENTION, y_type, vmap_method="sequential")
+        masks = [jnp.broadcast_to(m, (*m.shape[:-1], k.shape[1])) for m in mask]
+        y: jax.Array = call(q, k, v, *masks, scale=factor)
+        return (y,)
+
+    return run

@@ -1,0 +1,38 @@
+"""Means of float32 over whole images by this package's own CPU kernel."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.kernels.library import LEAST_CHANNELS, MEAN
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import TensorSpec
+
+# The function of an operator's input, reduced over these axes; None: the kernels do not take it.
+Own = Callable[
+    [LoweringContext, TensorSpec, tuple[int, ...]], Callable[[jax.Array], jax.Array] | None
+]
+
+
+def mean(
+    context: LoweringContext, x: TensorSpec, axes: tuple[int, ...]
+) -> Callable[[jax.Array], jax.Array] | None:
+    """The mean over all axes but the first and the last; None: the kernel does not take it."""
+    is_float32 = x.dtype == np.float32 and not x.is_quantized
+    fits = axes == tuple(range(1, len(x.shape) - 1)) != () and 0 not in x.shape
+    is_asked = context.native_kernels and context.precision.storage == np.float32
+    if not (is_asked and is_float32 and fits and x.shape[-1] >= LEAST_CHANNELS):
+        return None
+    return None if context.follows_kernels else _mean
+
+
+def _mean(x: jax.Array) -> jax.Array:
+    """[N, ..., C] -> [N, C]."""
+    n, *pixels, c = x.shape
+    y_type = jax.ShapeDtypeStruct((n, c), jnp.float32)  # type: ignore[no-untyped-call]
+    call = jax.ffi.ffi_call(MEAN, y_type, vmap_method="sequential")
+    y: jax.Array = call(x.reshape(n, math.prod(pixels), c))
+    return y

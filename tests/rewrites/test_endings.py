@@ -1,0 +1,153 @@
+"""What stands behind a convolution joins it: which patterns are found, and that numbers stay."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.kernels import library
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    AddOptions,
+    Conv2DOptions,
+    Curve,
+    DepthwiseConv2DOptions,
+    MulOptions,
+    Padding,
+)
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.testing import assert_close
+
+ALL = ["end_convolution"]
+NATIVE = LoweringContext(native_kernels=True)
+RELU = ActivationFunctionType.RELU
+CONV = Conv2DOptions(Padding.SAME, 1, 1)
+BUILT = pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+Write = Callable[[Any], int]
+
+
+def conv(g: Any, x: int | None = None, options: Conv2DOptions = CONV) -> int:
+    x = g.input(1, 5, 6, 20) if x is None else x
+    return g("CONV_2D", x, g.values(20, 1, 1, 20) - 1, g.values(20), options=options)
+
+
+def hard_swish(g: Any) -> int:
+    return g("HARD_SWISH", conv(g))
+
+
+def depthwise_hard_swish(g: Any) -> int:
+    o = DepthwiseConv2DOptions(Padding.SAME, 1, 1, depth_multiplier=1)
+    x, w, bias = g.input(1, 5, 6, 20), g.values(1, 3, 3, 20) - 1, g.values(20)
+    return g("HARD_SWISH", g("DEPTHWISE_CONV_2D", x, w, bias, options=o))
+
+
+def swish(g: Any) -> int:
+    x = conv(g)
+    return g("MUL", x, g("LOGISTIC", x))
+
+
+def swish_turned(g: Any) -> int:
+    x = conv(g)
+    return g("MUL", g("LOGISTIC", x), x)
+
+
+def residual(g: Any) -> int:
+    x = g.input(1, 5, 6, 20)
+    return g("ADD", x, conv(g, x))
+
+
+def residual_behind_relu(g: Any) -> int:
+    x = g.input(1, 5, 6, 20)
+    return g("ADD", conv(g, x), x, options=AddOptions(RELU))
+
+
+def two_branches(g: Any) -> int:
+    x = g.input(1, 5, 6, 20)
+    return g("ADD", conv(g, x), conv(g, x))
+
+
+FOUND = {
+    hard_swish: 1,
+    depthwise_hard_swish: 1,
+    swish: 1,
+    swish_turned: 1,
+    residual: 1,
+    residual_behind_relu: 1,
+    two_branches: 2,
+}
+
+
+@BUILT
+@pytest.mark.parametrize("write", FOUND)
+def test_it_is_found(write: Write, graph: Any, lowered: Any) -> None:
+    content = graph.content(write(graph))
+    partition, got = lowered(content, ALL, NATIVE)
+    names = [step.operator.name for step in partition.steps]
+    assert names.count("ended_convolution") == 1
+    assert len(names) == FOUND[write]
+    assert partition.steps[-1].name in ("ADD", "MUL", "HARD_SWISH")  # as the file calls it
+    assert_close(got, lowered(content)[1], accumulated=20)
+
+
+def test_without_the_kernels_everything_stays(graph: Any, lowered: Any) -> None:
+    content = graph.content(swish(graph))
+    assert len(lowered(content, ALL)[0].steps) == 3
+
+
+def activated(g: Any) -> int:
+    return g("HARD_SWISH", conv(g, options=Conv2DOptions(Padding.SAME, 1, 1, RELU)))
+
+
+def another_gate(g: Any) -> int:
+    return g("MUL", conv(g), g("LOGISTIC", g.input(1, 5, 6, 20)))
+
+
+def swish_behind_relu(g: Any) -> int:
+    x = conv(g)
+    return g("MUL", x, g("LOGISTIC", x), options=MulOptions(RELU))
+
+
+def broadcast(g: Any) -> int:
+    return g("ADD", conv(g), g.input(1, 1, 1, 20))
+
+
+def grown(g: Any) -> int:
+    return g("ADD", conv(g), g.input(3, 5, 6, 20))
+
+
+def itself(g: Any) -> int:
+    x = conv(g)
+    return g("ADD", x, x)
+
+
+@BUILT
+@pytest.mark.parametrize(
+    "write", [activated, another_gate, swish_behind_relu, broadcast, grown, itself]
+)
+def test_what_only_looks_like_it_stays(write: Write, graph: Any, lowered: Any) -> None:
+    content = graph.content(write(graph))
+    partition, got = lowered(content, ALL, NATIVE)
+    assert "ended_convolution" not in [step.operator.name for step in partition.steps]
+    assert_close(got, lowered(content)[1], accumulated=20)
+
+
+@BUILT
+def test_a_convolution_that_is_read_elsewhere_stays(graph: Any, lowered: Any) -> None:
+    x = conv(graph)
+    y = graph("HARD_SWISH", x)
+    for outputs in ((y, x), (y, graph("ABS", x))):
+        steps = lowered(graph.content(*outputs), ALL, NATIVE)[0].steps
+        assert "HARD_SWISH" in [step.operator.name for step in steps]
+
+
+@BUILT
+def test_a_residual_made_after_the_convolution(graph: Any, lowered: Any) -> None:
+    """The merged operator stands where the last part stood."""
+    x = graph.input(1, 5, 6, 20)
+    y = conv(graph, x)
+    content = graph.content(graph("ADD", y, graph("ABS", x)))
+    partition, got = lowered(content, ALL, NATIVE)
+    assert [step.operator.name for step in partition.steps] == ["ABS", "ended_convolution"]
+    assert partition.steps[-1].operator.options.curve is Curve.NONE
+    np.testing.assert_allclose(got[0], lowered(content)[1][0], rtol=1e-5, atol=1e-5)
