@@ -73,12 +73,14 @@ class JaxDelegate(SimpleDelegate):
         self.options: DelegateOptions = DelegateOptions.of(options, **more)
         self.device = find_device(self.options.platform, self.options.device_index)
         platform = _PLATFORMS[self.device.platform]
+        is_native = _calls_native_kernels(self.options.native_kernels, platform)
         self.lowering_context = LoweringContext(
             platform=platform,
             precision=precision_choice.policy_for(self.options, platform, cpu_features()),
             quant_mode=self.options.quant_mode,
             enable_quant=self.options.enable_quant,
-            native_kernels=_calls_native_kernels(self.options.native_kernels, platform),
+            native_kernels=is_native,
+            native_bfloat16=is_native and kernels.multiplies_bfloat16(),
         )
         self._say_what_is_not_used()
         self.rewrites = rewrites.chosen(self.options.rewrites)

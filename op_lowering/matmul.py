@@ -90,8 +90,9 @@ def _lower_fully_connected(
     if tensors.is_hybrid:
         return hybrid_matmul.lower_fully_connected(context, o, tensors)
     rows, activation = math.prod(x.shape) // depth, o.fused_activation_function
-    if native.chosen(context, tensors) is not None:
-        return native.fully_connected(rows, depth, w.shape[0], activation, y.shape)
+    own = native.chosen(context, tensors)
+    if own is not None:
+        return native.fully_connected(own, rows, depth, w.shape[0], activation, y.shape)
     arithmetic = Arithmetic.of_dot(context, rows, w.shape[0], x, w)
     flip = chosen(_layouts(context, x, w), context.way)
     contract = ((1,), (0 if flip else 1,))

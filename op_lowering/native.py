@@ -13,17 +13,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.kernels.library import DEPTHWISE, LEAST_CHANNELS, PANEL, PRODUCT, WINOGRAD
+from jaxdelegate.kernels.library import (
+    DEPTHWISE,
+    LEAST_CHANNELS,
+    PANEL,
+    PRODUCT,
+    PRODUCT_BFLOAT16,
+    WINOGRAD,
+)
 from jaxdelegate.op_lowering.convolution_ways import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Curve
+from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT32
 from jaxdelegate.op_lowering.quantized_products import Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.op_lowering.winograd import has_few_filters, is_possible, transformed, work
 
-# The names of these ways: a product of matrices or a sum of taps, and Winograd's F(2x2, 3x3).
-NATIVE, NATIVE_WINOGRAD = "native", "native_winograd"
+# The names of these ways: a product of matrices or a sum of taps, Winograd's F(2x2, 3x3), and a
+# product of matrices whose factors are rounded to bfloat16.
+NATIVE, NATIVE_WINOGRAD, NATIVE_BFLOAT16 = "native", "native_winograd", "native_bfloat16"
 
 # Where Winograd's way is the default one: measured on AVX-512 and AVX2, on the shapes of ResNet50,
 # DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
@@ -50,20 +59,33 @@ def ways(
     """
     specs = [spec for spec in tensors if spec is not None]
     is_float32 = all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
-    if not (context.native_kernels and is_float32 and _multiplies_float32(context, tensors, c)):
+    if not (context.native_kernels and is_float32 and tensors.w.const is not None):
         return ()
-    return (NATIVE,) if c is None else _ways_of(c)
+    factor = _factor(context, tensors, c)
+    if factor == FLOAT32:
+        return (NATIVE,) if c is None else _ways_of(c)
+    return (
+        (NATIVE_BFLOAT16,) if factor == BFLOAT16 and _multiplies_short(context, c, tensors) else ()
+    )
 
 
-def _multiplies_float32(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> bool:
-    """Whether the precision policy leaves a product with a constant filter as it is."""
+def _factor(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> np.dtype | None:
+    """What the precision policy makes of the factors; None: it holds tensors short, too."""
     policy, w, units = context.precision, tensors.w, tensors.y.shape[-1]
-    if w.const is None or policy.storage != np.float32:
-        return False
+    if policy.storage != FLOAT32:
+        return None
     if c is not None and not (c.groups == 1 and c.is_pointwise):
-        return policy.convolved(w.dtype, w.const) == np.float32
+        return policy.convolved(w.dtype, w.const)
     rows = math.prod(tensors.y.shape) // max(units, 1)
-    return policy.factor(w.dtype, w.const, rows=rows, units=units) == np.float32
+    return policy.factor(w.dtype, w.const, rows=rows, units=units)
+
+
+def _multiplies_short(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
+    """Whether the kernel takes factors of bfloat16, which it sums in float32."""
+    is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2 and c.is_pointwise)
+    depth = tensors.w.shape[1] if c is None else c.channels
+    sums = context.precision.accumulate_float32
+    return context.native_bfloat16 and is_matrix and depth % 2 == 0 and sums
 
 
 def _ways_of(c: Convolution) -> tuple[str, ...]:
@@ -111,21 +133,30 @@ def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
     """What to call, and how it wants a filter [H, W, I, O]."""
     if name == NATIVE_WINOGRAD:
         return WINOGRAD, lambda w: panels(transformed(c, w))
+    if name == NATIVE_BFLOAT16:
+        return PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.units))
     if c.groups == 1:
         return PRODUCT, lambda w: panels(w.reshape(-1, c.units))
     return DEPTHWISE, lambda w: w.reshape(-1, c.units)
 
 
-def fully_connected(rows: int, depth: int, units: int, activation: Act, out: Shape) -> Lowered:
-    """[..., depth] x [units, depth] -> `out`, which has `rows` times `units` elements."""
-    product = _call(PRODUCT, matrix_geometry(rows, depth, units), activation, (rows, units))
+def fully_connected(
+    name: str, rows: int, depth: int, units: int, activation: Act, out: Shape
+) -> Lowered:
+    """[..., depth] x [units, depth] -> `out`, which has `rows` times `units` elements.
+
+    `name` is that of one of its ways.
+    """
+    short = name == NATIVE_BFLOAT16
+    target, layout = (PRODUCT_BFLOAT16, pairs) if short else (PRODUCT, panels)
+    product = _call(target, matrix_geometry(rows, depth, units), activation, (rows, units))
 
     def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
         (y,) = product(whole.reshape(rows, depth), w, bias)
         return (y.reshape(out),)
 
-    return Lowered(run, {1: lambda w: panels(w.transpose(1, 0))}, NATIVE)
+    return Lowered(run, {1: lambda w: layout(w.transpose(1, 0))}, name)
 
 
 def panels(w: Any) -> Any:
@@ -136,6 +167,13 @@ def panels(w: Any) -> Any:
     edges = [(0, 0)] * (len(more) + 1)
     filled = numpy.pad(w, (*edges, (0, count * PANEL - units)))
     return numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
+
+
+def pairs(w: Any) -> Any:
+    """A matrix [depth, units] -> bfloat16 [panels, depth / 2, PANEL, 2]; the depth is even."""
+    depth = w.shape[0]
+    laid_out = panels(w.astype(BFLOAT16))
+    return laid_out.reshape(-1, depth // 2, 2, PANEL).swapaxes(-2, -1)
 
 
 def geometry(c: Convolution) -> tuple[int, ...]:

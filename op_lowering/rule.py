@@ -53,6 +53,7 @@ class LoweringContext:
     enable_quant: bool = True
     op_version: int = 1
     native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
+    native_bfloat16: bool = False  # and that one among them which multiplies bfloat16
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
     # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
     lower_subgraph: Callable[..., Function] | None = None

@@ -1,4 +1,5 @@
-// What kernels compute with: float32, and quantized integers of 8 bits.
+// What kernels compute with: float32, its products by factors of bfloat16, and quantized integers
+// of 8 bits.
 
 #pragma once
 
@@ -28,7 +29,8 @@ struct Finish {
 inline uint8_t padding(const Range&) { return 0; }
 
 struct Float32 {
-  using Value = float;  // of x and y
+  using Value = float;   // of x and y
+  using Factor = float;  // of the left matrix
   using Weight = float;
   using DepthwiseWeight = float;
   using Sum = float;  // of bias, too
@@ -36,6 +38,17 @@ struct Float32 {
   static constexpr long kDeep = 1;    // values of the depth that one step of a product takes
   static constexpr long kRows = 1;    // window rows that one step of a depthwise sum takes
   static constexpr bool kSplits = true;  // sums may go back to memory before they are whole
+};
+
+// float32, rounded to bfloat16 where it is multiplied. Window rows hold an even number of values.
+struct Bfloat16 {
+  using Value = float;
+  using Factor = uint16_t;
+  using Weight = uint16_t;
+  using Sum = float;
+  using Ending = Range;
+  static constexpr long kDeep = 2;
+  static constexpr bool kSplits = true;
 };
 
 // How sums of integers become bytes. x and y are int8 or uint8; the kernels compute with
@@ -54,6 +67,7 @@ inline uint8_t padding(const Requantization& ending) { return ending.padding; }
 
 struct Int8 {
   using Value = uint8_t;  // or int8_t
+  using Factor = uint8_t;
   using Weight = int8_t;
   using DepthwiseWeight = int16_t;  // less their zero point
   using Sum = int32_t;              // wraps around

@@ -1,7 +1,7 @@
 // What XLA calls, with the attribute `geometry` (int64, the fields of Geometry in their order):
 //
-// float32: x, weights, bias and perhaps a residual -> y, with the attributes `range` (float32, low
-// and high) and `then` (int64, a Curve);
+// float32: x, weights (some of bfloat16), bias and perhaps a residual -> y, with the attributes
+// `range` (float32, low and high) and `then` (int64, a Curve);
 // integers: x, weights, bias, scales -> y, with `integers` (int64: padding, the zero points of the
 // weights and of y, low and high). x and y are int8 or uint8; scales are float64 [columns], or
 // multipliers and shifts, int32 [2, columns]. The columns are the units, of a product whole panels.
@@ -65,6 +65,7 @@ xla_ffi::DataType type_of(const float*) { return xla_ffi::kF32; }
 xla_ffi::DataType type_of(const double*) { return xla_ffi::kF64; }
 xla_ffi::DataType type_of(const int8_t*) { return xla_ffi::kS8; }
 xla_ffi::DataType type_of(const int16_t*) { return xla_ffi::kS16; }
+xla_ffi::DataType type_of(const uint16_t*) { return xla_ffi::kBf16; }
 xla_ffi::DataType type_of(const int32_t*) { return xla_ffi::kS32; }
 
 // The data of a buffer; null: it holds something else.
@@ -88,6 +89,12 @@ template <class E>
 long weights_of(const Product<E>& work) {
   const Geometry& g = work.geometry;
   return whole_panels(g.units) * g.window_height * run_depth<E>(g);
+}
+
+long weights_of(const Product<Bfloat16>& work) {
+  const Geometry& g = work.geometry;
+  const long depth = g.window_width * g.channels;
+  return depth % 2 == 0 ? whole_panels(g.units) * g.window_height * depth : -1;
 }
 
 template <class E>
@@ -228,6 +235,14 @@ const char* read(const CallFrame& frame, Mean& m) {
   return fits && m.pixels > 0 ? nullptr : "y does not fit x";
 }
 
+// Whether an instruction set has the kernel.
+bool has(const InstructionSet& set, const Product<Bfloat16>&) { return set.bfloat16.rows[1] > 0; }
+
+template <class Work>
+bool has(const InstructionSet&, const Work&) {
+  return true;
+}
+
 template <class Work>
 Error* handle(CallFrame* frame) {
   if (answers_metadata(*frame)) return nullptr;
@@ -235,6 +250,7 @@ Error* handle(CallFrame* frame) {
   const InstructionSet* set = instruction_set();
   if (set == nullptr) return refused(*frame, "jaxdelegate's kernels need AVX2 and FMA");
   Work work;
+  if (!has(*set, work)) return refused(*frame, "this processor lacks the kernel's instructions");
   const char* why = read(*frame, work);
   if (why != nullptr) return refused(*frame, why);
   run(work, *set, ThreadPool(*frame));
@@ -265,6 +281,10 @@ EXPORT xla_ffi::Error* jaxdelegate_mean(xla_ffi::CallFrame* frame) {
   return kernels::handle<kernels::Mean>(frame);
 }
 
+EXPORT xla_ffi::Error* jaxdelegate_product_bfloat16(xla_ffi::CallFrame* frame) {
+  return kernels::handle<kernels::Product<kernels::Bfloat16>>(frame);
+}
+
 EXPORT xla_ffi::Error* jaxdelegate_product_int8(xla_ffi::CallFrame* frame) {
   return kernels::handle<kernels::Product<kernels::Int8>>(frame);
 }
@@ -277,6 +297,12 @@ EXPORT xla_ffi::Error* jaxdelegate_depthwise_int8(xla_ffi::CallFrame* frame) {
 EXPORT const char* jaxdelegate_instruction_set() {
   const kernels::InstructionSet* set = kernels::instruction_set();
   return set == nullptr ? nullptr : set->name;
+}
+
+// 1: the set in use multiplies bfloat16.
+EXPORT int jaxdelegate_multiplies_bfloat16() {
+  const kernels::InstructionSet* set = kernels::instruction_set();
+  return set != nullptr && set->bfloat16.rows[1] > 0;
 }
 
 // 1: the set of this name (null: the best one) is used from now on; 0: the processor lacks it.

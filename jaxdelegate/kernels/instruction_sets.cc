@@ -26,8 +26,10 @@
 
 #if defined(__clang__)
 #define KNOWS_AVXVNNI (__clang_major__ >= 12)
+#define KNOWS_AVX512BF16 (__clang_major__ >= 9)
 #else
 #define KNOWS_AVXVNNI (__GNUC__ >= 11)
+#define KNOWS_AVX512BF16 (__GNUC__ >= 10)
 #endif
 
 namespace kernels {
@@ -57,6 +59,19 @@ namespace avx512vnni {
 #undef LANES
 }  // namespace avx512vnni
 END_TARGET
+
+#if KNOWS_AVX512BF16
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512bf16,fma")
+namespace avx512bf16 {
+#define LANES 16
+#include "products.inc"
+#include "depthwise.inc"
+#include "float32.inc"
+#include "bfloat16.inc"
+#undef LANES
+}  // namespace avx512bf16
+END_TARGET
+#endif
 
 BEGIN_TARGET("avx2,fma")
 namespace avx2 {
@@ -98,6 +113,18 @@ static Functions<Float32> avx512f_floats() {
   avx512f::list_products<avx512f::Float32Steps, 4>(f, std::make_integer_sequence<int, 6>());
   return f;
 }
+
+#if KNOWS_AVX512BF16
+
+static Functions<Bfloat16> avx512bf16_products() {
+  Functions<Bfloat16> f{{}, {}, nullptr};
+  avx512bf16::list_products<avx512bf16::Bfloat16Steps, 1>(f, std::make_integer_sequence<int, 14>());
+  avx512bf16::list_products<avx512bf16::Bfloat16Steps, 2>(f, std::make_integer_sequence<int, 14>());
+  avx512bf16::list_products<avx512bf16::Bfloat16Steps, 4>(f, std::make_integer_sequence<int, 6>());
+  return f;
+}
+
+#endif
 
 static Functions<Int8> avx512vnni_integers() {
   Functions<Int8> f{{}, {}, avx512vnni::depthwise<avx512vnni::Int8Depthwise>};
@@ -150,18 +177,29 @@ static const InstructionSet* find(const char* name) {
       kHasAvx512f && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
   static const Candidate kCandidates[] = {
-      {{"avx512vnni", avx512f_floats(), avx512vnni_integers(), avx512f::winograd_points,
-        avx512f::winograd_results, avx512f::finish, avx512f::softmax, avx512f::add_rows, avx512vnni::requantize},
+#if KNOWS_AVX512BF16
+      {{"avx512bf16", avx512f_floats(), avx512bf16_products(), avx512vnni_integers(),
+        avx512f::winograd_points, avx512f::winograd_results, avx512f::finish,
+        avx512f::softmax, avx512f::add_rows, avx512vnni::requantize,
+        avx512bf16::round_to_bfloat16},
+       kHasAvx512vnni && __builtin_cpu_supports("avx512bf16")},
+#endif
+      {{"avx512vnni", avx512f_floats(), {}, avx512vnni_integers(), avx512f::winograd_points,
+        avx512f::winograd_results, avx512f::finish,
+        avx512f::softmax, avx512f::add_rows, avx512vnni::requantize, nullptr},
        kHasAvx512vnni},
-      {{"avx512f", avx512f_floats(), avx2_integers(), avx512f::winograd_points,
-        avx512f::winograd_results, avx512f::finish, avx512f::softmax, avx512f::add_rows, avx2::requantize},
+      {{"avx512f", avx512f_floats(), {}, avx2_integers(), avx512f::winograd_points,
+        avx512f::winograd_results, avx512f::finish,
+        avx512f::softmax, avx512f::add_rows, avx2::requantize, nullptr},
        kHasAvx512f},
 #if KNOWS_AVXVNNI
-      {{"avxvnni", avx2_floats(), avxvnni_integers(), avx2::winograd_points,
-        avx2::winograd_results, avx2::finish, avx2::softmax, avx2::add_rows, avxvnni::requantize},
+      {{"avxvnni", avx2_floats(), {}, avxvnni_integers(), avx2::winograd_points,
+        avx2::winograd_results, avx2::finish, avx2::softmax,
+        avx2::add_rows, avxvnni::requantize, nullptr},
        kHasAvx2 && has_avxvnni()},
 #endif
-      {{"avx2", avx2_floats(), avx2_integers(), avx2::winograd_points, avx2::winograd_results, avx2::finish, avx2::softmax, avx2::add_rows, avx2::requantize},
+      {{"avx2", avx2_floats(), {}, avx2_integers(), avx2::winograd_points, avx2::winograd_results,
+        avx2::finish, avx2::softmax, avx2::add_rows, avx2::requantize, nullptr},
        kHasAvx2},
   };
   for (const Candidate& candidate : kCandidates) {

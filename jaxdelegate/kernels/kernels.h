@@ -16,7 +16,7 @@ constexpr long kLeastChannels = 16;
 // Of elements E, y [rows, panels * 16] = bias + a [rows, runs * depth] b, or a part of that sum.
 template <class E>
 struct ProductTile {
-  const typename E::Value* a;
+  const typename E::Factor* a;
   long a_stride;      // from one row to the next, in elements, as all strides
   long runs;          // of values that follow each other in a row of a
   long run_stride;    // from one to the next
@@ -97,6 +97,7 @@ struct Functions {
 struct InstructionSet {
   const char* name;
   Functions<Float32> float32;
+  Functions<Bfloat16> bfloat16;  // without rows where the processor has none
   Functions<Int8> int8;
   void (*winograd_points)(const float* const* pixels, long channels, float* points, long stride);
   void (*winograd_results)(const WinogradTile&);
@@ -106,6 +107,7 @@ struct InstructionSet {
   // y [channels] = scale * the sum of the rows of x [rows, channels].
   void (*add_rows)(const float* x, long rows, long channels, float scale, float* y);
   void (*requantize)(const RequantizedTile&);
+  void (*round)(const float* x, long count, uint16_t* y);  // to bfloat16; an even count
 
   template <class E>
   const Functions<E>& of() const;
@@ -114,6 +116,11 @@ struct InstructionSet {
 template <>
 inline const Functions<Float32>& InstructionSet::of() const {
   return float32;
+}
+
+template <>
+inline const Functions<Bfloat16>& InstructionSet::of() const {
+  return bfloat16;
 }
 
 template <>

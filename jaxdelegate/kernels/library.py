@@ -14,6 +14,7 @@ LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 PRODUCT, DEPTHWISE = "jaxdelegate.product.2", "jaxdelegate.depthwise.2"
 WINOGRAD, ATTENTION = "jaxdelegate.winograd.2", "jaxdelegate.attention.1"
 MEAN = "jaxdelegate.mean.1"
+PRODUCT_BFLOAT16 = "jaxdelegate.product_bfloat16.1"
 PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.1", "jaxdelegate.depthwise_int8.1"
 _HANDLERS = {
     PRODUCT: "jaxdelegate_product",
@@ -21,6 +22,7 @@ _HANDLERS = {
     WINOGRAD: "jaxdelegate_winograd",
     ATTENTION: "jaxdelegate_attention",
     MEAN: "jaxdelegate_mean",
+    PRODUCT_BFLOAT16: "jaxdelegate_product_bfloat16",
     PRODUCT_INT8: "jaxdelegate_product_int8",
     DEPTHWISE_INT8: "jaxdelegate_depthwise_int8",
 }
@@ -51,6 +53,11 @@ def _why_not(path: Path) -> str | None:
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
     return None
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether PRODUCT_BFLOAT16 runs on this processor, if any of the kernels does."""
+    return bool(opened(LIBRARY).jaxdelegate_multiplies_bfloat16())
 
 
 @functools.cache

@@ -35,7 +35,8 @@ struct Place {
 };
 
 // A tile whose last columns are not there: it writes beside y, and its columns are copied.
-void run_narrow(Functions<Float32>::Product kernel, ProductTile<Float32> t, const Place& at) {
+template <class E>
+void run_narrow(void (*kernel)(const ProductTile<E>&), ProductTile<E> t, const Place& at) {
   alignas(64) float sums[kMostRows * kMostColumns], bias[kMostColumns] = {};
   float* y = t.y;
   const long y_stride = t.y_stride;
@@ -58,9 +59,9 @@ void fetch_residual(const float* residual, long stride, const Place& at) {
     for (long j = 0; j < at.columns; j += kPanel) __builtin_prefetch(residual + i * stride + j);
 }
 
-void run_tile(const InstructionSet& set, Functions<Float32>::Product kernel, int panels,
-              const Matrix<Float32>& matrix, ProductTile<Float32>& t, const Place& at,
-              const int32_t*) {
+template <class E>
+void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
+              const Matrix<E>& matrix, ProductTile<E>& t, const Place& at, const int32_t*) {
   const long offset = at.row * matrix.columns + at.column;
   t.y = matrix.y + offset, t.y_stride = matrix.columns;
   const Finish* finish = t.is_last ? matrix.finish : nullptr;
@@ -120,7 +121,10 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
 }
 
 // What the zero point of the weights takes off the sums of each row; null: nothing.
-const int32_t* row_bias_of(const Matrix<Float32>&, const Block<Float32>&) { return nullptr; }
+template <class E>
+const int32_t* row_bias_of(const Matrix<E>&, const Block<E>&) {
+  return nullptr;
+}
 
 const int32_t* row_bias_of(const Matrix<Int8>& matrix, const Block<Int8>& block) {
   static thread_local Scratch<int32_t> scratch;
@@ -157,6 +161,8 @@ void multiply(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>
 }
 
 template void multiply(const InstructionSet&, const Matrix<Float32>&, const Block<Float32>&, long,
+                       long);
+template void multiply(const InstructionSet&, const Matrix<Bfloat16>&, const Block<Bfloat16>&, long,
                        long);
 template void multiply(const InstructionSet&, const Matrix<Int8>&, const Block<Int8>&, long, long);
 

@@ -24,7 +24,7 @@ struct Matrix {
 template <class E>
 struct Block {
   long row, count, from, to;
-  const typename E::Value* a;
+  const typename E::Factor* a;
   long stride;
   long runs, run_stride, length;
 };

@@ -1,10 +1,12 @@
 #include "product.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "matrix.h"
 #include "patches.h"
+#include "scratch.h"
 
 namespace kernels {
 
@@ -45,10 +47,10 @@ Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threa
                          product.finish.is_any() ? &product.finish : nullptr};
   Plan<E> p{g, set, product.x, matrix, g.images * g.out_height * g.out_width,
             ceil_div(g.units, kPanel), reads_rows(g) && depth == g.channels, 1, 0, 0, {}};
-  if (!p.is_direct) p.unit = g.channels;
+  p.unit = p.is_direct ? E::kDeep : g.channels;
   if (!E::kSplits) p.unit = depth;
   p.depth_of_block = std::max(1L, ceil_div(depth / p.unit, ceil_div(depth, kDepth))) * p.unit;
-  const long row_bytes = (p.depth_of_block + g.units) * sizeof(typename E::Value);
+  const long row_bytes = (p.depth_of_block + g.units) * sizeof(typename E::Factor);
   const long fitting = kRowsBytes / row_bytes / kMostRows * kMostRows;
   p.rows_of_block = std::max(kLeastRows, fitting);
   p.tasks = divide(p.rows, depth, g.units, threads, kTaskBytes / sizeof(typename E::Weight),
@@ -58,11 +60,25 @@ Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threa
 
 // A block whose rows have a run for each row of a window.
 template <class E>
-Block<E> windows(const Plan<E>& p, long row, long count, const typename E::Value* a, long stride,
+Block<E> windows(const Plan<E>& p, long row, long count, const typename E::Factor* a, long stride,
                  long run_stride) {
   const Geometry& g = p.geometry;
   return {row,        count,      0, p.matrix.depth, a, stride, g.window_height,
           run_stride, g.window_width * g.channels};
+}
+
+// Points a block to the rows of its left matrix.
+template <class E>
+void set_rows(const Plan<E>&, Block<E>& block, const typename E::Factor* a, long stride) {
+  block.a = a, block.stride = stride;
+}
+
+void set_rows(const Plan<Bfloat16>& p, Block<Bfloat16>& block, const float* a, long stride) {
+  static thread_local Scratch<uint16_t> scratch;
+  const long depth = block.to - block.from;
+  uint16_t* const rows = scratch.of(block.count * depth);
+  for (long i = 0; i < block.count; ++i) p.set.round(a + i * stride, depth, rows + i * depth);
+  block.a = rows, block.stride = depth;
 }
 
 // Rows of the left matrix that lie in x, or are copied from there.
@@ -70,19 +86,23 @@ template <class E>
 void multiply_rows(const Plan<E>& p, long row, long count, long first, long last) {
   const Geometry& g = p.geometry;
   const long depth = p.matrix.depth, run = run_depth<E>(g);
-  if (run != g.window_width * g.channels) {
-    const long pixels = g.window_height * g.window_width;
-    const auto* a = patches(g, p.x, row, count, 0, pixels, E::kDeep, padding(p.matrix.ending));
-    multiply(p.set, p.matrix, windows(p, row, count, a, depth, run), first, last);
-    return;
+  if constexpr (!E::kSplits) {
+    if (run != g.window_width * g.channels) {
+      const long pixels = g.window_height * g.window_width;
+      const auto* a = patches(g, p.x, row, count, 0, pixels, E::kDeep, padding(p.matrix.ending));
+      multiply(p.set, p.matrix, windows(p, row, count, a, depth, run), first, last);
+      return;
+    }
   }
   for (long from = 0; from < depth; from += p.depth_of_block) {
     const long to = std::min(depth, from + p.depth_of_block);
-    Block<E> block{row, count, from, to, p.x + row * depth + from, depth, 1, 0, to - from};
-    if (!p.is_direct) {
-      block.a = patches(g, p.x, row, count, from / g.channels, to / g.channels, E::kDeep,
-                        padding(p.matrix.ending));
-      block.stride = to - from;
+    Block<E> block{row, count, from, to, nullptr, 0, 1, 0, to - from};
+    if (p.is_direct) {
+      set_rows(p, block, p.x + row * depth + from, depth);
+    } else {
+      const auto* copied = patches(g, p.x, row, count, from / g.channels, to / g.channels,
+                                   E::kDeep, padding(p.matrix.ending));
+      set_rows(p, block, copied, to - from);
     }
     multiply(p.set, p.matrix, block, first, last);
   }
@@ -135,10 +155,12 @@ void run_task(const void* plan, long index) {
   const long first = p.tasks.first_panel(index);
   const long last = std::min(p.panels, first + p.tasks.panels_of_task);
   const Geometry& g = p.geometry;
-  const long pixel = g.channels * sizeof(typename E::Value);
-  if (!p.is_direct && pixel < kNarrowBytes && g.dilation_width == 1) {
-    multiply_narrow(p, begin, end, first, last);
-    return;
+  [[maybe_unused]] const long pixel = g.channels * sizeof(typename E::Value);
+  if constexpr (std::is_same_v<typename E::Value, typename E::Factor>) {
+    if (!p.is_direct && pixel < kNarrowBytes && g.dilation_width == 1) {
+      multiply_narrow(p, begin, end, first, last);
+      return;
+    }
   }
   for (long row = begin; row < end; row += p.rows_of_block)
     multiply_rows(p, row, std::min(p.rows_of_block, end - row), first, last);
@@ -153,6 +175,7 @@ void run(const Product<E>& product, const InstructionSet& set, const ThreadPool&
 }
 
 template void run(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
+template void run(const Product<Bfloat16>&, const InstructionSet&, const ThreadPool&);
 template void run(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

@@ -11,7 +11,16 @@ namespace xla_ffi {
 
 constexpr int kMajor = 0, kMinor = 3;
 
-enum DataType : int { kS8 = 2, kS16 = 3, kS32 = 4, kS64 = 5, kU8 = 6, kF32 = 11, kF64 = 12 };
+enum DataType : int {
+  kS8 = 2,
+  kS16 = 3,
+  kS32 = 4,
+  kS64 = 5,
+  kU8 = 6,
+  kF32 = 11,
+  kF64 = 12,
+  kBf16 = 16,
+};
 enum Stage : int { kExecute = 3 };
 enum AttributeType : int { kArrayAttribute = 1 };
 enum ErrorCode : int { kInvalidArgument = 3 };

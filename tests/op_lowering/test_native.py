@@ -254,6 +254,75 @@ def test_in_reduced_precision_they_take_what_stays_float32() -> None:
     assert not any(taken(case, held) for case in (windows, pixel, product(7, 3, 4)))
 
 
+SHORT = dataclasses.replace(
+    CONTEXT,
+    precision=PrecisionPolicy(operand=BFLOAT16, shortens_convolutions=False),
+    native_bfloat16=True,
+)
+MULTIPLIES_SHORT = pytest.mark.skipif(
+    REASON is not None or not library.multiplies_bfloat16(),
+    reason="this processor does not multiply bfloat16",
+)
+
+
+def rounded(case: Case) -> Case:
+    """The same with values that bfloat16 holds."""
+    x, w, *bias = (arg for arg in case.inputs if arg is not None)
+    short = (
+        dataclasses.replace(arg, value=arg.value.astype(BFLOAT16).astype(np.float32))
+        for arg in (x, w)
+    )
+    return dataclasses.replace(case, inputs=[*short, *bias])
+
+
+SHORT_PRODUCTS = [
+    *(product(rows, 6, 40) for rows in range(1, 17)),
+    *(product(rows, 8, units) for rows in (1, 7, 30) for units in (1, 15, 17, 33, 64, 65)),
+    *(product(3, depth, 20) for depth in (2, 30, 32, 34, 1152, 1154, 2500)),
+    *(product(60, depth, 35) for depth in (1154, 2500)),
+    *(product(9, 4, 18, act) for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)),
+    conv((2, 5, 7, 20), (33, 1, 1, 20), ONE),
+    conv((2, 5, 7, 20), (33, 1, 1, 20), TWO),
+    conv((1, 20, 20, 64), (40, 1, 1, 64), ONE, "several-blocks"),
+]
+
+
+@MULTIPLIES_SHORT
+@pytest.mark.parametrize("case", SHORT_PRODUCTS, ids=str)
+def test_products_of_bfloat16_match_the_reference(case: Case) -> None:
+    case = rounded(case)
+    assert "jaxdelegate.product_bfloat16" in jaxpr(case, SHORT)
+    case.check(case.run_lowered(RULES[case.name], SHORT), case.run_reference())
+
+
+@MULTIPLIES_SHORT
+@pytest.mark.parametrize("depth", [2, 18, 34])
+def test_factors_are_rounded_to_the_nearest_bfloat16(depth: int) -> None:
+    """With a tie to the even one, and infinities and NaN as they are."""
+    x = np.random.default_rng(0).standard_normal((5, depth)).astype(np.float32)
+    x[0, :2], x[1, :2] = (1 + 2**-8, 1 + 3 * 2**-8), (np.inf, -np.inf)
+    x[2, 0] = np.nan
+    want = x.astype(BFLOAT16).astype(np.float32)
+    for column in range(2):
+        one = np.zeros((1, depth), np.float32)
+        one[0, column] = 1
+        x_only = np.where(one != 0, x, 0)
+        case = Case("FULLY_CONNECTED", "rounded", [value(x_only), const(one), None])
+        (got,) = case.run_lowered(RULES["FULLY_CONNECTED"], SHORT)
+        np.testing.assert_array_equal(got[:, 0], want[:, column])
+
+
+def test_what_the_kernel_of_bfloat16_does_not_take() -> None:
+    assert taken(product(3, 4, 5), SHORT)
+    odd, several = product(3, 5, 5), conv((1, 5, 5, 4), (6, 3, 3, 4), ONE)
+    elsewhere = dataclasses.replace(SHORT, native_bfloat16=False)
+    sums = dataclasses.replace(SHORT.precision, accumulate_float32=False)
+    assert not taken(odd, SHORT)
+    assert not taken(product(3, 4, 5), elsewhere)
+    assert not taken(product(3, 4, 5), dataclasses.replace(SHORT, precision=sums))
+    assert "product_bfloat16" not in jaxpr(several, SHORT)
+
+
 def test_it_is_the_first_way_where_it_is_one() -> None:
     for case in (conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), product(2, 3, 4)):
         ways: Any = RULES[case.name].ways
@@ -317,7 +386,7 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 rng = np.random.default_rng(0)
 for rows, depth, units in ((500, 70, 90), (49, 300, 500), (1, 2000, 1001), (3000, 20, 17)):
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((rows, depth), (units, depth)))
-    lowered = native.fully_connected(rows, depth, units, Act.NONE, (rows, units))
+    lowered = native.fully_connected(native.NATIVE, rows, depth, units, Act.NONE, (rows, units))
     (y,) = jax.jit(lambda x, w, lowered=lowered: lowered(x, w))(x, w)
     np.save(sys.stdout.buffer, np.asarray(y))
 """
