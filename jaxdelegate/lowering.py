@@ -52,7 +52,8 @@ class Step:
     """One lowered operator: where its inputs come from and where its outputs go.
 
     `inputs` holds tensor indices, Weights or None; `states` the variable tensors that it updates.
-    `name` is the file's for the operator of this index, whatever a rewrite made of it.
+    `name` is the file's for the operator of this index, whatever a rewrite made of it; `parts` are
+    all operators of the file whose work it does.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Step:
     outputs: tuple[int, ...]
     states: tuple[int, ...]
     takes_short: bool  # its inputs may come as they are held
+    parts: tuple[Operator, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +144,8 @@ class LoweredPartition:
         self, step: Step, known: Mapping[int, Any], weights: Mapping[Weight, Any]
     ) -> dict[int, Any]:
         """One operator's outputs and new states, by tensor, as the program holds them."""
-        # The operator's own name in the HLO metadata: profilers map device time back to it.
-        with jax.named_scope(f"{step.name}.{step.operator.index}"):
+        # The operators' own names in the HLO metadata: profilers map device time back to them.
+        with jax.named_scope("+".join(f"{part.name}.{part.index}" for part in step.parts)):
             results = step.run(*(self._read_by(step, s, known, weights) for s in step.inputs))
         self._check(step, results)
         written = (*step.outputs, *step.states)
@@ -232,16 +234,14 @@ def lower_partition(
         stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
         operators, specs = float_view.view(operators, specs)
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
-    names = {operator.index: operator.name for operator in pending}
+    parts: Mapping[int, tuple[Operator, ...]] = {op.index: (op,) for op in pending}
     if rewrites:
         is_lowered = functools.partial(_is_lowered, context, specs)
         draft = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
-        pending, specs = list(draft.operators), draft.specs
+        pending, specs, parts = list(draft.operators), draft.specs, draft.parts
     steps = [
-        _step(
-            names[operator.index], operator, specs, context, preparations, raw_weights=raw_weights
-        )
-        for operator in pending
+        _step(parts[op.index], op, specs, context, preparations, raw_weights=raw_weights)
+        for op in pending
     ]
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
     short = reduced_view.held_short(
@@ -276,7 +276,7 @@ def _is_lowered(
 
 
 def _step(
-    name: str,
+    parts: tuple[Operator, ...],
     operator: Operator,
     specs: Mapping[int, TensorSpec],
     context: LoweringContext,
@@ -314,13 +314,14 @@ def _step(
             preparations[source] = prepare
     states = rule.states(operator.options, inputs) if rule.states is not None else ()
     return Step(
-        name,
+        next(part.name for part in parts if part.index == operator.index),
         operator,
         run,
         tuple(sources),
         operator.outputs,
         tuple(operator.inputs[p] for p in states),
         isinstance(lowered, Lowered) and lowered.takes_short,
+        parts,
     )
 
 

@@ -1,7 +1,8 @@
 """Which TFLite operators an XLA instruction came from, by the compiled program's text.
 
-Lowering wraps each operator in a named scope, NAME.index. XLA keeps the scopes in the metadata of
-instructions; a fusion belongs to all operators whose instructions it swallowed.
+Lowering wraps each operator in a named scope, NAME.index, or NAME.index+NAME.index where a rewrite
+made one of several. XLA keeps the scopes in the metadata of instructions; a fusion belongs to all
+operators whose instructions it swallowed.
 """
 
 import dataclasses
@@ -58,7 +59,7 @@ class _Parsed:
     name: str
     opcode: str
     shape: str
-    scope: str | None
+    scopes: tuple[str, ...]
     operands: tuple[str, ...]
     computations: tuple[str, ...]
 
@@ -92,14 +93,14 @@ def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
     rest = found["rest"]
     metadata = _OP_NAME.search(rest)
     parts = metadata[1].split("/") if metadata else []
-    scope = next((part for part in parts if part in scopes), None)
+    known = (tuple(s for s in part.split("+") if s in scopes) for part in parts)
     computations = [c for group in _CALLED.findall(rest) for c in group.strip("{}").split(",")]
     operands = rest.split("), ", 1)[0]
     return _Parsed(
         found["name"],
         found["opcode"],
         found["shape"],
-        scope,
+        next(filter(None, known), ()),
         tuple(_OPERAND.findall(operands)),
         tuple(c.strip().lstrip("%") for c in computations if c.strip()),
     )
@@ -166,10 +167,7 @@ class _Program:
 
     def _own(self, instruction: _Parsed) -> set[str]:
         inside = [i for i in self._inside(instruction) if i.opcode not in _SILENT]
-        found = {i.scope for i in inside if i.scope is not None}
-        if not found and instruction.scope is not None:
-            found = {instruction.scope}
-        return found
+        return {scope for i in inside for scope in i.scopes} or {*instruction.scopes}
 
 
 def _bytes(shape: str) -> int:

@@ -19,10 +19,14 @@ IsLowered = Callable[[Operator, Any, Any], bool]  # (operator, input specs, outp
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """Operators, still in execution order, and the specs of all tensors that they touch."""
+    """Operators, still in execution order, and the specs of all tensors that they touch.
+
+    `parts` are the operators of the file that each of them, by index, does the work of.
+    """
 
     operators: tuple[Operator, ...]
     specs: Mapping[int, TensorSpec]
+    parts: Mapping[int, tuple[Operator, ...]]
 
 
 class Draft:
@@ -41,6 +45,9 @@ class Draft:
     ) -> None:
         """Begin with operators in execution order; `is_lowered` is what the rules say."""
         self._operators = {operator.index: operator for operator in operators}
+        self._parts: dict[int, tuple[Operator, ...]] = {
+            i: (operator,) for i, operator in self._operators.items()
+        }
         self._new: dict[int, TensorSpec] = {}
         self._specs = specs
         self._kept = frozenset(kept)
@@ -56,7 +63,8 @@ class Draft:
 
     def result(self) -> Rewritten:
         """The operators as they stand now."""
-        return Rewritten(tuple(self._operators.values()), {**self._specs, **self._new})
+        parts = {i: self._parts[i] for i in self._operators}
+        return Rewritten(tuple(self._operators.values()), {**self._specs, **self._new}, parts)
 
     def operators(self) -> Sequence[Operator]:
         """A snapshot to walk over; `get` tells whether one is still there."""
@@ -114,6 +122,8 @@ class Draft:
         kept = [op for i, op in self._operators.items() if i == last or i not in gone]
         kept = [merged if op.index == last else op for op in kept]
         self._operators = {op.index: op for op in kept}
+        whole = [part for i in gone for part in self._parts[i]]
+        self._parts[merged.index] = tuple(sorted(whole, key=lambda part: part.index))
         self._relate()
         return True
 

@@ -69,15 +69,15 @@ def test_every_instruction_of_a_real_program_is_read() -> None:
     def function(x: jax.Array, w: jax.Array) -> jax.Array:
         with jax.named_scope("FULLY_CONNECTED.0"):
             y = x @ w
-        with jax.named_scope("TANH.1"):
+        with jax.named_scope("TANH.1+ADD.3"):
             y = jnp.tanh(y)
         with jax.named_scope("WHILE.2"):
             return jax.lax.fori_loop(0, 3, lambda _, v: jnp.sin(v) + 1, y)
 
     shapes = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 2
     text = jax.jit(function).lower(*shapes).compile().as_text()
-    program = read_program(text, ("FULLY_CONNECTED.0", "TANH.1", "WHILE.2"))
+    program = read_program(text, ("FULLY_CONNECTED.0", "TANH.1", "WHILE.2", "ADD.3"))
     assert len(program) == sum(" = " in line for line in text.splitlines())
     dots = [i for i in program.values() if "FULLY_CONNECTED.0" in i.scopes]
     assert any(i.bytes == 64 * 64 * 4 for i in dots)
-    assert {s for i in program.values() for s in i.scopes} >= {"TANH.1", "WHILE.2"}
+    assert {s for i in program.values() for s in i.scopes} >= {"TANH.1", "ADD.3", "WHILE.2"}

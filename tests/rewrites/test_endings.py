@@ -150,4 +150,5 @@ def test_a_residual_made_after_the_convolution(graph: Any, lowered: Any) -> None
     partition, got = lowered(content, ALL, NATIVE)
     assert [step.operator.name for step in partition.steps] == ["ABS", "ended_convolution"]
     assert partition.steps[-1].operator.options.curve is Curve.NONE
+    assert [part.name for part in partition.steps[-1].parts] == ["CONV_2D", "ADD"]
     np.testing.assert_allclose(got[0], lowered(content)[1][0], rtol=1e-5, atol=1e-5)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.tolerance import NETWORK, assert_close
@@ -130,8 +129,7 @@ def test_deeplab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads(target.read_text())
     inside = record["op_profile"]["inside_partitions"]
     covered = {index for row in inside for index in row["nodes"]}
-    # Of 70: each of ten residuals is one operator with the convolution before it.
-    assert len(covered) >= (60 if library.why_not() is None else 61)
+    assert len(covered) > 60  # of 70: some operators are folded or only move data
     assert covered <= set(range(70))
     assert {"CONV_2D", "DEPTHWISE_CONV_2D", "RESIZE_BILINEAR"} <= {
         kind for row in inside for kind in row["type"].split("+")
