@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -36,13 +35,7 @@ VERSIONS = {"CONV_2D": 8, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 14}
 Shape = tuple[int, ...]
 
 
-@pytest.fixture(params=SETS)
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    use = library.opened().jaxdelegate_use_instruction_set
-    if not use(request.param.encode()):
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    use(None)
+EVERY_SET = pytest.mark.parametrize("instruction_set", SETS, indirect=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +208,7 @@ def taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
 
 @BUILT
 @pytest.mark.usefixtures("instruction_set")
+@EVERY_SET
 @pytest.mark.parametrize("case", PRODUCTS + POINTWISE + CONVOLUTIONS + DEPTHWISE, ids=str)
 def test_kernels_equal_the_reference(case: Case) -> None:
     assert taken(case)
@@ -237,6 +231,7 @@ def requantized(sums: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
         return np.asarray(call(x, w, sums, scales, geometry=fields, integers=integers))[0]
 
 
+@EVERY_SET
 @BUILT
 @pytest.mark.parametrize("shift", [*range(-31, 0, 3), -1, 0, 1, 7, 30])
 def test_requantization_of_any_sum(shift: int, instruction_set: str) -> None:
