@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.jax_private import watch_jax_cache, without_source_lines
+from jaxdelegate.kernel_chains import chained
 from jaxdelegate.lowering import LoweredPartition, Weight
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.xla_options import Options, compiler_options
@@ -106,12 +107,16 @@ def compile_partition(
     """
     arguments, constants = _split_weights(partition)
 
-    def program(*arrays: Any) -> tuple[Any, ...]:
+    n = len(arguments)
+
+    @chained
+    def once(*arrays: Any) -> tuple[Any, ...]:
         known: dict[Weight, Any] = dict(zip(arguments, arrays, strict=False))
         known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
-        return _in_turns(lambda values: partition.call(known, values), turns)(
-            arrays[len(arguments) :]
-        )
+        return partition.call(known, arrays[n:])
+
+    def program(*arrays: Any) -> tuple[Any, ...]:
+        return _in_turns(lambda values: once(*arrays[:n], *values), turns)(arrays[n:])
 
     program.__name__ = _name(partition)
     with jax.enable_x64(True), jax.default_device(weights.device):

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.monitoring
+import numpy as np
 from jax._src import config
 from jax.experimental import serialize_executable
 
@@ -172,3 +173,8 @@ def config_values() -> dict[str, Any]:
 
 def _tree(value: Any) -> Any:
     return jax.tree_util.tree_structure(value)
+
+
+def ffi_attributes(eqn: Any) -> dict[str, np.ndarray]:
+    """The arrays among the attributes of a traced `jax.ffi.ffi_call`, by name and in its order."""
+    return {name: hashable.val for name, hashable in eqn.params["attributes"]}

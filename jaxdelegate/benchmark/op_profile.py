@@ -6,9 +6,9 @@ import importlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,12 @@ from jaxdelegate.benchmark import hlo, trace
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.work import OperatorWork, Span, host_span, work_of
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.kernels.call_times import CallTime, timed_calls
 from jaxdelegate.plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.simple_delegate import Node
 from jaxdelegate.stats import Stat
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +121,8 @@ def collect(
     partitions = [p for d in delegates if hasattr(d, "partitions") for p in d.partitions()]
     invokes: list[float] = []
     with tempfile.TemporaryDirectory() as folder, _watched(session) as steps:
-        with _tracing(folder, perfetto=bool(perfetto_trace), inside=bool(partitions)):
+        traced = _tracing(folder, perfetto=bool(perfetto_trace), inside=bool(partitions))
+        with traced, timed_calls(bool(partitions)) as calls:
             for _ in range(runs):
                 session.set(arrays)
                 start = time.perf_counter()
@@ -126,7 +130,7 @@ def collect(
                 invokes.append(1e6 * (time.perf_counter() - start))
         events = trace.read_events(Path(folder))
         _keep_trace(Path(folder), perfetto_trace)
-    tables = [(p.nodes, _inside(p.nodes, p.program, events, runs)) for p in partitions]
+    tables = [(p.nodes, _inside(p.nodes, p.program, events, calls, runs)) for p in partitions]
     inside = tuple(row for _, rows in tables for row in rows)
     nodes = steps.rows() if steps else _seen_from_outside(partitions, inside, invokes)
     work = [w for own, rows in tables for w in work_of([row.span() for row in rows], own)]
@@ -160,33 +164,61 @@ def _keep_trace(folder: Path, target: str) -> None:
 
 
 def _inside(
-    nodes: Sequence[Node], program: Any, events: Sequence[trace.Event], runs: int
+    nodes: Sequence[Node],
+    program: Any,
+    events: Sequence[trace.Event],
+    calls: Sequence[CallTime],
+    runs: int,
 ) -> list[OpTime]:
     """The operators of one partition, those first that come first in the model."""
     text = program.executable.as_text()
     module = text.split(",", 1)[0].split()[-1]
     by_scope = {f"{node.name}.{node.index}": node for node in nodes}
     instructions = hlo.read_program(text, tuple(by_scope))
-    found: dict[tuple[str, ...], dict[str, list[float]]] = {}
     own = [e for e in events if e.module == module and e.instruction in instructions]
-    seen = {event.instruction for event in own}
-    for event in own:
-        instruction = instructions[event.instruction]
-        if instruction.is_control and instruction.called & seen:
-            continue  # what it runs is counted by itself
-        label = instruction.scopes or (f"XLA {instruction.opcode}",)
-        found.setdefault(label, {}).setdefault(event.instruction, []).append(event.duration / 1e3)
+    found: dict[tuple[str, ...], list[_Piece]] = {}
+    for piece in _pieces(own, instructions, calls):
+        found.setdefault(piece.label, []).append(piece)
     rows = [
-        _operator_row(
-            [by_scope[s] for s in label if s in by_scope],
-            label,
-            _per_run(times.values(), runs),
-            [instructions[name] for name in times],
-            max(1, sum(map(len, times.values())) // runs),
-        )
-        for label, times in found.items()
+        _operator_row([by_scope[s] for s in label if s in by_scope], label, pieces, runs)
+        for label, pieces in found.items()
     ]
     return sorted(rows, key=lambda row: row.nodes or (len(by_scope),))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """What ran once: an instruction, or a call of a chain."""
+
+    label: tuple[str, ...]  # the operators' scopes, or what XLA calls it
+    source: tuple[str, int]  # the instruction, and the place of the call in it
+    us: float
+    bytes: int  # of its results
+    touched: int
+
+
+def _pieces(
+    events: Sequence[trace.Event],
+    instructions: Mapping[str, hlo.Instruction],
+    calls: Iterable[CallTime],
+) -> Iterator[_Piece]:
+    """Everything that ran, chains call by call."""
+    seen = {event.instruction for event in events}
+    timed: dict[tuple[int, int], Iterator[CallTime]] = {}
+    for key, group in _by(lambda call: (call.chain, call.call), calls).items():
+        timed[key] = iter(group)
+    for event in events:
+        own = instructions[event.instruction]
+        if own.chain is not None:
+            for place, scopes in enumerate(own.chain.scopes):
+                call = next(timed.get((own.chain.number, place), iter(())), None)
+                if call is not None:
+                    us, source = call.nanoseconds / 1e3, (event.instruction, place)
+                    yield _Piece(scopes, source, us, call.result_bytes, call.bytes)
+        elif not (own.is_control and own.called & seen):  # what it runs is counted by itself
+            label = own.scopes or (f"XLA {own.opcode}",)
+            us, source = event.duration / 1e3, (event.instruction, 0)
+            yield _Piece(label, source, us, own.bytes, own.touched)
 
 
 def _per_run(times: Iterable[Sequence[float]], runs: int) -> list[float]:
@@ -199,25 +231,33 @@ def _per_run(times: Iterable[Sequence[float]], runs: int) -> list[float]:
 
 
 def _operator_row(
-    nodes: Sequence[Node],
-    label: Sequence[str],
-    times: Sequence[float],
-    instructions: Sequence[hlo.Instruction],
-    calls: int,
+    nodes: Sequence[Node], label: Sequence[str], pieces: Sequence[_Piece], runs: int
 ) -> OpTime:
-    n_bytes = sum(i.bytes for i in instructions)
+    by_source = _by(lambda piece: piece.source, pieces)
+    times = Stat.of(_per_run([[p.us for p in own] for own in by_source.values()], runs))
+    once = [own[0] for own in by_source.values()]
+    n_bytes = sum(piece.bytes for piece in once)
+    calls = max(1, len(pieces) // runs)
     if not nodes:
-        return OpTime(label[0], "", Stat.of(times), n_bytes, calls)
+        return OpTime(label[0], "", times, n_bytes, calls)
     indices = tuple(node.index for node in nodes)
     return OpTime(
         "+".join(dict.fromkeys(node.name for node in nodes)),
         f"{_outputs(nodes[-1])}:{'+'.join(map(str, indices))}",
-        Stat.of(times),
+        times,
         n_bytes,
         calls,
         indices,
-        sum(i.touched for i in instructions),
+        sum(piece.touched for piece in once),
     )
+
+
+def _by(key: Callable[[_T], Hashable], values: Iterable[_T]) -> dict[Any, list[_T]]:
+    """The values in groups, by their keys."""
+    groups: dict[Any, list[_T]] = {}
+    for value in values:
+        groups.setdefault(key(value), []).append(value)
+    return groups
 
 
 def _outputs(node: Node) -> str:

@@ -8,18 +8,15 @@
 //
 // Attention: q, k, v and perhaps a mask -> y, with `scale` (float32). Means: x -> y. Both float32.
 
-#include <algorithm>
 #include <cstring>
 
 #include "attention.h"
+#include "calls.h"
 #include "depthwise.h"
 #include "instruction_sets.h"
 #include "mean.h"
 #include "product.h"
 #include "winograd.h"
-#include "xla_ffi.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kernels {
 
@@ -28,22 +25,6 @@ namespace {
 using xla_ffi::Buffer;
 using xla_ffi::CallFrame;
 using xla_ffi::Error;
-
-Error* refused(const CallFrame& frame, const char* why) {
-  xla_ffi::ErrorArgs args{sizeof args, nullptr, why, xla_ffi::kInvalidArgument};
-  return frame.api->create_error(&args);
-}
-
-// XLA asks for the version once, when the handler is registered.
-bool answers_metadata(const CallFrame& frame) {
-  const xla_ffi::Extension* extension = frame.extensions;
-  if (extension == nullptr || extension->type != xla_ffi::kMetadata) return false;
-  auto* metadata = reinterpret_cast<const xla_ffi::MetadataExtension*>(extension)->metadata;
-  metadata->version.major = xla_ffi::kMajor;
-  metadata->version.minor = std::min(xla_ffi::kMinor, frame.api->version.minor);
-  metadata->traits = 0;
-  return true;
-}
 
 // An attribute; null: it is another one. They come sorted by name.
 const void* attribute(const CallFrame& frame, int i, xla_ffi::DataType dtype, size_t size) {
@@ -71,10 +52,8 @@ xla_ffi::DataType type_of(const int32_t*) { return xla_ffi::kS32; }
 // The data of a buffer; null: it holds something else.
 template <class T>
 bool read_data(const Buffer& buffer, xla_ffi::DataType dtype, long count, T*& data) {
-  long elements = 1;
-  for (int64_t i = 0; i < buffer.rank; ++i) elements *= buffer.dims[i];
   data = static_cast<T*>(buffer.data);
-  return buffer.dtype == dtype && elements == count;
+  return buffer.dtype == dtype && elements_of(buffer) == count;
 }
 
 template <class T>

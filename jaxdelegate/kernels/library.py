@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import jax
+import numpy as np
 
 LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 
@@ -26,6 +27,9 @@ _HANDLERS = {
     PRODUCT_INT8: "jaxdelegate_product_int8",
     DEPTHWISE_INT8: "jaxdelegate_depthwise_int8",
 }
+CHAIN = "jaxdelegate.chain.1"
+# What a chain calls, by number.
+CHAINED = tuple(_HANDLERS)
 
 # Columns of a panel of weights, and the least channels of what is computed by channel (kernels.h).
 PANEL = LEAST_CHANNELS = 16
@@ -47,12 +51,30 @@ def _why_not(path: Path) -> str | None:
         library = opened(path)
         if instruction_set(library) is None:
             return "this processor lacks AVX2 or FMA"
-        for name, function in _HANDLERS.items():
+        for name, function in (*_HANDLERS.items(), (CHAIN, "jaxdelegate_chain")):
             handler = jax.ffi.pycapsule(library[function])  # type: ignore[no-untyped-call]
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
     return None
+
+
+# Of element types, in xla_ffi.h.
+_FFI_TYPES = {
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "uint8": 6,
+    "float32": 11,
+    "float64": 12,
+    "bfloat16": 16,
+}
+
+
+def ffi_type(dtype: np.dtype) -> int:
+    """The number by which XLA's foreign function interface knows an element type."""
+    return _FFI_TYPES[dtype.name]
 
 
 def multiplies_bfloat16() -> bool:
