@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
 from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.jax_private import watch_jax_cache, without_source_lines
-from jaxdelegate.kernel_chains import chained
+from jaxdelegate.kernel_chains import joined
 from jaxdelegate.lowering import LoweredPartition, Weight
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.xla_options import Options, compiler_options
@@ -33,12 +34,18 @@ class Program:
     states: Mapping[int, TensorSpec]  # as hosts store them
     donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
     was_read: bool = False  # from JAX's own compilation cache
+    plans: tuple[jax.Array, ...] = ()  # of the chains in it (kernel_chains.py)
+
+    @property
+    def constants(self) -> tuple[jax.Array, ...]:
+        """What the executable takes ahead of inputs and states."""
+        return (*self.plans, *self.weights)
 
     def __call__(self, values: Sequence[Any]) -> Sequence[jax.Array]:
         """Run on the values of `inputs`, then `states`; returns before the device is done."""
         # An executable compiled under 64-bit types must be called under them too.
         with jax.enable_x64(True):
-            return self.executable(*self.weights, *self._given_up(values))
+            return self.executable(*self.plans, *self.weights, *self._given_up(values))
 
     def _given_up(self, values: Sequence[Any]) -> Sequence[Any]:
         """Host arrays are copied to the device anyway; what lies there others may still read."""
@@ -105,24 +112,21 @@ def compile_partition(
     Raises:
         LoweringError: a traced shape or dtype is not the propagated one.
     """
+    device = weights.device
     arguments, constants = _split_weights(partition)
-
-    n = len(arguments)
-
-    @chained
-    def once(*arrays: Any) -> tuple[Any, ...]:
-        known: dict[Weight, Any] = dict(zip(arguments, arrays, strict=False))
-        known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
-        return partition.call(known, arrays[n:])
-
-    def program(*arrays: Any) -> tuple[Any, ...]:
-        return _in_turns(lambda values: once(*arrays[:n], *values), turns)(arrays[n:])
-
-    program.__name__ = _name(partition)
-    with jax.enable_x64(True), jax.default_device(weights.device):
-        resident = tuple(weights.get(weight, partition) for weight in arguments)
-        sharding = SingleDeviceSharding(weights.device)
+    with jax.enable_x64(True), jax.default_device(device):
+        prepared = tuple(weights.get(weight, partition) for weight in arguments)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
+        call, plans = _traced(partition, [*prepared, *live], arguments, constants)
+        plans = jax.device_put(plans, device)
+        resident = (*plans, *prepared)
+        n = len(resident)
+
+        def program(*arrays: Any) -> tuple[Any, ...]:
+            return _in_turns(lambda values: call(*arrays[:n], *values), turns)(arrays[n:])
+
+        program.__name__ = _name(partition)
+        sharding = SingleDeviceSharding(device)
         avals = [
             jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
             for shape, dtype in (
@@ -131,14 +135,40 @@ def compile_partition(
             )
         ]
         donated = _replaceable(partition) if donate_inputs else ()
-        numbers = tuple(len(arguments) + position for position in donated)
+        numbers = tuple(n + position for position in donated)
         with without_source_lines():
             lowered = jax.jit(program, donate_argnums=numbers).lower(*avals)
         with watch_jax_cache() as was_read:
-            executable = _compiled(lowered, _options(partition, weights.device.platform))
+            executable = _compiled(lowered, _options(partition, device.platform))
     states = stored_states(partition.states, partition.outside)
     inputs, outputs = partition.inputs, partition.outputs
-    return Program(executable, resident, inputs, outputs, states, donated, was_read())
+    return Program(executable, prepared, inputs, outputs, states, donated, was_read(), plans)
+
+
+def _traced(
+    partition: LoweredPartition,
+    arrays: Sequence[Any],
+    arguments: Sequence[Weight],
+    constants: Mapping[Weight, np.ndarray | None],
+) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+    """A function of plans (see `joined`) and of such arrays, and the plans.
+
+    Args:
+        partition: what it computes.
+        arrays: with the shapes and dtypes of arguments, inputs and states.
+        arguments: weights that it takes.
+        constants: those that it holds.
+    """
+
+    def once(*values: Any) -> tuple[Any, ...]:
+        known: dict[Weight, Any] = dict(zip(arguments, values, strict=False))
+        known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
+        return partition.call(known, values[len(arguments) :])
+
+    types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]  # type: ignore[no-untyped-call]
+    with without_source_lines():
+        closed, plans = joined(jax.make_jaxpr(once)(*types))
+    return core.jaxpr_as_fun(closed), plans
 
 
 def _whole(shape: Shape, turns: int) -> Shape:

@@ -29,19 +29,18 @@ _WORD = 8  # bytes
 # What a tensor's place in a plan can be (kernels/chain.cc).
 _ARGUMENT, _RESULT, _SCRATCH, _CONSTANT = range(4)
 
-Function = Callable[..., tuple[Any, ...]]
 
+def joined(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
+    """The same function with chains instead of single calls, and their plans.
 
-def chained(function: Function) -> Function:
-    """The same function of arrays, with chains instead of single calls."""
+    Plans come ahead of its arguments: a program that holds none of them is the sooner read.
 
-    def run(*arrays: Any) -> tuple[Any, ...]:
-        closed = jax.make_jaxpr(function)(*arrays)
-        if any(map(_is_call, closed.jaxpr.eqns)):
-            closed = _Program(closed).with_chains()
-        return tuple(core.jaxpr_as_fun(closed)(*arrays))
-
-    return run
+    Args:
+        closed: of a function of arrays; what nobody reads in it is left out.
+    """
+    if not any(map(_is_call, closed.jaxpr.eqns)):
+        return closed, ()
+    return _Program(closed).with_chains()
 
 
 def _is_call(eqn: core.JaxprEqn) -> bool:
@@ -70,8 +69,8 @@ class _Program:
         self._constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
         self._views = {eqn.outvars[0]: eqn.invars[-1] for eqn in jaxpr.eqns if _is_view(eqn)}
 
-    def with_chains(self) -> core.ClosedJaxpr:
-        """The same function, without what nobody reads any longer."""
+    def with_chains(self) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
+        """See `joined`."""
         eqns: list[core.JaxprEqn] = []
         plans: dict[Any, np.ndarray] = {}
         needed = set(_variables(self._jaxpr.outvars))
@@ -84,9 +83,8 @@ class _Program:
                 continue
             eqns.append(eqn)
             needed.update(_variables(eqn.invars))
-        constants = self._constants | plans
-        jaxpr = self._jaxpr.replace(constvars=list(constants), eqns=eqns[::-1])
-        return core.ClosedJaxpr(jaxpr, list(constants.values()))
+        jaxpr = self._jaxpr.replace(eqns=eqns[::-1], invars=[*plans, *self._jaxpr.invars])
+        return core.ClosedJaxpr(jaxpr, list(self._constants.values())), tuple(plans.values())
 
     def _source(self, value: Any) -> Any:
         """The variable or literal behind any number of views."""

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import core
 
-from jaxdelegate.kernel_chains import chained
+from jaxdelegate.kernel_chains import joined
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.call_times import chain_number, timed_calls
 from jaxdelegate.op_lowering import native
@@ -41,6 +42,16 @@ def layer(x: Any, w: Any, act: Act = Act.RELU) -> Any:
 def targets(function: Callable[..., Any], *arrays: Any) -> list[str]:
     eqns = jax.make_jaxpr(function)(*arrays).eqns
     return [e.params["target_name"] for e in eqns if e.primitive.name == "ffi_call"]
+
+
+def chained(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its plans as constants."""
+
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        closed, plans = joined(jax.make_jaxpr(function)(*arrays))
+        return tuple(core.jaxpr_as_fun(closed)(*plans, *arrays))
+
+    return run
 
 
 def check(function: Callable[..., Any], *arrays: np.ndarray, chains: int) -> None:

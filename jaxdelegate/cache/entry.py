@@ -1,11 +1,13 @@
 """One stored program as a file: a header that is checked, a description, machine code.
 
 Layout, little endian: magic [8], format version u32, length of the description u32, length of the
-code u64, SHA-256 of both [32]; then the description as JSON, then the code.
+rest u64, SHA-256 of both [32]; then the description as JSON, then the rest: machine code, and the
+plans of chains (kernel_chains.py) one behind the other.
 """
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import struct
@@ -20,7 +22,7 @@ from jaxdelegate.digests import algorithm_of
 from jaxdelegate.op_lowering.spec import Shape
 
 _MAGIC = b"JAXDLGT\0"
-_VERSION = 2
+_VERSION = 3
 _HEADER = struct.Struct("<8sIIQ32s")
 
 
@@ -58,6 +60,7 @@ class Entry:
     weights: tuple[StoredWeight, ...]
     weights_digest: str | None  # of their file's content; None: all are constants of the model
     code: bytes
+    plans: tuple[bytes, ...] = ()  # what the program takes ahead of its weights
     created: float = dataclasses.field(default_factory=time.time)  # seconds of the epoch
 
     @property
@@ -87,11 +90,13 @@ def pack(entry: Entry) -> list[bytes]:
         "donated": entry.donated,
         "weights": [[w.digest, str(w.dtype), w.shape, w.tensor] for w in entry.weights],
         "weights_digest": entry.weights_digest,
+        "plans": [len(plan) for plan in entry.plans],
     }
     text = json.dumps(description).encode()
-    digest = hashlib.sha256(text + entry.code).digest()
-    header = _HEADER.pack(_MAGIC, _VERSION, len(text), len(entry.code), digest)
-    return [header, text, entry.code]
+    rest = b"".join([entry.code, *entry.plans])
+    digest = hashlib.sha256(text + rest).digest()
+    header = _HEADER.pack(_MAGIC, _VERSION, len(text), len(rest), digest)
+    return [header, text, rest]
 
 
 def unpack(content: bytes) -> Entry:
@@ -102,14 +107,14 @@ def unpack(content: bytes) -> Entry:
     """
     if len(content) < _HEADER.size:
         raise EntryError(f"its header takes {_HEADER.size} bytes, it has {len(content)}")
-    magic, version, text_size, code_size, digest = _HEADER.unpack_from(content)
+    magic, version, text_size, rest_size, digest = _HEADER.unpack_from(content)
     if magic != _MAGIC:
         raise EntryError("it is not a stored program")
     if version != _VERSION:
         raise EntryError(f"its format is version {version}, this is version {_VERSION}")
-    if len(content) != _HEADER.size + text_size + code_size:
+    if len(content) != _HEADER.size + text_size + rest_size:
         raise EntryError(
-            f"its header announces {_HEADER.size + text_size + code_size} bytes, "
+            f"its header announces {_HEADER.size + text_size + rest_size} bytes, "
             f"it has {len(content)}"
         )
     body = memoryview(content)[_HEADER.size :]
@@ -121,10 +126,15 @@ def unpack(content: bytes) -> Entry:
         raise EntryError(f"its description cannot be read: {error}") from error
 
 
-def _entry(description: Any, code: bytes) -> Entry:
+def _entry(description: Any, rest: bytes) -> Entry:
     def indices(name: str) -> tuple[int, ...]:
         return tuple(int(i) for i in description[name])
 
+    code_size = len(rest) - sum(sizes := indices("plans"))
+    if code_size < 0 or min(sizes, default=0) < 0:
+        raise ValueError("its plans do not fit the file")
+    begins = itertools.accumulate(sizes, initial=code_size)
+    plans = tuple(rest[at : at + size] for at, size in zip(begins, sizes, strict=False))
     return Entry(
         Key.from_json(description["key"]),
         indices("inputs"),
@@ -133,7 +143,8 @@ def _entry(description: Any, code: bytes) -> Entry:
         indices("donated"),
         tuple(_weight(*row) for row in description["weights"]),
         _digest(description["weights_digest"]),
-        code,
+        rest[:code_size],
+        plans,
         float(description["created"]),
     )
 

@@ -28,7 +28,8 @@ class Loading:
 
     def _load(self) -> Callable[..., Any]:
         entry = self.entry
-        n_in = len(entry.weights) + len(entry.inputs) + len(entry.states)
+        taken = (entry.plans, entry.weights, entry.inputs, entry.states)
+        n_in = sum(map(len, taken))
         n_out = len(entry.outputs) + len(entry.states)
         with jax.enable_x64(True):
             return jax_private.load_executable(entry.code, self._device, n_in, n_out)
@@ -62,13 +63,17 @@ class Loading:
         missing = {name: w for name, w in named.items() if resident[name] is None}
         elements = self._elements(list(missing.values()), store, slot)
         with jax.enable_x64(True):
-            arrays = jax.device_put(elements, self._device)
+            arrays, plans = jax.device_put((elements, self._plans()), self._device)
         for name, array in zip(missing, arrays, strict=True):
             resident[name] = weights.share(name, array)
         arguments: Any = tuple(resident[weight_name(w)] for w in entry.weights)
         states = stored_states(entry.states, slot.specs.__getitem__)
         code = self._code.result()
-        return Program(code, arguments, entry.inputs, entry.outputs, states, entry.donated)
+        inputs, outputs = entry.inputs, entry.outputs
+        return Program(code, arguments, inputs, outputs, states, entry.donated, plans=plans)
+
+    def _plans(self) -> tuple[np.ndarray, ...]:
+        return tuple(np.frombuffer(plan, np.uint8) for plan in self.entry.plans)
 
     def _elements(
         self, weights: Sequence[StoredWeight], store: ProgramStore, slot: Slot

@@ -200,6 +200,7 @@ class ProgramCache:
                 records,
                 content_digest(content),
                 jax_private.dump_executable(program.executable),
+                tuple(np.asarray(plan).tobytes() for plan in program.plans),
             )
             self._store.save(entry, content)
             self._count(stored=1)

@@ -24,6 +24,7 @@ ENTRY = Entry(
     ),
     weights_digest="d" * 64,
     code=bytes(range(256)) * 20,
+    plans=(b"first", b"second plan"),
 )
 CONTENT = b"".join(pack(ENTRY))
 
@@ -57,7 +58,7 @@ def test_every_flipped_bit_is_seen() -> None:
 
 def test_another_format_is_named() -> None:
     older = CONTENT[:8] + struct.pack("<I", 1) + CONTENT[12:]
-    with pytest.raises(EntryError, match="its format is version 1, this is version 2"):
+    with pytest.raises(EntryError, match="its format is version 1, this is version 3"):
         unpack(older)
     with pytest.raises(EntryError, match="not a stored program"):
         unpack(b"#!/bin/sh" + bytes(100))
@@ -66,12 +67,16 @@ def test_another_format_is_named() -> None:
 def forged(description: object) -> bytes:
     text = json.dumps(description).encode()
     digest = hashlib.sha256(text).digest()
-    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 2, len(text), 0, digest) + text
+    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 3, len(text), 0, digest) + text
 
 
 @pytest.mark.parametrize(
     "change",
     [
+        {"plans": [1]},
+        {"plans": [-1, 1]},
+        {"plans": None},
+        {"plans": ["many"]},
         {"weights": [["../../etc/passwd", "float32", [1], None]]},
         {"weights": [["a" * 64, "no dtype", [1], None]]},
         {"weights": [["a" * 64, "float32", None, None]]},
@@ -87,7 +92,7 @@ def forged(description: object) -> bytes:
 )
 def test_descriptions_that_cannot_be(change: dict[str, object]) -> None:
     size = struct.unpack_from("<I", CONTENT, 12)[0]
-    right = json.loads(CONTENT[56 : 56 + size])
+    right = json.loads(CONTENT[56 : 56 + size]) | {"plans": []}
     assert unpack(forged(right)).key == ENTRY.key
     with pytest.raises(EntryError, match="its description cannot be read"):
         unpack(forged({**right, **change}))
