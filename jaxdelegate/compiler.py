@@ -14,7 +14,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.jax_private import watch_jax_cache, without_source_lines
 from jaxdelegate.kernel_chains import joined
-from jaxdelegate.lowering import LoweredPartition, Weight
+from jaxdelegate.lowered_partition import LoweredPartition, Weight
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.xla_options import Options, compiler_options
 

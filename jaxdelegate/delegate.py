@@ -22,7 +22,7 @@ from jaxdelegate.errors import (
     OptionError,
 )
 from jaxdelegate.kernels import library as kernels
-from jaxdelegate.lowering import LoweredPartition
+from jaxdelegate.lowered_partition import LoweredPartition
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec

@@ -16,7 +16,8 @@ from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, ModelError, TensorError
 from jaxdelegate.host import Host, ModelStore
 from jaxdelegate.list_updates import with_list_updates
-from jaxdelegate.lowering import Callees, LoweredPartition, Weight, lower_partition
+from jaxdelegate.lowered_partition import LoweredPartition, Weight
+from jaxdelegate.lowering import Callees, lower_partition
 from jaxdelegate.model import Model, Operator, SignatureDef, Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import logging
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
@@ -37,6 +38,7 @@ _VERSION = 3
 _MAX_RANK = 64  # numpy's
 _STRIPPED_BYTES = 1 << 26  # what a small file may stand for at the most
 _LOGGER = logging.getLogger("jaxdelegate")
+_NO_WORD = re.compile(r"[^\w.\-]", re.ASCII)
 _UNSIZED = (TensorType.STRING, TensorType.RESOURCE, TensorType.VARIANT)  # no bytes: no data
 
 
@@ -139,6 +141,11 @@ class Operator:
     options: Options
     custom_options: bytes
     mutating_variable_inputs: tuple[bool, ...]
+
+    @property
+    def scope(self) -> str:
+        """What compiled programs call it: NAME.index, of characters that HLO leaves alone."""
+        return f"{_NO_WORD.sub('_', self.name)}.{self.index}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from jaxdelegate import compiler, lowering
 from jaxdelegate.analysis.costs import Cost, operator_cost
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.compiler import Program, ResidentWeights
-from jaxdelegate.lowering import LoweredPartition
+from jaxdelegate.lowered_partition import LoweredPartition
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.options import default_options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
@@ -244,11 +244,11 @@ def _surrounded(
     operators, specs, outputs = [operator], dict(specs), operator.outputs
     x, y, free = next((i for i in inputs if _is_float(specs[i])), None), outputs[0], max(specs) + 1
     if x is not None:
-        operators.insert(0, _elementwise("RELU", 19, free, x))
+        operators.insert(0, _elementwise(-2, "RELU", 19, free, x))
         inputs = tuple(free if i == x else i for i in inputs)
         specs[free] = specs[x]
     if _is_float(specs[y]):
-        operators.append(_elementwise("NEG", 59, y, free + 1))
+        operators.append(_elementwise(-1, "NEG", 59, y, free + 1))
         outputs = (free + 1, *outputs[1:])
         specs[free + 1] = specs[y]
     return operators, specs, inputs, outputs
@@ -258,8 +258,8 @@ def _is_float(spec: TensorSpec) -> bool:
     return spec.dtype == np.float32
 
 
-def _elementwise(name: str, code: int, x: int, y: int) -> Operator:
-    return Operator(-1, name, code, False, 1, (x,), (y,), (), default_options(name), b"", ())
+def _elementwise(index: int, name: str, code: int, x: int, y: int) -> Operator:
+    return Operator(index, name, code, False, 1, (x,), (y,), (), default_options(name), b"", ())
 
 
 def _run(program: Program, values: list[Any]) -> Run:

@@ -101,8 +101,9 @@ class PrecisionPolicy:
             summed in float32 though: XLA:GPU would widen the factors of one whose result is longer,
             and leave its tensor cores.
         rounds_exactly: round wherever the policy says so, even where XLA would fuse the rounding
-            away: what an emulation of another device wants.
-        float32_operators: indices, in the subgraph, of operators to compute in float32.
+            away: what an emulation of another device wants. That has none of this one's kernels.
+        float32_operators: indices, in the subgraph, of operators to compute in float32; where one
+            of them is joined with others, all of these.
     """
 
     storage: np.dtype = FLOAT32

@@ -22,6 +22,15 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "float32")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_ = "native kernels to test instead of the built ones: `make sanitize`"
+    parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    library.LIBRARY = config.getoption("--kernels")
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))

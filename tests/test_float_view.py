@@ -9,6 +9,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate import float_view, lowering, passes
+from jaxdelegate.lowered_partition import LoweredPartition
 from jaxdelegate.model import Subgraph
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -55,7 +56,7 @@ def on_host(content: bytes, arrays: Sequence[np.ndarray]) -> Arrays:
     return run_once(jd.Interpreter(model_content=content), arrays)
 
 
-def lowered(content: bytes) -> lowering.LoweredPartition:
+def lowered(content: bytes) -> LoweredPartition:
     """The whole model as one partition in float view."""
     subgraph: Subgraph = jd.load(content).graph.subgraphs[0]
     specs = dict(enumerate(passes.subgraph_specs(subgraph, None, [])))

@@ -1,4 +1,5 @@
-import dataclasses
+"""Reading a model: from bytes and files, its graph, and where its buffers lie."""
+
 import mmap
 import os
 import pathlib
@@ -6,23 +7,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model import Model, Tensor, VariantType, read_model
-from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+from jaxdelegate.model import Model, VariantType, read_model
 from jaxdelegate.op_lowering.options import (
     AddOptions,
     CustomOptions,
     Pool2DOptions,
 )
 from jaxdelegate.op_lowering.options.enums import TensorType
-from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity
-from jaxdelegate.quant.affine import dequantize
-from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 
 SHARED = pathlib.Path(__file__).parents[1].parent / "shared"
@@ -38,13 +34,6 @@ def sum_model(**details: Any) -> ModelBuilder:
     builder.operator("ADD", [y, c], [z])
     builder.outputs(z)
     return builder
-
-
-def constant_of(array: Any, **details: Any) -> Tensor:
-    """The tensor that a file with this one constant gives back."""
-    builder = ModelBuilder()
-    builder.outputs(builder.constant(array, "c", **details))
-    return read_model(builder.build()).subgraphs[0].tensors[0]
 
 
 def test_a_model_is_read_as_it_was_written() -> None:
@@ -124,190 +113,6 @@ def test_a_large_file_takes_no_memory_of_its_own(tmp_path: pathlib.Path) -> None
     assert anonymous() - before < 1 << 22
 
 
-NUMBERS = [d for d, t in TENSOR_TYPES.items() if t.name not in ("STRING", "RESOURCE", "VARIANT")]
-
-
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 0)], ids=str)
-def test_constants_of_every_type(dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    values = (
-        np.arange(np.prod(shape, dtype=int)) % 4 - (dtype.name.startswith(("i", "f")) * 2)
-    ).reshape(shape)
-    tensor = constant_of(np.asarray(values).astype(dtype))
-    assert (tensor.type, tensor.dtype, tensor.shape) == (TENSOR_TYPES[dtype], dtype, shape)
-    np.testing.assert_array_equal(tensor.data, np.asarray(values).astype(dtype))
-    assert tensor.data.dtype == dtype
-    assert not tensor.data.flags.writeable
-    assert tensor.spec().const is tensor.data
-
-
-@pytest.mark.parametrize(
-    ("dtype", "low", "high", "size"),
-    [(ml_dtypes.int4, -8, 7, 3), (ml_dtypes.uint4, 0, 15, 3), (ml_dtypes.int2, -2, 1, 2)],
-    ids=["int4", "uint4", "int2"],
-)
-def test_small_integers_are_packed_lowest_bits_first(
-    dtype: Any, low: int, high: int, size: int
-) -> None:
-    tensor = constant_of(np.array([low, high, 1, 0, high], dtype))
-    assert tensor.stored.size == size
-    assert tensor.data.astype(int).tolist() == [low, high, 1, 0, high]
-    bits = 8 * size // 5 & 6
-    assert tensor.stored[0] & ((1 << bits) - 1) == low & ((1 << bits) - 1)
-
-
-STRINGS = np.array([[b"", b"abc"], ["Straße".encode(), b"\xff\x00"]], object)
-
-
-def test_strings_are_objects_of_bytes() -> None:
-    tensor = constant_of(STRINGS)
-    assert tensor.type is TensorType.STRING
-    assert tensor.data.tolist() == STRINGS.tolist()
-    assert constant_of(np.array(b"one", object)).data.tolist() == b"one"
-    assert constant_of(np.empty((0, 3), object)).data.shape == (0, 3)
-
-
-def test_booleans_are_what_is_not_zero() -> None:
-    builder = ModelBuilder()
-    builder.outputs(builder.constant(np.array([True, False, True])))
-
-    def odd(t: schema.ModelT) -> None:
-        t.buffers[1].data = np.array([2, 0, 255], np.uint8)
-
-    assert read_model(builder.build(edit=odd)).subgraphs[0].tensors[0].data.view(
-        np.uint8
-    ).tolist() == [1, 0, 1]
-
-
-def test_more_bytes_than_the_shape_needs_are_left_alone() -> None:
-    def longer(t: schema.ModelT) -> None:
-        t.buffers[1].data = np.arange(1, 6, dtype=np.float32).view(np.uint8)
-
-    tensor = read_model(sum_model().build(edit=longer)).subgraphs[0].tensors[1]
-    assert tensor.data.tolist() == [1, 2, 3, 4]  # as stock LiteRT reads them
-
-
-FLOATS = np.array([0.5, 0.25], np.float32)
-QUANTIZATIONS = {
-    "per tensor": Quantization(FLOATS[:1], np.array([3])),
-    "per axis": Quantization(FLOATS, np.array([3, -4]), 1),
-    "range only": Quantization(
-        np.empty(0, np.float32), np.empty(0, np.int64), 0, FLOATS[:1], FLOATS[1:]
-    ),
-    "blockwise": Quantization(FLOATS[:0], np.empty(0, np.int64), 1, blockwise=Blockwise(1, -1, 32)),
-    "multi axis": Quantization(
-        FLOATS[:0], np.empty(0, np.int64), blockwise=Blockwise(1, 2, 0, (0, 1))
-    ),
-    "custom": Quantization(FLOATS[:0], np.empty(0, np.int64), custom=b"\x01\x02"),
-}
-
-
-@pytest.mark.parametrize("want", QUANTIZATIONS.values(), ids=QUANTIZATIONS)
-def test_quantization_details(want: Quantization) -> None:
-    builder = ModelBuilder()
-    y = builder.constant(np.zeros((3, 2), np.int8), quantization=want)
-    builder.constant(FLOATS)
-    builder.constant(np.zeros(2, np.int64))
-    builder.outputs(y)
-    got = read_model(builder.build()).subgraphs[0].tensors[0].quantization
-    for field in dataclasses.fields(Quantization):
-        a, b = getattr(got, field.name), getattr(want, field.name)
-        assert (a is None) == (b is None)
-        if isinstance(b, np.ndarray):
-            np.testing.assert_array_equal(a, b)
-        else:
-            assert a == b
-
-
-def test_scales_beside_blockwise_quantization_do_not_count() -> None:
-    def scales(t: schema.ModelT) -> None:
-        q = t.subgraphs[0].tensors[0].quantization
-        q.scale, q.zeroPoint = [1.0, 2.0, 3.0], [0]
-
-    builder = ModelBuilder()
-    values = np.zeros((3, 2), np.int8)
-    builder.outputs(builder.constant(values, quantization=QUANTIZATIONS["blockwise"]))
-    builder.tensor((1,))
-    quantization = read_model(builder.build(edit=scales)).subgraphs[0].tensors[0].quantization
-    assert (quantization.scale.size, quantization.zero_point.size) == (0, 0)
-
-
-def test_blockwise_scales_are_read_from_their_tensors() -> None:
-    scale, points = np.array([[0.5], [2.0], [1.0]], np.float16), np.int32([[1], [0], [-1]])
-    blocks = Blockwise(-1, -1, 2, (), scale, points)
-    q = Quantization(FLOATS[:0], np.empty(0, np.int64), blockwise=blocks)
-    builder = ModelBuilder()
-    builder.outputs(builder.constant(np.ones((3, 2), np.int8), "w", quantization=q))
-    (tensor,) = [t for t in read_model(builder.build()).subgraphs[0].tensors if t.name == "w"]
-    got = tensor.spec().quantization.blockwise
-    assert got.block_size == 2
-    np.testing.assert_array_equal(got.scale, scale)
-    np.testing.assert_array_equal(got.zero_point, points)
-    assert tensor.spec().is_quantized
-    np.testing.assert_array_equal(
-        dequantize(tensor.data, tensor.quantization), [[0, 0], [2, 2], [2, 2]]
-    )
-
-
-def test_blockwise_scales_that_no_file_holds_are_not_known() -> None:
-    """The first tensor has no data, the second one is no scale."""
-    for scales in (0, 1):
-        builder = ModelBuilder()
-        builder.tensor((3, 1), np.float16)
-        builder.constant(np.int32([1, 2, 3]))
-        q = Quantization(FLOATS[:0], np.empty(0, np.int64), blockwise=Blockwise(scales, -1, 2))
-        builder.outputs(builder.constant(np.ones((3, 2), np.int8), quantization=q))
-        got = read_model(builder.build()).subgraphs[0].tensors[2].quantization
-        assert got.blockwise.scale is None
-
-
-def test_a_quantization_table_that_says_nothing_is_none() -> None:
-    def nothing(t: schema.ModelT) -> None:
-        t.subgraphs[0].tensors[0].quantization = schema.QuantizationParametersT()
-
-    assert read_model(sum_model().build(edit=nothing)).subgraphs[0].tensors[0].quantization is None
-
-
-def csr(index_type: Any) -> Sparsity:
-    """[4, 4] in CSR rows: three values, in the rows 0, 2 and 2."""
-    rows = DimensionSparsity(
-        0, np.array([0, 1, 1, 3, 3], index_type), np.array([2, 0, 3], index_type)
-    )
-    return Sparsity((0, 1), (), (DimensionSparsity(4), rows))
-
-
-BLOCKS = Sparsity(  # [4, 4] in blocks of 2 x 1: one block column in each block row
-    (0, 1, 2),
-    (0,),
-    (
-        DimensionSparsity(2),
-        DimensionSparsity(0, np.array([0, 1, 2], np.int32), np.array([3, 1], np.int32)),
-        DimensionSparsity(2),
-    ),
-)
-
-
-@pytest.mark.parametrize(
-    ("want", "count"),
-    [(csr(np.int32), 3), (csr(np.uint16), 3), (csr(np.uint8), 3), (BLOCKS, 4)],
-    ids=["int32", "uint16", "uint8", "blocks"],
-)
-def test_a_sparse_tensor_keeps_its_stored_values(want: Sparsity, count: int) -> None:
-    values = np.arange(count, dtype=np.float32)
-    tensor = constant_of(values, shape=(4, 4), sparsity=want)
-    assert tensor.shape == (4, 4)
-    np.testing.assert_array_equal(tensor.data, values)
-    got = tensor.sparsity
-    assert (got.traversal_order, got.block_map) == (want.traversal_order, want.block_map)
-    for g, w in zip(got.dimensions, want.dimensions, strict=True):
-        assert g.dense_size == w.dense_size
-        assert (g.segments is None) == (w.segments is None)
-        if w.segments is not None:
-            np.testing.assert_array_equal(g.segments, w.segments)
-            np.testing.assert_array_equal(g.indices, w.indices)
-            assert g.indices.dtype == np.int32
-
-
 def test_an_operator_s_details() -> None:
     builder = ModelBuilder()
     x, state = builder.input((1, 2)), builder.tensor((1, 2), is_variable=True)
@@ -320,7 +125,8 @@ def test_an_operator_s_details() -> None:
         intermediates=[inner],
         mutating=[False, False, True],
     )
-    builder.operator("my.op", [y], [z := builder.tensor((1, 2))], CustomOptions(b"\x05"), version=2)
+    name = 'my/"op"+1'
+    builder.operator(name, [y], [z := builder.tensor((1, 2))], CustomOptions(b"\x05"), version=2)
     builder.outputs(z)
     graph = read_model(builder.build()).subgraphs[0]
     svdf, custom = graph.operators
@@ -328,7 +134,8 @@ def test_an_operator_s_details() -> None:
     assert svdf.mutating_variable_inputs == (False, False, True)
     assert graph.tensors[1].is_variable
     assert graph.tensors[1].spec().is_variable
-    assert (custom.name, custom.custom, custom.custom_options) == ("my.op", True, b"\x05")
+    assert (custom.name, custom.custom, custom.custom_options) == (name, True, b"\x05")
+    assert (svdf.scope, custom.scope) == ("SVDF.0", "my__op__1.1")
     assert custom.version == 2
     assert svdf.custom_options == b""
 

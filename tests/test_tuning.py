@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -34,57 +35,6 @@ from jaxdelegate.testing.running import random_inputs, run_once
 SAME = Padding.SAME
 
 pytestmark = pytest.mark.usefixtures("xla_alone")
-
-# ---- choosing
-
-
-def test_the_fastest_beyond_noise() -> None:
-    fastest = tuning.fastest
-    assert fastest("a", {"a": [1.0] * 5, "b": [0.9] * 5, "c": [0.8] * 5}) == "c"
-    assert fastest("a", {"a": [1.0] * 5, "b": [0.98] * 5}) == "a"  # within 3 %
-    assert fastest("a", {"a": [1.0] * 5, "b": [1.2] * 5}) == "a"
-    # The median is far lower, but in two of five rounds it was the slower one.
-    assert fastest("a", {"a": [1.0] * 5, "b": [0.5, 0.5, 0.5, 1.1, 1.1]}) == "a"
-    assert fastest("a", {"a": [1e-5] * 5, "b": [0.9e-5] * 5}) == "a"  # a microsecond
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def spending(self, seconds: float, called: list[str], name: str) -> Callable[[], None]:
-        def run() -> None:
-            called.append(name)
-            self.now += seconds
-
-        return run
-
-
-def test_interleaved_takes_turns_and_drops_the_hopeless() -> None:
-    clock, called = FakeClock(), list[str]()
-    times = {"a": 1e-3, "b": 2e-3 - 1e-9, "slow": 0.5}
-    runs = {name: clock.spending(t, called, name) for name, t in times.items()}
-    samples = tuning.interleaved(runs, "a", clock)
-    assert called.count("slow") == 2
-    for name, seconds in times.items():
-        np.testing.assert_allclose(samples[name], seconds, rtol=1e-6)
-    assert len(samples["a"]) == len(samples["b"]) > 3
-    assert len(samples["slow"]) == 1
-    rounds = called[6:]  # the first two of each
-    assert rounds[:8] == ["a", "a", "b", "b", "b", "b", "a", "a"]
-
-
-def test_interleaved_ends_in_time() -> None:
-    clock, called = FakeClock(), list[str]()
-    runs = {name: clock.spending(t, called, name) for name, t in {"a": 2.0, "b": 1.0}.items()}
-    samples = tuning.interleaved(runs, "a", clock)
-    assert {name: len(s) for name, s in samples.items()} == {"a": 3, "b": 3}
-
-
-# ---- whole networks, with a timer that knows what is fast
 
 
 def network(size: int = 12, layers: int = 4) -> bytes:
@@ -286,15 +236,18 @@ def test_the_budget_goes_to_the_costliest(timer: FakeTimer) -> None:
     content = network()
     _, interpreter = run(content, delegate := jd.JaxDelegate(platform="cpu"))
     partition, context = lowered_of(content, delegate)
-    clock = FakeClock()
+    clock = SimpleNamespace(now=0.0)
 
     def slow(runs: Mapping[str, Any], default: str) -> tuning.Samples:
         clock.now += 10.0
         return timer(runs, default)
 
+    def read() -> float:
+        return clock.now
+
     timer.seconds = {}
     measured = [
-        list(tuning.tune(partition, context, delegate.device, budget=b, clock=clock, timer=slow))
+        list(tuning.tune(partition, context, delegate.device, budget=b, clock=read, timer=slow))
         for b in (0.0, 15.0, 1000.0)
     ]
     order = [c.key for c in tuning.candidates(partition, context)]
@@ -305,14 +258,14 @@ def test_the_budget_goes_to_the_costliest(timer: FakeTimer) -> None:
 
 def test_partitions_share_the_budget() -> None:
     delegate = jd.JaxDelegate(platform="cpu")
-    clock, budgets = FakeClock(), list[float]()
+    clock, budgets = SimpleNamespace(now=0.0), list[float]()
 
     def measure(*_: Any, budget: float) -> dict[str, Choice]:
         budgets.append(budget)
         clock.now += 20.0
         return {}
 
-    tuner = tuning.Tuner("sustained_speed", delegate.device, None, measure, 50.0, clock)
+    tuner = tuning.Tuner("sustained_speed", delegate.device, None, measure, 50.0, lambda: clock.now)
     for _ in range(3):
         assert tuner.ways(*lowered_of(network(), delegate)) == {}
     assert budgets == [50.0, 30.0, 10.0]

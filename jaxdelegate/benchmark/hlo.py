@@ -1,9 +1,9 @@
 """Which TFLite operators an XLA instruction came from, by the compiled program's text.
 
-Lowering wraps each operator in a named scope, NAME.index, or NAME.index+NAME.index where a rewrite
-made one of several. XLA keeps the scopes in the metadata of instructions; a fusion belongs to all
-operators whose instructions it swallowed. A chain (kernel_chains.py) has one for each of its calls,
-with commas between them.
+Lowering wraps each operator in a named scope, `Operator.scope`, or several of them joined by `+`
+where a rewrite made one operator of them. XLA keeps the scopes in the metadata of instructions; a
+fusion belongs to all operators whose instructions it swallowed. A chain (kernel_chains.py) has one
+for each of its calls, with commas between them.
 """
 
 import dataclasses

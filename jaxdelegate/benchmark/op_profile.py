@@ -173,7 +173,7 @@ def _inside(
     """The operators of one partition, those first that come first in the model."""
     text = program.executable.as_text()
     module = text.split(",", 1)[0].split()[-1]
-    by_scope = {f"{node.name}.{node.index}": node for node in nodes}
+    by_scope = {node.operator.scope: node for node in nodes}
     instructions = hlo.read_program(text, tuple(by_scope))
     own = [e for e in events if e.module == module and e.instruction in instructions]
     found: dict[tuple[str, ...], list[_Piece]] = {}

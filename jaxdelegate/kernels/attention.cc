@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "matrix.h"
 #include "scratch.h"
@@ -49,7 +48,7 @@ struct Memory {
 
 Memory memory(const Attention& a) {
   static thread_local Scratch<float> scratch;
-  const long keys = ceil_div(a.keys, kPanel) * kPanel, size = ceil_div(a.size, kPanel) * kPanel;
+  const long keys = round_up(a.keys, kPanel), size = round_up(a.size, kPanel);
   float* all = scratch.of(keys * a.size + size * a.keys + kRows * (keys + size));
   float* values = all + keys * a.size;
   float* logits = values + size * a.keys;
@@ -94,13 +93,11 @@ void run_task(const void* plan, long index) {
 }  // namespace
 
 void run(const Attention& a, const InstructionSet& set, const ThreadPool& pool) {
-  static thread_local std::vector<float> zeros;
-  const long columns = std::max(a.keys, a.size) + kPanel;
-  if (static_cast<long>(zeros.size()) < columns) zeros.resize(columns);
+  const float* const zeros = zeros_of(std::max(a.keys, a.size));
   const long heads = a.images * a.heads, threads = pool.size();
   const long parts = threads < 2 ? 1 : ceil_div(threads * kTasks, heads);
   const long rows = std::max(ceil_div(a.queries, parts), kLeastChannels);
-  const Plan plan{a, set, zeros.data(), rows, ceil_div(a.queries, rows)};
+  const Plan plan{a, set, zeros, rows, ceil_div(a.queries, rows)};
   pool.loop(heads * plan.row_tasks, run_task, &plan);
 }
 

@@ -54,9 +54,9 @@ void run(const Depthwise<E>& d, const InstructionSet& set, const ThreadPool& poo
       1.0 * count * g.out_width * g.channels * g.window_height * g.window_width;
   const long most = threads < 2 ? 1 : std::min(count, threads * kTasks);
   const long tasks = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
-  const long of_task = (count + tasks - 1) / tasks;
+  const long of_task = ceil_div(count, tasks);
   const Rows<E> rows{d, set.of<E>().depthwise(g), set.finish, pixel, count, of_task};
-  pool.loop((count + of_task - 1) / of_task, run_task<E>, &rows);
+  pool.loop(ceil_div(count, of_task), run_task<E>, &rows);
 }
 
 template void run(const Depthwise<Float32>&, const InstructionSet&, const ThreadPool&);

@@ -40,7 +40,7 @@ struct Float32 {
   static constexpr bool kSplits = true;  // sums may go back to memory before they are whole
 };
 
-// float32, rounded to bfloat16 where it is multiplied. Window rows hold an even number of values.
+// float32, rounded to bfloat16 where it is multiplied. The channels are even in number.
 struct Bfloat16 {
   using Value = float;
   using Factor = uint16_t;

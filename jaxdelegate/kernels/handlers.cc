@@ -34,10 +34,14 @@ const void* attribute(const CallFrame& frame, int i, xla_ffi::DataType dtype, si
   return array.dtype == dtype && array.size == size ? array.data : nullptr;
 }
 
+// Whether there is one that has values: nothing is divided by zero behind this.
 bool read_geometry(const CallFrame& frame, Geometry& geometry) {
   const void* fields = attribute(frame, 0, xla_ffi::kS64, kGeometryFields);
-  if (fields != nullptr) memcpy(&geometry, fields, sizeof geometry);
-  return fields != nullptr;
+  if (fields == nullptr) return false;
+  memcpy(&geometry, fields, sizeof geometry);
+  const auto* sizes = static_cast<const int64_t*>(fields);
+  const auto* pads = sizes + offsetof(Geometry, pad_top) / sizeof(long);
+  return std::all_of(sizes, pads, [](int64_t size) { return size > 0; });
 }
 
 const Buffer& argument(const CallFrame& frame, int i) { return *frame.arguments.buffers[i]; }
@@ -61,7 +65,7 @@ bool read_data(const Buffer& buffer, long count, const T*& data) {
   return read_data(buffer, type_of(data), count, data);
 }
 
-long whole_panels(long units) { return (units + kPanel - 1) / kPanel * kPanel; }
+long whole_panels(long units) { return round_up(units, kPanel); }
 
 // How many weights an operator has; -1, which no buffer holds: the kernels do not take it.
 template <class E>
@@ -72,14 +76,14 @@ long weights_of(const Product<E>& work) {
 
 long weights_of(const Product<Bfloat16>& work) {
   const Geometry& g = work.geometry;
-  const long depth = g.window_width * g.channels;
-  return depth % 2 == 0 ? whole_panels(g.units) * g.window_height * depth : -1;
+  const long depth = g.window_height * g.window_width * g.channels;
+  return g.channels % 2 == 0 ? whole_panels(g.units) * depth : -1;
 }
 
 template <class E>
 long weights_of(const Depthwise<E>& work) {
   const Geometry& g = work.geometry;
-  const long rows = (g.window_height + E::kRows - 1) / E::kRows * E::kRows;
+  const long rows = round_up(g.window_height, E::kRows);
   const bool fits = g.units == g.channels && g.channels >= kLeastChannels;
   return fits ? rows * g.window_width * g.channels : -1;
 }
@@ -119,7 +123,7 @@ const char* read_ending(const CallFrame& frame, long columns, Requantization& en
   ending.low = static_cast<int32_t>(values[3]), ending.high = static_cast<int32_t>(values[4]);
   if (!read_data(scales, columns, ending.scales)) ending.scales = nullptr;
   if (!read_data(scales, 2 * columns, ending.multipliers)) ending.multipliers = nullptr;
-  ending.shifts = ending.multipliers + columns;
+  if (ending.multipliers != nullptr) ending.shifts = ending.multipliers + columns;
   const bool fits = ending.scales != nullptr || ending.multipliers != nullptr;
   return fits ? nullptr : "scales do not fit geometry";
 }
@@ -151,7 +155,7 @@ bool is_type(const uint8_t*, xla_ffi::DataType dtype) {
 template <class Work>
 const char* read(const CallFrame& frame, Work& work) {
   if (!read_geometry(frame, work.geometry) || frame.arguments.size < 3 || frame.results.size != 1)
-    return "want geometry, x, weights, bias and y";
+    return "want geometry without zeros, x, weights, bias and y";
   const char* why = read_ending(frame, columns_of(work), work.ending);
   if (why != nullptr) return why;
   const Geometry& g = work.geometry;
@@ -228,7 +232,7 @@ Error* handle(CallFrame* frame) {
   if (frame->stage != xla_ffi::kExecute) return nullptr;
   const InstructionSet* set = instruction_set();
   if (set == nullptr) return refused(*frame, "jaxdelegate's kernels need AVX2 and FMA");
-  Work work;
+  Work work{};
   if (!has(*set, work)) return refused(*frame, "this processor lacks the kernel's instructions");
   const char* why = read(*frame, work);
   if (why != nullptr) return refused(*frame, why);

@@ -6,6 +6,11 @@
 
 namespace kernels {
 
+inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
+
+// `count` filled up to a multiple of `to`.
+inline long round_up(long count, long to) { return ceil_div(count, to) * to; }
+
 // Weights of a product lie in panels of so many columns, [columns / 16, depth / kDeep, 16, kDeep],
 // the last one filled up with zeros: a row of a panel is a cache line, one vector or two.
 constexpr long kPanel = 16;

@@ -83,8 +83,8 @@ def multiplies_bfloat16() -> bool:
 
 
 @functools.cache
-def opened(path: Path = LIBRARY) -> ctypes.CDLL:
-    """The library.
+def opened(path: Path) -> ctypes.CDLL:
+    """The library at `path`, with its functions' types.
 
     Raises:
         OSError: it is not there, or not for this platform.

@@ -179,12 +179,21 @@ Tasks divide(long rows, long depth, long columns, long threads, double task_prod
   const long panel_goal = shares_panels ? std::min(goal, most_panels) : 1;
   const long row_goal = std::min(ceil_div(goal, panel_goal), tiles);
   Tasks tasks;
+  tasks.rows = rows, tasks.panels = panels;
   tasks.shares_panels = shares_panels;
   tasks.panels_of_task = pairs / panel_goal * 2;
   tasks.rows_of_task = tiles / row_goal * kMostRows;
   tasks.panel_tasks = ceil_div(panels, tasks.panels_of_task);
   tasks.row_tasks = ceil_div(rows, tasks.rows_of_task);
   return tasks;
+}
+
+Tasks::Task Tasks::at(long index) const {
+  const long row_task = shares_panels ? index % row_tasks : index / panel_tasks;
+  const long panel_task = shares_panels ? index / row_tasks : index % panel_tasks;
+  const long begin = row_task * rows_of_task, first = panel_task * panels_of_task;
+  return {begin, std::min(rows, begin + rows_of_task), first,
+          std::min(panels, first + panels_of_task)};
 }
 
 }  // namespace kernels

@@ -6,8 +6,6 @@
 
 namespace kernels {
 
-inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
-
 // The right matrix, in panels of [depth, columns], and what becomes of a product with it.
 template <class E>
 struct Matrix {
@@ -38,16 +36,15 @@ void multiply(const InstructionSet&, const Matrix<E>&, const Block<E>&, long fir
 // The work of threads: tasks of some rows times some panels. Tasks that follow each other share
 // what is larger, their panels or their rows: a thread that takes them in order reads it once.
 struct Tasks {
-  long rows_of_task, panels_of_task, row_tasks, panel_tasks;
+  long rows, panels, rows_of_task, panels_of_task, row_tasks, panel_tasks;
   bool shares_panels;
 
+  struct Task {
+    long begin, end, first, last;  // rows [begin, end), panels [first, last)
+  };
+
   long count() const { return row_tasks * panel_tasks; }
-  long first_row(long index) const {
-    return (shares_panels ? index % row_tasks : index / panel_tasks) * rows_of_task;
-  }
-  long first_panel(long index) const {
-    return (shares_panels ? index / row_tasks : index % panel_tasks) * panels_of_task;
-  }
+  Task at(long index) const;
 };
 
 // For a product of [rows, depth] x [depth, columns], of which a thread takes `task_products` at

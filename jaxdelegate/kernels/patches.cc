@@ -76,8 +76,6 @@ void copy_row(const Source<T>& source, long top, long left, long i, long first, 
   }
 }
 
-long filled_up(long count, long deep) { return (count + deep - 1) / deep * deep; }
-
 }  // namespace
 
 template <class T>
@@ -97,7 +95,7 @@ const T* patches(const Geometry& g, const T* x, long row, long count, long first
       const long i = pixel / g.window_width, j = pixel % g.window_width;
       const long end = last - pixel < g.window_width - j ? j + last - pixel : g.window_width;
       copy_row(source, top, left, i, j, end, to);
-      to += filled_up((end - j) * g.channels, deep), pixel += end - j;
+      to += round_up((end - j) * g.channels, deep), pixel += end - j;
     }
     if (++out_x == g.out_width) {
       out_x = 0;

@@ -27,7 +27,7 @@ struct Plan {
   const InstructionSet& set;
   const typename E::Value* x;
   Matrix<E> matrix;
-  long rows, panels;
+  long rows;
   bool is_direct;  // the rows of the left matrix are those of x
   long unit;       // of the depth: not to be divided
   long depth_of_block, rows_of_block;
@@ -46,7 +46,7 @@ Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threa
   const Matrix<E> matrix{product.weights, depth, g.units, product.bias, product.y, product.ending,
                          product.finish.is_any() ? &product.finish : nullptr};
   Plan<E> p{g, set, product.x, matrix, g.images * g.out_height * g.out_width,
-            ceil_div(g.units, kPanel), reads_rows(g) && depth == g.channels, 1, 0, 0, {}};
+            reads_rows(g) && depth == g.channels, 1, 0, 0, {}};
   p.unit = p.is_direct ? E::kDeep : g.channels;
   if (!E::kSplits) p.unit = depth;
   p.depth_of_block = std::max(1L, ceil_div(depth / p.unit, ceil_div(depth, kDepth))) * p.unit;
@@ -129,8 +129,9 @@ std::pair<long, bool> alike(const Geometry& g, long row) {
   const long x = row % g.out_width, y = row / g.out_width % g.out_height;
   const long top = y * g.stride_height - g.pad_top;
   const long bottom = top + (g.window_height - 1) * g.dilation_height;
-  const long last = run_depth<E>(g) == g.window_width * g.channels ? g.height - 1 : g.height - 2;
-  const long begin = (g.pad_left + g.stride_width - 1) / g.stride_width;
+  const long beyond = run_depth<E>(g) - g.window_width * g.channels;
+  const long last = g.height - 1 - ceil_div(beyond, g.width * g.channels);
+  const long begin = ceil_div(g.pad_left, g.stride_width);
   const long end = (g.width + g.pad_left - g.window_width + g.stride_width) / g.stride_width;
   if (top < 0 || bottom > last || x >= end) return {g.out_width - x, false};
   if (x < begin) return {std::min(begin, g.out_width) - x, false};
@@ -150,10 +151,7 @@ void multiply_narrow(const Plan<E>& p, long row, long end, long first, long last
 template <class E>
 void run_task(const void* plan, long index) {
   const Plan<E>& p = *static_cast<const Plan<E>*>(plan);
-  const long begin = p.tasks.first_row(index);
-  const long end = std::min(p.rows, begin + p.tasks.rows_of_task);
-  const long first = p.tasks.first_panel(index);
-  const long last = std::min(p.panels, first + p.tasks.panels_of_task);
+  const auto [begin, end, first, last] = p.tasks.at(index);
   const Geometry& g = p.geometry;
   [[maybe_unused]] const long pixel = g.channels * sizeof(typename E::Value);
   if constexpr (std::is_same_v<typename E::Value, typename E::Factor>) {

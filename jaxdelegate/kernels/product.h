@@ -22,7 +22,7 @@ struct Product {
 // Values of the depth that a window row takes.
 template <class E>
 long run_depth(const Geometry& g) {
-  return (g.window_width * g.channels + E::kDeep - 1) / E::kDeep * E::kDeep;
+  return round_up(g.window_width * g.channels, E::kDeep);
 }
 
 template <class E>

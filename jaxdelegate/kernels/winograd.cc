@@ -1,7 +1,6 @@
 #include "winograd.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "matrix.h"
 #include "scratch.h"
@@ -100,10 +99,7 @@ void run_block(const Plan& p, long begin, long count, long first, long last) {
 
 void run_task(const void* plan, long index) {
   const Plan& p = *static_cast<const Plan*>(plan);
-  const long begin = p.tasks.first_row(index);
-  const long end = std::min(p.tiles, begin + p.tasks.rows_of_task);
-  const long first = p.tasks.first_panel(index);
-  const long last = std::min(p.panels, first + p.tasks.panels_of_task);
+  const auto [begin, end, first, last] = p.tasks.at(index);
   for (long tile = begin; tile < end; tile += p.tiles_of_block)
     run_block(p, tile, std::min(p.tiles_of_block, end - tile), first, last);
 }
@@ -111,11 +107,9 @@ void run_task(const void* plan, long index) {
 }  // namespace
 
 void run(const Winograd& work, const InstructionSet& set, const ThreadPool& pool) {
-  static thread_local std::vector<float> zeros;
   const Geometry& g = work.geometry;
-  const long size = std::max(g.channels, ceil_div(g.units, kPanel) * kPanel);
-  if (static_cast<long>(zeros.size()) < size) zeros.resize(size);
-  const Plan plan = plan_of(work, set, zeros.data(), pool.size());
+  const float* const zeros = zeros_of(std::max(g.channels, round_up(g.units, kPanel)));
+  const Plan plan = plan_of(work, set, zeros, pool.size());
   pool.loop(plan.tasks.count(), run_task, &plan);
 }
 

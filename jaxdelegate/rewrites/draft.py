@@ -14,7 +14,8 @@ from jaxdelegate.passes import gather
 # New constants stand behind every tensor of any file; each operator has room for some.
 _FIRST_NEW, _ROOM = 1 << 40, 16
 
-IsLowered = Callable[[Operator, Any, Any], bool]  # (operator, input specs, output specs)
+# (operator, the file's operators whose work it does, input specs, output specs)
+IsLowered = Callable[[Operator, Sequence[Operator], Any, Any], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,15 +116,16 @@ class Draft:
         """
         specs = {**self._specs, **self._new}
         inputs, outputs = gather(specs, merged.inputs), gather(specs, merged.outputs)
-        if not self._is_lowered(merged, inputs, outputs):
-            return False
         gone = {part.index for part in parts}
+        found = (part for i in gone for part in self._parts[i])
+        whole = tuple(sorted(found, key=lambda part: part.index))
+        if not self._is_lowered(merged, whole, inputs, outputs):
+            return False
         last = [i for i in self._operators if i in gone][-1]
         kept = [op for i, op in self._operators.items() if i == last or i not in gone]
         kept = [merged if op.index == last else op for op in kept]
         self._operators = {op.index: op for op in kept}
-        whole = [part for i in gone for part in self._parts[i]]
-        self._parts[merged.index] = tuple(sorted(whole, key=lambda part: part.index))
+        self._parts[merged.index] = whole
         self._relate()
         return True
 

@@ -4,8 +4,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.op_lowering.options import (
     IfOptions,
     Options,
@@ -18,6 +21,20 @@ from jaxdelegate.testing.case import Arg
 
 # (model, the body's subgraph, dtypes of the results): adds tensors and operators
 Body = Callable[[ModelBuilder, SubgraphBuilder, Sequence[np.dtype]], None]
+
+DTYPES = [
+    np.dtype(t)
+    for t in (
+        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64),
+        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
+    )
+]
+ORDERED = [d for d in DTYPES if d.kind != "c"]
+
+# Why stock LiteRT cannot run a case.
+NO_KERNEL = "LiteRT has no kernel for this operator"
+NO_DTYPE = "LiteRT has no kernel for this dtype"
+NO_BODY = "LiteRT takes other bodies"
 
 _Dir = StablehloComparisonDirection
 EQ, NE = _Dir.STABLEHLO_COMPARISON_DIRECTION_EQ, _Dir.STABLEHLO_COMPARISON_DIRECTION_NE
@@ -69,6 +86,19 @@ class BodyCase:
         interpreter.invoke()
         details = interpreter.get_output_details()
         return [np.array(interpreter.get_tensor(d["index"])) for d in details]
+
+
+def delegated(model_content: bytes) -> Interpreter:
+    """Our interpreter, all of whose operators run on XLA."""
+    delegate = JaxDelegate(require_full_delegation=True)
+    return Interpreter(model_content=model_content, experimental_delegates=[delegate])
+
+
+def why_left(case: BodyCase) -> str:
+    """Why the operator stays on the host; empty: it does not."""
+    delegate = JaxDelegate()
+    Interpreter(model_content=case.model(), experimental_delegates=[delegate])
+    return delegate.report().nodes[0].reason or ""
 
 
 def _scalars(body: SubgraphBuilder, dtypes: Sequence[np.dtype]) -> list[int]:

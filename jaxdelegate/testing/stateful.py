@@ -2,12 +2,20 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxdelegate.testing.case import Arg, Case
+from jaxdelegate.testing.quantized import scaled
 
 Run = Callable[[Case], list[np.ndarray]]  # outputs, then new states
+
+
+def state(dtype: Any, shape: Sequence[int], scale: float, zero_point: int = 0) -> Arg:
+    """A variable tensor; an int8 one begins at its zero point."""
+    first = np.full(shape, zero_point, dtype)
+    return Arg(first, is_variable=True, quantization=scaled(scale, zero_point))
 
 
 def twice(case: Case, run: Run) -> list[np.ndarray]:
@@ -15,6 +23,16 @@ def twice(case: Case, run: Run) -> list[np.ndarray]:
     n_outputs = len(case.specs()[1])
     first = run(case)
     return [*first[:n_outputs], *run(_next(case, first[n_outputs:]))]
+
+
+def under_way(case: Case) -> Case:
+    """The case with states as the reference leaves them, and the same run-time inputs."""
+    left = iter(case.run_reference()[len(case.specs()[1]) :])
+    inputs = [
+        dataclasses.replace(a, value=next(left)) if a is not None and a.is_variable else a
+        for a in case.inputs
+    ]
+    return dataclasses.replace(case, inputs=inputs)
 
 
 def litert_twice(case: Case, *, optimized: bool = False) -> list[np.ndarray]:

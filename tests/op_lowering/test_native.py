@@ -348,13 +348,20 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
     limits = np.array((0, 1), np.float32)
     curve = np.array((0,), np.int64)
 
-    def refused(sentence: str, *arrays: np.ndarray, curve: np.ndarray = curve) -> None:
+    def refused(
+        sentence: str,
+        *arrays: np.ndarray,
+        fields: np.ndarray = fields,
+        curve: np.ndarray = curve,
+    ) -> None:
         with jax.enable_x64(True), pytest.raises(Exception, match=sentence):
             jax.block_until_ready(call(*arrays, geometry=fields, range=limits, then=curve))
 
     refused("weights do not fit geometry", x, w, bias)
     refused("the residual does not fit y", x, w[:, :3], bias, x)
     refused("then is no curve", x, w[:, :3], bias, curve=curve + 3)
+    empty = np.where(fields == 3, 0, fields)  # nothing is divided by it
+    refused("want geometry without zeros", x[:, :0], w[:, :0], bias, fields=empty)
 
 
 @BUILT

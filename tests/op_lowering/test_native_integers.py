@@ -153,6 +153,7 @@ CONVOLUTIONS = [
     conv((1, 23, 20, 3), (10, 7, 7, 3), TWO),
     conv((1, 6, 6, 12), (3, 2, 4, 12), ONE),
     conv((1, 2, 3, 2), (3, 5, 5, 2), ONE, label="filter-larger-than-image"),
+    *(conv((1, 6, width, 1), (3, 3, 1, 1), ONE, label="narrow-image") for width in (1, 2, 3)),
     conv((1, 7, 8, 5), (3, 2, 2, 5), Conv2DOptions(SAME, 3, 3), label="stride-beyond-filter"),
     conv((1, 9, 9, 6), (5, 3, 3, 6), dataclasses.replace(ONE, dilation_w_factor=2)),
     conv((1, 9, 9, 6), (5, 3, 3, 6), dataclasses.replace(TWO, dilation_h_factor=3), BYTES),

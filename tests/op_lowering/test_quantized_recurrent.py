@@ -1,4 +1,4 @@
-"""LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF in integers."""
+"""LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM in integers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,43 +11,14 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     LSTMKernelType,
     LSTMOptions,
-    SVDFOptions,
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case
-from jaxdelegate.testing.stateful import litert_twice, twice
-
-Rng = np.random.Generator
-
-
-def scaled(scale: float, zero_point: int = 0) -> Quantization:
-    return Quantization(np.array([scale], np.float32), np.array([zero_point], np.int64))
-
-
-def integers(
-    rng: Rng,
-    dtype: Any,
-    shape: Sequence[int],
-    scale: float,
-    zero_point: int = 0,
-    *,
-    extent: int | None = None,
-    is_const: bool = True,
-) -> Arg:
-    """Random integers; `extent`: of this magnitude at most, instead of the dtype's range."""
-    info = np.iinfo(dtype)
-    low, high = (info.min, info.max) if extent is None else (-extent, extent)
-    array = rng.integers(low, high, shape, dtype, endpoint=True)
-    return Arg(array, is_const, quantization=scaled(scale, zero_point))
-
-
-def state(dtype: Any, shape: Sequence[int], scale: float, zero_point: int = 0) -> Arg:
-    """A variable tensor; an int8 one begins at its zero point."""
-    first = np.full(shape, zero_point, dtype)
-    return Arg(first, is_variable=True, quantization=scaled(scale, zero_point))
+from jaxdelegate.testing.quantized import integers, scaled
+from jaxdelegate.testing.stateful import litert_twice, state, twice, under_way
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,41 +195,6 @@ def basic(
     )
 
 
-def svdf(
-    label: str,
-    rank: int,
-    units: int,
-    memory: int,
-    *,
-    seed: int = 0,
-    n_batch: int = BATCH,
-    n_input: int = INPUT,
-    bias: bool = True,
-    x: tuple[float, int] = (0.01, -12),
-    feature: float = 0.008,
-    time: float = 4e-5,
-    kept: float = 2e-4,
-    y: tuple[float, int] = (0.012, -128),
-) -> Case:
-    rng, n_filters = np.random.default_rng(seed), rank * units
-    inputs = [
-        integers(rng, np.int8, (n_batch, n_input), *x, is_const=False),
-        integers(rng, np.int8, (n_filters, n_input), feature),
-        integers(rng, np.int16, (n_filters, memory), time, extent=20000),
-        integers(rng, np.int32, [units], kept * time, extent=1 << 24) if bias else None,
-        state(np.int16, (n_batch, memory * n_filters), kept),
-    ]
-    return Case(
-        "SVDF",
-        label,
-        inputs,
-        SVDFOptions(rank, Act.RELU),
-        [np.int8],
-        version=3,
-        output_quantization=[scaled(*y)],
-    )
-
-
 FORMS = {
     "plain": Form(),
     "20-inputs": Form(inputs=20),
@@ -304,24 +240,7 @@ BASIC = [
     basic("basic-zero-point-0-large-factor", weights=(0.3, 0)),
     basic("basic-zero-point-255-small-factor", weights=(1e-5, 255)),
 ]
-SVDF = [
-    svdf("rank-1", 1, 4, 10),
-    svdf("rank-3", 3, 5, 7, n_input=17),
-    svdf("no-bias-memory-of-one", 2, 3, 1, bias=False),
-    svdf("large-factors", 2, 3, 4, x=(0.3, -128), kept=1e-5, y=(1e-4, 127)),
-    svdf("small-factors", 2, 3, 4, x=(1e-4, 127), kept=0.1, y=(5.0, 0)),
-]
-CASES = STEP + SEQUENCE + BASIC + SVDF
-
-
-def under_way(case: Case) -> Case:
-    """The case with states as it leaves them."""
-    left = iter(case.run_reference()[len(case.specs()[1]) :])
-    inputs = [
-        dataclasses.replace(a, value=next(left)) if a is not None and a.is_variable else a
-        for a in case.inputs
-    ]
-    return dataclasses.replace(case, inputs=inputs)
+CASES = STEP + SEQUENCE + BASIC
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -343,85 +262,91 @@ def test_reference_equals_litert(case: Case) -> None:
     equal(twice(case, Case.run_reference)[: len(want)], want)
 
 
-def drawn(seed: int) -> Case:
-    """A case of random form, shapes, scales and zero points."""
-    rng = np.random.default_rng(seed)
+class Draw:
+    """Random forms, shapes, scales and zero points."""
 
-    def scale(low: float, high: float) -> float:
-        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+    def __init__(self, seed: int) -> None:
+        self.seed, self.rng = seed, np.random.default_rng(seed)
 
-    def point() -> int:
-        return int(rng.choice([-128, 127, 0, rng.integers(-128, 128)]))
+    def scale(self, low: float, high: float) -> float:
+        return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
-    def several(high: int) -> int:
-        return int(rng.integers(1, high))
+    def point(self) -> int:
+        return int(self.rng.choice([-128, 127, 0, self.rng.integers(-128, 128)]))
 
-    kind = rng.integers(4)
-    if kind == 0:
+    def several(self, high: int) -> int:
+        return int(self.rng.integers(1, high))
+
+    def is_so(self) -> bool:
+        return bool(self.rng.integers(2))
+
+    def case(self) -> Case:
+        kinds = (self.basic, self.lstm, self.sequence)
+        return kinds[self.rng.integers(len(kinds))]()
+
+    def basic(self) -> Case:
         return basic(
-            f"{seed}",
-            seed=seed,
-            n_batch=several(5),
-            n_input=several(20),
-            n_cell=several(30),
-            weights=(scale(1e-4, 0.2), int(rng.integers(256))),
-            variables=bool(rng.integers(2)),
+            f"{self.seed}",
+            seed=self.seed,
+            n_batch=self.several(5),
+            n_input=self.several(20),
+            n_cell=self.several(30),
+            weights=(self.scale(1e-4, 0.2), int(self.rng.integers(256))),
+            variables=self.is_so(),
         )
-    if kind == 1:
-        return svdf(
-            f"{seed}",
-            several(4),
-            several(9),
-            several(12),
-            seed=seed,
-            n_input=several(9),
-            x=(scale(1e-3, 0.1), point()),
-            feature=scale(1e-3, 0.1),
-            time=scale(1e-6, 1e-3),
-            kept=scale(1e-6, 1e-2),
-            y=(scale(1e-4, 1), point()),
+
+    def form(self) -> Form:
+        peephole, projection = self.is_so(), int(self.rng.integers(2) * self.several(20))
+        return Form(
+            cifg=self.is_so(),
+            peephole=peephole,
+            projection=projection,
+            projection_bias=projection > 0 and self.is_so(),
+            norm=self.is_so(),
+            n_cell=self.several(40) + (projection if peephole else 0),
         )
-    peephole, projection = bool(rng.integers(2)), int(rng.integers(2) * several(20))
-    form = Form(
-        cifg=bool(rng.integers(2)),
-        peephole=peephole,
-        projection=projection,
-        projection_bias=projection > 0 and bool(rng.integers(2)),
-        norm=bool(rng.integers(2)),
-        n_cell=several(40) + (projection if peephole else 0),
-    )
-    s = Scales(
-        x=(scale(1e-4, 1), point()),
-        weights=scale(1e-4, 1),
-        hidden=(scale(1e-3, 1), point()),
-        output=(scale(1e-3, 1), point()),
-        state=2.0 ** int(rng.integers(-15, -8)),
-        between=scale(1e-6, 1e-2),
-        peephole=scale(1e-6, 0.1),
-        norm=scale(1e-6, 1e-3),
-    )
-    clips = {
-        "cell_clip": float(rng.choice([0, scale(1e-3, 20)])),
-        "proj_clip": float(rng.choice([0, scale(1e-3, 5)])),
-    }
-    if kind == 2:
-        return lstm(f"{seed}", form, s, seed=seed, n_batch=several(4), **clips)
-    shape = several(6), several(6), several(6)
-    return sequence(
-        f"{seed}", form, s, seed=seed, shape=shape, time_major=bool(rng.integers(2)), **clips
-    )
+
+    def scales(self) -> Scales:
+        return Scales(
+            x=(self.scale(1e-4, 1), self.point()),
+            weights=self.scale(1e-4, 1),
+            hidden=(self.scale(1e-3, 1), self.point()),
+            output=(self.scale(1e-3, 1), self.point()),
+            state=2.0 ** int(self.rng.integers(-15, -8)),
+            between=self.scale(1e-6, 1e-2),
+            peephole=self.scale(1e-6, 0.1),
+            norm=self.scale(1e-6, 1e-3),
+        )
+
+    def clips(self) -> dict[str, float]:
+        return {
+            "cell_clip": float(self.rng.choice([0, self.scale(1e-3, 20)])),
+            "proj_clip": float(self.rng.choice([0, self.scale(1e-3, 5)])),
+        }
+
+    def lstm(self) -> Case:
+        cell = self.form(), self.scales()
+        clips = self.clips()
+        return lstm(f"{self.seed}", *cell, seed=self.seed, n_batch=self.several(4), **clips)
+
+    def sequence(self) -> Case:
+        cell = self.form(), self.scales()
+        more: dict[str, Any] = self.clips()
+        shape = self.several(6), self.several(6), self.several(6)
+        more["time_major"] = self.is_so()
+        return sequence(f"{self.seed}", *cell, seed=self.seed, shape=shape, **more)
 
 
 @pytest.mark.litert
 def test_reference_equals_litert_on_random_cases() -> None:
     for seed in range(80):
-        case = drawn(seed)
+        case = Draw(seed).case()
         want = litert_twice(case)
         equal(twice(case, Case.run_reference)[: len(want)], want)
 
 
 def test_lowering_equals_the_reference_on_random_cases() -> None:
-    for case in map(under_way, map(drawn, range(100, 110))):
+    for case in (under_way(Draw(seed).case()) for seed in range(100, 110)):
         equal(case.run_lowered(RULES[case.name]), case.run_reference())
 
 
@@ -482,8 +407,6 @@ REFUSED = {
     "lacks its weights": changed(STEP[0], 7),
     "input 18 holds state, but": changed(STEP[0], 18, is_variable=False),
     "has rank 3, not 2": as_shape(STEP[0], 0, (BATCH, INPUT, 1)),
-    "RELU only": dataclasses.replace(SVDF[0], options=SVDFOptions(1, Act.NONE)),
-    "must be finite": svdf("", 1, 2, 3, x=(1e30, 0), feature=1e30),
     "is not 2**-11": dataclasses.replace(BASIC[0], output_quantization=[scaled(2.0**-10)] * 4),
     "is int8, not uint8": dataclasses.replace(BASIC[0], outputs=[np.int8, *BASIC[0].outputs[1:]]),
 }
@@ -492,10 +415,6 @@ REFUSED = {
 @pytest.mark.parametrize("sentence", REFUSED)
 def test_refuses(sentence: str) -> None:
     assert sentence in (reason(REFUSED[sentence]) or "")
-
-
-def test_refuses_an_int8_svdf_state() -> None:
-    assert "'in4' is int8, not int16" in (reason(as_dtype(SVDF[0], 4, np.int8)) or "")
 
 
 @pytest.mark.parametrize("case", [NOT_8_BIT, REFUSED["has 12 intermediate tensors"]], ids=str)

@@ -133,37 +133,22 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }
 
 
+def layout_of(rank: int) -> dict[str, Any]:
+    """Images [N, *spatial, C] of so many spatial dimensions, filters [*spatial, I, O]."""
+    spatial = tuple(range(rank + 1))
+    return {
+        **NHWC,
+        "input_feature_dimension": rank + 1,
+        "input_spatial_dimensions": spatial[1:],
+        "kernel_input_feature_dimension": rank,
+        "kernel_output_feature_dimension": rank + 1,
+        "kernel_spatial_dimensions": spatial[:-1],
+        "output_feature_dimension": rank + 1,
+        "output_spatial_dimensions": spatial[1:],
+    }
+
+
 def convolutions() -> list[Case]:
-    spatial_1d: dict[str, Any] = {
-        **NHWC,
-        "input_feature_dimension": 2,
-        "input_spatial_dimensions": (1,),
-        "kernel_input_feature_dimension": 1,
-        "kernel_output_feature_dimension": 2,
-        "kernel_spatial_dimensions": (0,),
-        "output_feature_dimension": 2,
-        "output_spatial_dimensions": (1,),
-    }
-    spatial_0d: dict[str, Any] = {
-        **NHWC,
-        "input_feature_dimension": 1,
-        "input_spatial_dimensions": (),
-        "kernel_input_feature_dimension": 0,
-        "kernel_output_feature_dimension": 1,
-        "kernel_spatial_dimensions": (),
-        "output_feature_dimension": 1,
-        "output_spatial_dimensions": (),
-    }
-    spatial_3d: dict[str, Any] = {
-        **NHWC,
-        "input_feature_dimension": 4,
-        "input_spatial_dimensions": (1, 2, 3),
-        "kernel_input_feature_dimension": 3,
-        "kernel_output_feature_dimension": 4,
-        "kernel_spatial_dimensions": (0, 1, 2),
-        "output_feature_dimension": 4,
-        "output_spatial_dimensions": (1, 2, 3),
-    }
     return [
         *(convolution(label, X, W, **o) for label, o in WINDOWS.items()),
         *(
@@ -188,9 +173,9 @@ def convolutions() -> list[Case]:
             window_reversal=(True, False),
             window_strides=(2, 1),
         ),
-        convolution("1d", f32(2, 9, 3), f32(4, 3, 5), layout=spatial_1d, padding=(1, 2)),
-        convolution("0d", f32(2, 3), f32(3, 5), layout=spatial_0d),
-        convolution("3d", f32(1, 4, 5, 3, 2), f32(2, 3, 2, 2, 3), layout=spatial_3d),
+        convolution("1d", f32(2, 9, 3), f32(4, 3, 5), layout=layout_of(1), padding=(1, 2)),
+        convolution("0d", f32(2, 3), f32(3, 5), layout=layout_of(0)),
+        convolution("3d", f32(1, 4, 5, 3, 2), f32(2, 3, 2, 2, 3), layout=layout_of(3)),
         convolution("no features", f32(1, 3, 3, 0), f32(2, 2, 0, 2)),
         convolution("no batch", f32(0, 3, 3, 2), f32(2, 2, 2, 2)),
         convolution("no window", f32(1, 3, 3, 2), f32(2, 0, 2, 2)),

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,37 +14,21 @@ from jaxdelegate.op_lowering.rule import Function, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from jaxdelegate.testing.bodies import (
+    DTYPES,
+    NO_BODY,
+    NO_DTYPE,
+    NO_KERNEL,
+    ORDERED,
     Body,
     BodyCase,
     always,
     branching,
+    delegated,
     larger_and_where,
     odds,
     pairwise,
+    why_left,
 )
-
-DTYPES = [
-    np.dtype(t)
-    for t in (
-        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64),
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
-    )
-]
-ORDERED = [d for d in DTYPES if d.kind != "c"]
-NO_KERNEL = "LiteRT has no kernel for this operator"
-NO_DTYPE = "LiteRT has no kernel for this dtype"
-NO_BODY = "LiteRT takes other bodies"
-
-
-def delegated(model_content: bytes) -> jd.Interpreter:
-    delegate = jd.JaxDelegate(require_full_delegation=True)
-    return jd.Interpreter(model_content=model_content, experimental_delegates=[delegate])
-
-
-def reason(case: BodyCase) -> str:
-    delegate = jd.JaxDelegate()
-    jd.Interpreter(model_content=case.model(), experimental_delegates=[delegate])
-    return delegate.report().nodes[0].reason or ""
 
 
 def reduce(
@@ -333,8 +316,8 @@ def test_refuses(sentence: str) -> None:
 
 def test_refuses_bodies_that_do_not_fit() -> None:
     case = reduce("", (1,), ADD, X)
-    assert "not scalars of float32" in reason(dataclasses.replace(case, body=always(np.int32(1))))
+    assert "not scalars of float32" in why_left(dataclasses.replace(case, body=always(np.int32(1))))
     unknown = dataclasses.replace(case, body=pairwise("STABLEHLO_CUSTOM_CALL"))
-    assert "its body: subgraph 1, node 0 (STABLEHLO_CUSTOM_CALL)" in reason(unknown)
+    assert "its body: subgraph 1, node 0 (STABLEHLO_CUSTOM_CALL)" in why_left(unknown)
     beyond = LoweringContext(lower_subgraph=adding, why_not_subgraph=lambda i, _: [][i])
     assert "its body, subgraph 1, does not take" in why_reduce(X, ZERO, context=beyond)

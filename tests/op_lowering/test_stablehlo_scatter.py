@@ -14,42 +14,25 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from jaxdelegate.testing.bodies import (
+    DTYPES,
+    NO_BODY,
+    NO_DTYPE,
     Body,
     BodyCase,
     always,
     argument,
     branching,
+    delegated,
     larger_and_where,
     odds,
     pairwise,
+    why_left,
 )
 
-DTYPES = [
-    np.dtype(t)
-    for t in (
-        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64),
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
-    )
-]
-ORDERED = [d for d in DTYPES if d.kind != "c"]
-NO_KERNEL = "LiteRT has no kernel for this operator"
-NO_DTYPE = "LiteRT has no kernel for this dtype"
-NO_BODY = "LiteRT takes other bodies"
 ADD, MUL = pairwise("STABLEHLO_ADD"), pairwise("STABLEHLO_MULTIPLY")
 MAX, MIN = pairwise("STABLEHLO_MAXIMUM"), pairwise("STABLEHLO_MINIMUM")
 AND, OR = pairwise("STABLEHLO_AND"), pairwise("STABLEHLO_OR")
 SUB = pairwise("STABLEHLO_SUBTRACT")
-
-
-def delegated(model_content: bytes) -> jd.Interpreter:
-    delegate = jd.JaxDelegate(require_full_delegation=True)
-    return jd.Interpreter(model_content=model_content, experimental_delegates=[delegate])
-
-
-def reason(case: BodyCase) -> str:
-    delegate = jd.JaxDelegate()
-    jd.Interpreter(model_content=case.model(), experimental_delegates=[delegate])
-    return delegate.report().nodes[0].reason or ""
 
 
 def scatter(
@@ -146,6 +129,13 @@ def scatters() -> list[BodyCase]:
             "free-odds", f32(4, 5), [[-1], [0], [2], [4], [9]], f32(3, 5, 2), odds, NO_BODY, **FREE
         ),
         scatter("free-set", f32(4, 5), [[-2], [4], [2**31 - 1]], f32(4, 3, 2), argument(1), **FREE),
+    ]
+
+
+def scatters_by_row() -> list[BodyCase]:
+    """With ends of indices' types, nothing to scatter, and several operands at once."""
+    places = of(np.int32, 6, low=-1, high=5)
+    return [
         scatter(
             "uint8", f32(300, 2), value([[255], [7]], np.uint8), f32(2, 2), ADD, NO_DTYPE, **ROWS
         ),
@@ -184,7 +174,7 @@ def scatters() -> list[BodyCase]:
     ]
 
 
-CASES = scatters()
+CASES = [*scatters(), *scatters_by_row()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -315,4 +305,4 @@ def test_refuses(sentence: str) -> None:
 
 def test_refuses_a_body_of_another_dtype() -> None:
     case = scatter("", X, PLACES, UPDATES, always(np.int32(1)), **ROWS)
-    assert "not scalars of float32" in reason(case)
+    assert "not scalars of float32" in why_left(case)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,6 +13,8 @@ from jaxdelegate.testing.bodies import (
     GT,
     LE,
     LT,
+    NO_KERNEL,
+    ORDERED,
     TOTAL,
     Body,
     BodyCase,
@@ -22,31 +23,10 @@ from jaxdelegate.testing.bodies import (
     by_magnitude,
     canonical,
     comparing,
+    delegated,
     lexicographic,
+    why_left,
 )
-
-DTYPES = [
-    np.dtype(t)
-    for t in (
-        *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64),
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, bool),
-    )
-]
-ORDERED = [d for d in DTYPES if d.kind != "c"]
-NO_KERNEL = "LiteRT has no kernel for this operator"
-NO_DTYPE = "LiteRT has no kernel for this dtype"
-NO_BODY = "LiteRT takes other bodies"
-
-
-def delegated(model_content: bytes) -> jd.Interpreter:
-    delegate = jd.JaxDelegate(require_full_delegation=True)
-    return jd.Interpreter(model_content=model_content, experimental_delegates=[delegate])
-
-
-def reason(case: BodyCase) -> str:
-    delegate = jd.JaxDelegate()
-    jd.Interpreter(model_content=case.model(), experimental_delegates=[delegate])
-    return delegate.report().nodes[0].reason or ""
 
 
 def sort(label: str, body: Body, *operands: Arg, axis: int = -1) -> BodyCase:
@@ -152,11 +132,11 @@ def test_large_sorts(run: Any) -> None:
 
 def test_refuses_what_would_compare_too_many_pairs() -> None:
     x = value(np.zeros((2, 5000), np.int32))
-    assert "orders by no single key, and there are 50000000 pairs" in reason(
+    assert "orders by no single key, and there are 50000000 pairs" in why_left(
         sort("", lexicographic, x, x)
     )
-    assert reason(sort("", comparing(LT), x, x)) == ""
+    assert why_left(sort("", comparing(LT), x, x)) == ""
 
 
 def test_refuses_a_body_that_is_no_comparator() -> None:
-    assert "not scalars of bool" in reason(sort("", always(np.int32(1)), f32(3)))
+    assert "not scalars of bool" in why_left(sort("", always(np.int32(1)), f32(3)))

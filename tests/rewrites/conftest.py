@@ -5,7 +5,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdelegate.lowering import LoweredPartition, lower_partition
+from jaxdelegate.lowered_partition import LoweredPartition
+from jaxdelegate.lowering import lower_partition
 from jaxdelegate.model import read_model
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.rule import LoweringContext

@@ -1,0 +1,189 @@
+"""What lowering makes of a partition: one pure JAX function of weights, inputs and states.
+
+It runs the operators in order, and checks while it is traced that every result has the propagated
+shape and the declared dtype.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate import float_view, reduced_view
+from jaxdelegate.errors import LoweringError
+from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.materialize import materialized
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.rule import Function, Prepare
+from jaxdelegate.op_lowering.spec import TensorSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A constant tensor as one operator wants it: in the file's layout, or prepared."""
+
+    tensor: int
+    operator: int | None = None  # index of the operator that prepares it for itself
+    position: int | None = None
+    layout: Hashable = None  # tells apart what becomes of it: other input shapes, shorter dtypes
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One lowered operator: where its inputs come from and where its outputs go.
+
+    `inputs` holds tensor indices, Weights or None; `states` the variable tensors that it updates.
+    `name` is the file's for the operator of this index, whatever a rewrite made of it; `parts` are
+    all operators of the file whose work it does.
+    """
+
+    name: str
+    operator: Operator
+    run: Function
+    inputs: tuple[int | Weight | None, ...]
+    outputs: tuple[int, ...]
+    states: tuple[int, ...]
+    takes_short: bool  # its inputs may come as they are held
+    parts: tuple[Operator, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredPartition:
+    """Operators as one pure function of weights, inputs and states."""
+
+    steps: tuple[Step, ...]
+    specs: Mapping[int, TensorSpec]
+    preparations: Mapping[Weight, Prepare | None]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    states: tuple[int, ...]
+    stored: Mapping[int, TensorSpec]  # outside of the program, where `specs` is a float view
+    short: Mapping[int, np.dtype]  # tensors that the program holds shorter than `specs` says
+    precision: PrecisionPolicy
+    shared: frozenset[int] = frozenset()  # results to lay out in memory once
+
+    def outside(self, index: int) -> TensorSpec:
+        """A tensor's spec as hosts store it."""
+        return self.stored.get(index, self.specs[index])
+
+    @property
+    def has_integer_products(self) -> bool:
+        """Whether an operator multiplies matrices of integers."""
+        read = (i for step in self.steps for i in step.operator.inputs if i in self.specs)
+        return any(self.specs[i].is_quantized for i in read)
+
+    def value(self, weight: Weight) -> np.ndarray:
+        """A weight's host array, prepared; made anew at every call: only one is in memory."""
+        array, prepare = self.constant(weight), self.preparations[weight]
+        return array if prepare is None else np.ascontiguousarray(prepare(array))
+
+    def constant(self, weight: Weight) -> np.ndarray:
+        """The constant behind a weight, in the file's layout."""
+        array = self.specs[weight.tensor].const
+        if array is None:
+            raise LoweringError(f"tensor {weight.tensor} is used as a weight but is not constant")
+        return array
+
+    def call(
+        self,
+        weights: Mapping[Weight, Any],
+        values: Sequence[Any],
+        *,
+        inside: bool = False,
+    ) -> tuple[Any, ...]:
+        """Outputs, then new states, for the values of `inputs`, then `states`. Pure; jit this.
+
+        Args:
+            weights: the prepared constants.
+            values: of `inputs`, then `states`.
+            inside: another program, where quantized values come and go as the floats that they
+                stand for.
+        """
+        known = self.entered(values, inside=inside)
+        for step in self.steps:
+            known.update(self.run_step(step, known, weights))
+        return self.leaving(known, inside=inside)
+
+    def entered(self, values: Sequence[Any], *, inside: bool = False) -> dict[int, Any]:
+        """The values of `inputs` and `states`, by tensor, as operators read them."""
+        known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
+        if not inside:
+            known.update(
+                (i, float_view.enter(known[i], self.stored[i])) for i in self._viewed(known)
+            )
+        return known
+
+    def leaving(self, known: Mapping[int, Any], *, inside: bool = False) -> tuple[Any, ...]:
+        """Outputs, then new states, out of all values, as whoever runs the program stores them."""
+        leaving = (*self.outputs, *self.states)
+        left = {i: self._result(known, i) for i in leaving}
+        put = float_view.simulate if inside else float_view.leave
+        left.update((i, put(left[i], self.stored[i])) for i in self._viewed(left))
+        return tuple(left[i] for i in leaving)
+
+    def run_step(
+        self, step: Step, known: Mapping[int, Any], weights: Mapping[Weight, Any]
+    ) -> dict[int, Any]:
+        """One operator's outputs and new states, by tensor, as the program holds them."""
+        # The operators' own names in the HLO metadata: profilers map device time back to them.
+        with jax.named_scope("+".join(part.scope for part in step.parts)):
+            results = step.run(*(self._read_by(step, s, known, weights) for s in step.inputs))
+        self._check(step, results)
+        written = (*step.outputs, *step.states)
+        return {i: self._held(i, y) for i, y in zip(written, results, strict=True)}
+
+    def _read_by(
+        self,
+        step: Step,
+        source: int | Weight | None,
+        known: Mapping[int, Any],
+        weights: Mapping[Weight, Any],
+    ) -> Any:
+        if source is None:
+            return None
+        if isinstance(source, int):
+            value, spec = known[source], self.specs[source]
+            return value if step.takes_short else reduced_view.widened(value, spec)
+        if source.operator is not None:
+            return weights[source]
+        return reduced_view.widened(weights[source], self.specs[source.tensor])
+
+    def _held(self, index: int, value: Any) -> Any:
+        simulated = self._simulated(index, value)
+        held = reduced_view.held(simulated, self.short.get(index), self.precision)
+        return materialized(held) if index in self.shared else held
+
+    def _viewed(self, indices: Iterable[int]) -> list[int]:
+        """Those tensors that are integers outside and floats here."""
+        return [i for i in indices if i in self.stored]
+
+    @functools.cached_property
+    def _read(self) -> frozenset[int | Weight | None]:
+        return frozenset(source for step in self.steps for source in step.inputs)
+
+    def _simulated(self, index: int, value: Any) -> Any:
+        """A quantized result that somebody here reads, back on its grid."""
+        is_read = index in self.stored and index in self._read
+        return float_view.simulate(value, self.stored[index]) if is_read else value
+
+    def _result(self, known: Mapping[int, Any], index: int) -> Any:
+        const = self.specs[index].const
+        return known[index] if const is None or index in known else jnp.asarray(const)
+
+    def _check(self, step: Step, results: tuple[Any, ...]) -> None:
+        written = (*step.outputs, *step.states)
+        node = f"node {step.operator.index} ({step.operator.name})"
+        if len(results) != len(written):
+            raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
+        for index, result in zip(written, results, strict=True):
+            spec = self.specs.get(index, result)  # an output that the file leaves out has no spec
+            if tuple(result.shape) != tuple(spec.shape) or result.dtype != spec.dtype:
+                raise LoweringError(
+                    f"{node}: output {spec.name!r} was traced as {result.dtype} "
+                    f"{list(result.shape)}, "
+                    f"propagated as {spec.dtype} {list(spec.shape)}"
+                )

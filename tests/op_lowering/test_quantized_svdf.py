@@ -1,0 +1,135 @@
+"""SVDF in integers."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import SVDFOptions
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.testing import Case
+from jaxdelegate.testing.quantized import integers, scaled
+from jaxdelegate.testing.stateful import litert_twice, state, twice, under_way
+
+BATCH, INPUT = 3, 5
+
+
+def svdf(
+    label: str,
+    rank: int,
+    units: int,
+    memory: int,
+    *,
+    seed: int = 0,
+    n_batch: int = BATCH,
+    n_input: int = INPUT,
+    bias: bool = True,
+    x: tuple[float, int] = (0.01, -12),
+    feature: float = 0.008,
+    time: float = 4e-5,
+    kept: float = 2e-4,
+    y: tuple[float, int] = (0.012, -128),
+) -> Case:
+    rng, n_filters = np.random.default_rng(seed), rank * units
+    inputs = [
+        integers(rng, np.int8, (n_batch, n_input), *x, is_const=False),
+        integers(rng, np.int8, (n_filters, n_input), feature),
+        integers(rng, np.int16, (n_filters, memory), time, extent=20000),
+        integers(rng, np.int32, [units], kept * time, extent=1 << 24) if bias else None,
+        state(np.int16, (n_batch, memory * n_filters), kept),
+    ]
+    return Case(
+        "SVDF",
+        label,
+        inputs,
+        SVDFOptions(rank, Act.RELU),
+        [np.int8],
+        version=3,
+        output_quantization=[scaled(*y)],
+    )
+
+
+CASES = [
+    svdf("rank-1", 1, 4, 10),
+    svdf("rank-3", 3, 5, 7, n_input=17),
+    svdf("no-bias-memory-of-one", 2, 3, 1, bias=False),
+    svdf("large-factors", 2, 3, 4, x=(0.3, -128), kept=1e-5, y=(1e-4, 127)),
+    svdf("small-factors", 2, 3, 4, x=(1e-4, 127), kept=0.1, y=(5.0, 0)),
+]
+
+
+def drawn(seed: int) -> Case:
+    """A case of random shapes, scales and zero points."""
+    rng = np.random.default_rng(seed)
+
+    def scale(low: float, high: float) -> float:
+        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+    def point() -> int:
+        return int(rng.choice([-128, 127, 0, rng.integers(-128, 128)]))
+
+    rank, units, memory, n_input = (int(rng.integers(1, high)) for high in (4, 9, 12, 9))
+    return svdf(
+        f"{seed}",
+        rank,
+        units,
+        memory,
+        seed=seed,
+        n_input=n_input,
+        x=(scale(1e-3, 0.1), point()),
+        feature=scale(1e-3, 0.1),
+        time=scale(1e-6, 1e-3),
+        kept=scale(1e-6, 1e-2),
+        y=(scale(1e-4, 1), point()),
+    )
+
+
+def equal(got: list[np.ndarray], want: list[np.ndarray]) -> None:
+    for g, w in zip(got, want, strict=True):
+        assert g.dtype == w.dtype
+        np.testing.assert_array_equal(g, w)
+
+
+@pytest.mark.parametrize("case", [*CASES, *map(drawn, range(100, 103))], ids=str)
+def test_lowering_equals_the_reference(case: Case) -> None:
+    case = under_way(case)
+    equal(case.run_lowered(RULES["SVDF"]), case.run_reference())
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reference_equals_litert(case: Case) -> None:
+    want = litert_twice(case)
+    equal(twice(case, Case.run_reference)[: len(want)], want)
+
+
+@pytest.mark.litert
+def test_reference_equals_litert_on_random_cases() -> None:
+    for seed in range(20):
+        test_reference_equals_litert(drawn(seed))
+
+
+def with_input(position: int, array: Any) -> Case:
+    """The first case with another array of the same quantization."""
+    inputs: list[Any] = list(CASES[0].inputs)
+    inputs[position] = dataclasses.replace(inputs[position], value=array)
+    return dataclasses.replace(CASES[0], inputs=inputs)
+
+
+STATE: Any = CASES[0].inputs[4]
+REFUSED = {
+    "RELU only": dataclasses.replace(CASES[0], options=SVDFOptions(1, Act.NONE)),
+    "must be finite": svdf("", 1, 2, 3, x=(1e30, 0), feature=1e30),
+    "'in4' is int8, not int16": with_input(4, STATE.value.astype(np.int8)),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refuses(sentence: str) -> None:
+    case = REFUSED[sentence]
+    context = LoweringContext(quant_mode="integer")
+    reason = RULES["SVDF"].reason(context, case.op_options, *case.specs())
+    assert sentence in (reason or "")
