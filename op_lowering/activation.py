@@ -28,7 +28,8 @@ def _elu(x: jax.Array) -> jax.Array:
     return jnp.where(x < 0, jnp.expm1(jnp.minimum(x, scalar(0, x))), x)
 
 
-def _hard_swish(x: jax.Array) -> jax.Array:
+def hard_swish(x: jax.Array) -> jax.Array:
+    """X * min(max(x + 3, 0), 6) / 6."""
     return x * clamp(x + scalar(3, x), 0, 6) / scalar(6, x)
 
 
@@ -70,7 +71,7 @@ RELU_0_TO_1 = unary(
 LOGISTIC = unary("LOGISTIC", NoOptions, 3, lax.logistic, integer=quantized.LOGISTIC)
 TANH = unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH)
 ELU = unary("ELU", NoOptions, 1, _elu, integer=quantized.ELU)
-HARD_SWISH = unary("HARD_SWISH", HardSwishOptions, 1, _hard_swish, integer=quantized.HARD_SWISH)
+HARD_SWISH = unary("HARD_SWISH", HardSwishOptions, 1, hard_swish, integer=quantized.HARD_SWISH)
 LEAKY_RELU = pointwise(
     "LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, FLOATS, integer=quantized.LEAKY_RELU
 )

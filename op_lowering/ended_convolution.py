@@ -1,11 +1,21 @@
 """A convolution with a residual or a curve behind it, which only rewrites make.
 
 Our own CPU kernels compute it at once, while sums are in the cache; where they do not, the rule
-refuses, and the operators stay apart.
+refuses, and the operators stay apart. Where they do, XLA's ways to run the convolution stand beside
+them, for whoever measures.
 """
 
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax import lax
+
+from jaxdelegate.op_lowering.activation import hard_swish
+from jaxdelegate.op_lowering.common import fused_activation
 from jaxdelegate.op_lowering.convolution import FAMILIES
-from jaxdelegate.op_lowering.options import ActivationFunctionType, EndedConvolutionOptions
+from jaxdelegate.op_lowering.options import ActivationFunctionType, Curve, EndedConvolutionOptions
 from jaxdelegate.op_lowering.products import why_not_fused
 from jaxdelegate.op_lowering.quantized_products import Tensors
 from jaxdelegate.op_lowering.rule import (
@@ -32,7 +42,8 @@ def _why_not(
         if residual is None or (residual.shape, residual.dtype) == (y.shape, y.dtype)
         else f"residual and result differ: {list(residual.shape)} and {list(y.shape)}",
     )
-    if reason is not None or _lowered(context, o, inputs, outputs) is not None:
+    by_default = dataclasses.replace(context, way=None)
+    if reason is not None or _native(by_default, o, inputs, outputs) is not None:
         return reason
     return "our kernels do not compute it"
 
@@ -44,7 +55,7 @@ def _why_not_activations(o: EndedConvolutionOptions) -> str | None:
     return f"{inner.name} stands between the convolution and what is behind it"
 
 
-def _lowered(
+def _native(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Lowered | None:
     tensors = Tensors(inputs[0], inputs[1], optional(inputs, 2), outputs[0])
@@ -56,12 +67,37 @@ def _lowered(
 def _lower(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    lowered = _lowered(context, o, inputs, outputs)
-    if lowered is None:
-        raise ValueError("our kernels do not compute this convolution")
+    own = _native(context, o, inputs, outputs)
+    return _by_xla(context, o, inputs, outputs) if own is None else own
+
+
+def _by_xla(
+    context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    """The convolution in another way than our kernels', and what stands behind it."""
+    plain: Any = FAMILIES[type(o.convolution)].lower(context, o.convolution, inputs[:3], outputs)
+    ended = _end(o)
+
+    def run(x: Any, w: Any, bias: Any = None, residual: Any = None) -> tuple[jax.Array]:
+        (y,) = plain.run(x, w, bias)
+        return (ended(y if residual is None else y + residual.astype(y.dtype)),)
+
+    lowered: Lowered = dataclasses.replace(plain, run=run)
     return lowered
 
 
+def _end(o: EndedConvolutionOptions) -> Callable[[Any], Any]:
+    if o.curve is Curve.NONE:
+        return fused_activation(o.fused_activation_function)
+    return hard_swish if o.curve is Curve.HARD_SWISH else lambda x: x * lax.logistic(x)
+
+
+def _ways(
+    context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
+) -> Mapping[str, Any]:
+    return FAMILIES[type(o.convolution)].ways(context, o.convolution, inputs[:3], outputs)
+
+
 ENDED_CONVOLUTION = OpRule(
-    "ended_convolution", EndedConvolutionOptions, 1, _why_not, _lower, arity=2
+    "ended_convolution", EndedConvolutionOptions, 1, _why_not, _lower, arity=2, ways=_ways
 )

@@ -38,6 +38,15 @@ NATIVE, NATIVE_WINOGRAD, NATIVE_BFLOAT16 = "native", "native_winograd", "native_
 # DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
 _LEAST_PRODUCTS = 4_000_000
 
+# Groups of so few units are left to XLA where a unit sums few products: measured as above, on
+# images of 14 to 56 pixels. Where a panel is nearly empty, of more products as well.
+_NARROW, _SHORT = 7, 8
+_FEW, _LONG = 2, 40
+
+# Units of groups whose products share a panel: a vector of 8 or 16 holds several.
+_SHARES = (2, 4, 8)
+_LEAST_SAVED = 4  # products for each copied value of float32
+
 _INFINITY = float("inf")
 _RANGES = {
     Act.NONE: (-_INFINITY, _INFINITY),
@@ -92,11 +101,25 @@ def _ways_of(c: Convolution) -> tuple[str, ...]:
     if len(c.windows) != 2:
         return ()
     if c.groups > 1:
-        is_depthwise = c.depth == 1 and c.units == c.channels >= LEAST_CHANNELS
-        return (NATIVE,) if is_depthwise else ()
+        return (NATIVE,) if is_depthwise(c) or is_product(c) else ()
     if not is_possible(c) or c.channels < LEAST_CHANNELS:
         return (NATIVE,)
     return (NATIVE_WINOGRAD, NATIVE) if _winograd_pays(c) else (NATIVE, NATIVE_WINOGRAD)
+
+
+def is_product(c: Convolution) -> bool:
+    """Whether it is computed as a product of matrices, or one for each group that is worth it."""
+    if c.groups == 1:
+        return True
+    units = c.units // c.groups
+    is_empty = units <= _FEW and joined(c) == 1
+    pays = units > _NARROW or c.products > (_LONG if is_empty else _SHORT)
+    return pays and c.depth > 1 and c.windows[1].dilation == 1
+
+
+def is_depthwise(c: Convolution) -> bool:
+    """Whether it is computed channel by channel."""
+    return c.depth == 1 and c.groups > 1 and c.units == c.channels >= LEAST_CHANNELS
 
 
 def _winograd_pays(c: Convolution) -> bool:
@@ -125,8 +148,8 @@ def convolution(
         curve: its activation, if that is no clamp.
     """
     target, layout = _kernel(name, c)
-    run = _call(target, geometry(c), activation, (c.images, *c.out, c.units), curve)
-    return Lowered(run, {1: lambda w: layout(spatial_io(w))}, name)
+    run = _call(target, geometry(c, joined(c)), activation, (c.images, *c.out, c.units), curve)
+    return Lowered(run, {1: lambda w: layout(spatial_io(w))}, (name, c.groups))
 
 
 def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
@@ -135,9 +158,9 @@ def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
         return WINOGRAD, lambda w: panels(transformed(c, w))
     if name == NATIVE_BFLOAT16:
         return PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.units))
-    if c.groups == 1:
-        return PRODUCT, lambda w: panels(w.reshape(-1, c.units))
-    return DEPTHWISE, lambda w: w.reshape(-1, c.units)
+    if is_depthwise(c):
+        return DEPTHWISE, lambda w: w.reshape(-1, c.units)
+    return PRODUCT, lambda w: panels(matrices(w, c.groups // joined(c)))
 
 
 def fully_connected(
@@ -176,18 +199,37 @@ def pairs(w: Any) -> Any:
     return laid_out.reshape(-1, depth // 2, 2, PANEL).swapaxes(-2, -1)
 
 
-def geometry(c: Convolution) -> tuple[int, ...]:
+def matrices(w: Any, count: int) -> Any:
+    """Filters [..., O] of so many groups, or joined ones -> [count, depth, O / count]."""
+    return w.reshape(-1, count, w.shape[-1] // count).transpose(1, 0, 2)
+
+
+def joined(c: Convolution, deep: int = 1) -> int:
+    """How many groups share a panel, which is mostly zeros where one of few units has its own.
+
+    `deep`: values of the depth that lie side by side in a panel.
+    """
+    units = c.units // c.groups
+    fits = c.groups > 1 and units in _SHARES and 0 < c.depth <= units * deep
+    count = PANEL // units if fits and c.depth % deep == 0 else 1
+    # Each value is copied once for every column of its group, and saves products of other panels.
+    taps, steps = math.prod(w.size for w in c.windows), math.prod(w.stride for w in c.windows)
+    pays = deep > 1 or (count - 1) * taps >= _LEAST_SAVED * steps
+    return count if c.groups % count == 0 and pays else 1
+
+
+def geometry(c: Convolution, joined: int = 1) -> tuple[int, ...]:
     """The fields of `Geometry` in kernels.h, of a convolution."""
     height, width = c.windows
     image = (c.images, height.n_in, width.n_in, c.channels)
-    sizes = (*image, *c.out, c.units, height.size, width.size)
+    sizes = (*image, *c.out, c.units, c.groups, joined, height.size, width.size)
     steps = (height.stride, width.stride, height.dilation, width.dilation)
     return (*sizes, *steps, height.pads[0], width.pads[0])
 
 
 def matrix_geometry(rows: int, depth: int, units: int) -> tuple[int, ...]:
     """The same of a matrix product, a convolution of one pixel."""
-    return (1, rows, 1, depth, rows, 1, units, 1, 1, 1, 1, 1, 1, 0, 0)
+    return (1, rows, 1, depth, rows, 1, units, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0)
 
 
 def _call(

@@ -13,11 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.kernels.library import DEPTHWISE_INT8, LEAST_CHANNELS, PANEL, PRODUCT_INT8
+from jaxdelegate.kernels.library import DEPTHWISE_INT8, PANEL, PRODUCT_INT8
 from jaxdelegate.op_lowering.convolution_ways import Convolution
 from jaxdelegate.op_lowering.integer_convolution import filter_sums
 from jaxdelegate.op_lowering.integer_products import moved, to_int8
-from jaxdelegate.op_lowering.native import NATIVE, geometry, matrix_geometry, panels
+from jaxdelegate.op_lowering.native import (
+    NATIVE,
+    geometry,
+    is_depthwise,
+    is_product,
+    joined,
+    matrices,
+    matrix_geometry,
+    panels,
+)
 from jaxdelegate.op_lowering.quantized_checks import zero_point_of
 from jaxdelegate.op_lowering.quantized_products import INT8, INT32, UINT8, Ending, Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
@@ -44,9 +53,7 @@ def ways(
 
 
 def _takes(c: Convolution | None) -> bool:
-    if c is None or c.groups == 1:
-        return c is None or len(c.windows) == 2
-    return len(c.windows) == 2 and c.depth == 1 and c.units == c.channels >= LEAST_CHANNELS
+    return c is None or (len(c.windows) == 2 and (is_product(c) or is_depthwise(c)))
 
 
 def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> bool:
@@ -68,11 +75,15 @@ def convolution(
     """
     zero, out = moved(w_zero, tensors.w.dtype), (c.images, *c.out, c.units)
     filters = to_int8(spatial_io(tensors.w.const))
-    if c.groups == 1:
-        call = _call(PRODUCT_INT8, geometry(c), out, tensors, zero, end)
-        return _lowered(call, tensors, filters, zero, lambda w: quads(to_int8(spatial_io(w))))
-    call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
-    return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
+    if is_depthwise(c):
+        call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
+        return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
+    together = joined(c, _QUAD) if zero == 0 else 1
+    count = c.groups // together
+    call = _call(PRODUCT_INT8, geometry(c, together), out, tensors, zero, end, count)
+    return _lowered(
+        call, tensors, filters, zero, lambda w: quads(to_int8(spatial_io(w)), count), count
+    )
 
 
 def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Ending) -> Lowered:
@@ -95,7 +106,12 @@ def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Ending) -> Lo
 
 
 def _lowered(
-    call: Callable[..., jax.Array], tensors: Tensors, filters: Any, w_zero: int, prepare: Prepare
+    call: Callable[..., jax.Array],
+    tensors: Tensors,
+    filters: Any,
+    w_zero: int,
+    prepare: Prepare,
+    matrices: int = 1,
 ) -> Lowered:
     """An operator, of what calls its kernel.
 
@@ -108,7 +124,7 @@ def _lowered(
         total = jnp.asarray(offset) if bias is None else bias.reshape(-1) + offset
         return (call(x, w, total),)
 
-    return Lowered(run, {1: prepare}, NATIVE)
+    return Lowered(run, {1: prepare}, (NATIVE, matrices))
 
 
 def _call(
@@ -118,17 +134,25 @@ def _call(
     tensors: Tensors,
     w_zero: int,
     end: Ending,
+    matrices: int = 1,
 ) -> Callable[..., jax.Array]:
-    """x, weights as the kernel reads them, bias [units] -> y."""
-    more = -out[-1] % PANEL if target == PRODUCT_INT8 else 0
+    """x, weights as the kernel reads them, bias [units] -> y.
+
+    Each of the matrices gets whole panels of what belongs to its units.
+    """
+    units = out[-1] // matrices
+    more = -units % PANEL if target == PRODUCT_INT8 else 0
+    edges = [(0, 0), (0, more)]
     y_type = jax.ShapeDtypeStruct(out, end.dtype)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     values = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
-    scales = np.pad(_scales(end, out[-1]), [(0, 0), (0, more)], mode="edge")
+    scales = _scales(end, out[-1])
+    filled = np.pad(scales.reshape(-1, units), edges, mode="edge").reshape(len(scales), -1)
     attributes = {"geometry": np.array(fields, np.int64), "integers": np.array(values, np.int64)}
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array) -> jax.Array:
-        y: jax.Array = call(x, w, jnp.pad(bias, (0, more)), scales, **attributes)
+        sums = jnp.pad(bias.reshape(matrices, units), edges).reshape(-1)
+        y: jax.Array = call(x, w, sums, filled, **attributes)
         return y
 
     return run
@@ -143,17 +167,18 @@ def _scales(end: Ending, units: int) -> np.ndarray:
     return np.stack([multiplier, shift.astype(np.int32)])
 
 
-def quads(w: Any) -> Any:
-    """Filters of int8 [H, W, I, O] -> panels [panels, depth / 4, PANEL, 4].
+def quads(w: Any, count: int = 1) -> Any:
+    """Filters of int8 [H, W, I, O] -> panels [count, panels, depth / 4, PANEL, 4].
 
-    The depth is that of every window row, W * I, filled up to a multiple of 4 with zeros.
+    The depth is that of every window row, W * I, filled up to a multiple of 4 with zeros; `count`
+    is of matrices.
     """
     numpy: Any = jnp if isinstance(w, jax.Array) else np
     height, units = w.shape[0], w.shape[-1]
     rows = w.reshape(height, -1, units)
     filled = numpy.pad(rows, [(0, 0), (0, -rows.shape[1] % _QUAD), (0, 0)])
-    laid_out = panels(filled.reshape(-1, units))
-    return laid_out.reshape(len(laid_out), -1, _QUAD, PANEL).swapaxes(-2, -1)
+    laid_out = panels(matrices(filled.reshape(-1, units), count))
+    return laid_out.reshape(*laid_out.shape[:2], -1, _QUAD, PANEL).swapaxes(-2, -1)
 
 
 def pairs(w: Any, zero: int) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from jaxdelegate.op_lowering.options import DepthwiseConv2DOptions
 from jaxdelegate.op_lowering.options.enums import LSTMKernelType
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
@@ -71,6 +72,11 @@ def _convolution(_o: Any, inputs: Specs, outputs: Specs, _called: Called) -> Wor
 def _depthwise(_o: Any, inputs: Specs, outputs: Specs, _called: Called) -> Work:
     """Filter [1, H, W, C*M]."""
     return Work(2 * n(outputs[0]) * math.prod(inputs[1].shape[1:3]))
+
+
+def _ended_convolution(o: Any, inputs: Specs, outputs: Specs, called: Called) -> Work:
+    is_depthwise = isinstance(o.convolution, DepthwiseConv2DOptions)
+    return (_depthwise if is_depthwise else _convolution)(o, inputs, outputs, called)
 
 
 def _convolution_3d(_o: Any, inputs: Specs, outputs: Specs, _called: Called) -> Work:
@@ -331,6 +337,7 @@ _FAMILIES: Mapping[Rule, str] = {
         ParseExample ParseExampleV2 SKIP_GRAM UNIQUE""",
     _convolution: "CONV_2D",
     _depthwise: "DEPTHWISE_CONV_2D",
+    _ended_convolution: "ended_convolution",
     _convolution_3d: "CONV_3D",
     _transpose_convolution: "TRANSPOSE_CONV",
     _transpose_convolution_3d: "CONV_3D_TRANSPOSE",

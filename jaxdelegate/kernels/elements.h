@@ -38,6 +38,7 @@ struct Float32 {
   static constexpr long kDeep = 1;    // values of the depth that one step of a product takes
   static constexpr long kRows = 1;    // window rows that one step of a depthwise sum takes
   static constexpr bool kSplits = true;  // sums may go back to memory before they are whole
+  static constexpr bool kFillsBias = false;  // bias and scales are there for whole panels
 };
 
 // float32, rounded to bfloat16 where it is multiplied. The channels are even in number.
@@ -49,6 +50,7 @@ struct Bfloat16 {
   using Ending = Range;
   static constexpr long kDeep = 2;
   static constexpr bool kSplits = true;
+  static constexpr bool kFillsBias = false;
 };
 
 // How sums of integers become bytes. x and y are int8 or uint8; the kernels compute with
@@ -65,6 +67,17 @@ struct Requantization {
 
 inline uint8_t padding(const Requantization& ending) { return ending.padding; }
 
+// Goes on to the columns behind the first `count`.
+inline void skip(Range&, long) {}
+
+inline void skip(Requantization& ending, long count) {
+  if (ending.scales != nullptr) {
+    ending.scales += count;
+  } else {
+    ending.multipliers += count, ending.shifts += count;
+  }
+}
+
 struct Int8 {
   using Value = uint8_t;  // or int8_t
   using Factor = uint8_t;
@@ -75,6 +88,7 @@ struct Int8 {
   static constexpr long kDeep = 4;
   static constexpr long kRows = 2;
   static constexpr bool kSplits = false;
+  static constexpr bool kFillsBias = true;
 };
 
 }  // namespace kernels

@@ -65,39 +65,50 @@ bool read_data(const Buffer& buffer, long count, const T*& data) {
   return read_data(buffer, type_of(data), count, data);
 }
 
-long whole_panels(long units) { return round_up(units, kPanel); }
+template <class E>
+bool has_groups(const Geometry& g) {
+  const bool divides = g.groups > 0 && g.joined > 0 && g.groups % g.joined == 0 &&
+                       g.channels % g.groups == 0 && g.units % g.groups == 0;
+  return divides && (g.joined == 1 || can_join<E>(g));
+}
 
 // How many weights an operator has; -1, which no buffer holds: the kernels do not take it.
 template <class E>
 long weights_of(const Product<E>& work) {
   const Geometry& g = work.geometry;
-  return whole_panels(g.units) * g.window_height * run_depth<E>(g);
+  if (!has_groups<E>(g)) return -1;
+  return matrices(g) * panels_of_matrix(g) * kPanel * g.window_height * run_depth<E>(g);
 }
 
 long weights_of(const Product<Bfloat16>& work) {
   const Geometry& g = work.geometry;
-  const long depth = g.window_height * g.window_width * g.channels;
-  return g.channels % 2 == 0 ? whole_panels(g.units) * depth : -1;
+  const bool fits = g.groups == 1 && g.joined == 1 && g.channels % Bfloat16::kDeep == 0;
+  return fits ? panels_of_matrix(g) * kPanel * g.window_height * run_length(g) : -1;
 }
 
 template <class E>
 long weights_of(const Depthwise<E>& work) {
   const Geometry& g = work.geometry;
   const long rows = round_up(g.window_height, E::kRows);
-  const bool fits = g.units == g.channels && g.channels >= kLeastChannels;
-  return fits ? rows * g.window_width * g.channels : -1;
+  const bool fits = g.groups == g.channels && g.units == g.channels;
+  return fits && g.channels >= kLeastChannels ? rows * g.window_width * g.channels : -1;
 }
 
 long weights_of(const Winograd& work) {
   const Geometry& g = work.geometry;
   const bool is_3x3 = g.window_height == 3 && g.window_width == 3 && g.stride_height == 1 &&
                       g.stride_width == 1 && g.dilation_height == 1 && g.dilation_width == 1;
-  const bool fits = is_3x3 && g.channels >= kLeastChannels;
-  return fits ? kPoints * g.channels * whole_panels(g.units) : -1;
+  const bool is_whole = g.groups == 1 && g.joined == 1;
+  const bool fits = is_3x3 && is_whole && g.channels >= kLeastChannels;
+  return fits ? kPoints * g.channels * panels_of_matrix(g) * kPanel : -1;
 }
 
 // How many columns the bias has.
-long columns_of(const Product<Int8>& work) { return whole_panels(work.geometry.units); }
+template <class E>
+long columns_of(const Product<E>& work) {
+  const Geometry& g = work.geometry;
+  return has_groups<E>(g) ? matrices(g) * columns_of_matrix<E>(g) : -1;
+}
 
 template <class Work>
 long columns_of(const Work& work) {

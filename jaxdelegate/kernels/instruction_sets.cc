@@ -56,6 +56,7 @@ namespace avx512vnni {
 #include "products.inc"
 #include "depthwise.inc"
 #include "int8.inc"
+#include "spread.inc"
 #undef LANES
 }  // namespace avx512vnni
 END_TARGET
@@ -85,6 +86,7 @@ namespace avx2 {
 #include "winograd.inc"
 #define HAS_VNNI 0
 #include "int8.inc"
+#include "spread.inc"
 #undef HAS_VNNI
 #undef LANES
 }  // namespace avx2
@@ -107,17 +109,18 @@ END_TARGET
 // 32 registers: 28 sums, two vectors of weights and a factor (of integers, and what flips them).
 // Few rows read more panels at a time.
 static Functions<Float32> avx512f_floats() {
-  Functions<Float32> f{{}, {}, avx512f::depthwise<avx512f::Float32Depthwise>};
+  Functions<Float32> f{avx512f::depthwise<avx512f::Float32Depthwise>};
   avx512f::list_products<avx512f::Float32Steps, 1>(f, std::make_integer_sequence<int, 14>());
   avx512f::list_products<avx512f::Float32Steps, 2>(f, std::make_integer_sequence<int, 14>());
   avx512f::list_products<avx512f::Float32Steps, 4>(f, std::make_integer_sequence<int, 6>());
+  avx512f::list_spread<avx512f::Float32SpreadSteps>(f, std::make_integer_sequence<int, 14>());
   return f;
 }
 
 #if KNOWS_AVX512BF16
 
 static Functions<Bfloat16> avx512bf16_products() {
-  Functions<Bfloat16> f{{}, {}, nullptr};
+  Functions<Bfloat16> f{};
   avx512bf16::list_products<avx512bf16::Bfloat16Steps, 1>(f, std::make_integer_sequence<int, 14>());
   avx512bf16::list_products<avx512bf16::Bfloat16Steps, 2>(f, std::make_integer_sequence<int, 14>());
   avx512bf16::list_products<avx512bf16::Bfloat16Steps, 4>(f, std::make_integer_sequence<int, 6>());
@@ -127,32 +130,36 @@ static Functions<Bfloat16> avx512bf16_products() {
 #endif
 
 static Functions<Int8> avx512vnni_integers() {
-  Functions<Int8> f{{}, {}, avx512vnni::depthwise<avx512vnni::Int8Depthwise>};
+  Functions<Int8> f{avx512vnni::depthwise<avx512vnni::Int8Depthwise>};
   avx512vnni::list_products<avx512vnni::Int8Steps, 1>(f, std::make_integer_sequence<int, 14>());
   avx512vnni::list_products<avx512vnni::Int8Steps, 2>(f, std::make_integer_sequence<int, 14>());
   avx512vnni::list_products<avx512vnni::Int8Steps, 4>(f, std::make_integer_sequence<int, 6>());
+  avx512vnni::list_spread<avx512vnni::Int8SpreadSteps>(f, std::make_integer_sequence<int, 14>());
   return f;
 }
 
 // 16 registers: 12 sums, two vectors of weights and a factor.
 static Functions<Float32> avx2_floats() {
-  Functions<Float32> f{{}, {}, avx2::depthwise<avx2::Float32Depthwise>};
+  Functions<Float32> f{avx2::depthwise<avx2::Float32Depthwise>};
   avx2::list_products<avx2::Float32Steps, 1>(f, std::make_integer_sequence<int, 6>());
+  avx2::list_spread<avx2::Float32SpreadSteps>(f, std::make_integer_sequence<int, 6>());
   return f;
 }
 
 // 8 sums: weights and factors take two registers each.
 static Functions<Int8> avx2_integers() {
-  Functions<Int8> f{{}, {}, avx2::depthwise<avx2::Int8Depthwise>};
+  Functions<Int8> f{avx2::depthwise<avx2::Int8Depthwise>};
   avx2::list_products<avx2::Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
+  avx2::list_spread<avx2::Int8SpreadSteps>(f, std::make_integer_sequence<int, 4>());
   return f;
 }
 
 #if KNOWS_AVXVNNI
 
 static Functions<Int8> avxvnni_integers() {
-  Functions<Int8> f{{}, {}, avxvnni::depthwise<avxvnni::Int8Depthwise>};
+  Functions<Int8> f{avxvnni::depthwise<avxvnni::Int8Depthwise>};
   avxvnni::list_products<avxvnni::Int8Steps, 1>(f, std::make_integer_sequence<int, 6>());
+  avxvnni::list_spread<avxvnni::Int8SpreadSteps>(f, std::make_integer_sequence<int, 6>());
   return f;
 }
 
@@ -180,26 +187,26 @@ static const InstructionSet* find(const char* name) {
 #if KNOWS_AVX512BF16
       {{"avx512bf16", avx512f_floats(), avx512bf16_products(), avx512vnni_integers(),
         avx512f::winograd_points, avx512f::winograd_results, avx512f::finish,
-        avx512f::softmax, avx512f::add_rows, avx512vnni::requantize,
+        avx512f::softmax, avx512f::add_rows, avx512vnni::requantize, avx512vnni::spread,
         avx512bf16::round_to_bfloat16},
        kHasAvx512vnni && __builtin_cpu_supports("avx512bf16")},
 #endif
       {{"avx512vnni", avx512f_floats(), {}, avx512vnni_integers(), avx512f::winograd_points,
         avx512f::winograd_results, avx512f::finish,
-        avx512f::softmax, avx512f::add_rows, avx512vnni::requantize, nullptr},
+        avx512f::softmax, avx512f::add_rows, avx512vnni::requantize, avx512vnni::spread, nullptr},
        kHasAvx512vnni},
       {{"avx512f", avx512f_floats(), {}, avx2_integers(), avx512f::winograd_points,
         avx512f::winograd_results, avx512f::finish,
-        avx512f::softmax, avx512f::add_rows, avx2::requantize, nullptr},
+        avx512f::softmax, avx512f::add_rows, avx2::requantize, avx2::spread, nullptr},
        kHasAvx512f},
 #if KNOWS_AVXVNNI
       {{"avxvnni", avx2_floats(), {}, avxvnni_integers(), avx2::winograd_points,
         avx2::winograd_results, avx2::finish, avx2::softmax,
-        avx2::add_rows, avxvnni::requantize, nullptr},
+        avx2::add_rows, avxvnni::requantize, avx2::spread, nullptr},
        kHasAvx2 && has_avxvnni()},
 #endif
       {{"avx2", avx2_floats(), {}, avx2_integers(), avx2::winograd_points, avx2::winograd_results,
-        avx2::finish, avx2::softmax, avx2::add_rows, avx2::requantize, nullptr},
+        avx2::finish, avx2::softmax, avx2::add_rows, avx2::requantize, avx2::spread, nullptr},
        kHasAvx2},
   };
   for (const Candidate& candidate : kCandidates) {

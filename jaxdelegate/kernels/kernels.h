@@ -40,6 +40,8 @@ struct ProductTile {
 struct Geometry {
   long images, height, width, channels;
   long out_height, out_width, units;
+  long groups;  // of channels, and as many of units
+  long joined;  // groups whose units share a panel; 1: each has panels of its own
   long window_height, window_width;
   long stride_height, stride_width;
   long dilation_height, dilation_width;
@@ -81,6 +83,15 @@ struct RequantizedTile {
   long y_stride;
 };
 
+// Values of 4 bytes that are each repeated for the columns of a panel which they are factors of:
+// x [pixels, groups * depth] -> y [pixels, depth, kPanel]. A group has so many columns.
+struct Spread {
+  const int32_t* x;
+  long stride;  // from one pixel of x to the next
+  long pixels, groups, depth, columns;
+  int32_t* y;
+};
+
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
 
@@ -94,9 +105,11 @@ struct Functions {
   using Product = void (*)(const ProductTile<E>&);
   using Depthwise = void (*)(const DepthwiseImage<E>&, long out_row);
 
+  Depthwise (*depthwise)(const Geometry&);
   int rows[kMostPanels + 1];  // the most that a tile of so many panels has; 0: there is none
   Product product[kMostPanels + 1][kMostRows];  // by panels, and rows - 1
-  Depthwise (*depthwise)(const Geometry&);
+  int spread_rows;
+  Product spread[kMostRows];  // of one panel, with a factor for each of its columns
 };
 
 struct InstructionSet {
@@ -112,6 +125,7 @@ struct InstructionSet {
   // y [channels] = scale * the sum of the rows of x [rows, channels].
   void (*add_rows)(const float* x, long rows, long channels, float scale, float* y);
   void (*requantize)(const RequantizedTile&);
+  void (*spread)(const Spread&);
   void (*round)(const float* x, long count, uint16_t* y);  // to bfloat16; an even count
 
   template <class E>

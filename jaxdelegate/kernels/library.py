@@ -12,11 +12,11 @@ LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 
 # What compiled programs call, ours in JAX's own cache as well: the number goes up where operands or
 # attributes come to mean something else.
-PRODUCT, DEPTHWISE = "jaxdelegate.product.2", "jaxdelegate.depthwise.2"
-WINOGRAD, ATTENTION = "jaxdelegate.winograd.2", "jaxdelegate.attention.1"
+PRODUCT, DEPTHWISE = "jaxdelegate.product.3", "jaxdelegate.depthwise.3"
+WINOGRAD, ATTENTION = "jaxdelegate.winograd.3", "jaxdelegate.attention.1"
 MEAN = "jaxdelegate.mean.1"
-PRODUCT_BFLOAT16 = "jaxdelegate.product_bfloat16.1"
-PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.1", "jaxdelegate.depthwise_int8.1"
+PRODUCT_BFLOAT16 = "jaxdelegate.product_bfloat16.2"
+PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.2", "jaxdelegate.depthwise_int8.2"
 _HANDLERS = {
     PRODUCT: "jaxdelegate_product",
     DEPTHWISE: "jaxdelegate_depthwise",

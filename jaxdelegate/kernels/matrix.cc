@@ -1,8 +1,8 @@
 #include "matrix.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "copy.h"
 #include "scratch.h"
 
 namespace kernels {
@@ -41,16 +41,16 @@ void run_narrow(void (*kernel)(const ProductTile<E>&), ProductTile<E> t, const P
   float* y = t.y;
   const long y_stride = t.y_stride;
   if (t.bias != nullptr) {
-    memcpy(bias, t.bias, at.columns * sizeof(float));
+    copy(bias, t.bias, at.columns);
     t.bias = bias;
   } else {
     for (long i = 0; i < at.rows; ++i)
-      memcpy(sums + i * kMostColumns, y + i * y_stride, at.columns * sizeof(float));
+      copy(sums + i * kMostColumns, y + i * y_stride, at.columns);
   }
   t.y = sums, t.y_stride = kMostColumns;
   kernel(t);
   for (long i = 0; i < at.rows; ++i)
-    memcpy(y + i * y_stride, sums + i * kMostColumns, at.columns * sizeof(float));
+    copy(y + i * y_stride, sums + i * kMostColumns, at.columns);
 }
 
 // What will be added to a tile's sums is on its way while they are added up.
@@ -62,8 +62,8 @@ void fetch_residual(const float* residual, long stride, const Place& at) {
 template <class E>
 void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
               const Matrix<E>& matrix, ProductTile<E>& t, const Place& at, const int32_t*) {
-  const long offset = at.row * matrix.columns + at.column;
-  t.y = matrix.y + offset, t.y_stride = matrix.columns;
+  const long offset = at.row * matrix.stride + matrix.offset + at.column;
+  t.y = matrix.y + offset, t.y_stride = matrix.stride;
   const Finish* finish = t.is_last ? matrix.finish : nullptr;
   if (finish != nullptr && finish->residual != nullptr)
     fetch_residual(finish->residual + offset, t.y_stride, at);
@@ -84,12 +84,9 @@ void run_tile(const InstructionSet& set, Functions<Int8>::Product kernel, int,
   t.y = sums, t.y_stride = kMostColumns;
   kernel(t);
   RequantizedTile done{sums, t.y_stride, at.rows, at.columns, row_bias, matrix.ending,
-                       matrix.y + at.row * matrix.columns + at.column, matrix.columns};
-  if (done.to.scales != nullptr) {
-    done.to.scales += at.column;
-  } else {
-    done.to.multipliers += at.column, done.to.shifts += at.column;
-  }
+                       matrix.y + at.row * matrix.stride + matrix.offset + at.column,
+                       matrix.stride};
+  skip(done.to, at.column);
   set.requantize(done);
 }
 
@@ -100,7 +97,9 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
   const Functions<E>& functions = set.of<E>();
   const long column = panel * kPanel;
   const long columns = std::min(count * kPanel, matrix.columns - column);
-  const long tiles = ceil_div(block.count, functions.rows[count]);
+  const auto* kernels = block.is_spread ? functions.spread : functions.product[count];
+  const int most_rows = block.is_spread ? functions.spread_rows : functions.rows[count];
+  const long tiles = ceil_div(block.count, most_rows);
   for (long tile = 0, row = 0; tile < tiles; ++tile) {
     const long rows = ceil_div(block.count - row, tiles - tile);
     ProductTile<E> t;
@@ -113,7 +112,7 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
     t.depth = (block.to - block.from) / block.runs;
     t.is_last = block.to == matrix.depth;
     t.ending = matrix.ending;
-    run_tile(set, functions.product[count][rows - 1], count, matrix, t,
+    run_tile(set, kernels[rows - 1], count, matrix, t,
              {block.row + row, rows, column, columns},
              row_bias == nullptr ? nullptr : row_bias + row);
     row += rows;

@@ -12,9 +12,11 @@ struct Matrix {
   const typename E::Weight* weights;
   long depth, columns;
   const typename E::Sum* bias;  // [columns], of integers as many as the panels have
-  typename E::Value* y;         // [rows, columns]
+  typename E::Value* y;         // [rows, stride]
   typename E::Ending ending;
   const Finish* finish = nullptr;  // behind the ending; null: there is none
+  long stride = columns;           // of y, from one row to the next
+  long offset = 0;                 // of the first column in a row of y
 };
 
 // A part of the left matrix: `count` rows from `row` on, columns [from, to) of the depth. Values of
@@ -25,6 +27,7 @@ struct Block {
   const typename E::Factor* a;
   long stride;
   long runs, run_stride, length;
+  bool is_spread = false;  // there is a factor for each column of a panel, of which there is one
 };
 
 // Adds up a block times panels [first, last). Blocks of the same rows follow each other from the

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "groups.h"
 #include "matrix.h"
 #include "patches.h"
 #include "scratch.h"
@@ -34,11 +35,6 @@ struct Plan {
   Tasks tasks;
 };
 
-bool reads_rows(const Geometry& g) {
-  return g.window_height == 1 && g.window_width == 1 && g.stride_height == 1 &&
-         g.stride_width == 1 && g.out_height == g.height && g.out_width == g.width;
-}
-
 template <class E>
 Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threads) {
   const Geometry& g = product.geometry;
@@ -46,7 +42,7 @@ Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threa
   const Matrix<E> matrix{product.weights, depth, g.units, product.bias, product.y, product.ending,
                          product.finish.is_any() ? &product.finish : nullptr};
   Plan<E> p{g, set, product.x, matrix, g.images * g.out_height * g.out_width,
-            reads_rows(g) && depth == g.channels, 1, 0, 0, {}};
+            reads_pixels(g) && depth == g.channels, 1, 0, 0, {}};
   p.unit = p.is_direct ? E::kDeep : g.channels;
   if (!E::kSplits) p.unit = depth;
   p.depth_of_block = std::max(1L, ceil_div(depth / p.unit, ceil_div(depth, kDepth))) * p.unit;
@@ -168,6 +164,9 @@ void run_task(const void* plan, long index) {
 
 template <class E>
 void run(const Product<E>& product, const InstructionSet& set, const ThreadPool& pool) {
+  if constexpr (std::is_same_v<typename E::Value, typename E::Factor>) {
+    if (product.geometry.groups > 1) return run_groups(product, set, pool);
+  }
   const Plan<E> plan = plan_of(product, set, pool.size());
   pool.loop(plan.tasks.count(), run_task<E>, &plan);
 }

@@ -1,4 +1,4 @@
-// Convolutions without groups, and products of matrices, which are convolutions of one pixel.
+// Convolutions, and products of matrices, which are convolutions of one pixel.
 
 #pragma once
 
@@ -11,18 +11,49 @@ template <class E>
 struct Product {
   Geometry geometry;
   const typename E::Value* x;  // [images, height, width, channels]
-  // Panels of [window_height * (window_width * channels, filled up to a multiple of kDeep), units].
+  // Of each matrix, panels of [window_height * depth of a run, its units].
   const typename E::Weight* weights;
-  const typename E::Sum* bias;  // [units], of integers filled up to whole panels, as their scales
+  const typename E::Sum* bias;  // of each matrix [columns], as the scales of integers
   typename E::Value* y;         // [images, out_height, out_width, units]
   typename E::Ending ending;
   Finish finish;  // behind the ending
 };
 
-// Values of the depth that a window row takes.
+// A product of matrices for each group, or for several joined ones.
+inline long matrices(const Geometry& g) { return g.groups / g.joined; }
+
+// Values of a group that a window row has side by side.
+inline long run_length(const Geometry& g) { return g.window_width * (g.channels / g.groups); }
+
+// The same, filled up to whole steps.
 template <class E>
 long run_depth(const Geometry& g) {
-  return round_up(g.window_width * g.channels, E::kDeep);
+  return round_up(run_length(g), E::kDeep);
+}
+
+inline long panels_of_matrix(const Geometry& g) {
+  return ceil_div(g.units / matrices(g), kPanel);
+}
+
+// Columns of a matrix's bias, and of what scales integers.
+template <class E>
+long columns_of_matrix(const Geometry& g) {
+  return E::kFillsBias ? panels_of_matrix(g) * kPanel : g.units / matrices(g);
+}
+
+// Whether so many groups fill a panel, and what a pixel has of their channels a vector for each
+// half of it.
+template <class E>
+bool can_join(const Geometry& g) {
+  const long units = g.units / g.groups, depth = g.channels / g.groups;
+  return units * g.joined == kPanel && kPanel / 2 % units == 0 && depth % E::kDeep == 0 &&
+         depth / E::kDeep <= units;
+}
+
+// Whether windows are the pixels of the image, one by one.
+inline bool reads_pixels(const Geometry& g) {
+  return g.window_height == 1 && g.window_width == 1 && g.stride_height == 1 &&
+         g.stride_width == 1 && g.out_height == g.height && g.out_width == g.width;
 }
 
 template <class E>

@@ -1,6 +1,7 @@
 """Operations and bytes by shapes: against counts by hand, published ones and XLA's own."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     Conv2DOptions,
     Conv3DOptions,
+    EndedConvolutionOptions,
     LSTMKernelType,
     LSTMOptions,
     Padding,
@@ -43,7 +45,16 @@ def cost(name: str, inputs: list, outputs: list, options: object = None, **more:
 
 def test_every_operator_with_a_rule_has_a_cost_but_for_custom_calls() -> None:
     assert set(RULES) - set(COST_RULES) == {"STABLEHLO_CUSTOM_CALL"}
-    assert set(COST_RULES) - set(RULES) == set()
+    assert set(COST_RULES) - set(RULES) == {"ended_convolution"}  # which only rewrites make
+
+
+@pytest.mark.parametrize("name", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+def test_what_ends_a_convolution_adds_nothing(name: str) -> None:
+    options: Any = default_options(name)
+    inputs = [spec(1, 9, 9, 4), spec(4, 3, 3, 4), None, spec(1, 9, 9, 4)]
+    ended = EndedConvolutionOptions(convolution=options)
+    flops = cost("ended_convolution", inputs, [spec(1, 9, 9, 4)], ended).flops
+    assert flops == cost(name, inputs[:2], [spec(1, 9, 9, 4)], options).flops
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,44 @@
 """Convolutions with a residual or a curve behind them, by the package's own kernels."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+import jaxdelegate as jd
+from jaxdelegate import tuning
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     Curve,
     DepthwiseConv2DOptions,
     EndedConvolutionOptions,
+    HardSwishOptions,
     Padding,
 )
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import FUSED
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.testing import assert_close
+from jaxdelegate.testing import ModelBuilder, assert_close
+from jaxdelegate.testing.running import random_inputs, run_once
 
 CONTEXT = LoweringContext(native_kernels=True)
 RULE = FUSED["ended_convolution"]
 CONV = Conv2DOptions(Padding.SAME, 1, 1)
 DEPTHWISE = DepthwiseConv2DOptions(Padding.SAME, 1, 1, depth_multiplier=1)
-KINDS = {"pixel": (CONV, 1), "windows": (CONV, 5), "tiles": (CONV, 3), "depthwise": (DEPTHWISE, 3)}
+KINDS = {
+    "pixel": (CONV, 1),
+    "windows": (CONV, 5),
+    "tiles": (CONV, 3),
+    "depthwise": (DEPTHWISE, 3),
+    "groups": (CONV, 3),
+}
+GROUPS = 4
 ENDINGS = [
     EndedConvolutionOptions(curve=Curve.HARD_SWISH),
     EndedConvolutionOptions(curve=Curve.SWISH),
@@ -40,10 +53,11 @@ class Example:
     def __init__(self, kind: str, channels: int, units: int, ending: EndedConvolutionOptions):
         random = np.random.default_rng(channels + units)
         convolution, size = KINDS[kind]
-        units = channels if kind == "depthwise" else units
+        units = channels if kind in ("depthwise", "groups") else units
+        groups = {"depthwise": channels, "groups": GROUPS}.get(kind, 1)
         self.options = dataclasses.replace(ending, convolution=convolution)
         x = random.normal(0, 2, (2, 9, 7, channels))
-        o, i = (1, units) if kind == "depthwise" else (units, channels)
+        o, i = (1, units) if kind == "depthwise" else (units, channels // groups)
         w = random.normal(0, 1, (o, size, size, i))
         arrays = (x, w, random.normal(0, 3, units), random.normal(0, 3, (2, 9, 7, units)))
         self.arrays = [np.float32(a) for a in arrays]
@@ -57,12 +71,24 @@ class Example:
     def why_not(self, context: LoweringContext = CONTEXT, count: int = 4) -> str | None:
         return RULE.reason(context, self.options, tuple(self.specs[:count]), (self.y,))
 
+    def ways(self, count: int = 4) -> list[str]:
+        rule: Any = RULE
+        return list(rule.ways(CONTEXT, self.options, tuple(self.specs[:count]), (self.y,)))
+
     def run(self, way: str | None, count: int) -> np.ndarray:
         context = dataclasses.replace(CONTEXT, way=way)
         specs = tuple(self.specs[:count])
         lowered = RULE.lower(context, self.options, specs, (self.y,))
         with jax.enable_x64(True):
             return np.asarray(jax.jit(lowered.__call__)(*self.arrays[:count])[0])
+
+    def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Of pixels and a filter's tap, [units, depth]; [1, units] where it is depthwise."""
+        if isinstance(self.options.convolution, DepthwiseConv2DOptions):
+            return x * w[0]
+        groups = x.shape[-1] // w.shape[-1]
+        parts = zip(np.split(x, groups, -1), np.split(w, groups, 0), strict=True)
+        return np.concatenate([pixels @ taps.T for pixels, taps in parts], -1)
 
     def sums(self) -> np.ndarray:
         """In float64, without the residual."""
@@ -72,8 +98,7 @@ class Example:
         y = np.zeros(self.y.shape) + bias
         for i, j in np.ndindex(w.shape[1:3]):
             part = x[:, i : i + 9, j : j + 7]
-            is_depthwise = isinstance(self.options.convolution, DepthwiseConv2DOptions)
-            y += part * w[0, i, j] if is_depthwise else part @ w[:, i, j].T
+            y += self.product(part, w[:, i, j])
         return y
 
 
@@ -100,6 +125,69 @@ def test_the_end_of_a_convolution(
     products = int(np.prod(example.arrays[1].shape[1:]))
     want = np.float32(ended(example.options, sums))
     assert_close([got], [want], accumulated=16 * products)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ending", ENDINGS, ids=["hard_swish", "swish", "none", "relu6"])
+@pytest.mark.parametrize("count", [3, 4], ids=["alone", "residual"])
+def test_every_way_computes_the_same(
+    kind: str, ending: EndedConvolutionOptions, count: int
+) -> None:
+    example = Example(kind, 16, 16, ending)
+    sums = example.sums() + (example.arrays[3] if count == 4 else 0)
+    want = np.float32(ended(example.options, sums))
+    ways = [way for way in example.ways(count) if not way.startswith("native")]
+    assert "xla" in ways
+    for way in ways:
+        got = example.run(way, count)
+        assert_close([got], [want], accumulated=16 * np.prod(example.arrays[1].shape[1:]))
+
+
+def test_the_kernels_way_is_the_first() -> None:
+    assert example_ways("pixel") == ["native", "dot", "xla", "tap_sum"]
+    assert example_ways("groups")[0] == "native"
+    assert example_ways("depthwise")[0] == "native"
+
+
+def example_ways(kind: str) -> list[str]:
+    return Example(kind, 16, 16, ENDINGS[0]).ways()
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+def test_what_is_measured_as_faster_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def timer(runs: Mapping[str, Any], default: str) -> dict[str, list[float]]:
+        asked.append((default, *runs))
+        return {name: [0.5 if name == "xla" else 1.0] * 5 for name in runs}
+
+    monkeypatch.setattr(tuning, "interleaved", timer)
+    delegate = jd.JaxDelegate(platform="cpu", inference_preference="sustained_speed")
+    got, want = (outputs_of(swish_network(), d) for d in (delegate, jd.JaxDelegate(platform="cpu")))
+    (choice,) = delegate.tuner.report().choices.items()
+    assert choice[0].startswith("ended_convolution ")
+    assert (choice[1].way, choice[1].default) == ("xla", "native")
+    assert asked[0][0] == "native"
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def swish_network() -> bytes:
+    rng, builder = np.random.default_rng(0), ModelBuilder()
+    x = builder.input((1, 9, 9, 16), np.float32, "x")
+    w = builder.constant(rng.normal(size=(16, 5, 5, 16)).astype(np.float32), "w")
+    bias = builder.constant(rng.normal(size=16).astype(np.float32), "bias")
+    y, z = builder.tensor((1, 9, 9, 16)), builder.tensor((1, 9, 9, 16))
+    builder.operator("CONV_2D", [x, w, bias], [y], CONV)
+    builder.operator("HARD_SWISH", [y], [z], HardSwishOptions())
+    builder.outputs(z)
+    return builder.build()
+
+
+def outputs_of(model: bytes, delegate: jd.JaxDelegate) -> np.ndarray:
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    (y,) = run_once(interpreter, random_inputs(interpreter.get_input_details()))
+    return y
 
 
 @pytest.mark.usefixtures("instruction_set")

@@ -344,7 +344,7 @@ def test_panels_are_filled_up_with_zeros() -> None:
 def test_a_call_that_does_not_fit_is_refused() -> None:
     call = jax.ffi.ffi_call(library.PRODUCT, jax.ShapeDtypeStruct((2, 16), np.float32))
     x, w, bias = (np.ones(shape, np.float32) for shape in ((2, 3), (1, 4, 16), (16,)))
-    fields = np.array((1, 2, 1, 3, 2, 1, 16, 1, 1, 1, 1, 1, 1, 0, 0), np.int64)
+    fields = np.array(native.matrix_geometry(2, 3, 16), np.int64)
     limits = np.array((0, 1), np.float32)
     curve = np.array((0,), np.int64)
 
@@ -389,13 +389,25 @@ import sys, numpy as np, jax
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering import native
 assert library.why_not() is None
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.convolution_ways import Convolution
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act, Padding
+from jaxdelegate.op_lowering.window import Window
 rng = np.random.default_rng(0)
+
+def save(lowered, x, w):
+    (y,) = jax.jit(lambda x, w: lowered(x, w))(x, w)
+    np.save(sys.stdout.buffer, np.asarray(y))
+
 for rows, depth, units in ((500, 70, 90), (49, 300, 500), (1, 2000, 1001), (3000, 20, 17)):
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((rows, depth), (units, depth)))
     lowered = native.fully_connected(native.NATIVE, rows, depth, units, Act.NONE, (rows, units))
-    (y,) = jax.jit(lambda x, w, lowered=lowered: lowered(x, w))(x, w)
-    np.save(sys.stdout.buffer, np.asarray(y))
+    save(lowered, x, w)
+for size, depth, groups in ((30, 4, 8), (14, 20, 7), (3, 64, 2)):
+    window, channels = Window(size, 3, 1, Padding.SAME, 1), depth * groups
+    c = Convolution((window, window), channels, depth, channels, images=2)
+    shapes = (2, size, size, channels), (3, 3, depth, channels)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    save(native.convolution(native.NATIVE, c, Act.NONE, lambda w: w), x, w)
 """
 
 
@@ -413,7 +425,7 @@ def printed(code: str, *arguments: str, **environment: str) -> bytes:
 @BUILT
 def test_the_number_of_threads_changes_no_bit() -> None:
     one, three = (printed(_THREADS, NPROC=threads) for threads in ("1", "3"))
-    assert len(one) > 4 * 500 * 90
+    assert len(one) > 4 * (500 * 90 + 2 * 900 * 32)
     assert one == three
 
 

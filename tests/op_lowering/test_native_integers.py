@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering import native_integers
+from jaxdelegate.op_lowering import native, native_integers
 from jaxdelegate.op_lowering.native import NATIVE
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
@@ -166,6 +166,32 @@ CONVOLUTIONS = [
         for numbers in KINDS.values()
     ),
 ]
+# With groups: channels and units of each, some of which share panels, and how many there are.
+GROUPS = [
+    *(
+        conv(
+            (2, 6, 9, depth * groups), (units * groups, 3, 3, depth), options, numbers, f"{groups}"
+        )
+        for depth, units, groups in (
+            *((2, 2, 8), (4, 4, 4), (4, 4, 6), (8, 8, 4), (8, 4, 8), (8, 2, 8), (16, 4, 4)),
+            *((3, 3, 4), (5, 17, 2), (16, 16, 3), (24, 24, 2), (12, 70, 2), (2, 4, 4)),
+        )
+        for options, numbers in ((ONE, Numbers()), (TWO, BYTES))
+    ),
+    *(
+        conv((2, 5, 7, 2 * depth), (34, 1, 1, depth), options, numbers, "groups")
+        for depth in (6, 8)
+        for options in (ONE, TWO)
+        for numbers in KINDS.values()
+    ),
+    conv((1, 3, 60, 8), (16, 1, 1, 4), ONE, label="lines"),
+    conv((1, 60, 120, 16), (16, 3, 3, 4), ONE, label="blocks"),
+    conv((1, 9, 9, 8), (8, 3, 3, 4), dataclasses.replace(ONE, dilation_h_factor=3), label="high"),
+    conv((1, 2, 3, 16), (16, 5, 5, 4), ONE, label="groups-of-large-filters"),
+    conv((1, 7, 8, 16), (16, 2, 2, 4), Conv2DOptions(SAME, 3, 3), label="stride-beyond-filter"),
+    *(conv((1, 5, 6, 16), (16, 3, 3, 4), ONE, n, f"groups-{k}") for k, n in ODD.items()),
+    *(conv((1, 5, 6, 16), (38, 3, 3, 8), ONE, n, f"groups-{k}") for k, n in ODD.items()),
+]
 DEPTHWISE_ONE = DepthwiseConv2DOptions(SAME, 1, 1)
 DEPTHWISE_TWO = DepthwiseConv2DOptions(SAME, 2, 2)
 DEPTHWISE = [
@@ -210,7 +236,7 @@ def taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
 @BUILT
 @pytest.mark.usefixtures("instruction_set")
 @EVERY_SET
-@pytest.mark.parametrize("case", PRODUCTS + POINTWISE + CONVOLUTIONS + DEPTHWISE, ids=str)
+@pytest.mark.parametrize("case", PRODUCTS + POINTWISE + CONVOLUTIONS + GROUPS + DEPTHWISE, ids=str)
 def test_kernels_equal_the_reference(case: Case) -> None:
     assert taken(case)
     for got, want in zip(
@@ -226,7 +252,7 @@ def requantized(sums: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
     call = jax.ffi.ffi_call(library.PRODUCT_INT8, jax.ShapeDtypeStruct((rows, units), np.int8))
     x, w = np.zeros((rows, 4), np.int8), np.zeros((units // library.PANEL, 1, 16, 4), np.int8)
     scales = np.repeat(np.int32([[multiplier], [shift]]), units, 1)
-    fields = np.array((1, rows, 1, 4, rows, 1, units, 1, 1, 1, 1, 1, 1, 0, 0), np.int64)
+    fields = np.array(native.matrix_geometry(rows, 4, units), np.int64)
     integers = np.array((0, 0, 3, -128, 127), np.int64)
     with jax.enable_x64(True):
         return np.asarray(call(x, w, sums, scales, geometry=fields, integers=integers))[0]
@@ -259,7 +285,8 @@ def test_what_the_kernels_do_not_take_xla_does() -> None:
     assert taken(image, dataclasses.replace(CONTEXT, way=NATIVE))
     late = dataclasses.replace(image.inputs[1], is_const=False)  # type: ignore[type-var]
     assert not taken(dataclasses.replace(image, inputs=[image.inputs[0], late, image.inputs[2]]))
-    assert not taken(conv((1, 5, 5, 4), (6, 3, 3, 2), ONE, label="groups"))
+    dilated = dataclasses.replace(ONE, dilation_w_factor=2)
+    assert not taken(conv((1, 5, 5, 4), (6, 3, 3, 2), dilated, label="dilated-groups"))
     assert not taken(depthwise((1, 5, 5, 15), 3, 3, DEPTHWISE_ONE, label="few-channels"))
     assert not taken(product(3, 4, 5), dataclasses.replace(CONTEXT, way="dot"))
 
@@ -277,7 +304,7 @@ def test_it_is_the_first_way_where_it_is_one() -> None:
 @pytest.mark.parametrize("numpy", [np, jnp], ids=["numpy", "jax"])
 def test_panels_hold_four_of_the_depth_side_by_side(numpy: Any) -> None:
     w = np.arange(2 * 3 * 1 * 20, dtype=np.int8).reshape(2, 3, 1, 20)
-    laid_out = np.asarray(native_integers.quads(numpy.asarray(w)))
+    (laid_out,) = np.asarray(native_integers.quads(numpy.asarray(w)))
     assert laid_out.shape == (2, 2, library.PANEL, 4)
     for row in range(2):
         np.testing.assert_array_equal(laid_out[0, row, :, :3], w[row, :, 0, :16].T)
@@ -304,7 +331,7 @@ def test_a_call_that_does_not_fit_is_refused(wrong: str) -> None:
     x = np.ones((2, 3), np.int16 if wrong == "x" else np.int8)
     w = np.ones((1, 2 if wrong == "weights" else 1, 16, 4), np.int8)
     bias, scales = np.ones(16, np.int32), np.ones((3 if wrong == "scales" else 2, 16), np.int32)
-    fields = np.array((1, 2, 1, 3, 2, 1, 16, 1, 1, 1, 1, 1, 1, 0, 0), np.int64)
+    fields = np.array(native.matrix_geometry(2, 3, 16), np.int64)
     attributes = {"geometry": fields, "integers": np.zeros(5, np.int64)}
     with jax.enable_x64(True), pytest.raises(Exception, match=f"{wrong} (do|is)"):
         jax.block_until_ready(call(x, w, bias, scales, **attributes))

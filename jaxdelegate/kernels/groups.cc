@@ -1,0 +1,186 @@
+#include "groups.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "copy.h"
+#include "matrix.h"
+#include "scratch.h"
+
+namespace kernels {
+
+namespace {
+
+constexpr long kTaskProducts = 100000;   // what a thread is worth waking for
+constexpr long kTasks = 8;               // for each thread
+constexpr long kBlockBytes = 128 << 10;  // of copied pixels: part of a second-level cache
+constexpr long kLine = 112;              // pixels of a line, where windows have one
+constexpr long kFactorBytes = 4;         // of what a step of a product multiplies by
+constexpr long kPanels = 4;              // whose weights stay in the cache for all lines of a block
+
+// A product of matrices for each group, or for several joined ones. Its rows are multiplied line by
+// line: results side by side, whose windows lie equally far from each other. What the windows of
+// some lines read of a group is copied beforehand, with the padding around it.
+template <class E>
+struct Plan {
+  const Geometry& geometry;
+  const InstructionSet& set;
+  const typename E::Value* x;
+  Matrix<E> matrix;  // the first one
+  bool is_direct;    // windows of one pixel, read where they are
+  long results, line, lines;  // in all, of one line, and how many lines that makes
+  long width, pixel;          // of what is copied: pixels of a row, values of a pixel
+  long lines_of_block;
+  long lines_of_task, line_tasks, matrices_of_task, matrix_tasks;
+};
+
+long channel_of(const Geometry& g, long matrix) { return g.channels / matrices(g) * matrix; }
+
+long rows_of_lines(const Geometry& g, long lines) {
+  return (lines - 1) * g.stride_height + (g.window_height - 1) * g.dilation_height + 1;
+}
+
+template <class E>
+void divide(Plan<E>& p, long threads) {
+  const Geometry& g = p.geometry;
+  const double products = 1.0 * p.results * p.matrix.depth * g.units;
+  const long most = threads < 2 ? 1 : threads * kTasks;
+  const long goal = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
+  p.matrices_of_task = ceil_div(matrices(g), std::min(goal, matrices(g)));
+  p.matrix_tasks = ceil_div(matrices(g), p.matrices_of_task);
+  p.lines_of_task = ceil_div(p.lines, std::min(p.lines, ceil_div(goal, p.matrix_tasks)));
+  p.line_tasks = ceil_div(p.lines, p.lines_of_task);
+}
+
+template <class E>
+Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threads) {
+  const Geometry& g = product.geometry;
+  const long depth = g.window_height * run_depth<E>(g), depth_of_group = g.channels / g.groups;
+  const Matrix<E> matrix{product.weights, depth, g.units / matrices(g), product.bias, product.y,
+                         product.ending, product.finish.is_any() ? &product.finish : nullptr,
+                         g.units};
+  Plan<E> p{g, set, product.x, matrix};
+  p.results = g.images * g.out_height * g.out_width;
+  p.is_direct = g.joined == 1 && reads_pixels(g) && depth == run_length(g);
+  p.line = p.is_direct ? std::min(p.results, kLine) : g.out_width;
+  p.lines = ceil_div(p.results, p.line);
+  p.width = (g.out_width - 1) * g.stride_width + g.window_width;
+  p.pixel = g.joined == 1 ? depth_of_group : depth_of_group * kPanel;
+  const long row_bytes = p.width * p.pixel * sizeof(typename E::Value);
+  p.lines_of_block = std::clamp(kBlockBytes / row_bytes / g.stride_height, 1L, g.out_height);
+  divide(p, threads);
+  return p;
+}
+
+template <class E>
+Matrix<E> matrix_of(const Plan<E>& p, long index) {
+  Matrix<E> matrix = p.matrix;
+  const long columns = columns_of_matrix<E>(p.geometry);
+  matrix.weights += index * panels_of_matrix(p.geometry) * kPanel * matrix.depth;
+  matrix.bias += index * columns, matrix.offset = index * matrix.columns;
+  skip(matrix.ending, index * columns);
+  return matrix;
+}
+
+// Pixels side by side: of joined groups, each value once for every column of its group.
+template <class E>
+void copy_pixels(const Plan<E>& p, const typename E::Value* from, long count,
+                 typename E::Value* to) {
+  const Geometry& g = p.geometry;
+  if (g.joined > 1) {
+    constexpr long kValues = kFactorBytes / sizeof *to;
+    p.set.spread({reinterpret_cast<const int32_t*>(from), g.channels / kValues, count, g.joined,
+                  g.channels / g.groups / kValues, g.units / g.groups,
+                  reinterpret_cast<int32_t*>(to)});
+    return;
+  }
+  for (long i = 0; i < count; ++i, from += g.channels, to += p.pixel) copy(to, from, p.pixel);
+}
+
+template <class E>
+void copy_row(const Plan<E>& p, const typename E::Value* row, typename E::Value* to) {
+  const Geometry& g = p.geometry;
+  const int pad = padding(p.matrix.ending);
+  const long left = std::min(g.pad_left, p.width), inside = std::min(p.width - left, g.width);
+  const long size = p.pixel * sizeof *to;
+  memset(to, pad, left * size), to += left * p.pixel;
+  copy_pixels(p, row, inside, to), to += inside * p.pixel;
+  memset(to, pad, (p.width - left - inside) * size);
+}
+
+// What the windows of some lines of one image read for a matrix. The thread's own memory, until its
+// next call.
+template <class E>
+const typename E::Value* copied(const Plan<E>& p, long matrix, long line, long count) {
+  using Value = typename E::Value;
+  static thread_local Scratch<Value> scratch;
+  const Geometry& g = p.geometry;
+  const long rows = rows_of_lines(g, count), size = p.width * p.pixel;
+  const long top = line % g.out_height * g.stride_height - g.pad_top;
+  const Value* image = p.x + line / g.out_height * g.height * g.width * g.channels;
+  Value* const all = scratch.of(rows * size + kPanel);
+  for (long i = 0; i < rows; ++i) {
+    const long y = top + i;
+    if (y < 0 || y >= g.height) {
+      memset(all + i * size, padding(p.matrix.ending), size * sizeof(Value));
+    } else {
+      copy_row(p, image + y * g.width * g.channels + channel_of(g, matrix), all + i * size);
+    }
+  }
+  return all;
+}
+
+// The left matrix of line `i` of a block that begins with `line`.
+template <class E>
+Block<E> left_matrix(const Plan<E>& p, long matrix, long line, long i,
+                     const typename E::Value* block) {
+  const Geometry& g = p.geometry;
+  const long row = (line + i) * p.line, count = std::min(p.line, p.results - row);
+  const long depth = p.matrix.depth;
+  if (p.is_direct) {
+    const auto* a = p.x + row * g.channels + channel_of(g, matrix);
+    return {row, count, 0, depth, a, g.channels, 1, 0, depth};
+  }
+  const auto* a = block + i * g.stride_height * p.width * p.pixel;
+  return {row, count, 0, depth, a, g.stride_width * p.pixel, g.window_height,
+          g.dilation_height * p.width * p.pixel, run_length(g), g.joined > 1};
+}
+
+template <class E>
+void run_block(const Plan<E>& p, long index, long line, long count) {
+  const Matrix<E> matrix = matrix_of(p, index);
+  const auto* block = p.is_direct ? nullptr : copied(p, index, line, count);
+  const long panels = panels_of_matrix(p.geometry);
+  for (long panel = 0; panel < panels; panel += kPanels)
+    for (long i = 0; i < count; ++i)
+      multiply(p.set, matrix, left_matrix(p, index, line, i, block), panel,
+               std::min(panels, panel + kPanels));
+}
+
+template <class E>
+void run_task(const void* plan, long index) {
+  const Plan<E>& p = *static_cast<const Plan<E>*>(plan);
+  const long first = index / p.line_tasks * p.matrices_of_task;
+  const long last = std::min(matrices(p.geometry), first + p.matrices_of_task);
+  const long begin = index % p.line_tasks * p.lines_of_task;
+  const long end = std::min(p.lines, begin + p.lines_of_task);
+  for (long line = begin; line < end;) {
+    const long of_image = p.geometry.out_height - line % p.geometry.out_height;
+    const long count = p.is_direct ? 1 : std::min({of_image, p.lines_of_block, end - line});
+    for (long matrix = first; matrix < last; ++matrix) run_block(p, matrix, line, count);
+    line += count;
+  }
+}
+
+}  // namespace
+
+template <class E>
+void run_groups(const Product<E>& product, const InstructionSet& set, const ThreadPool& pool) {
+  const Plan<E> plan = plan_of(product, set, pool.size());
+  pool.loop(plan.matrix_tasks * plan.line_tasks, run_task<E>, &plan);
+}
+
+template void run_groups(const Product<Float32>&, const InstructionSet&, const ThreadPool&);
+template void run_groups(const Product<Int8>&, const InstructionSet&, const ThreadPool&);
+
+}  // namespace kernels

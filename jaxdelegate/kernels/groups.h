@@ -1,0 +1,13 @@
+// Convolutions with groups of channels.
+
+#pragma once
+
+#include "product.h"
+
+namespace kernels {
+
+// `run` of a product of several groups.
+template <class E>
+void run_groups(const Product<E>&, const InstructionSet&, const ThreadPool&);
+
+}  // namespace kernels
