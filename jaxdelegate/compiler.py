@@ -21,6 +21,7 @@ from jaxdelegate.xla_options import Options, compiler_options
 # Constants from this size on are arguments of the program, resident on the device and shared by all
 # shapes and partitions; smaller ones are baked in, where XLA can fold them.
 ARGUMENT_BYTES = 64 * 1024
+_GPUS = ("gpu", "cuda", "rocm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +114,7 @@ def compile_partition(
         LoweringError: a traced shape or dtype is not the propagated one.
     """
     device = weights.device
-    arguments, constants = _split_weights(partition)
+    arguments, constants = _split_weights(partition, device.platform)
     with jax.enable_x64(True), jax.default_device(device):
         prepared = tuple(weights.get(weight, partition) for weight in arguments)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
@@ -232,15 +233,25 @@ def _replaceable(partition: LoweredPartition) -> tuple[int, ...]:
 
 
 def _split_weights(
-    partition: LoweredPartition,
+    partition: LoweredPartition, platform: str
 ) -> tuple[list[Weight], dict[Weight, np.ndarray | None]]:
     """Weights that become arguments, and small ones with their values. Strings never reach XLA."""
     arguments: list[Weight] = []
     constants: dict[Weight, np.ndarray | None] = {}
     for weight in partition.preparations:
         const = partition.specs[weight.tensor].const
-        if const is not None and const.nbytes >= ARGUMENT_BYTES:
+        if const is not None and is_argument(const, platform):
             arguments.append(weight)
         else:
             constants[weight] = partition.value(weight)
     return arguments, constants
+
+
+def is_argument(const: np.ndarray, platform: str) -> bool:
+    """Whether programs take a constant as an argument: a large one, and on a GPU every bias.
+
+    XLA:GPU ends a matrix product with a vector that comes in, and not with one that is baked in:
+    sums would go through memory in float32.
+    """
+    is_vector = const.dtype.kind == "f" and 1 < const.size == max(const.shape, default=1)
+    return const.nbytes >= ARGUMENT_BYTES or (is_vector and platform in _GPUS)

@@ -134,7 +134,7 @@ class LoweredPartition:
             results = step.run(*(self._read_by(step, s, known, weights) for s in step.inputs))
         self._check(step, results)
         written = (*step.outputs, *step.states)
-        return {i: self._held(i, y) for i, y in zip(written, results, strict=True)}
+        return {i: self._held(i, y, step) for i, y in zip(written, results, strict=True)}
 
     def _read_by(
         self,
@@ -152,9 +152,9 @@ class LoweredPartition:
             return weights[source]
         return reduced_view.widened(weights[source], self.specs[source.tensor])
 
-    def _held(self, index: int, value: Any) -> Any:
-        simulated = self._simulated(index, value)
-        held = reduced_view.held(simulated, self.short.get(index), self.precision)
+    def _held(self, index: int, value: Any, step: Step) -> Any:
+        x = self._simulated(index, value)
+        held = reduced_view.held(x, index, step.operator, self.specs, self.short, self.precision)
         return materialized(held) if index in self.shared else held
 
     def _viewed(self, indices: Iterable[int]) -> list[int]:
@@ -167,8 +167,10 @@ class LoweredPartition:
 
     def _simulated(self, index: int, value: Any) -> Any:
         """A quantized result that somebody here reads, back on its grid."""
-        is_read = index in self.stored and index in self._read
-        return float_view.simulate(value, self.stored[index]) if is_read else value
+        if index not in self.stored or index not in self._read:
+            return value
+        wide = reduced_view.widened(value, self.specs[index])
+        return float_view.simulate(wide, self.stored[index])
 
     def _result(self, known: Mapping[int, Any], index: int) -> Any:
         const = self.specs[index].const
@@ -181,7 +183,7 @@ class LoweredPartition:
             raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
         for index, result in zip(written, results, strict=True):
             spec = self.specs.get(index, result)  # an output that the file leaves out has no spec
-            if tuple(result.shape) != tuple(spec.shape) or result.dtype != spec.dtype:
+            if not reduced_view.is_as_declared(result, spec):
                 raise LoweringError(
                     f"{node}: output {spec.name!r} was traced as {result.dtype} "
                     f"{list(result.shape)}, "

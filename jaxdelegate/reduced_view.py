@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.model import Operator
+from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.narrowing import narrow
+from jaxdelegate.op_lowering.narrowing import widened as finite
 from jaxdelegate.op_lowering.precision import (
     FLOAT32,
     HELD_SHORT,
@@ -93,9 +95,47 @@ def _is_byte(spec: TensorSpec) -> bool:
     return spec.dtype.itemsize == 1
 
 
-def held(value: Any, dtype: np.dtype | None, policy: PrecisionPolicy) -> Any:
-    """A result as the program holds it; None: as it is."""
-    return value if dtype is None else narrow(value, dtype, exactly=policy.rounds_exactly)
+def held(
+    value: Any,
+    index: int,
+    operator: Operator,
+    specs: Mapping[int, TensorSpec],
+    short: Mapping[int, np.dtype],
+    policy: PrecisionPolicy,
+) -> Any:
+    """A tensor as the program holds it.
+
+    Args:
+        value: the tensor's, as `operator` yields it.
+        index: the tensor's.
+        operator: which yields it.
+        specs: of the tensors that the operator reads.
+        short: the dtypes of what is held short.
+        policy: the precision policy.
+    """
+    dtype = short.get(index)
+    if dtype is None:  # an operator may have left it short
+        return finite(value, FLOAT32) if _is_float32(specs.get(index)) else value
+    if moves_short(operator, specs, short):
+        return value.astype(dtype)  # without an end of the range, XLA drops both conversions
+    is_product = operator.name in PRODUCTS
+    return narrow(value, dtype, exactly=policy.rounds_exactly, infinities=not is_product)
+
+
+def moves_short(
+    operator: Operator, specs: Mapping[int, TensorSpec], short: Mapping[int, np.dtype]
+) -> bool:
+    """Whether an operator yields nothing but values that it reads, from tensors held short."""
+    if operator.name not in MOVES:
+        return False
+    floats = [i for i in operator.inputs if i >= 0 and specs[i].dtype == FLOAT32]
+    return all(i in short for i in floats)
+
+
+def is_as_declared(result: Any, spec: Any) -> bool:
+    """Whether an operator may yield `result` for `spec`: of its shape and dtype, or short."""
+    is_short = spec.dtype == FLOAT32 and result.dtype in HALVES
+    return tuple(result.shape) == tuple(spec.shape) and (result.dtype == spec.dtype or is_short)
 
 
 def widened(value: Any, spec: TensorSpec | None) -> Any:

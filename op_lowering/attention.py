@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.normalization import SOFTMAX
 from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions, SoftmaxOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
+    Lowered,
     LoweringContext,
     OpRule,
     first_reason,
@@ -55,7 +56,7 @@ def by_cudnn(scale: float, factor: np.dtype, written_out: Function) -> Function:
 
     Args:
         scale: of the logits.
-        factor: as what cuDNN multiplies them.
+        factor: as what cuDNN multiplies them; short arrays yield a short result.
         written_out: the same function, for a GPU or a cuDNN without such a kernel.
     """
 
@@ -112,7 +113,8 @@ def _lower(
     q, mask = inputs[0], optional(inputs, 3)
     rank = len(o.logits)
     run = _written_out(context, o, q)
-    if is_by_cudnn(context, q.dtype, q.shape[-1], mask):
+    in_cudnn = is_by_cudnn(context, q.dtype, q.shape[-1], mask)
+    if in_cudnn:
         run = by_cudnn(o.scale, context.precision.factor(q.dtype), run)
     if native_attention.takes(context, o.logits, inputs):
         run = native_attention.attention(o.scale)
@@ -130,7 +132,7 @@ def _lower(
         (y,) = run(*arrays, *masks)
         return (y.swapaxes(1, 2).reshape(outputs[0].shape),)
 
-    return attention
+    return Lowered(attention, {}, takes_short=True) if in_cudnn else attention
 
 
 def _of_heads(shape: Shape, rank: int) -> Shape:

@@ -20,11 +20,13 @@ from jaxdelegate.op_lowering import (
     quantized_products,
 )
 from jaxdelegate.op_lowering.convolution_alternatives import Ways, float_ways, integer_ways
-from jaxdelegate.op_lowering.convolution_ways import Convolution, Run, dot
+from jaxdelegate.op_lowering.convolution_ways import Convolution, Layout, Run, by_library, dot
 from jaxdelegate.op_lowering.hybrid_products import Hybrid
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     Conv3DOptions,
+    Curve,
     DepthwiseConv2DOptions,
     Options,
     explicit_pads,
@@ -133,7 +135,8 @@ class _Family:
         if ordered_convolution.is_chosen(context, c, tensors):
             return {}
         own = native.ways(context, tensors, c)
-        return {**dict.fromkeys(own), **_float_ways(context, c, tensors)}
+        activation = o.fused_activation_function
+        return {**dict.fromkeys(own), **_float_ways(context, c, tensors, activation)}
 
     def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
         x, w = inputs[:2]
@@ -147,18 +150,26 @@ class _Family:
             return hybrid_convolution.lower(context, c, self.spatial_io, o, tensors, self.hybrid)
         return self._lower_floats(context, c, o, tensors)
 
-    def native(
+    def ended(
         self, context: LoweringContext, o: Any, tensors: Tensors, activation: Any, curve: Any
     ) -> Lowered | None:
-        """A convolution of floats with another activation; None: our kernels do not take it."""
+        """A convolution of floats with another end; None: nobody computes it at once.
+
+        Its function takes a residual behind the bias, and adds it before the activation.
+        """
         c = self.geometry(o, tensors.x.shape, tensors.w.shape)
         is_whole = tensors.y.shape == (c.images, *c.out, c.units) and 0 not in tensors.y.shape
         if not is_whole or ordered_convolution.is_chosen(context, c, tensors):
             return None
         own = native.chosen(context, tensors, c)
-        if own is None:
+        if own is not None:
+            return native.convolution(own, c, activation, self.spatial_io, curve)
+        layout, run = by_library(context.platform)
+        is_meant = context.platform == "gpu" and context.way in (None, run.__name__)
+        by_cudnn = is_meant and curve is Curve.NONE and c.groups == 1
+        if not by_cudnn or why_not_floats(*tensors) is not None:
             return None
-        return native.convolution(own, c, activation, self.spatial_io, curve)
+        return self._by_way(context, c, tensors, activation, (layout, run))
 
     def _lower_floats(
         self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
@@ -169,23 +180,41 @@ class _Family:
         own = native.chosen(context, tensors, c)
         if own is not None:
             return native.convolution(own, c, activation, self.spatial_io)
-        layout, run = chosen(_float_ways(context, c, tensors), context.way)
+        way = chosen(_float_ways(context, c, tensors, activation), context.way)
+        return self._by_way(context, c, tensors, activation, way)
+
+    def _by_way(
+        self,
+        context: LoweringContext,
+        c: Convolution,
+        tensors: Tensors,
+        activation: Any,
+        way: tuple[Layout, Run],
+    ) -> Lowered:
+        """The function of x, a filter, a bias and a residual, the last two of which may lack."""
+        layout, run = way
         arithmetic = _arithmetic(context, run, c, tensors)
 
-        def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+        def convolution(
+            x: jax.Array, w: jax.Array, bias: Any = None, residual: Any = None
+        ) -> tuple[jax.Array]:
             y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
-            return (finish(y, bias, activation, tensors.y.dtype),)
+            return (finish(y, bias, activation, tensors.y.dtype, residual),)
 
         def prepare(w: Any) -> Any:
             return arithmetic.shortened(layout(c, self.spatial_io(w)))
 
-        return Lowered(convolution, {1: prepare}, (layout, arithmetic.operand), takes_short=True)
+        prepared = {1: prepare, 2: arithmetic.shortened} if arithmetic.ends_short else {1: prepare}
+        return Lowered(convolution, prepared, (layout, arithmetic.operand), takes_short=True)
 
 
-def _float_ways(context: LoweringContext, c: Convolution, tensors: Tensors) -> Ways:
+def _float_ways(
+    context: LoweringContext, c: Convolution, tensors: Tensors, activation: Act
+) -> Ways:
     operand = Arithmetic.of_convolution(context, tensors.x, tensors.w).operand
     can_transform = tensors.w.const is not None and operand == np.float32
-    return float_ways(context.platform, c, can_transform=can_transform)
+    is_clamped = activation in (Act.RELU6, Act.RELU_N1_TO_1)
+    return float_ways(context.platform, c, can_transform=can_transform, is_clamped=is_clamped)
 
 
 def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Tensors) -> Arithmetic:

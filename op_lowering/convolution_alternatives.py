@@ -15,6 +15,7 @@ from jaxdelegate.op_lowering.convolution_ways import (
     as_stored,
     by_block,
     by_group,
+    by_library,
     by_tap,
     dot,
     group_by_group,
@@ -24,7 +25,6 @@ from jaxdelegate.op_lowering.convolution_ways import (
     tap_sum,
     tap_sum_by_block,
     way,
-    xla,
 )
 from jaxdelegate.op_lowering.winograd import is_possible, pays, transformed, winograd
 
@@ -36,7 +36,9 @@ _MOST_PATCHES = 1 << 26  # elements of one image's patches
 Ways = Mapping[str, tuple[Layout, Run]]
 
 
-def float_ways(platform: str, c: Convolution, *, can_transform: bool = False) -> Ways:
+def float_ways(
+    platform: str, c: Convolution, *, can_transform: bool = False, is_clamped: bool = False
+) -> Ways:
     """The ways to run a convolution of floats.
 
     Args:
@@ -44,16 +46,17 @@ def float_ways(platform: str, c: Convolution, *, can_transform: bool = False) ->
         c: its geometry.
         can_transform: whether the filter is float32 and constant, so that sums of its values cost
             neither time nor precision.
+        is_clamped: whether a clamp follows that has an upper end.
     """
     own = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
     tiled = (transformed, winograd)
-    default = tiled if tiled in own and pays(c) else way(platform, c)
-    return _named(default, *own, *_possible(c))
+    default = tiled if tiled in own and pays(c) else way(platform, c, is_clamped=is_clamped)
+    return _named(default, *own, *_possible(platform, c))
 
 
 def integer_ways(platform: str, c: Convolution) -> Ways:
     """The same of int8, summed in int32."""
-    return _named(integer_way(platform, c), *_possible(c))
+    return _named(integer_way(platform, c), *_possible(platform, c))
 
 
 def _named(*ways: tuple[Layout, Run]) -> Ways:
@@ -70,8 +73,8 @@ def _of_cpu(c: Convolution, *, can_transform: bool) -> Iterator[tuple[Layout, Ru
         yield by_block, tap_sum_by_block
 
 
-def _possible(c: Convolution) -> Iterator[tuple[Layout, Run]]:
-    yield as_stored, xla
+def _possible(platform: str, c: Convolution) -> Iterator[tuple[Layout, Run]]:
+    yield by_library(platform)
     if c.groups == 1 and c.is_pointwise:
         yield as_matrix, dot
     longest = _LONGEST_DEPTHWISE_SUM if c.groups > 1 and c.depth == 1 else _LONGEST_SUM

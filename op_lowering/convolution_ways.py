@@ -35,6 +35,9 @@ _PATCHES = 1 << 28  # bytes of one image that are better not laid out in memory
 _SHORT, _MANY_RESULTS = 8, 1 << 19
 # Depthwise filters of more bytes leave the first-level cache from one pixel to the next.
 _CACHED_FILTER = 1 << 15
+# Products up to which a GPU's depthwise convolution is a sum of taps: XLA's kernel takes about ten
+# instructions for each (PTX for an H100), all of them as long as another kernel's launch.
+_TAP_READS = 1 << 23
 _BLOCK, _VECTOR = 96, 16  # channels of one block, at most, and what they are a multiple of
 
 
@@ -59,6 +62,11 @@ class Convolution:
         return all(w.size == 1 for w in self.windows) and not self.is_padded
 
     @property
+    def is_product(self) -> bool:
+        """Whether it multiplies every pixel by one matrix."""
+        return self.groups == 1 and self.is_pointwise and all(w.stride == 1 for w in self.windows)
+
+    @property
     def is_padded(self) -> bool:
         """Whether windows reach beyond the image."""
         return any(any(w.pads) for w in self.windows)
@@ -67,6 +75,11 @@ class Convolution:
     def products(self) -> int:
         """How many products one output value sums."""
         return math.prod(w.size for w in self.windows) * self.depth
+
+    @property
+    def results(self) -> int:
+        """How many values the output has."""
+        return self.images * math.prod(self.out) * self.units
 
     @property
     def out(self) -> Shape:
@@ -79,10 +92,18 @@ Layout = Callable[[Convolution, Any], Any]
 Run = Callable[[Arithmetic, Convolution, Any, Any], jax.Array]
 
 
-def way(platform: str, c: Convolution) -> tuple[Layout, Run]:
-    """How to run a convolution of floats: a filter layout, and what reads it."""
+def way(platform: str, c: Convolution, *, is_clamped: bool = False) -> tuple[Layout, Run]:
+    """How to run a convolution of floats: a filter layout, and what reads it.
+
+    Args:
+        platform: "cpu", "gpu" or "tpu".
+        c: its geometry.
+        is_clamped: whether a clamp follows that has an upper end.
+    """
+    if platform == "gpu":
+        return _gpu_way(c, is_clamped=is_clamped)
     if platform != "cpu":
-        return as_stored, xla
+        return by_library(platform)
     if c.groups > 1:
         return _grouped_way(c)
     if c.is_pointwise:
@@ -91,6 +112,18 @@ def way(platform: str, c: Convolution) -> tuple[Layout, Run]:
     if c.products > _SHALLOW or c.units > narrow:
         return as_stored, xla
     return (by_tap, tap_sum) if _is_few(c) else (by_group, grouped_dot)
+
+
+def _gpu_way(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
+    """XLA has cuDNN compute bias and RELU at the end of a convolution, if there are no groups.
+
+    Triton ends matrix products in any clamp. A sum of taps is one kernel with all that follows.
+    """
+    if is_clamped and c.is_product:
+        return as_matrix, dot
+    if _is_depthwise(c) and c.results * c.products <= _TAP_READS:
+        return by_tap, tap_sum
+    return by_library("gpu")
 
 
 def _grouped_way(c: Convolution) -> tuple[Layout, Run]:
@@ -125,8 +158,7 @@ def _is_few(c: Convolution) -> bool:
 
 def _is_mostly_writing(c: Convolution) -> bool:
     """Whether the loop that reads the result had better compute it, in place of a product."""
-    results = c.images * math.prod(c.out) * c.units
-    return c.products <= _SHORT and results >= _MANY_RESULTS
+    return c.products <= _SHORT and c.results >= _MANY_RESULTS
 
 
 def _is_depthwise(c: Convolution) -> bool:
@@ -143,12 +175,22 @@ def _block(c: Convolution) -> int:
     return next((n for n in range(_BLOCK, 0, -_VECTOR) if c.channels % n == 0), 0)
 
 
+def by_library(platform: str) -> tuple[Layout, Run]:
+    """XLA's own convolution, with the filter as the platform reads it beside [N, *spatial, C].
+
+    XLA:GPU would transpose another filter in every run of the program.
+    """
+    return (units_first, xla_units_first) if platform == "gpu" else (as_stored, xla)
+
+
 def as_stored(_c: Convolution, w: Any) -> Any:
     """[*spatial, I, O], as it comes."""
     return w
 
 
-def xla(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def xla(
+    a: Arithmetic, c: Convolution, x: Any, w: Any, *, has_units_first: bool = False
+) -> jax.Array:
     """XLA's own convolution; `w` is [*spatial, I, O]."""
     return a.convolution(
         x,
@@ -157,7 +199,18 @@ def xla(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
         [d.pads for d in c.windows],
         filter_dilation=[d.dilation for d in c.windows],
         groups=c.groups,
+        units_first=has_units_first,
     )
+
+
+def units_first(_c: Convolution, w: Any) -> Any:
+    """[O, *spatial, I], as cuDNN reads a filter."""
+    return w.transpose(w.ndim - 1, *range(w.ndim - 1))
+
+
+def xla_units_first(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+    """The same; `w` is [O, *spatial, I]."""
+    return xla(a, c, x, w, has_units_first=True)
 
 
 def as_matrix(c: Convolution, w: Any) -> Any:

@@ -1,8 +1,8 @@
 """A convolution with a residual or a curve behind it, which only rewrites make.
 
-Our own CPU kernels compute it at once, while sums are in the cache; where they do not, the rule
-refuses, and the operators stay apart. Where they do, XLA's ways to run the convolution stand beside
-them, for whoever measures.
+Our own CPU kernels compute it at once, while sums are in the cache, and cuDNN a residual on a GPU;
+where they do not, the rule refuses, and the operators stay apart. Where they do, other ways to run
+the convolution stand beside them, for whoever measures.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from jax import lax
 from jaxdelegate.op_lowering.activation import hard_swish
 from jaxdelegate.op_lowering.common import fused_activation
 from jaxdelegate.op_lowering.convolution import FAMILIES
+from jaxdelegate.op_lowering.convolution_ways import by_library
 from jaxdelegate.op_lowering.options import ActivationFunctionType, Curve, EndedConvolutionOptions
 from jaxdelegate.op_lowering.products import why_not_fused
 from jaxdelegate.op_lowering.quantized_products import Tensors
@@ -43,9 +44,9 @@ def _why_not(
         else f"residual and result differ: {list(residual.shape)} and {list(y.shape)}",
     )
     by_default = dataclasses.replace(context, way=None)
-    if reason is not None or _native(by_default, o, inputs, outputs) is not None:
+    if reason is not None or _at_once(by_default, o, inputs, outputs) is not None:
         return reason
-    return "our kernels do not compute it"
+    return "neither our kernels nor cuDNN compute it at once"
 
 
 def _why_not_activations(o: EndedConvolutionOptions) -> str | None:
@@ -55,11 +56,11 @@ def _why_not_activations(o: EndedConvolutionOptions) -> str | None:
     return f"{inner.name} stands between the convolution and what is behind it"
 
 
-def _native(
+def _at_once(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Lowered | None:
     tensors = Tensors(inputs[0], inputs[1], optional(inputs, 2), outputs[0])
-    return FAMILIES[type(o.convolution)].native(
+    return FAMILIES[type(o.convolution)].ended(
         context, o.convolution, tensors, o.fused_activation_function, o.curve
     )
 
@@ -67,14 +68,14 @@ def _native(
 def _lower(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    own = _native(context, o, inputs, outputs)
+    own = _at_once(context, o, inputs, outputs)
     return _by_xla(context, o, inputs, outputs) if own is None else own
 
 
 def _by_xla(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    """The convolution in another way than our kernels', and what stands behind it."""
+    """The convolution in another way, and then what stands behind it."""
     plain: Any = FAMILIES[type(o.convolution)].lower(context, o.convolution, inputs[:3], outputs)
     ended = _end(o)
 
@@ -95,7 +96,9 @@ def _end(o: EndedConvolutionOptions) -> Callable[[Any], Any]:
 def _ways(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Mapping[str, Any]:
-    return FAMILIES[type(o.convolution)].ways(context, o.convolution, inputs[:3], outputs)
+    ways = FAMILIES[type(o.convolution)].ways(context, o.convolution, inputs[:3], outputs)
+    library = by_library(context.platform)[1].__name__
+    return {library: None, **ways} if context.platform == "gpu" else ways  # the default first
 
 
 ENDED_CONVOLUTION = OpRule(

@@ -10,27 +10,34 @@ from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import HALVES
 
-# Largest value, bits of the exponent, bits of the mantissa.
+# Largest value, bits of the exponent, bits of the mantissa. float16 ends at 65504; bfloat16 just
+# short of float32's end, which masks are made of.
 _FORMATS = {
     np.dtype(np.float16): (65504.0, 5, 10),
     np.dtype(ml_dtypes.bfloat16): (3.3895313892515355e38, 8, 7),
 }
 
 
-def narrow(x: Any, dtype: np.dtype, *, exactly: bool = False) -> Any:
+def narrow(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool = True) -> Any:
     """A float array as `dtype`; finite values beyond its range become its largest.
 
     Args:
         x: numpy or jax; what is as short already passes.
         dtype: where to.
         exactly: round even if the value is widened again right behind, which XLA leaves out.
+        infinities: whether they stay what they are; else they become the largest value too, by one
+            clamp, which XLA:GPU computes at the end of the matrix product before it. What reads the
+            sums twice it does not, and writes them to memory in float32 first.
     """
     dtype = np.dtype(dtype)
     if x.dtype == dtype or dtype not in HALVES:
         return x.astype(dtype)
+    most = _FORMATS[dtype][0]
     if not isinstance(x, jax.Array):
-        return _saturated(np, x, dtype).astype(dtype)
-    y = _saturated(jnp, x, dtype)
+        return np.where(np.isfinite(x), np.clip(x, -most, most), x).astype(dtype)
+    y = lax.clamp(jnp.asarray(-most, x.dtype), x, jnp.asarray(most, x.dtype))
+    if infinities:  # not by `isfinite`, which XLA:GPU fuses into few of its kernels
+        y = jnp.where(jnp.abs(x) == jnp.inf, x, y)
     if exactly:
         _, exponent, mantissa = _FORMATS[dtype]
         y = lax.reduce_precision(y, exponent_bits=exponent, mantissa_bits=mantissa)
@@ -43,9 +50,3 @@ def widened(y: jax.Array, dtype: np.dtype) -> jax.Array:
         return y.astype(dtype)
     most = jnp.asarray(_FORMATS[y.dtype][0], y.dtype)
     return lax.clamp(-most, y, most).astype(dtype)
-
-
-def _saturated(xp: Any, x: Any, dtype: np.dtype) -> Any:
-    """float16 ends at 65504; bfloat16 just short of float32's end, which masks are made of."""
-    most = _FORMATS[dtype][0]
-    return xp.where(xp.isfinite(x), xp.clip(x, -most, most), x)

@@ -22,7 +22,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 PRODUCTS = frozenset(
     (
         *("CONV_2D", "DEPTHWISE_CONV_2D", "CONV_3D", "TRANSPOSE_CONV", "CONV_3D_TRANSPOSE"),
-        *("Convolution2DTransposeBias", "FULLY_CONNECTED", "BATCH_MATMUL"),
+        *("Convolution2DTransposeBias", "ended_convolution", "FULLY_CONNECTED", "BATCH_MATMUL"),
         *("STABLEHLO_DOT_GENERAL", "STABLEHLO_CONVOLUTION"),
         *("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM"),
         *("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF"),

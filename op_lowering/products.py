@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common import fused_activation
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.narrowing import narrow, widened
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
@@ -48,13 +48,16 @@ class Arithmetic:
     precision: str
     total: np.dtype | None = None  # what `lax` yields; None: the accumulator's dtype
     rounds_exactly: bool = False
+    ends_short: bool = False  # XLA's convolutions yield `total` as it is, for the kernel to end in
 
     @classmethod
     def of_convolution(cls, context: LoweringContext, *specs: TensorSpec) -> Self:
         """The arithmetic of a convolution of tensors like these."""
         policy = context.precision
         factor = policy.convolved(_factor(context, specs), *(s.const for s in specs))
-        return cls._of(policy, factor, policy.convolution_total(factor))
+        arithmetic = cls._of(policy, factor, policy.convolution_total(factor))
+        ends_short = policy.rounds_convolutions and factor in HALVES
+        return dataclasses.replace(arithmetic, ends_short=ends_short)
 
     @classmethod
     def of_dot(cls, context: LoweringContext, rows: int, units: int, *specs: TensorSpec) -> Self:
@@ -73,8 +76,8 @@ class Arithmetic:
         return self.accumulator if self.total is None else self.total
 
     def shortened(self, x: Any) -> Any:
-        """A factor in the operand's dtype."""
-        return narrow(x, self.operand, exactly=self.rounds_exactly)
+        """A factor in the operand's dtype; None, where an input lacks, stays."""
+        return None if x is None else narrow(x, self.operand, exactly=self.rounds_exactly)
 
     def dot(self, x: Any, w: Any, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
         """lax.dot_general; the result is in the accumulator's dtype."""
@@ -93,10 +96,15 @@ class Arithmetic:
         input_dilation: Sequence[int] | None = None,
         filter_dilation: Sequence[int] | None = None,
         groups: int = 1,
+        units_first: bool = False,
     ) -> jax.Array:
-        """lax.conv_general_dilated on [N, *spatial, C] and [*spatial, I, O]; result as in `dot`."""
+        """lax.conv_general_dilated on [N, *spatial, C] and [*spatial, I, O] or [O, *spatial, I].
+
+        The result is as that of `dot`, or short where it `ends_short`.
+        """
         spatial = "DHW"[-len(strides) :]
-        layouts = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
+        filters = f"O{spatial}I" if units_first else f"{spatial}IO"
+        layouts = (f"N{spatial}C", filters, f"N{spatial}C")
         y = lax.conv_general_dilated(
             x,
             w,
@@ -109,7 +117,7 @@ class Arithmetic:
             precision=self.precision,
             preferred_element_type=self._yielded,
         )
-        return widened(y, self.accumulator)
+        return y if self.ends_short else widened(y, self.accumulator)
 
 
 def _factor(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:
@@ -119,12 +127,20 @@ def _factor(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:
     return context.precision.accumulator(dtype) if mixed or context.platform == "cpu" else dtype
 
 
-def finish(y: jax.Array, bias: Any, activation: Act, dtype: np.dtype) -> jax.Array:
-    """Add the bias to `y` [..., O], apply the fused activation, store: the end of every kernel."""
+def finish(
+    y: jax.Array, bias: Any, activation: Act, dtype: np.dtype, residual: Any = None
+) -> jax.Array:
+    """Add the bias to `y` [..., O], apply the fused activation, store: the end of every kernel.
+
+    What is short already ends in its dtype, which is how XLA:GPU knows what cuDNN can do at the end
+    of a convolution. A residual has the shape of `y` and is added before the activation.
+    """
     if bias is not None:
-        y = y + bias.astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
-    result: jax.Array = fused_activation(activation)(y).astype(dtype)
-    return result
+        y = y + narrow(bias, y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+    if residual is not None:
+        y = y + narrow(residual, y.dtype)
+    result: jax.Array = fused_activation(activation)(y)
+    return result if y.dtype in HALVES else result.astype(dtype)
 
 
 def nothing(outputs: Specs) -> Function:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.compiler import ARGUMENT_BYTES
+from jaxdelegate.compiler import ARGUMENT_BYTES, is_argument
 from jaxdelegate.op_lowering.options import AddOptions, CustomOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference.kernel import Kernel, same_shape
@@ -180,6 +180,23 @@ def test_large_weights_are_moved_once_for_all_shapes() -> None:
         programs.append(interpreter._host(0)._steps[0].kernel._program)
     assert delegate.report().delegated
     assert programs[0].weights[0] is programs[1].weights[0]
+
+
+@pytest.mark.parametrize(
+    ("const", "on"),
+    [
+        (np.zeros(ARGUMENT_BYTES, np.int8), ["cpu", "gpu"]),
+        (np.zeros(32, np.float32), ["gpu"]),
+        (np.zeros((1, 1, 1, 32), np.float32), ["gpu"]),
+        (np.zeros((2, 32), np.float32), []),
+        (np.zeros(32, np.int32), []),
+        (np.zeros((1,), np.float32), []),
+        (np.zeros((), np.float32), []),
+        (np.zeros((0,), np.float32), []),
+    ],
+)
+def test_which_constants_are_arguments(const: np.ndarray, on: list[str]) -> None:
+    assert [platform for platform in ("cpu", "gpu") if is_argument(const, platform)] == on
 
 
 def test_a_lying_lowering_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

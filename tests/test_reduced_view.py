@@ -20,9 +20,9 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.op_lowering.precision import FLOAT16, PrecisionPolicy
-from jaxdelegate.precision_choice import cpu_policy, emulated_policy
+from jaxdelegate.precision_choice import cpu_policy, device_policy, emulated_policy
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reduced_view import held_short, unfit_constants
+from jaxdelegate.reduced_view import held_short, moves_short, unfit_constants
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import run_once
@@ -128,6 +128,16 @@ def test_finite_values_never_become_nan() -> None:
     np.testing.assert_array_equal(got, np.full((1, 4), 65504))
 
 
+def test_what_an_operator_only_moves_is_short_already() -> None:
+    content = chain("TANH", "RESHAPE", "ADD")
+    subgraph = read_model(content).subgraphs[0]
+    specs = {t.index: t.spec() for t in subgraph.tensors}
+    tanh, reshape, add = subgraph.operators
+    short = dict.fromkeys((*tanh.outputs, *reshape.outputs), np.dtype(np.float16))
+    assert [moves_short(o, specs, short) for o in (tanh, reshape, add)] == [False, True, False]
+    assert not moves_short(reshape, specs, {})
+
+
 def test_a_sum_beyond_float16_is_exact() -> None:
     x = np.full((1, 1000), 100, np.float32)
     (y,) = run(chain("SUM", "ADD", shape=(1, 1000)), FLOAT16_WAY, x)
@@ -143,6 +153,20 @@ def test_mobilenet_in_shorter_dtypes() -> None:
         (got,) = run(content, policy, x)
         assert got.dtype == np.float32
         assert least < of_largest(got, want) < most  # shorter, and right
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_mobilenet_as_a_gpu_runs_it(dtype: str) -> None:
+    """Its ways of convolutions, which yield short results, on the CPU."""
+    content = mobilenet_v1(size=32, width=0.5, classes=10)
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype(np.float32)
+    (want,) = run(content, PrecisionPolicy(), x)
+    on_gpu = {"platform": "gpu", "precision": device_policy(dtype), "native_kernels": False}
+    delegate = jd.JaxDelegate(platform="cpu", require_full_delegation=True)
+    delegate.lowering_context = dataclasses.replace(delegate.lowering_context, **on_gpu)
+    (got,) = run_once(jd.Interpreter(model_content=content, experimental_delegates=[delegate]), [x])
+    assert got.dtype == np.float32
+    assert 1e-6 < of_largest(got, want) < 1e-2
 
 
 def test_a_loop_computes_short_and_carries_float32() -> None:

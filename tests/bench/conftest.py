@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
-PLAIN = ("agreement", "engines", "harness", "roofline", "torch_engines", "torch_network")
+PLAIN = (
+    "agreement",
+    "engines",
+    "harness",
+    "hlo_text",
+    "roofline",
+    "torch_engines",
+    "torch_network",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

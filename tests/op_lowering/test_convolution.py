@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxdelegate.op_lowering.convolution_ways import Convolution, tap_sum, way, xla_units_first
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -15,8 +16,10 @@ from jaxdelegate.op_lowering.options import (
     Padding,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.window import Window
+from jaxdelegate.precision_choice import device_policy
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
@@ -219,6 +222,64 @@ def test_lowering_matches_the_reference(case: Case) -> None:
 def test_gpu_lowering_matches_the_reference(case: Case) -> None:
     context = LoweringContext(platform="gpu", op_version=case.version)
     case.check(case.run_lowered(RULES[case.name], context), case.run_reference())
+
+
+def gpu_program(activation: Act, stride: int = 1, size: int = 1, precision: str = "float16") -> str:
+    """The StableHLO of CONV_2D on [1, 8, 8, 16], as it is lowered for a GPU."""
+    context = LoweringContext(platform="gpu", precision=device_policy(precision))
+    options = Conv2DOptions(SAME, stride, stride, activation)
+    w, bias = np.ones((32, size, size, 16), np.float32), np.ones(32, np.float32)
+    n_out = 8 // stride
+    specs = (
+        spec((1, 8, 8, 16)),
+        TensorSpec("w", w.shape, w.dtype, const=w),
+        TensorSpec("b", bias.shape, bias.dtype, const=bias),
+    )
+    lowered = RULES["CONV_2D"].lower(context, options, specs, (spec((1, n_out, n_out, 32)),))
+    assert isinstance(lowered, Lowered)
+    arrays = [lowered.prepare[i](a) if i in lowered.prepare else a for i, a in ((1, w), (2, bias))]
+    x = jax.ShapeDtypeStruct((1, 8, 8, 16), precision)
+    return jax.jit(lowered.run).lower(x, *arrays).as_text()
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_a_gpu_reads_filters_as_cudnn_does_and_ends_short(precision: str) -> None:
+    """Neither a filter nor a bias is transposed or converted in the program, nor the result."""
+    text = gpu_program(Act.RELU, size=3, precision=precision)
+    assert "dim_numbers = [b, 0, 1, f]x[o, 0, 1, i]->[b, 0, 1, f]" in text
+    assert "transpose" not in text
+    assert "stablehlo.convert" not in text
+    assert "f32" not in text
+
+
+@pytest.mark.parametrize(
+    ("activation", "stride", "size", "operation"),
+    [
+        (Act.RELU6, 1, 1, "dot_general"),
+        (Act.RELU_N1_TO_1, 1, 1, "dot_general"),
+        (Act.RELU6, 2, 1, "convolution"),
+        (Act.RELU6, 1, 3, "convolution"),
+        (Act.RELU, 1, 1, "convolution"),
+        (Act.NONE, 1, 1, "convolution"),
+    ],
+)
+def test_a_gpu_clamps_at_the_end_of_matrix_products(
+    activation: Act, stride: int, size: int, operation: str
+) -> None:
+    text = gpu_program(activation, stride, size)
+    found = [name for name in ("dot_general", "convolution") if f"stablehlo.{name}" in text]
+    assert found == [operation]
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "run"),
+    [(1, 3, tap_sum), (1, 17, xla_units_first), (900, 3, xla_units_first)],
+)
+def test_a_small_depthwise_convolution_is_one_kernel_on_a_gpu(
+    images: int, size: int, run: Any
+) -> None:
+    windows = (Window(32, size, 1, SAME, 1), Window(32, size, 1, SAME, 1))
+    assert way("gpu", Convolution(windows, 64, 1, 64, images))[1] is run
 
 
 @pytest.mark.litert

@@ -24,6 +24,8 @@ from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import FUSED
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.precision_choice import device_policy
+from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import random_inputs, run_once
 
@@ -75,8 +77,8 @@ class Example:
         rule: Any = RULE
         return list(rule.ways(CONTEXT, self.options, tuple(self.specs[:count]), (self.y,)))
 
-    def run(self, way: str | None, count: int) -> np.ndarray:
-        context = dataclasses.replace(CONTEXT, way=way)
+    def run(self, way: str | None, count: int, context: LoweringContext = CONTEXT) -> np.ndarray:
+        context = dataclasses.replace(context, way=way)
         specs = tuple(self.specs[:count])
         lowered = RULE.lower(context, self.options, specs, (self.y,))
         with jax.enable_x64(True):
@@ -216,7 +218,7 @@ def test_infinities_and_nan_pass(instruction_set: str) -> None:
 
 
 REFUSED: dict[str, Any] = {
-    "our kernels do not compute it": {"context": LoweringContext()},
+    "neither our kernels nor cuDNN": {"context": LoweringContext()},
     "residual and result differ": {"residual": (2, 9, 7, 1)},
     "RELU stands between": {"inner": Act.RELU},
     "does not apply a fused TANH": {"outer": Act.TANH},
@@ -235,6 +237,49 @@ def test_what_it_refuses(sentence: str) -> None:
     shape = case.get("residual", example.specs[3].shape)
     example.specs[3] = dataclasses.replace(example.specs[3], shape=shape)
     assert sentence in (example.why_not(case.get("context", CONTEXT)) or "")
+
+
+# ---- by cuDNN, whose part XLA:CPU takes here
+
+GPU = LoweringContext(platform="gpu")
+GPU_FLOAT16 = LoweringContext(platform="gpu", precision=device_policy("float16"))
+
+
+@pytest.mark.parametrize("kind", ["pixel", "windows"])
+@pytest.mark.parametrize("ending", ENDINGS[2:], ids=["none", "relu6"])
+def test_a_residual_on_a_gpu(kind: str, ending: EndedConvolutionOptions) -> None:
+    example = Example(kind, 16, 24, ending)
+    assert example.why_not(GPU) is None
+    sums = example.sums() + example.arrays[3]
+    want = ended(example.options, sums)
+    products = int(np.prod(example.arrays[1].shape[1:]))
+    got = example.run(None, 4, GPU)
+    assert_close([got], [np.float32(want)], accumulated=16 * products)
+    short = example.run(None, 4, GPU_FLOAT16)
+    assert short.dtype == np.float16
+    assert np.abs(short - want).max() < 2e-3 * np.abs(sums).max()
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"), [("depthwise", ENDINGS[2]), ("pixel", ENDINGS[0]), ("pixel", ENDINGS[1])]
+)
+def test_what_cudnn_does_not_end(kind: str, ending: EndedConvolutionOptions) -> None:
+    assert "nor cuDNN" in (Example(kind, 16, 16, ending).why_not(GPU) or "")
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_cudnn_ends_no_integers(dtype: Any) -> None:
+    example = Example("pixel", 16, 16, ENDINGS[2])
+    scale = Quantization(np.float32([0.5]), np.array([0]))
+    stored = {"dtype": np.dtype(dtype), "quantization": scale}
+    example.specs = [dataclasses.replace(spec, **stored, const=None) for spec in example.specs]
+    example.specs[2] = dataclasses.replace(
+        example.specs[2],
+        dtype=np.dtype(np.int32),
+        quantization=Quantization(np.float32([0.25]), np.array([0])),
+    )
+    example.y = dataclasses.replace(example.y, **stored)
+    assert "nor cuDNN" in (example.why_not(GPU) or "")
 
 
 def test_where_a_factor_is_shortened_they_stay_apart() -> None:

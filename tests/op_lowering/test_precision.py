@@ -59,6 +59,19 @@ def test_finite_values_saturate_and_others_pass() -> None:
     np.testing.assert_array_equal(narrow(jnp.asarray(x), FLOAT16, exactly=True), want)
 
 
+def test_of_products_infinities_saturate_too() -> None:
+    x = jnp.asarray([1e9, -np.inf, 1.5, np.nan], jnp.float32)
+    want = np.array([65504, -65504, 1.5, np.nan], np.float16)
+    np.testing.assert_array_equal(narrow(x, FLOAT16, infinities=False), want)
+
+
+def test_what_narrows_a_product_reads_it_once() -> None:
+    """XLA:GPU ends a product in a chain of operations, not where its sums are read twice."""
+    jaxpr = jax.make_jaxpr(lambda x: narrow(x, FLOAT16, infinities=False))(np.ones(2, np.float32))
+    (x,) = jaxpr.jaxpr.invars
+    assert sum(x in equation.invars for equation in jaxpr.jaxpr.eqns) == 1
+
+
 def test_the_lowest_float32_is_finite_in_bfloat16() -> None:
     lowest = jnp.asarray([np.finfo(np.float32).min])
     assert np.isfinite(np.asarray(narrow(lowest, BFLOAT16)).astype(np.float32))

@@ -205,7 +205,8 @@ def test_an_unknown_name_is_the_default() -> None:
 def test_what_never_pays_is_not_offered() -> None:
     large = (1, 512, 512, 64)
     case = conv("large", large, (8, 5, 5, 64), Conv2DOptions(SAME, 1, 1))
-    assert list(ways_of(case, "gpu")) == ["xla"]  # neither 1600 terms nor 1.6 GB of patches
+    # Neither 1600 terms nor 1.6 GB of patches.
+    assert list(ways_of(case, "gpu")) == ["xla_units_first"]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ def test_it_is_found_however_it_is_written(
     assert not ATTENTION.intersection(names)
     assert "BATCH_MATMUL" in [s.name for s in partition.steps]  # profiles speak of the file's
     assert asked == (["cudnn"] if context is HALF else [])
+    (attention,) = (s for s in partition.steps if s.operator.name == "fused_attention")
+    assert attention.takes_short == (context is HALF)  # nothing is widened on its way to cuDNN
     (want,) = lowered(content)[1]
     if context is GPU:
         assert_close([got], [want], accumulated=H)

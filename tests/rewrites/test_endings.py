@@ -95,6 +95,17 @@ def test_without_the_kernels_everything_stays(graph: Any, lowered: Any) -> None:
     assert len(lowered(content, ALL)[0].steps) == 3
 
 
+@pytest.mark.parametrize("write", FOUND)
+def test_on_a_gpu_only_a_residual_is_found(write: Write, graph: Any, lowered: Any) -> None:
+    content = graph.content(write(graph))
+    partition, got = lowered(content, ALL, LoweringContext(platform="gpu"))
+    names = [step.operator.name for step in partition.steps]
+    assert ("ended_convolution" in names) == (
+        write in (residual, residual_behind_relu, two_branches)
+    )
+    assert_close(got, lowered(content)[1], accumulated=20)
+
+
 def activated(g: Any) -> int:
     return g("HARD_SWISH", conv(g, options=Conv2DOptions(Padding.SAME, 1, 1, RELU)))
 

@@ -1,0 +1,156 @@
+"""The kernels of an optimized XLA:GPU program, read from its text: what they do, what they move.
+
+Every instruction that is no bookkeeping launches something. Bodies of loops and branches count
+once. A kernel's bytes are its operands and its results, whole: a gather that reads a few rows of a
+table is counted as if it read the table.
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+# Launch nothing of their own.
+_BOOKKEEPING = frozenset(
+    (
+        *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
+        *("while", "conditional", "call", "async-start", "async-update", "async-done"),
+    )
+)
+# What a custom call's target, a fusion's backend or an instruction's name says of a kernel; the
+# first that is found in its line counts.
+_KINDS = (
+    ("convolution with its end", "__cudnn$convBiasActivationForward"),
+    ("convolution", "__cudnn$conv"),
+    ("attention", "__cudnn$fmha"),
+    ("matrix product", "__triton_gemm"),
+    ("matrix product", "__triton_nested_gemm"),
+    ("matrix product", "__cublas$"),
+    ("matrix product", "__cudnn$fusion"),
+    ("tiled fusion", '"kind":"__triton'),
+    ("reduction", "kind=kInput"),
+    ("elementwise", "kind=kLoop"),
+)
+_LAYOUT = re.compile(r"copy|(wrapped_)?transpose(_copy)?_?(fusion)?(\.\d+)*")
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
+_ARRAY = re.compile(r"\b([a-z]+)(\d*)(?:e\dm\d\w*)?\[([\d,]*)\]")
+_CALLED = re.compile(r"(?:body|condition|true_computation|false_computation|to_apply)=%([\w.-]+)")
+_BRANCHES = re.compile(r"(?:branch_computations|called_computations)=\{([^}]*)\}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """One launch.
+
+    Attributes:
+        name: of the instruction.
+        kind: what it does.
+        read: bytes of its operands.
+        written: bytes of its results.
+        float32: bytes of its results that are float32.
+        target: of a custom call; else "".
+    """
+
+    name: str
+    kind: str
+    read: int
+    written: int
+    float32: int
+    target: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+    name: str
+    shape: str
+    opcode: str
+    rest: str  # operands and attributes
+
+    @property
+    def operands(self) -> Sequence[str]:
+        return re.findall(r"%([\w.-]+)", self.rest.split(")", 1)[0])
+
+    @property
+    def called(self) -> Iterator[str]:
+        """The computations that it runs as such: a loop's body, branches."""
+        if self.opcode not in ("while", "conditional", "call"):
+            return
+        yield from _CALLED.findall(self.rest)
+        for names in _BRANCHES.findall(self.rest):
+            yield from re.findall(r"%([\w.-]+)", names)
+
+
+def kernels(hlo: str) -> list[Kernel]:
+    """The kernels of a program, in the order of its text.
+
+    Raises:
+        ValueError: the text has no entry computation.
+    """
+    computations, entry = _computations(hlo)
+    if entry is None:
+        raise ValueError("no ENTRY computation in the program's text")
+    waiting, seen, found = [entry], {entry}, list[Kernel]()
+    while waiting:
+        body = computations.get(waiting.pop(), ())
+        shapes = {i.name: i.shape for i in body}
+        found += [_kernel(i, shapes) for i in body if i.opcode not in _BOOKKEEPING]
+        called = [name for i in body for name in i.called if name not in seen]
+        seen.update(called)
+        waiting += dict.fromkeys(called)
+    return found
+
+
+def counts(found: Sequence[Kernel]) -> dict[str, int]:
+    """How many kernels there are of each kind."""
+    return dict(collections.Counter(kernel.kind for kernel in found).most_common())
+
+
+def host_calls(found: Sequence[Kernel]) -> list[str]:
+    """Custom calls that come from this package's CPU kernels or call back into Python."""
+    return sorted({k.target for k in found if re.search(r"callback|jaxdelegate|cpu", k.target)})
+
+
+def array_bytes(shape: str, dtype: str | None = None) -> int:
+    """The bytes of all arrays in the text of a shape, or a tuple of them; or those of one dtype."""
+    return sum(
+        math.prod(int(size) for size in sizes.split(",") if size) * max(int(bits or 8) // 8, 1)
+        for kind, bits, sizes in _ARRAY.findall(shape)
+        if dtype in (None, kind + bits)
+    )
+
+
+def _computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str | None]:
+    found: dict[str, list[_Instruction]] = {}
+    entry, body = None, list[_Instruction]()
+    for line in hlo.splitlines():
+        if (head := _COMPUTATION.match(line)) is not None:
+            body = found[head[2]] = []
+            entry = head[2] if head[1] else entry
+        elif (parts := _INSTRUCTION.match(line)) is not None:
+            body.append(_Instruction(*parts.groups()))
+    return found, entry
+
+
+def _kernel(instruction: _Instruction, shapes: dict[str, str]) -> Kernel:
+    size = functools.partial(array_bytes, instruction.shape)
+    target = re.search(r'custom_call_target="([^"]*)"', instruction.rest)
+    return Kernel(
+        instruction.name,
+        _kind(instruction),
+        sum(array_bytes(shapes.get(name, "")) for name in instruction.operands),
+        size(),
+        size("f32"),
+        target[1] if target else "",
+    )
+
+
+def _kind(instruction: _Instruction) -> str:
+    if instruction.opcode in ("copy", "transpose") or _LAYOUT.fullmatch(instruction.name):
+        return "layout"
+    if instruction.opcode not in ("fusion", "custom-call"):
+        return instruction.opcode
+    return next((kind for kind, word in _KINDS if word in instruction.rest), instruction.opcode)

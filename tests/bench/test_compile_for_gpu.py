@@ -1,0 +1,60 @@
+"""Programs for a GPU that is not there, where jax's CUDA plugin is."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxdelegate.testing.networks import mobilenet_v1
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "compile_for_gpu.py"
+HAS_PLUGIN = any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13))
+needs_plugin = pytest.mark.skipif(not HAS_PLUGIN, reason="jax's CUDA plugin is not installed")
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    graph = folder / "mobilenet.tflite"
+    graph.write_bytes(mobilenet_v1(size=64, width=0.5, classes=10))
+    command = [sys.executable, str(SCRIPT), f"--graph={graph}", *arguments]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def records(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    done = run(folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.skipif(HAS_PLUGIN, reason="jax's CUDA plugin is installed")
+def test_without_the_plugin_it_says_so(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode != 0
+    assert "jax's CUDA plugin" in done.stdout + done.stderr
+
+
+@needs_plugin
+def test_a_network_as_few_kernels(tmp_path: Path) -> None:
+    """Each of 28 layers is one kernel, with what follows it; no filter is laid out anew."""
+    (short,) = records(tmp_path)
+    assert short["compiled_for"].endswith("which was not there")
+    assert short["kernels"] <= 28 + 5
+    assert "layout" not in short["kinds"]
+    assert short["host_calls"] == []
+    assert short["moved_mb"] < 3 * short["least_mb"]
+
+
+@needs_plugin
+def test_dtypes_and_batches(tmp_path: Path) -> None:
+    lines = records(tmp_path, "--batch=1,4", "--compute_dtype=float32,bfloat16")
+    assert [(r["batch"], r["compute_dtype"]) for r in lines] == [
+        (1, "float32"), (1, "bfloat16"), (4, "float32"), (4, "bfloat16"),
+    ]  # fmt: skip
+    float32, bfloat16 = lines[:2]
+    assert bfloat16["moved_mb"] < 0.8 * float32["moved_mb"]
+    assert lines[2]["gflop"] == pytest.approx(4 * float32["gflop"])

@@ -1,0 +1,107 @@
+"""Kernels of a program, by its text."""
+
+from typing import Any
+
+import pytest
+
+# As XLA writes it, with metadata left out; a loop, whose condition and body are computations.
+PROGRAM = """\
+HloModule jit_f, is_scheduled=true
+
+%fused_convert (param_0: f32[4,8]) -> f16[4,8] {
+  %param_0 = f32[4,8]{1,0} parameter(0)
+  ROOT %convert.1 = f16[4,8]{1,0} convert(%param_0)
+}
+
+%region_body (arg: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %arg = (s32[], f32[4,8]{1,0}) parameter(0)
+  %gte.1 = f32[4,8]{1,0} get-tuple-element(%arg), index=1
+  %loop_add_fusion = f32[4,8]{1,0} fusion(%gte.1), kind=kLoop, calls=%fused_convert
+  ROOT %tuple.1 = (s32[], f32[4,8]{1,0}) tuple(%gte.1, %loop_add_fusion)
+}
+
+%region_condition (arg.1: (s32[], f32[4,8])) -> pred[] {
+  %arg.1 = (s32[], f32[4,8]{1,0}) parameter(0)
+  ROOT %wrapped_compare = pred[] fusion(%arg.1), kind=kLoop, calls=%fused_convert
+}
+
+ENTRY %main.1 (x: f32[4,8], w: f16[2,3,3,8]) -> f16[4,8] {
+  %x = f32[4,8]{1,0} parameter(0), sharding={mesh[], [{}, {}]}
+  %w = f16[2,3,3,8]{3,2,1,0} parameter(1)
+  %constant_1 = f16[2]{0} constant({1, 2})
+  %loop_convert_fusion = f16[4,8]{1,0} fusion(%x), kind=kLoop, calls=%fused_convert
+  %wrapped_transpose.2 = f16[2,3,3,8]{3,2,1,0} fusion(%w), kind=kInput, calls=%fused_convert
+  %cudnn-conv.1 = (f16[4,8]{1,0}, u8[16]{0}) custom-call(%loop_convert_fusion, \
+%wrapped_transpose.2, %constant_1), custom_call_target="__cudnn$convBiasActivationForward"
+  %gte = f16[4,8]{1,0} get-tuple-element(%cudnn-conv.1), index=0
+  %cudnn-conv.2 = (f16[4,8]{1,0}, u8[0]{0}) custom-call(%gte, %w), \
+custom_call_target="__cudnn$convForward"
+  %gemm_fusion = f32[4,8]{1,0} fusion(%gte, /*index=1*/%x), kind=kCustom, calls=%fused_convert, \
+backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}
+  %bitcast.3 = f32[32]{0} bitcast(%gemm_fusion)
+  %copy.1 = f32[32]{0} copy(%bitcast.3)
+  %call.1 = f32[4,8]{1,0} custom-call(%x), custom_call_target="xla_ffi_python_cpu_callback"
+  %tuple.2 = (s32[], f32[4,8]{1,0}) tuple(%constant_1, %x)
+  %while.1 = (s32[], f32[4,8]{1,0}) while(%tuple.2), condition=%region_condition, \
+body=%region_body
+  ROOT %sort.1 = f16[4,8]{1,0} sort(%gte), dimensions={0}, to_apply=%fused_convert
+}
+"""
+
+
+@pytest.fixture
+def hlo_text() -> Any:
+    return pytest.importorskip("hlo_text")
+
+
+def test_what_each_kernel_is(hlo_text: Any) -> None:
+    kinds = {kernel.name: kernel.kind for kernel in hlo_text.kernels(PROGRAM)}
+    assert kinds == {
+        "loop_convert_fusion": "elementwise",
+        "wrapped_transpose.2": "layout",
+        "cudnn-conv.1": "convolution with its end",
+        "cudnn-conv.2": "convolution",
+        "gemm_fusion": "matrix product",
+        "copy.1": "layout",
+        "call.1": "custom-call",
+        "sort.1": "sort",
+        "wrapped_compare": "elementwise",  # of the loop, once
+        "loop_add_fusion": "elementwise",
+    }
+    counts = hlo_text.counts(hlo_text.kernels(PROGRAM))
+    assert (counts["layout"], counts["elementwise"]) == (2, 3)
+
+
+def test_what_each_kernel_moves(hlo_text: Any) -> None:
+    of = {kernel.name: kernel for kernel in hlo_text.kernels(PROGRAM)}
+    cast, conv, gemm = (of[n] for n in ("loop_convert_fusion", "cudnn-conv.1", "gemm_fusion"))
+    assert (cast.read, cast.written, cast.float32) == (128, 64, 0)
+    assert (conv.read, conv.written, conv.float32) == (64 + 288 + 4, 64 + 16, 0)
+    assert (gemm.read, gemm.written, gemm.float32) == (64 + 128, 128, 128)
+    assert of["copy.1"].read == 128  # through a bitcast
+
+
+def test_calls_of_the_host(hlo_text: Any) -> None:
+    found = hlo_text.kernels(PROGRAM)
+    assert hlo_text.host_calls(found) == ["xla_ffi_python_cpu_callback"]
+    assert hlo_text.host_calls([k for k in found if k.name != "call.1"]) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ("f32[]", 4),
+        ("pred[7]{0}", 7),
+        ("bf16[2,3]{1,0}", 12),
+        ("f8e4m3fn[8]{0}", 8),
+        ("(f32[2]{0}, u8[0]{0}, s64[1]{0})", 16),
+        ("()", 0),
+    ],
+)
+def test_bytes_of_a_shape(hlo_text: Any, shape: str, size: int) -> None:
+    assert hlo_text.array_bytes(shape) == size
+
+
+def test_a_text_without_an_entry_is_refused(hlo_text: Any) -> None:
+    with pytest.raises(ValueError, match="no ENTRY computation"):
+        hlo_text.kernels("HloModule nothing\n")
