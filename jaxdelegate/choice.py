@@ -60,12 +60,14 @@ def choose(
     }
     supported = {position for position, reason in reasons.items() if reason is None}
     options = delegate.options
+    subsets = group(supported)
     chosen = largest(
-        group(supported),
+        subsets,
         most=options.max_delegated_partitions,
         min_nodes=options.min_nodes_per_partition,
     )
-    subsets = group(chosen)
+    if chosen != supported:
+        subsets = group(chosen)
     rows = sorted(_rows(plan, subsets, reasons), key=lambda row: row.index)
     device = getattr(delegate, "device_name", delegate.name)
     delegate.on_partitioned(DelegationReport(delegate.name, device, tuple(rows), subgraph))
