@@ -33,7 +33,7 @@ def default_of(c: Convolution, platform: str = "cpu") -> str:
 )
 def test_default_where_it_is_faster(c: Convolution) -> None:
     assert default_of(c) == "winograd"
-    assert default_of(c, "gpu") == "xla"
+    assert default_of(c, "gpu") == "xla_units_first"
 
 
 @pytest.mark.parametrize(
