@@ -216,26 +216,28 @@ class _Chain:
 def _scratch(
     calls: Sequence[core.JaxprEqn], sources: Mapping[Any, Any], results: Collection[core.Var]
 ) -> tuple[dict[core.Var, int], int]:
-    """Where what only the calls read lies, in bytes, and how much memory that takes."""
+    """Where what only the calls read lies, in bytes, and how much memory that takes.
+
+    The largest first, each at the first place that is free as long as it is read ("greedy by size"
+    among TFLite's memory planners).
+    """
     last = {sources[v]: i for i, eqn in enumerate(calls) for v in eqn.invars}
+    made = {eqn.outvars[0]: i for i, eqn in enumerate(calls) if eqn.outvars[0] not in results}
+    lives = {y: (i, last.get(y, i)) for y, i in made.items()}
     offsets: dict[core.Var, int] = {}
     size = _ALIGNMENT
-    alive: list[tuple[int, int, int]] = []  # begin, end, and the last call that reads it
-    for i, eqn in enumerate(calls):
-        (y,) = eqn.outvars
-        if y in results:
-            continue
-        alive = sorted(part for part in alive if part[2] >= i)
-        nbytes = _aligned(_bytes(y))
-        offsets[y] = begin = _first_gap(alive, nbytes)
-        alive.append((begin, begin + nbytes, last.get(y, i)))
-        size = max(size, begin + nbytes)
+    for y in sorted(made, key=lambda y: -_bytes(y)):
+        first, end = lives[y]
+        beside = (v for v in offsets if lives[v][0] <= end and first <= lives[v][1])
+        taken = sorted((offsets[v], offsets[v] + _aligned(_bytes(v))) for v in beside)
+        offsets[y] = _first_gap(taken, _aligned(_bytes(y)))
+        size = max(size, offsets[y] + _aligned(_bytes(y)))
     return offsets, size
 
 
-def _first_gap(taken: Iterable[tuple[int, int, int]], nbytes: int) -> int:
+def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
     begin = 0
-    for start, end, _ in taken:
+    for start, end in taken:
         if start - begin >= nbytes:
             return begin
         begin = max(begin, end)
