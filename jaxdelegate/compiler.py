@@ -16,12 +16,11 @@ from jaxdelegate.jax_private import watch_jax_cache, without_source_lines
 from jaxdelegate.kernel_chains import joined
 from jaxdelegate.lowered_partition import LoweredPartition, Weight
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
-from jaxdelegate.xla_options import Options, compiler_options
+from jaxdelegate.xla_options import Options, compiler_options, platform_of
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
 # shapes and partitions; smaller ones are baked in, where XLA can fold them.
 ARGUMENT_BYTES = 64 * 1024
-_GPUS = ("gpu", "cuda", "rocm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +113,8 @@ def compile_partition(
         LoweringError: a traced shape or dtype is not the propagated one.
     """
     device = weights.device
-    arguments, constants = _split_weights(partition, device.platform)
+    platform = platform_of(device.platform)
+    arguments, constants = _split_weights(partition, platform)
     with jax.enable_x64(True), jax.default_device(device):
         prepared = tuple(weights.get(weight, partition) for weight in arguments)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
@@ -140,7 +140,7 @@ def compile_partition(
         with without_source_lines():
             lowered = jax.jit(program, donate_argnums=numbers).lower(*avals)
         with watch_jax_cache() as was_read:
-            executable = _compiled(lowered, _options(partition, device.platform))
+            executable = _compiled(lowered, _options(partition, platform))
     states = stored_states(partition.states, partition.outside)
     inputs, outputs = partition.inputs, partition.outputs
     return Program(executable, prepared, inputs, outputs, states, donated, was_read(), plans)
@@ -168,7 +168,7 @@ def _traced(
 
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]  # type: ignore[no-untyped-call]
     with without_source_lines():
-        closed, plans = joined(jax.make_jaxpr(once)(*types))
+        closed, plans = joined(jax.make_jaxpr(once)(*types), below=ARGUMENT_BYTES)
     return core.jaxpr_as_fun(closed), plans
 
 
@@ -254,4 +254,4 @@ def is_argument(const: np.ndarray, platform: str) -> bool:
     sums would go through memory in float32.
     """
     is_vector = const.dtype.kind == "f" and 1 < const.size == max(const.shape, default=1)
-    return const.nbytes >= ARGUMENT_BYTES or (is_vector and platform in _GPUS)
+    return const.nbytes >= ARGUMENT_BYTES or (is_vector and platform == "gpu")

@@ -38,6 +38,7 @@ from jaxdelegate.simple_delegate import (
     SimpleDelegateKernel,
 )
 from jaxdelegate.tuning import Tuner
+from jaxdelegate.xla_options import platform_of
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
@@ -46,7 +47,6 @@ _PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures 
 _COMPILE_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 _DEVICE_NAMES = {"gpu": "the GPU", "tpu": "the TPU", "cpu": "XLA:CPU"}
-_PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu", "cpu": "cpu"}
 
 
 class JaxDelegate(SimpleDelegate):
@@ -72,7 +72,7 @@ class JaxDelegate(SimpleDelegate):
         super().__init__()
         self.options: DelegateOptions = DelegateOptions.of(options, **more)
         self.device = find_device(self.options.platform, self.options.device_index)
-        platform = _PLATFORMS[self.device.platform]
+        platform = platform_of(self.device.platform)
         is_native = _calls_native_kernels(self.options.native_kernels, platform)
         self.lowering_context = LoweringContext(
             platform=platform,

@@ -1,9 +1,9 @@
 """Calls of the native kernels that follow each other -> one call, a chain.
 
-XLA spends some microseconds on each call, JAX and its programs' descriptions on each operand, and
-both are a tenth of a small network's time. A chain is one call with one constant: the plan of what
-to run on what (see kernels/chain.cc), with small weights behind it. What its calls hand to each
-other lies in memory that XLA provides as one more result.
+XLA spends some microseconds on each call, JAX on each operand, and both on each of them again when
+a program is compiled or read from the cache. A chain is one call; its first operand is the
+plan of what to run on what (see kernels/chain.cc), with small weights behind it. What its calls
+hand to each other lies in memory that XLA provides as one more result.
 """
 
 import collections
@@ -22,7 +22,6 @@ from jaxdelegate.jax_private import ffi_attributes
 from jaxdelegate.kernels.call_times import chain_number
 from jaxdelegate.kernels.library import CHAIN, CHAINED, ffi_type
 
-_LARGEST_CONSTANT = 64 * 1024  # bytes; larger ones stay operands
 _ALIGNMENT = 64  # bytes, of what lies in scratch memory or behind a plan
 _WORD = 8  # bytes
 
@@ -30,17 +29,20 @@ _WORD = 8  # bytes
 _ARGUMENT, _RESULT, _SCRATCH, _CONSTANT = range(4)
 
 
-def joined(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
+def joined(
+    closed: core.ClosedJaxpr, *, below: int
+) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
     """The same function with chains instead of single calls, and their plans.
 
     Plans come ahead of its arguments: a program that holds none of them is the sooner read.
 
     Args:
         closed: of a function of arrays; what nobody reads in it is left out.
+        below: constants of fewer bytes become part of plans.
     """
     if not any(map(_is_call, closed.jaxpr.eqns)):
         return closed, ()
-    return _Program(closed).with_chains()
+    return _Program(closed, below).with_chains()
 
 
 def _is_call(eqn: core.JaxprEqn) -> bool:
@@ -63,8 +65,9 @@ def _is_view(eqn: core.JaxprEqn) -> bool:
 class _Program:
     """A traced function, seen as calls and other equations."""
 
-    def __init__(self, closed: core.ClosedJaxpr) -> None:
+    def __init__(self, closed: core.ClosedJaxpr, below: int) -> None:
         jaxpr = closed.jaxpr
+        self._below = below
         self._jaxpr = jaxpr
         self._constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
         self._views = {eqn.outvars[0]: eqn.invars[-1] for eqn in jaxpr.eqns if _is_view(eqn)}
@@ -104,7 +107,7 @@ class _Program:
     def _constant(self, value: Any) -> np.ndarray | None:
         """The elements of what is small and known; None: it is an operand."""
         known = value.val if isinstance(value, core.Literal) else self._constants.get(value)
-        if known is None or _bytes(value) >= _LARGEST_CONSTANT:
+        if known is None or _bytes(value) >= self._below:
             return None
         return np.asarray(known, value.aval.dtype)
 

@@ -10,6 +10,15 @@ Options = Mapping[str, int | str]
 _SUMS, _MATRICES = "LIBRARY_FUSION_TYPE_REDUCE", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
 
 
+# By JAX's names of platforms: the plugins of one may have several.
+_PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}
+
+
+def platform_of(name: str) -> str:
+    """One of cpu, gpu and tpu, from what a device of JAX calls its platform."""
+    return _PLATFORMS.get(name, name)
+
+
 def compiler_options(platform: str, *, exact: bool) -> Options:
     """Options by the names that XLA's own flags have.
 

@@ -48,7 +48,7 @@ def chained(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its plans as constants."""
 
     def run(*arrays: Any) -> tuple[Any, ...]:
-        closed, plans = joined(jax.make_jaxpr(function)(*arrays))
+        closed, plans = joined(jax.make_jaxpr(function)(*arrays), below=64 * 1024)
         return tuple(core.jaxpr_as_fun(closed)(*plans, *arrays))
 
     return run

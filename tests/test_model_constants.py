@@ -12,10 +12,11 @@ from ai_edge_litert import schema_py_generated as schema
 from jaxdelegate.model import Tensor, read_model
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 from jaxdelegate.op_lowering.options.enums import TensorType
-from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity
+from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.sparse import BLOCKS, csr
 
 Edit = Callable[[schema.ModelT], None]
 
@@ -169,25 +170,6 @@ def test_a_quantization_table_that_says_nothing_is_none() -> None:
         t.subgraphs[0].tensors[0].quantization = schema.QuantizationParametersT()
 
     assert constant_of(np.zeros(4, np.float32), nothing).quantization is None
-
-
-def csr(index_type: Any) -> Sparsity:
-    """[4, 4] in CSR rows: three values, in the rows 0, 2 and 2."""
-    rows = DimensionSparsity(
-        0, np.array([0, 1, 1, 3, 3], index_type), np.array([2, 0, 3], index_type)
-    )
-    return Sparsity((0, 1), (), (DimensionSparsity(4), rows))
-
-
-BLOCKS = Sparsity(  # [4, 4] in blocks of 2 x 1: one block column in each block row
-    (0, 1, 2),
-    (0,),
-    (
-        DimensionSparsity(2),
-        DimensionSparsity(0, np.array([0, 1, 2], np.int32), np.array([3, 1], np.int32)),
-        DimensionSparsity(2),
-    ),
-)
 
 
 @pytest.mark.parametrize(

@@ -204,9 +204,8 @@ def _pieces(
 ) -> Iterator[_Piece]:
     """Everything that ran, chains call by call."""
     seen = {event.instruction for event in events}
-    timed: dict[tuple[int, int], Iterator[CallTime]] = {}
-    for key, group in _by(lambda call: (call.chain, call.call), calls).items():
-        timed[key] = iter(group)
+    by_place = _by(lambda call: (call.chain, call.call), calls)
+    timed = {place: iter(group) for place, group in by_place.items()}
     for event in events:
         own = instructions[event.instruction]
         if own.chain is not None:

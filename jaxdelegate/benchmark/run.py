@@ -40,13 +40,13 @@ from jaxdelegate.flag_values import FlagValues
 from jaxdelegate.providers import ProvidedDelegate
 from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.stats import Stat
+from jaxdelegate.xla_options import platform_of
 
 Log = Callable[[str], None]
 Callback = Callable[[Session], None]
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _LIBRARIES = ("jaxdelegate", "jax", "jaxlib", "ai-edge-litert", "numpy")
-_PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}
 
 
 def benchmark(
@@ -147,7 +147,7 @@ class _Run:
             seed=self._seed,
             batch=_batch(session),
             delegates=tuple(ready.delegates),
-            platform=None if device is None else _PLATFORMS.get(device.platform, device.platform),
+            platform=None if device is None else platform_of(device.platform),
             device=None if device is None else f"{device.device_kind} ({device})",
             startup_us=ready.startup_us,
             init_us=ready.init_us,

@@ -31,14 +31,10 @@ def chain_number(name: str) -> int:
 def timed_calls(enabled: bool = True) -> Iterator[list[CallTime]]:
     """Time all calls of all programs of this process; the list is filled when the block ends."""
     found: list[CallTime] = []
-    if not enabled:
+    opened = _library() if enabled else None
+    if opened is None:
         yield found
         return
-    library = importlib.import_module("jaxdelegate.kernels.library")  # imports jax
-    if library.why_not() is not None:
-        yield found
-        return
-    opened = library.opened(library.LIBRARY)
     opened.jaxdelegate_time_calls(ctypes.c_long(_CAPACITY))
     try:
         yield found
@@ -49,3 +45,11 @@ def timed_calls(enabled: bool = True) -> Iterator[list[CallTime]]:
             rows.ctypes.data_as(ctypes.c_void_p), ctypes.c_long(len(rows))
         )
         found.extend(CallTime(*row) for row in rows.tolist())
+
+
+def _library() -> ctypes.CDLL | None:
+    library = importlib.import_module("jaxdelegate.kernels.library")  # imports jax
+    if library.why_not() is not None:
+        return None
+    opened: ctypes.CDLL = library.opened(library.LIBRARY)
+    return opened

@@ -1,9 +1,9 @@
 // Several calls of the kernels in one, so that XLA hands over, and takes back, once for all.
 //
 // Arguments: the plan (uint8), then what the calls read from outside. Results: what others read of
-// theirs, and, at last, memory for the rest (uint8). The plan, in words of int64: how many calls; at which
-// byte of the plan small constants begin; the chain's number, for profiles; of each call the kernel, its arguments, its result and its
-// attributes, lists behind their lengths.
+// theirs, and, at last, memory for the rest (uint8). The plan, in words of int64: how many calls; at
+// which byte of the plan small constants begin; the chain's number, for profiles; of each call the
+// kernel, its arguments, its result and its attributes, lists behind their lengths.
 //   tensor: place, number or offset in bytes, type, rank, dimensions
 //   attribute: type, elements, data filled up to whole words
 
@@ -34,8 +34,8 @@ using xla_ffi::CallFrame;
 
 // By the number of the kernel in the plan, as library.py lists them.
 Handler* const kHandlers[] = {
-    jaxdelegate_product,  jaxdelegate_depthwise,        jaxdelegate_winograd,
-    jaxdelegate_attention, jaxdelegate_mean,            jaxdelegate_product_bfloat16,
+    jaxdelegate_product,      jaxdelegate_depthwise,      jaxdelegate_winograd,
+    jaxdelegate_attention,    jaxdelegate_mean,           jaxdelegate_product_bfloat16,
     jaxdelegate_product_int8, jaxdelegate_depthwise_int8,
 };
 constexpr int64_t kHandlerCount = sizeof kHandlers / sizeof *kHandlers;
@@ -129,7 +129,8 @@ class Words {
 
 // What a profile asks for, of each call in the order in which they end.
 struct Times {
-  static constexpr long kFields = 5;  // chain, place in it, nanoseconds, bytes of all tensors, of the result
+  // Of a row: chain, place in it, nanoseconds, bytes of all its tensors and of its result.
+  static constexpr long kFields = 5;
 
   std::atomic<long> capacity{0};  // in calls; 0: nobody asks
   std::mutex lock;
@@ -257,7 +258,7 @@ EXPORT xla_ffi::Error* jaxdelegate_chain(xla_ffi::CallFrame* frame) {
 // Times up to so many calls from now on, in all chains; 0: no more of them.
 EXPORT void jaxdelegate_time_calls(long count) { kernels::times().begin(count); }
 
-// How many calls were timed; up to `count` of them are copied to `rows`, which may be null for none.
+// How many calls were timed; up to `count` of them are copied to `rows`, null where that is 0.
 EXPORT long jaxdelegate_call_times(int64_t* rows, long count) {
   kernels::Times& times = kernels::times();
   const std::lock_guard<std::mutex> guard(times.lock);
