@@ -48,7 +48,7 @@ PHASES = {
     "key": ("jaxdelegate.cache.programs", "ProgramCache", "slot"),
     "guess": ("jaxdelegate.cache.store", "ProgramStore", "latest"),
     "hash_constants": ("jaxdelegate.cache.partition_key", None, "array_digests"),
-    "hash_sources": ("jaxdelegate.cache.environment", None, "source_digest"),
+    "sources": ("jaxdelegate.cache.sources", "Sources", "parts"),
     "find": ("jaxdelegate.cache.store", "ProgramStore", "find"),
     "executable": ("jaxdelegate.jax_private", None, "load_executable"),
     "load": ("jaxdelegate.cache.programs", "ProgramCache", "_load"),

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxdelegate import batching, compiler, lowering, precision_choice, side_by_side
-from jaxdelegate.cache.partition_key import ConstantDigests
+from jaxdelegate.cache.partition_key import ConstantDigests, read_constants
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import (
@@ -154,6 +154,13 @@ class JaxDelegate(SimpleDelegate):
         """Begin to load the program that this model ran last."""
         if self.programs is not None:
             self.programs.expect(content, self.cache_settings())
+
+    def initialize(self, context: DelegateContext) -> None:
+        """Begin to hash the constants, which the keys of stored programs need."""
+        if self.programs is not None:
+            nodes = context.nodes()
+            specs = {i: context.spec(i) for node in nodes for i in node.operator.inputs if i >= 0}
+            _Kept.of(context, self).constants.begin(read_constants(nodes, (), specs))
 
     def create_kernel(self) -> "JaxKernel":
         """A kernel for one partition."""

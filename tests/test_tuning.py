@@ -17,6 +17,7 @@ from jaxdelegate.analysis.costs import Cost
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, prune
+from jaxdelegate.cache.sources import Sources
 from jaxdelegate.lowering import lower_partition
 from jaxdelegate.model import read_model
 from jaxdelegate.op_lowering import convolution, convolution_alternatives, convolution_ways
@@ -371,7 +372,7 @@ def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) ->
 )
 def test_damaged_choices_are_none(tmp_path: Path, content: bytes, why: str) -> None:
     directory = PrivateDirectory.open(tmp_path / "cache")
-    store = ChoiceStore(directory, jax.devices("cpu")[0])
+    store = ChoiceStore(directory, jax.devices("cpu")[0], Sources())
     choices = {"k": Choice("a", "b", {"b": 2.0, "a": 1.0}, {"c": "broken"})}
     store.add(choices)
     assert store.read() == choices
@@ -401,7 +402,8 @@ def test_choices_belong_to_the_cache_directory(timer: FakeTimer, tmp_path: Path)
     directory = tmp_path / "cache"
     tuned(network(), serialization_dir=str(directory))
     assert foreign_files(directory) == []
-    assert all(name.endswith((".program", ".hint")) for name in prune(directory, 0).removed)
+    removed = prune(directory, 0).removed
+    assert {Path(name).suffix for name in removed} == {".program", ".hint", ".sources"}
     assert [p.suffix for p in directory.iterdir()] == [".choices"]
     assert timer.asked
 

@@ -15,13 +15,9 @@ from typing import Any
 import jax
 
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.environment import (
-    SourceError,
-    device_identity,
-    environment_parts,
-    source_parts,
-)
+from jaxdelegate.cache.environment import device_identity, environment_parts
 from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.cache.sources import SourceError, Sources
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.report.tuning import Choice
 
@@ -32,9 +28,10 @@ _FORMAT = 1
 class ChoiceStore:
     """The choices for one device in a directory. Whatever is wrong with it costs time only."""
 
-    def __init__(self, directory: PrivateDirectory, device: jax.Device) -> None:
+    def __init__(self, directory: PrivateDirectory, device: jax.Device, sources: Sources) -> None:
         """Look into an opened directory."""
         self._directory = directory
+        self._sources = sources
         self._device = device
 
     def read(self) -> dict[str, Choice]:
@@ -70,7 +67,7 @@ class ChoiceStore:
         """Equal devices share choices: neither the ordinal nor the process counts."""
         device = device_identity(self._device)
         kind = [part for i, part in enumerate(device) if i not in (2, 3)]
-        environment = environment_parts(self._device) | source_parts(of_subgraphs=False)
+        environment = environment_parts(self._device) | self._sources.parts(of_subgraphs=False)
         return Key({**environment, "device": Part.of(kind)})
 
 

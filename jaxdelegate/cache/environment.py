@@ -1,11 +1,10 @@
-"""What else a compiled program depends on: our sources, versions, the device, flags, the host."""
+"""What else a compiled program depends on: versions, the device, flags, the host."""
 
 import functools
 import importlib.metadata
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,11 @@ import jax
 from jaxlib import version as jaxlib_version
 
 from jaxdelegate.cache.key import Part
-from jaxdelegate.digests import digests, file_digest
+from jaxdelegate.digests import file_digest
 from jaxdelegate.jax_private import config_values
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.processor import host_cpu, threads
 from jaxdelegate.xla_options import compiler_options
-
-_PACKAGE = Path(__file__).parents[1]
-_LOADED = time.time()
-
-# What has no say in what an operator becomes. Whatever is not named here counts.
-_UNRELATED = (
-    "analysis",
-    "benchmark",
-    "comparison",
-    "evaluation",
-    "litert",
-    "reading",
-    "reference",
-    "report",
-    "testing",
-    "tools",
-)
-# What decides the shapes and constants inside of subgraphs that operators call.
-_SUBGRAPH_SOURCES = ("reading", "reference")
 
 _PLUGINS = {
     "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt"),
@@ -69,12 +49,8 @@ _IRRELEVANT = (
 )
 
 
-class SourceError(Exception):
-    """What the lowerings' sources say cannot be known; nothing is stored then."""
-
-
 def environment_parts(device: jax.Device) -> dict[str, Part]:
-    """The parts of a key that no model and no option changes, but for `source_parts`."""
+    """The parts of a key that no model and no option changes, but for those of our sources."""
     values = {
         "versions": versions(device.platform),
         "device": device_identity(device),
@@ -86,67 +62,6 @@ def environment_parts(device: jax.Device) -> dict[str, Part]:
         "compiler_options": [compiler_options(device.platform, exact=e) for e in (True, False)],
     }
     return {name: Part.of(value) for name, value in values.items()}
-
-
-def source_parts(*, of_subgraphs: bool) -> dict[str, Part]:
-    """The parts of a key that say which code of this package makes a program.
-
-    Args:
-        of_subgraphs: also that which decides what is inside of subgraphs that operators call.
-
-    Raises:
-        SourceError: as `source_digest`.
-    """
-    names = {"sources": _related(_PACKAGE)}
-    if of_subgraphs:
-        names["subgraph_sources"] = _SUBGRAPH_SOURCES
-    return {name: Part.of(source_digest(files)) for name, files in names.items()}
-
-
-@functools.cache
-def source_digest(names: tuple[str, ...], package: Path = _PACKAGE) -> str:
-    """A digest of files and folders of this package as they lie on disk.
-
-    Raises:
-        SourceError: they are not there, or not those that this process runs.
-    """
-    paths = [path for name in names for path in sorted(_python_files(str(package), name))]
-    if not paths:
-        raise SourceError(f"{package} has no Python files: installed without sources?")
-    content = bytearray()
-    for path in paths:
-        source = _source(f"{package}/{path}")
-        content += f"{path} {len(source)}\n".encode()
-        content += source
-    return digests([memoryview(content)])[0]
-
-
-def _python_files(package: str, name: str) -> Iterator[str]:
-    """A file, or those of a folder and its folders, by their names in the package."""
-    if name.endswith(".py"):
-        yield name
-    elif os.path.isdir(f"{package}/{name}"):
-        for inner in os.listdir(f"{package}/{name}"):
-            yield from _python_files(package, f"{name}/{inner}")
-
-
-def _related(package: Path) -> tuple[str, ...]:
-    names = sorted(os.listdir(package))
-    return tuple(n for n in names if n not in _UNRELATED and not n.startswith(("_", ".")))
-
-
-def _source(path: str) -> bytes:
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        raise SourceError(f"{path} is not there: installed without sources?") from None
-    try:
-        state = os.fstat(file)
-        if state.st_mtime > _LOADED:
-            raise SourceError(f"{path} has changed since this process loaded it")
-        return os.read(file, state.st_size)
-    finally:
-        os.close(file)
 
 
 @functools.cache

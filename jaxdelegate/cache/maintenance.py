@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.cache import choices, hints
+from jaxdelegate.cache import choices, hints, sources
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
 from jaxdelegate.cache.key import Part
@@ -77,7 +77,7 @@ def foreign_files(directory: PathLike) -> list[str]:
         OSError: there is no such directory, or others can write to it.
     """
     names = _store(directory).directory.names()
-    own = (".program", ".weights", choices.SUFFIX, hints.SUFFIX)
+    own = (".program", ".weights", choices.SUFFIX, hints.SUFFIX, sources.SUFFIX)
     return [name for name in names if not name.endswith(own)]
 
 
@@ -111,7 +111,7 @@ def prune(directory: PathLike, max_bytes: int) -> Pruned:
 
 
 def _orphans(store: ProgramStore, kept: Sequence[Entry]) -> Iterator[str]:
-    """Weights that no program names, and hints at programs that are not kept."""
+    """Weights that no program names, hints at programs that are not kept, digests for none."""
     weights = {entry.weights_file for entry in kept}
     programs = {entry.file for entry in kept}
     for name in store.directory.names():
@@ -119,6 +119,8 @@ def _orphans(store: ProgramStore, kept: Sequence[Entry]) -> Iterator[str]:
         if is_weight and name not in weights:
             yield name
         if is_hint and hints.named_by(store, name) not in programs:
+            yield name
+        if name.endswith(sources.SUFFIX) and not kept:
             yield name
 
 

@@ -6,10 +6,12 @@ not show the file, and small constants are baked into the program.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
+from jaxdelegate.cache.background import in_background
 from jaxdelegate.cache.key import Part, array_digests
 from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.registry import RULES
@@ -25,20 +27,29 @@ _OTHER_FIELDS = tuple(
 
 
 class ConstantDigests:
-    """Digests of an open model's constants, each made once."""
+    """Digests of an open model's constants, each made once, in threads."""
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._known: dict[int, tuple[np.ndarray, str]] = {}
+        self._made: dict[int, tuple[np.ndarray, Future[dict[int, str]]]] = {}
+
+    def begin(self, constants: Mapping[int, np.ndarray]) -> None:
+        """Begin to hash those that are not known yet, by tensor."""
+        new = {
+            i: a for i, a in constants.items() if i not in self._made or self._made[i][0] is not a
+        }
+        if new:
+            made = in_background(_digests_of, new)
+            self._made.update((i, (array, made)) for i, array in new.items())
 
     def of(self, constants: Mapping[int, np.ndarray]) -> dict[int, str]:
         """The digest of each array, by tensor."""
-        new = [
-            i for i, a in constants.items() if i not in self._known or self._known[i][0] is not a
-        ]
-        made = array_digests([constants[i] for i in new])
-        self._known.update((i, (constants[i], d)) for i, d in zip(new, made, strict=True))
-        return {i: self._known[i][1] for i in constants}
+        self.begin(constants)
+        return {i: self._made[i][1].result()[i] for i in constants}
+
+
+def _digests_of(constants: Mapping[int, np.ndarray]) -> dict[int, str]:
+    return dict(zip(constants, array_digests(list(constants.values())), strict=True))
 
 
 def read_constants(

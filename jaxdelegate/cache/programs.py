@@ -20,12 +20,13 @@ from jaxdelegate import jax_private
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
-from jaxdelegate.cache.environment import SourceError, environment_parts
+from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.hints import Hint
 from jaxdelegate.cache.key import Key
 from jaxdelegate.cache.loading import Loading, weight_name
 from jaxdelegate.cache.partition_key import ConstantDigests, foreign_rule
 from jaxdelegate.cache.slot import Slot
+from jaxdelegate.cache.sources import SourceError, Sources
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content
 from jaxdelegate.compiler import Program, ResidentWeights
@@ -56,6 +57,7 @@ class ProgramCache:
         """
         self._device = device
         self._store: ProgramStore | None = None
+        self._sources = Sources()
         self.choices: ChoiceStore | None = None
         self._hint: Hint | None = None
         self._expected: Loading | None = None
@@ -63,7 +65,8 @@ class ProgramCache:
         try:
             directory = PrivateDirectory.open(path)
             self._store = ProgramStore(directory)
-            self.choices = ChoiceStore(directory, device)
+            self._sources = Sources(directory)
+            self.choices = ChoiceStore(directory, device, self._sources)
         except OSError as error:
             _warn(f"programs are not kept: {error}")
 
@@ -109,7 +112,7 @@ class ProgramCache:
             _LOGGER.debug("cache: %s has a rule of its own, whose source is no part of keys", name)
             return None
         try:
-            return Slot(params, specs, constants, settings, self._device)
+            return Slot(params, specs, constants, settings, self._device, self._sources)
         except TypeError as error:
             _LOGGER.debug("cache: no key: %s", error)
             return None

@@ -2,14 +2,12 @@
 
 import functools
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxdelegate.cache.background import in_background
-from jaxdelegate.cache.environment import environment_parts, source_parts
+from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.partition_key import (
     ConstantDigests,
@@ -18,6 +16,7 @@ from jaxdelegate.cache.partition_key import (
     partition_parts,
     read_constants,
 )
+from jaxdelegate.cache.sources import Sources
 from jaxdelegate.digests import PREFERRED
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.simple_delegate import DelegateParams
@@ -41,6 +40,7 @@ class Slot:
         constants: ConstantDigests,
         settings: Mapping[str, Any],
         device: jax.Device,
+        sources: Sources,
     ) -> None:
         """Find out what can be had without reading.
 
@@ -50,6 +50,7 @@ class Slot:
             constants: digests that are known of the open model.
             settings: further parts of the key: options, model token.
             device: where the program runs.
+            sources: of this package.
 
         Raises:
             TypeError: options of a kind that is not known to be the same in every process.
@@ -59,23 +60,17 @@ class Slot:
             params.nodes, params.outputs, specs
         )
         self._known_digests = constants
-        self._hashing: Future[dict[int, str]] | None = None
+        self._sources = sources
         self._calls_subgraphs = calls_subgraphs(params.nodes)
         own = {name: Part.of(value) for name, value in settings.items()}
         own["digests"] = Part.of(PREFERRED)
         self._known = own | environment_parts(device) | partition_parts(params, specs)
         self.family = Key(self._known).family
 
-    def begin_hashing(self) -> Future[dict[int, str]]:
-        """Hash the constants in a thread."""
-        if self._hashing is None:
-            self._hashing = in_background(self._known_digests.of, self.constants)
-        return self._hashing
-
-    @property
+    @functools.cached_property
     def digests(self) -> Mapping[int, str]:
         """Of the constants, by tensor."""
-        return self.begin_hashing().result()
+        return self._known_digests.of(self.constants)
 
     @functools.cached_property
     def key(self) -> Key:
@@ -84,6 +79,6 @@ class Slot:
         Raises:
             SourceError: what makes programs cannot be known.
         """
-        self.begin_hashing()
-        sources = source_parts(of_subgraphs=self._calls_subgraphs)
+        self._known_digests.begin(self.constants)
+        sources = self._sources.parts(of_subgraphs=self._calls_subgraphs)
         return Key(self._known | sources | {"model": model_part(self.digests)})

@@ -12,9 +12,10 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
 from jaxdelegate import compiler, lowering
-from jaxdelegate.cache import environment
+from jaxdelegate.cache import environment, sources
 from jaxdelegate.cache.entry import unpack
 from jaxdelegate.cache.programs import Statistics
+from jaxdelegate.cache.sources import Sources
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import ModelBuilder
 
@@ -170,7 +171,6 @@ def test_states_survive(directory: Path) -> None:
         ("device_identity", lambda _: ["cpu", "another kind", 0]),
         ("device_identity", lambda _: ["cpu", "cpu", 1]),
         ("host_cpu", lambda: ["x86_64", "flags: sse2"]),
-        ("source_digest", lambda _: "0" * 64),
         ("jax_config", lambda: {"jax_default_matmul_precision": "bfloat16"}),
     ],
 )
@@ -180,6 +180,14 @@ def test_another_environment_is_another_program(
     run()
     with monkeypatch.context() as patch:
         patch.setattr(environment, attribute, value)
+        assert run() == "stored"
+    assert run() == "loaded"
+
+
+def test_other_sources_are_another_program(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run()
+    with monkeypatch.context() as patch:
+        patch.setattr(Sources, "digest", lambda _self, _names: "0" * 64)
         assert run() == "stored"
     assert run() == "loaded"
 
@@ -259,8 +267,7 @@ def test_a_miss_says_which_part_moved(run, caplog: pytest.LogCaptureFixture) -> 
 def test_sources_that_changed_under_a_running_process_are_not_stored(
     run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment.source_digest.cache_clear()
-    monkeypatch.setattr(environment, "_LOADED", 0.0)
+    monkeypatch.setattr(sources, "_LOADED", 0.0)
     with pytest.warns(jd.CacheWarning, match="has changed since this process loaded it"):
         run()
     assert run.programs() == []
