@@ -4,7 +4,8 @@
         [--out=startup.jsonl]
 
 Without --graph: MobileNet v1 1.0 224 from jaxdelegate.testing. Every run is a process of its own.
-Its clock starts behind `jax.devices()` and the imports, which are reported apart, and stops when
+Modules come from bytecode, which the first process writes where an installation has not. Its clock
+starts behind `jax.devices()` and the imports, which are reported apart, and stops when
 `allocate_tensors` has returned with the program and its weights on the device; the first inference
 is reported apart, too. "cold" finds an empty cache directory and fills it, "uncached" has none,
 "warm" finds what a process before it left. Stock LiteRT stands beside them, with its own clock from
@@ -17,6 +18,7 @@ processor time of all threads. Outputs of all runs are compared.
 import contextlib
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -164,7 +166,8 @@ def child(kind: str, graph: str, directory: str | None) -> dict[str, Any]:
     """The measurements of a process of its own."""
     arguments = [kind, graph, directory, _options()]
     script = [sys.executable, str(Path(__file__).resolve()), f"--child={json.dumps(arguments)}"]
-    done = subprocess.run(script, check=True, capture_output=True, text=True)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(script, check=True, capture_output=True, text=True, env=environment)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 

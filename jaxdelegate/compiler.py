@@ -9,11 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.jax_private import watch_jax_cache, without_source_lines
-from jaxdelegate.kernel_chains import joined
 from jaxdelegate.lowered_partition import LoweredPartition, Weight
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.xla_options import Options, compiler_options, platform_of
@@ -152,7 +150,7 @@ def _traced(
     arguments: Sequence[Weight],
     constants: Mapping[Weight, np.ndarray | None],
 ) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
-    """A function of plans (see `joined`) and of such arrays, and the plans.
+    """A function of plans (see `kernel_chains`) and of such arrays, and the plans.
 
     Args:
         partition: what it computes.
@@ -166,10 +164,12 @@ def _traced(
         known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
         return partition.call(known, values[len(arguments) :])
 
+    # What it needs of jax.extend brings Pallas along, 20 ms that programs on disk are spared.
+    from jaxdelegate import kernel_chains  # noqa: PLC0415
+
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]  # type: ignore[no-untyped-call]
     with without_source_lines():
-        closed, plans = joined(jax.make_jaxpr(once)(*types), below=ARGUMENT_BYTES)
-    return core.jaxpr_as_fun(closed), plans
+        return kernel_chains.traced(once, types, below=ARGUMENT_BYTES)
 
 
 def _whole(shape: Shape, turns: int) -> Shape:

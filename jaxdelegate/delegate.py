@@ -37,7 +37,7 @@ from jaxdelegate.simple_delegate import (
     SimpleDelegate,
     SimpleDelegateKernel,
 )
-from jaxdelegate.tuning import Tuner
+from jaxdelegate.tuner import Tuner
 from jaxdelegate.xla_options import platform_of
 
 _LOGGER = logging.getLogger("jaxdelegate")

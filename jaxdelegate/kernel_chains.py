@@ -29,6 +29,14 @@ _WORD = 8  # bytes
 _ARGUMENT, _RESULT, _SCRATCH, _CONSTANT = range(4)
 
 
+def traced(
+    function: Callable[..., Any], types: Sequence[jax.ShapeDtypeStruct], *, below: int
+) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+    """A function of plans and of arrays of these types, with chains for calls, and the plans."""
+    closed, plans = joined(jax.make_jaxpr(function)(*types), below=below)
+    return core.jaxpr_as_fun(closed), plans
+
+
 def joined(
     closed: core.ClosedJaxpr, *, below: int
 ) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:

@@ -20,7 +20,6 @@ from tqdm import tqdm
 
 from jaxdelegate import compiler, lowering
 from jaxdelegate.analysis.costs import Cost, operator_cost
-from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.lowered_partition import LoweredPartition
 from jaxdelegate.model import Operator
@@ -29,13 +28,11 @@ from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.op_lowering.ways import operator_key
-from jaxdelegate.options import Preference
 from jaxdelegate.passes import gather
-from jaxdelegate.report.tuning import Choice, TuningReport
+from jaxdelegate.report.tuning import Choice
 from jaxdelegate.side_by_side import ERROR_BOUND, seeded_values
 from jaxdelegate.testing.tolerance import Tolerance, assert_close
-
-BUDGET_SECONDS = 30.0  # for all operators that one delegate measures, compilations included
+from jaxdelegate.tuner import BUDGET_SECONDS, Clock
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _GAIN = 0.03  # another way than the default must save that much,
@@ -56,7 +53,6 @@ _WAY_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError
 Run = Callable[[], Any]
 Samples = Mapping[str, list[float]]
 Timer = Callable[[Mapping[str, Run], str], Samples]  # the runs by name; the default's name
-Clock = Callable[[], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,77 +338,3 @@ def fastest(default: str, samples: Samples) -> str:
         if statistics.median(times) <= most and wins >= 0.75 * len(times):
             medians[way] = statistics.median(times)
     return min(medians, key=lambda way: medians[way])
-
-
-class Tuner:
-    """The choices of one delegate: measured, taken over from the directory, or none at all."""
-
-    def __init__(
-        self,
-        preference: Preference,
-        device: jax.Device,
-        store: ChoiceStore | None,
-        measure: Callable[..., dict[str, Choice]] = tune,
-        budget: float = BUDGET_SECONDS,
-        clock: Clock = time.perf_counter,
-    ) -> None:
-        """Begin without choices.
-
-        Args:
-            preference: "sustained_speed" measures what is not known; "balanced" takes over what is
-                stored; "fast_single_answer" does neither.
-            device: where programs run.
-            store: where choices are kept; None: nowhere.
-            measure: `tune`, or that with another clock or timer.
-            budget: seconds for all partitions.
-            clock: what the budget is read from.
-        """
-        self._preference = preference
-        self._device = device
-        self._store = store
-        self.measure = measure
-        self._budget = budget
-        self._clock = clock
-        self._choices: dict[str, Choice] | None = None
-
-    def ways(self, partition: LoweredPartition, context: LoweringContext) -> dict[str, str]:
-        """The ways other than defaults that operators are to take, by operator key.
-
-        Args:
-            partition: as it is lowered by default.
-            context: with which it was.
-        """
-        if self._preference == "fast_single_answer":
-            return {}
-        choices = self._known()
-        if self._preference == "sustained_speed":
-            choices.update(self._measured(partition, context, choices))
-        return {key: c.way for key, c in choices.items() if c.way != c.default}
-
-    def _measured(
-        self, partition: LoweredPartition, context: LoweringContext, known: Mapping[str, Choice]
-    ) -> dict[str, Choice]:
-        start = self._clock()
-        new = self.measure(partition, context, self._device, known, budget=self._budget)
-        self._budget -= self._clock() - start
-        if new:
-            _LOGGER.info("tuning: %s", TuningReport(str(self._device), new).summary())
-            if self._store is not None:
-                self._store.add(new)
-        return new
-
-    def digest(self) -> str | None:
-        """Of the stored choices, where programs depend on what was stored before them."""
-        if self._preference != "balanced" or self._store is None:
-            return None
-        return self._store.digest()
-
-    def report(self) -> TuningReport:
-        """All choices that are known for the device, those of the directory included."""
-        return TuningReport(str(self._device), dict(self._known()))
-
-    def _known(self) -> dict[str, Choice]:
-        # What "balanced" reads belongs to the key of its programs: it must be as new as that.
-        if self._choices is None or self._preference == "balanced":
-            self._choices = {} if self._store is None else self._store.read()
-        return self._choices

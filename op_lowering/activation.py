@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import (
     NoOptions,
 )
 from jaxdelegate.op_lowering.pointwise import Elementwise, pointwise, unary
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, table
 from jaxdelegate.op_lowering.spec import Specs
 
 _SQRT_HALF = 0.7071067811865476
@@ -92,4 +92,8 @@ PRELU = pointwise(
     arity=2,
     why_not=_why_not_prelu,
     integer=quantized.PRELU,
+)
+
+RULES = table(
+    RELU, RELU6, RELU_N1_TO_1, RELU_0_TO_1, LOGISTIC, TANH, PRELU, LEAKY_RELU, ELU, GELU, HARD_SWISH
 )

@@ -25,6 +25,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -164,3 +165,5 @@ def _written_out(context: LoweringContext, o: AttentionOptions, q: TensorSpec) -
 
 
 ATTENTION = OpRule("fused_attention", AttentionOptions, 1, _why_not, _lower, arity=3)
+
+FUSED = table(ATTENTION)

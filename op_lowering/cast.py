@@ -36,6 +36,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -251,3 +252,5 @@ QUANTIZE = OpRule(
     is_identity_in_float_view=True,
 )
 FAKE_QUANT = OpRule("FAKE_QUANT", FakeQuantOptions, 2, _why_not_fake_quant, _lower_fake_quant)
+
+RULES = table(CAST, DEQUANTIZE, QUANTIZE, FAKE_QUANT)

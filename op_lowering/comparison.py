@@ -37,7 +37,7 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_one_shape,
     why_not_stored,
 )
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule, first_reason
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape, Specs
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
@@ -146,3 +146,17 @@ def _lower_select_v2(
 
 SELECT = OpRule("SELECT", SelectOptions, 4, _why_not_select, _lower_select, arity=3)
 SELECT_V2 = OpRule("SELECT_V2", SelectV2Options, 2, _why_not_select_v2, _lower_select_v2, arity=3)
+
+RULES = table(
+    EQUAL,
+    NOT_EQUAL,
+    LESS,
+    LESS_EQUAL,
+    GREATER,
+    GREATER_EQUAL,
+    LOGICAL_AND,
+    LOGICAL_OR,
+    LOGICAL_NOT,
+    SELECT,
+    SELECT_V2,
+)

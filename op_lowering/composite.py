@@ -10,7 +10,7 @@ import math
 from jaxdelegate.op_lowering.attention import by_cudnn, is_by_cudnn, is_mask_shape
 from jaxdelegate.op_lowering.control_flow import calling
 from jaxdelegate.op_lowering.options import FlexbufferOptions, StableHLOCompositeOptions
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, optional
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, optional, table
 from jaxdelegate.op_lowering.spec import Specs
 
 _ATTENTION = "odml.scaled_dot_product_attention"
@@ -73,3 +73,6 @@ def _fits(context: LoweringContext, inputs: Specs, outputs: Specs) -> bool:
         and is_by_cudnn(context, q.dtype, h, mask)
         and (mask is None or is_mask_shape(mask.shape, (b, n, t, s)))
     )
+
+
+RULES = table(STABLEHLO_COMPOSITE)

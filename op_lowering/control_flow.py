@@ -27,6 +27,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     host_only,
+    table,
 )
 from jaxdelegate.op_lowering.spec import Specs
 
@@ -134,3 +135,5 @@ CALL = calling("CALL", CallOptions, lambda o: o.subgraph)
 
 
 CALL_ONCE = host_only("CALL_ONCE", CallOnceOptions, 1, "initialization runs once, on the host")
+
+RULES = table(CALL, CALL_ONCE, IF, STABLEHLO_CASE, STABLEHLO_WHILE, WHILE)

@@ -47,6 +47,7 @@ from jaxdelegate.op_lowering.rule import (
     Prepare,
     first_reason,
     optional,
+    table,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.op_lowering.ways import chosen
@@ -318,3 +319,5 @@ CONV_3D = OpRule(
     arity=2,
     ways=_CONV_3D.ways,
 )
+
+RULES = table(CONV_2D, DEPTHWISE_CONV_2D, CONV_3D)

@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs
@@ -99,3 +100,5 @@ HADAMARD_ROTATION = OpRule(
     _why_not_hadamard_rotation,
     _lower_hadamard_rotation,
 )
+
+RULES = table(NUMERIC_VERIFY, HADAMARD_ROTATION)

@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -342,3 +343,5 @@ NON_MAX_SUPPRESSION_V4 = OpRule(
 NON_MAX_SUPPRESSION_V5 = OpRule(
     "NON_MAX_SUPPRESSION_V5", NonMaxSuppressionV5Options, 1, _why_not_nms, _lower_nms, arity=6
 )
+
+RULES = table(DETECTION_POSTPROCESS, NON_MAX_SUPPRESSION_V4, NON_MAX_SUPPRESSION_V5)

@@ -66,6 +66,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     WhyNot,
     first_reason,
+    table,
 )
 from jaxdelegate.op_lowering.spec import Specs
 
@@ -357,3 +358,38 @@ def _lower_bitcast(
 
 ZEROS_LIKE = OpRule("ZEROS_LIKE", ZerosLikeOptions, 1, _why_not_zeros, _lower_zeros)
 BITCAST = OpRule("BITCAST", BitcastOptions, 1, _why_not_bitcast, _lower_bitcast)
+
+RULES = table(
+    ADD,
+    SUB,
+    MUL,
+    DIV,
+    FLOOR_DIV,
+    FLOOR_MOD,
+    MAXIMUM,
+    MINIMUM,
+    POW,
+    SQUARED_DIFFERENCE,
+    ADD_N,
+    ATAN2,
+    BITWISE_XOR,
+    RIGHT_SHIFT,
+    ABS,
+    NEG,
+    SIGN,
+    SQUARE,
+    SQRT,
+    RSQRT,
+    EXP,
+    LOG,
+    SIN,
+    COS,
+    FLOOR,
+    CEIL,
+    ROUND,
+    REAL,
+    IMAG,
+    COMPLEX_ABS,
+    ZEROS_LIKE,
+    BITCAST,
+)

@@ -26,6 +26,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
+    table,
 )
 from jaxdelegate.op_lowering.spec import Specs
 
@@ -104,3 +105,5 @@ def _ways(
 ENDED_CONVOLUTION = OpRule(
     "ended_convolution", EndedConvolutionOptions, 1, _why_not, _lower, arity=2, ways=_ways
 )
+
+FUSED = table(ENDED_CONVOLUTION)

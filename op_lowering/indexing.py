@@ -40,6 +40,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -428,3 +429,17 @@ def _lower_unique(
 
 
 UNIQUE = OpRule("UNIQUE", UniqueOptions, 1, _why_not_unique, _lower_unique)
+
+RULES = table(
+    GATHER,
+    GATHER_ND,
+    SCATTER_ND,
+    SPARSE_TO_DENSE,
+    EMBEDDING_LOOKUP,
+    ONE_HOT,
+    REVERSE_SEQUENCE,
+    MATRIX_DIAG,
+    MATRIX_SET_DIAG,
+    WHERE,
+    UNIQUE,
+)

@@ -22,6 +22,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs
@@ -66,3 +67,5 @@ def _mean(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 
 LAYER_NORM = OpRule("fused_layer_norm", LayerNormOptions, 1, _why_not, _lower)
+
+FUSED = table(LAYER_NORM)

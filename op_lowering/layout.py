@@ -36,6 +36,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -362,4 +363,17 @@ def _lower_depth_to_space(
 
 DEPTH_TO_SPACE = OpRule(
     "DEPTH_TO_SPACE", DepthToSpaceOptions, 2, _why_not_depth_to_space, _lower_depth_to_space
+)
+
+RULES = table(
+    TRANSPOSE,
+    CONCATENATION,
+    PACK,
+    TILE,
+    REVERSE_V2,
+    ROLL,
+    SPACE_TO_BATCH_ND,
+    BATCH_TO_SPACE_ND,
+    SPACE_TO_DEPTH,
+    DEPTH_TO_SPACE,
 )

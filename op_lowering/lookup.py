@@ -26,6 +26,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -251,3 +252,5 @@ LSH_PROJECTION = OpRule(
     _lower_lsh_projection,
     arity=2,
 )
+
+RULES = table(EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP, LSH_PROJECTION)

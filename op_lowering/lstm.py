@@ -45,6 +45,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
+    table,
     variable_inputs,
 )
 from jaxdelegate.op_lowering.spec import Specs
@@ -257,3 +258,5 @@ BIDIRECTIONAL_SEQUENCE_LSTM = OpRule(
     _lower_bidirectional,
     variable_inputs,
 )
+
+RULES = table(LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM, BIDIRECTIONAL_SEQUENCE_LSTM)

@@ -33,6 +33,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
+    table,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.op_lowering.ways import chosen
@@ -212,3 +213,5 @@ FULLY_CONNECTED = OpRule(
 BATCH_MATMUL = OpRule(
     "BATCH_MATMUL", BatchMatMulOptions, 4, _why_not_batch_matmul, _lower_batch_matmul, arity=2
 )
+
+RULES = table(FULLY_CONNECTED, BATCH_MATMUL)

@@ -32,6 +32,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -196,3 +197,5 @@ LOCAL_RESPONSE_NORMALIZATION = OpRule(
     _why_not_local_response,
     _lower_local_response,
 )
+
+RULES = table(SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION, LOCAL_RESPONSE_NORMALIZATION)

@@ -21,6 +21,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
+    table,
     why_not_const,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -108,3 +109,5 @@ def _lower_mirror_pad(
 MIRROR_PAD = OpRule(
     "MIRROR_PAD", MirrorPadOptions, 3, _why_not_mirror_pad, _lower_mirror_pad, arity=2
 )
+
+RULES = table(PAD, PADV2, MIRROR_PAD)

@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.rule import (
     Ways,
     WhyNot,
     first_reason,
+    table,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.op_lowering.ways import chosen
@@ -302,3 +303,5 @@ MAX_POOL_3D = OpRule(
     _lower(_MAX, tensorflow_windows),
     ways=_offered(tensorflow_windows),
 )
+
+RULES = table(AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D, AVG_POOL_3D, MAX_POOL_3D)

@@ -30,6 +30,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -225,3 +226,5 @@ MAX_POOLING_WITH_ARGMAX_2D = OpRule(
 MAX_UNPOOLING_2D = OpRule(
     "MaxUnpooling2D", PoolParamsOptions, 1, _why_not_unpool, _lower_unpool, arity=2
 )
+
+RULES = table(MAX_POOL_WITH_ARGMAX, MAX_POOLING_WITH_ARGMAX_2D, MAX_UNPOOLING_2D)

@@ -23,6 +23,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     variable_inputs,
     why_not_const,
     why_not_dtype,
@@ -294,3 +295,5 @@ STABLEHLO_RNG_BIT_GENERATOR = OpRule(
     _why_not_bits,
     _lower_bits,
 )
+
+RULES = table(RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL, STABLEHLO_RNG_BIT_GENERATOR)

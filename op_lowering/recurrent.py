@@ -38,6 +38,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     first_reason,
     optional,
+    table,
     variable_inputs,
     why_not_dtype,
 )
@@ -457,3 +458,5 @@ BIDIRECTIONAL_SEQUENCE_RNN = OpRule(
     arity=9,
 )
 SVDF = OpRule("SVDF", SVDFOptions, 4, _why_not_svdf, _lower_svdf, variable_inputs, arity=3)
+
+RULES = table(RNN, UNIDIRECTIONAL_SEQUENCE_RNN, BIDIRECTIONAL_SEQUENCE_RNN, SVDF)

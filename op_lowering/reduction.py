@@ -27,6 +27,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -363,3 +364,7 @@ def _lower_cumsum(
 
 
 CUMSUM = OpRule("CUMSUM", CumsumOptions, 1, _why_not_cumsum, _lower_cumsum, arity=2)
+
+RULES = table(
+    MEAN, SUM, REDUCE_PROD, REDUCE_MAX, REDUCE_MIN, REDUCE_ANY, REDUCE_ALL, ARG_MAX, ARG_MIN, CUMSUM
+)

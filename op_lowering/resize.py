@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -199,3 +200,5 @@ RESIZE_NEAREST_NEIGHBOR = OpRule(
     _lower_nearest,
     arity=2,
 )
+
+RULES = table(RESIZE_BILINEAR, RESIZE_NEAREST_NEIGHBOR)

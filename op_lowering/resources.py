@@ -25,6 +25,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     host_only,
     optional,
+    table,
     variable_inputs,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -75,3 +76,13 @@ HASHTABLE = host_only("HASHTABLE", HashtableOptions, 1, _TABLES)
 HASHTABLE_FIND = host_only("HASHTABLE_FIND", HashtableFindOptions, 1, _TABLES)
 HASHTABLE_IMPORT = host_only("HASHTABLE_IMPORT", HashtableImportOptions, 1, _TABLES)
 HASHTABLE_SIZE = host_only("HASHTABLE_SIZE", HashtableSizeOptions, 1, _TABLES)
+
+RULES = table(
+    ASSIGN_VARIABLE,
+    HASHTABLE,
+    HASHTABLE_FIND,
+    HASHTABLE_IMPORT,
+    HASHTABLE_SIZE,
+    READ_VARIABLE,
+    VAR_HANDLE,
+)

@@ -120,6 +120,18 @@ class OpRule:
         return self.why_not(context, options, inputs, outputs)
 
 
+def table(*rules: OpRule) -> dict[str, OpRule]:
+    """The rules by name.
+
+    Raises:
+        ValueError: two rules claim one operator.
+    """
+    rows = {rule.name: rule for rule in rules}
+    if len(rows) != len(rules):
+        raise ValueError(f"duplicate rules among {sorted(rule.name for rule in rules)}")
+    return rows
+
+
 def host_only(name: str, options_type: type[Options], max_version: int, reason: str) -> OpRule:
     """The record of an operator that is never lowered, with the reason that the report prints."""
 

@@ -25,6 +25,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -137,4 +138,12 @@ UNSORTED_SEGMENT_MAX = _unsorted_rule(
 )
 UNSORTED_SEGMENT_MIN = _unsorted_rule(
     "UNSORTED_SEGMENT_MIN", UnsortedSegmentMinOptions, "min", lambda d: limits(d)[1], skips_nan=True
+)
+
+RULES = table(
+    SEGMENT_SUM,
+    UNSORTED_SEGMENT_SUM,
+    UNSORTED_SEGMENT_PROD,
+    UNSORTED_SEGMENT_MAX,
+    UNSORTED_SEGMENT_MIN,
 )

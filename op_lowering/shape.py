@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -227,4 +228,17 @@ BROADCAST_GRADIENT_ARGS = OpRule(
     _why_not_gradient_args,
     _lower_gradient_args,
     arity=2,
+)
+
+RULES = table(
+    RESHAPE,
+    SQUEEZE,
+    EXPAND_DIMS,
+    SHAPE,
+    RANK,
+    BROADCAST_TO,
+    BROADCAST_ARGS,
+    FILL,
+    RANGE,
+    BROADCAST_GRADIENT_ARGS,
 )

@@ -19,6 +19,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -218,3 +219,5 @@ AUDIO_SPECTROGRAM = OpRule(
     "AudioSpectrogram", AudioSpectrogramOptions, 1, _why_not_spectrogram, _lower_spectrogram
 )
 MFCC = OpRule("Mfcc", MfccOptions, 1, _why_not_mfcc, _lower_mfcc, arity=2)
+
+RULES = table(RFFT2D, IRFFT2D, AUDIO_SPECTROGRAM, MFCC)

@@ -33,6 +33,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -371,3 +372,5 @@ DYNAMIC_UPDATE_SLICE = OpRule(
     _lower_dynamic_update_slice,
     arity=3,
 )
+
+RULES = table(SLICE, STRIDED_SLICE, SPLIT, SPLIT_V, UNPACK, DYNAMIC_UPDATE_SLICE)

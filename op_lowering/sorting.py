@@ -13,6 +13,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -103,3 +104,5 @@ def _lower_bucketize(
 
 
 BUCKETIZE = OpRule("BUCKETIZE", BucketizeOptions, 1, _why_not_bucketize, _lower_bucketize)
+
+RULES = table(TOPK_V2, BUCKETIZE)

@@ -13,6 +13,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
 )
 from jaxdelegate.op_lowering.spec import Shape, Sparsity, Specs
@@ -65,3 +66,5 @@ def _lower_densify(
 
 
 DENSIFY = OpRule("DENSIFY", DensifyOptions, 1, _why_not_densify, _lower_densify)
+
+RULES = table(DENSIFY)

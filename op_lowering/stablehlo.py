@@ -43,6 +43,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs
@@ -321,4 +322,33 @@ STABLEHLO_CUSTOM_CALL = OpRule(
     _why_not_custom_call,
     _lower_custom_call,
     arity=0,
+)
+
+RULES = table(
+    STABLEHLO_ADD,
+    STABLEHLO_SUBTRACT,
+    STABLEHLO_MULTIPLY,
+    STABLEHLO_DIVIDE,
+    STABLEHLO_REMAINDER,
+    STABLEHLO_POWER,
+    STABLEHLO_MAXIMUM,
+    STABLEHLO_MINIMUM,
+    STABLEHLO_AND,
+    STABLEHLO_OR,
+    STABLEHLO_SHIFT_LEFT,
+    STABLEHLO_ABS,
+    STABLEHLO_NEGATE,
+    STABLEHLO_COSINE,
+    STABLEHLO_EXPONENTIAL,
+    STABLEHLO_LOG,
+    STABLEHLO_LOGISTIC,
+    STABLEHLO_TANH,
+    STABLEHLO_RSQRT,
+    STABLEHLO_CBRT,
+    STABLEHLO_FLOOR,
+    STABLEHLO_COMPARE,
+    STABLEHLO_CONVERT,
+    STABLEHLO_SELECT,
+    STABLEHLO_CLAMP,
+    STABLEHLO_CUSTOM_CALL,
 )

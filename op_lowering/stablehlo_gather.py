@@ -26,6 +26,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -281,3 +282,5 @@ def _one_by_one(
 STABLEHLO_SCATTER = OpRule(
     "STABLEHLO_SCATTER", StablehloScatterOptions, 1, _why_not_scatter, _lower_scatter, arity=3
 )
+
+RULES = table(STABLEHLO_GATHER, STABLEHLO_SCATTER)

@@ -35,6 +35,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -310,3 +311,5 @@ STABLEHLO_CONVOLUTION = OpRule(
     _lower_convolution,
     arity=2,
 )
+
+RULES = table(STABLEHLO_DOT_GENERAL, STABLEHLO_CONVOLUTION)

@@ -36,6 +36,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -415,4 +416,17 @@ def _lower_iota(
 
 STABLEHLO_IOTA = OpRule(
     "STABLEHLO_IOTA", StablehloIotaOptions, 1, _why_not_iota, _lower_iota, arity=0
+)
+
+RULES = table(
+    STABLEHLO_RESHAPE,
+    STABLEHLO_BROADCAST_IN_DIM,
+    STABLEHLO_TRANSPOSE,
+    STABLEHLO_CONCATENATE,
+    STABLEHLO_SLICE,
+    STABLEHLO_DYNAMIC_SLICE,
+    STABLEHLO_DYNAMIC_UPDATE_SLICE,
+    STABLEHLO_PAD,
+    DILATE,
+    STABLEHLO_IOTA,
 )

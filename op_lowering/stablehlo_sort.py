@@ -19,6 +19,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs
@@ -110,3 +111,5 @@ def _by_rank(body: Body, arrays: list[jax.Array], axis: int) -> tuple[jax.Array,
 
 
 STABLEHLO_SORT = OpRule("STABLEHLO_SORT", StablehloSortOptions, 1, _why_not_sort, _lower_sort)
+
+RULES = table(STABLEHLO_SORT)

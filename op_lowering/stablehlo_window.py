@@ -35,6 +35,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     first_reason,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -349,3 +350,5 @@ def _lower_builtin(
 REDUCE_WINDOW = OpRule(
     "REDUCE_WINDOW", ReduceWindowOptions, 1, _why_not_builtin, _lower_builtin, arity=5
 )
+
+RULES = table(STABLEHLO_REDUCE, STABLEHLO_REDUCE_WINDOW, REDUCE_WINDOW)

@@ -1,9 +1,11 @@
 """Text: SKIP_GRAM, ParseExample, ParseExampleV2. XLA has no strings."""
 
 from jaxdelegate.op_lowering.options import CustomOptions, SkipGramOptions
-from jaxdelegate.op_lowering.rule import host_only
+from jaxdelegate.op_lowering.rule import host_only, table
 
 _REASON = "strings stay on the host"
 SKIP_GRAM = host_only("SKIP_GRAM", SkipGramOptions, 1, _REASON)
 PARSE_EXAMPLE = host_only("ParseExample", CustomOptions, 1, _REASON)
 PARSE_EXAMPLE_V2 = host_only("ParseExampleV2", CustomOptions, 1, _REASON)
+
+RULES = table(SKIP_GRAM, PARSE_EXAMPLE, PARSE_EXAMPLE_V2)

@@ -44,6 +44,7 @@ from jaxdelegate.op_lowering.rule import (
     Prepare,
     first_reason,
     optional,
+    table,
     why_not_const,
     why_not_dtype,
 )
@@ -359,3 +360,5 @@ CONVOLUTION_2D_TRANSPOSE_BIAS = OpRule(
     arity=2,
     ways=_bias_ways,
 )
+
+RULES = table(TRANSPOSE_CONV, CONV_3D_TRANSPOSE, CONVOLUTION_2D_TRANSPOSE_BIAS)

@@ -1,6 +1,9 @@
 """What the tables promise of each other."""
 
+import importlib
 import inspect
+from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 from ai_edge_litert import schema_py_generated as schema
@@ -11,9 +14,12 @@ from jaxdelegate.op_lowering.options import (
     default_options,
     options_class,
 )
-from jaxdelegate.op_lowering.registry import FUSED, RULES, rule_of, table
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.registry import FUSED, RULES, rule_of
+from jaxdelegate.op_lowering.rule import LoweringContext, table
 from jaxdelegate.reference import KERNELS
+from jaxdelegate.rewrites.table import REWRITES
+
+ROOT = Path(__file__).parents[1]
 
 BUILTIN = {name for name in vars(schema.BuiltinOperator) if not name.startswith("_")}
 
@@ -63,6 +69,27 @@ def test_only_rewrites_reach_a_fused_operator(name: str) -> None:
     assert rule_of(name, CustomOptions()) is None
     assert issubclass(rule.options_type, FusedOptions)
     assert not rule.options_type.operators
+
+
+@pytest.mark.parametrize(
+    ("folder", "package", "attribute", "listed"),
+    [
+        ("op_lowering", "jaxdelegate.op_lowering", "RULES", RULES),
+        ("op_lowering", "jaxdelegate.op_lowering", "FUSED", FUSED),
+        ("jaxdelegate/reference", "jaxdelegate.reference", "KERNELS", KERNELS),
+        ("jaxdelegate/rewrites", "jaxdelegate.rewrites", "REWRITES", REWRITES),
+    ],
+    ids=["rules", "fused", "kernels", "rewrites"],
+)
+def test_a_table_lists_every_row_of_every_module(
+    folder: str, package: str, attribute: str, listed: Collection[str]
+) -> None:
+    names = []
+    for path in sorted((ROOT / folder).glob("[!_]*.py")):
+        module = importlib.import_module(f"{package}.{path.stem}")
+        rows = getattr(module, attribute, {})
+        names += list(rows) if isinstance(rows, dict) else []  # the whole table is no dict
+    assert sorted(names) == sorted(listed)
 
 
 def test_a_duplicate_rule_raises() -> None:

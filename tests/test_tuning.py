@@ -32,6 +32,7 @@ from jaxdelegate.quant.params import Quantization
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
+from jaxdelegate.tuner import Tuner
 
 SAME = Padding.SAME
 
@@ -266,7 +267,7 @@ def test_partitions_share_the_budget() -> None:
         clock.now += 20.0
         return {}
 
-    tuner = tuning.Tuner("sustained_speed", delegate.device, None, measure, 50.0, lambda: clock.now)
+    tuner = Tuner("sustained_speed", delegate.device, None, measure, 50.0, lambda: clock.now)
     for _ in range(3):
         assert tuner.ways(*lowered_of(network(), delegate)) == {}
     assert budgets == [50.0, 30.0, 10.0]

@@ -48,6 +48,7 @@ class ChoiceStore:
         """Store choices beside those that are there. A process that writes meanwhile may win."""
         try:
             key = self._key()
+            self._sources.confirm(of_subgraphs=False)
             content = _packed(key, {**self.read(), **choices})
             self._directory.write(_file(key), [content])
         except (SourceError, OSError) as error:

@@ -36,6 +36,9 @@ from jaxdelegate.simple_delegate import DelegateParams
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
+# What keeps a program from being stored, and costs time only.
+_SAVE_ERRORS = (SourceError, ValueError, NotImplementedError, pickle.PickleError, OSError)
+
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
@@ -194,6 +197,7 @@ class ProgramCache:
         by_digest = {w.digest: a for w, a in zip(records, arrays, strict=True)}
         content = file_content(records, by_digest)
         try:
+            slot.confirm()
             entry = Entry(
                 slot.key,
                 program.inputs,
@@ -208,7 +212,7 @@ class ProgramCache:
             self._store.save(entry, content)
             self._count(stored=1)
             self._remember(entry)
-        except (ValueError, NotImplementedError, pickle.PickleError, OSError) as error:
+        except _SAVE_ERRORS as error:
             _warn(f"program {slot.key.digest[:12]} is not stored: {error}")
         shared = [
             weights.share(weight_name(w), array)

@@ -82,3 +82,11 @@ class Slot:
         self._known_digests.begin(self.constants)
         sources = self._sources.parts(of_subgraphs=self._calls_subgraphs)
         return Key(self._known | sources | {"model": model_part(self.digests)})
+
+    def confirm(self) -> None:
+        """Make sure that the key tells what code has made the program.
+
+        Raises:
+            SourceError: it may be another one.
+        """
+        self._sources.confirm(of_subgraphs=self._calls_subgraphs)

@@ -73,10 +73,19 @@ class Sources:
         Raises:
             SourceError: as `digest`.
         """
-        names = {"sources": self._related()}
-        if of_subgraphs:
-            names["subgraph_sources"] = _SUBGRAPH_SOURCES
+        names = self._names(of_subgraphs=of_subgraphs)
         return {name: Part.of(self.digest(files)) for name, files in names.items()}
+
+    def confirm(self, *, of_subgraphs: bool) -> None:
+        """Make sure that what this process has imported since is what `parts` has seen.
+
+        Modules of operators are imported when a model needs them.
+
+        Raises:
+            SourceError: a file has changed since this process began.
+        """
+        for names in self._names(of_subgraphs=of_subgraphs).values():
+            self._states(names)
 
     def digest(self, names: tuple[str, ...]) -> str:
         """A digest of the Python files among these files and in these folders.
@@ -88,9 +97,12 @@ class Sources:
             self._known[names] = self._digest(names)
         return self._known[names]
 
-    def _related(self) -> tuple[str, ...]:
-        names = sorted(os.listdir(self._package))
-        return tuple(n for n in names if n not in _UNRELATED and not n.startswith(("_", ".")))
+    def _names(self, *, of_subgraphs: bool) -> dict[str, tuple[str, ...]]:
+        """Files and folders, by the part of a key that they make up."""
+        there = sorted(os.listdir(self._package))
+        related = [n for n in there if n not in _UNRELATED and not n.startswith(("_", "."))]
+        names = {"sources": tuple(related)}
+        return names | {"subgraph_sources": _SUBGRAPH_SOURCES} if of_subgraphs else names
 
     def _digest(self, names: tuple[str, ...]) -> str:
         states = self._states(names)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference import quantized_activation as quantized
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.pointwise import by_scale, elementwise, with_options
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
@@ -66,3 +66,18 @@ def prelu_shape(_options: object, inputs: Specs) -> tuple[Shape]:
     if np.broadcast_shapes(x.shape, alpha.shape) != x.shape:
         raise ValueError(f"PRELU: alpha {alpha.shape} is larger than the input {x.shape}")
     return (x.shape,)
+
+
+KERNELS = {
+    "RELU": Kernel(relu, same_shape),
+    "RELU6": Kernel(relu6, same_shape),
+    "RELU_N1_TO_1": Kernel(relu_n1_to_1, same_shape),
+    "RELU_0_TO_1": Kernel(relu_0_to_1, same_shape),
+    "LOGISTIC": Kernel(logistic, same_shape),
+    "TANH": Kernel(tanh, same_shape),
+    "PRELU": Kernel(prelu, prelu_shape),
+    "LEAKY_RELU": Kernel(leaky_relu, same_shape),
+    "ELU": Kernel(elu, same_shape),
+    "GELU": Kernel(gelu, same_shape),
+    "HARD_SWISH": Kernel(hard_swish, same_shape),
+}

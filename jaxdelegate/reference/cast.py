@@ -9,7 +9,7 @@ from jaxdelegate.op_lowering.options import FakeQuantOptions
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.requantize import requantize
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.pointwise import widen
 
 _HALF = (np.float16, ml_dtypes.bfloat16)
@@ -91,3 +91,11 @@ def fake_quant(o: FakeQuantOptions, _inputs: Specs, outputs: Specs, x: Array) ->
         x.astype(np.float32), o.min, o.max, o.num_bits, narrow_range=o.narrow_range
     )
     return (y.astype(outputs[0].dtype),)
+
+
+KERNELS = {
+    "CAST": Kernel(cast, same_shape),
+    "DEQUANTIZE": Kernel(dequantize, same_shape),
+    "QUANTIZE": Kernel(quantize, same_shape),
+    "FAKE_QUANT": Kernel(fake_quant, same_shape),
+}

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference import quantized_elementwise as quantized
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
 from jaxdelegate.reference.pointwise import by_scale, elementwise
 
 _8_BITS, _WIDE = "int8 uint8", "int32 int64"
@@ -54,3 +54,18 @@ def select_v2(
 ) -> tuple[Array]:
     """Take x where the condition holds, else y, all three broadcast."""
     return (np.where(condition, x, y),)
+
+
+KERNELS = {
+    "EQUAL": Kernel(equal, broadcast_shape),
+    "NOT_EQUAL": Kernel(not_equal, broadcast_shape),
+    "LESS": Kernel(less, broadcast_shape),
+    "LESS_EQUAL": Kernel(less_equal, broadcast_shape),
+    "GREATER": Kernel(greater, broadcast_shape),
+    "GREATER_EQUAL": Kernel(greater_equal, broadcast_shape),
+    "LOGICAL_AND": Kernel(logical_and, broadcast_shape),
+    "LOGICAL_OR": Kernel(logical_or, broadcast_shape),
+    "LOGICAL_NOT": Kernel(logical_not, same_shape),
+    "SELECT": Kernel(select, select_shape),
+    "SELECT_V2": Kernel(select_v2, broadcast_shape),
+}

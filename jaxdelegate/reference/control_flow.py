@@ -18,7 +18,8 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Infer, Services
+from jaxdelegate.reference.kernel import Array, Infer, Kernel, Services
+from jaxdelegate.reference.resources import nothing
 
 _Arrays = tuple[Array, ...]
 _Shapes = tuple[Shape | None, ...]
@@ -122,3 +123,16 @@ def call_once(call_: Services, o: CallOnceOptions, _i: Specs, _o: Specs) -> _Arr
         call_(o.init_subgraph_index)
         call_.resources[key] = np.True_
     return ()
+
+
+KERNELS = {
+    "CALL": Kernel(call, unknown_shapes, calls=True, inferred_shapes=call_shapes),
+    "CALL_ONCE": Kernel(call_once, nothing, calls=True),
+    "IF": Kernel(if_, unknown_shapes, calls=True, inferred_shapes=if_shapes),
+    "STABLEHLO_CASE": Kernel(case, unknown_shapes, calls=True, inferred_shapes=case_shapes),
+    "STABLEHLO_COMPOSITE": Kernel(
+        composite, unknown_shapes, calls=True, inferred_shapes=composite_shapes
+    ),
+    "STABLEHLO_WHILE": Kernel(while_, unknown_shapes, calls=True, inferred_shapes=while_shapes),
+    "WHILE": Kernel(while_, unknown_shapes, calls=True, inferred_shapes=while_shapes),
+}

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference import hybrid_convolution, quantized_convolution
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.quantized_convolution import Sums
 from jaxdelegate.reference.window import (
     clamp,
@@ -230,3 +230,10 @@ def _require_bias(name: str, inputs: Specs, channels: int) -> None:
     bias: TensorSpec | None = inputs[2] if len(inputs) > 2 else None
     if bias is not None and np.prod(bias.shape) != channels:
         raise ValueError(f"{name}: a bias {list(bias.shape)} for {channels} output channels")
+
+
+KERNELS = {
+    "CONV_2D": Kernel(conv_2d, conv_2d_shape),
+    "DEPTHWISE_CONV_2D": Kernel(depthwise_conv_2d, depthwise_conv_2d_shape),
+    "CONV_3D": Kernel(conv_3d, conv_3d_shape),
+}

@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import HadamardRotationOptions, NumericVerifyOptions
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant import affine
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
 # Below this tolerance the kernel reports statistics only.
 _LEAST_TOLERANCE = 0.1
@@ -74,3 +74,9 @@ def _transform(runs: Array) -> Array:
         return runs
     low, high = (_transform(half) for half in np.split(runs, 2, axis=1))
     return np.concatenate([low + high, low - high], axis=1)
+
+
+KERNELS = {
+    "NumericVerify": Kernel(numeric_verify, same_shape),
+    "aeq.hadamard_rotation": Kernel(hadamard_rotation, same_shape),
+}

@@ -13,7 +13,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import DetectionPostProcessOptions, Options
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.quant import affine
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 
 
 def postprocess_shapes(o: DetectionPostProcessOptions, _inputs: Specs) -> tuple[Shape | None, ...]:
@@ -218,3 +218,10 @@ def _suppress(
     for k, (i, score) in enumerate(selected):
         indices[k], values[k] = i, score
     return indices, values, np.asarray(len(selected), np.int32)
+
+
+KERNELS = {
+    "TFLite_Detection_PostProcess": Kernel(detection_postprocess, postprocess_shapes),
+    "NON_MAX_SUPPRESSION_V4": Kernel(non_max_suppression_v4, v4_shapes, settled=v4_shapes),
+    "NON_MAX_SUPPRESSION_V5": Kernel(non_max_suppression_v5, v5_shapes, settled=v5_shapes),
+}

@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import BitcastOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference import quantized_elementwise as quantized
-from jaxdelegate.reference.kernel import Array, Run
+from jaxdelegate.reference.kernel import Array, Folds, Kernel, Run, broadcast_shape, same_shape
 from jaxdelegate.reference.pointwise import by_scale, elementwise, reject_quantized, widen
 
 # ---- arithmetic with a fused activation
@@ -201,3 +201,39 @@ def _bitcast_shape(shape: Shape, source: np.dtype, target: np.dtype) -> Shape:
     if ratio > 1 and shape[-1:] != (ratio,):
         raise ValueError(f"BITCAST: {shape} {source} do not make whole {target}")
     return shape[:-1] if ratio > 1 else shape
+
+
+KERNELS = {
+    "ADD": Kernel(add, broadcast_shape),
+    "SUB": Kernel(sub, broadcast_shape),
+    "MUL": Kernel(mul, broadcast_shape),
+    "DIV": Kernel(div, broadcast_shape),
+    "FLOOR_DIV": Kernel(floor_div, broadcast_shape),
+    "FLOOR_MOD": Kernel(floor_mod, broadcast_shape),
+    "MAXIMUM": Kernel(maximum, broadcast_shape),
+    "MINIMUM": Kernel(minimum, broadcast_shape),
+    "POW": Kernel(power, broadcast_shape),
+    "SQUARED_DIFFERENCE": Kernel(squared_difference, broadcast_shape),
+    "ADD_N": Kernel(add_n, same_shape),
+    "ATAN2": Kernel(atan2, same_shape),
+    "BITWISE_XOR": Kernel(bitwise_xor, broadcast_shape),
+    "RIGHT_SHIFT": Kernel(right_shift, broadcast_shape),
+    "ABS": Kernel(absolute, same_shape),
+    "NEG": Kernel(neg, same_shape),
+    "SIGN": Kernel(sign, same_shape),
+    "SQUARE": Kernel(square, same_shape),
+    "SQRT": Kernel(sqrt, same_shape),
+    "RSQRT": Kernel(rsqrt, same_shape),
+    "EXP": Kernel(exp, same_shape),
+    "LOG": Kernel(log, same_shape),
+    "SIN": Kernel(sin, same_shape),
+    "COS": Kernel(cos, same_shape),
+    "FLOOR": Kernel(floor, same_shape),
+    "CEIL": Kernel(ceil, same_shape),
+    "ROUND": Kernel(rounded, same_shape),
+    "REAL": Kernel(real, same_shape),
+    "IMAG": Kernel(imag, same_shape),
+    "COMPLEX_ABS": Kernel(complex_abs, same_shape),
+    "ZEROS_LIKE": Kernel(zeros_like, same_shape, Folds.SHAPES),
+    "BITCAST": Kernel(bitcast, same_shape, inferred_shapes=bitcast_shape),
+}

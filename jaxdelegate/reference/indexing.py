@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.options import (
     ReverseSequenceOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.movement import ints, resolved_axis
 from jaxdelegate.reference.quantized_layout import dequantized_rows
 
@@ -256,3 +256,18 @@ def unique(_o: Options, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
     order = np.argsort(first)  # of the sorted values, by first appearance
     position = np.argsort(order)
     return values[order], position[inverse].astype(outputs[1].dtype)
+
+
+KERNELS = {
+    "GATHER": Kernel(gather, gathered_shape),
+    "GATHER_ND": Kernel(gather_nd, gathered_nd_shape),
+    "SCATTER_ND": Kernel(scatter_nd, scattered_shape, settled=scattered_shape),
+    "SPARSE_TO_DENSE": Kernel(sparse_to_dense, dense_shape, settled=dense_shape),
+    "EMBEDDING_LOOKUP": Kernel(embedding_lookup, looked_up_shape),
+    "ONE_HOT": Kernel(one_hot, one_hot_shape),
+    "REVERSE_SEQUENCE": Kernel(reverse_sequence, same_shape),
+    "MATRIX_DIAG": Kernel(matrix_diag, diagonal_shape),
+    "MATRIX_SET_DIAG": Kernel(matrix_set_diag, same_shape),
+    "WHERE": Kernel(where, where_shape),
+    "UNIQUE": Kernel(unique, unique_shape),
+}

@@ -81,6 +81,11 @@ def same_shape(_options: Any, inputs: Specs) -> tuple[Shape | None, ...]:
     return (inputs[0].shape,)
 
 
+def undeclared_shapes(_options: object, _inputs: Specs) -> tuple[Shape | None, ...]:
+    """What is known without the declared outputs: nothing. StableHLO keeps shapes in the type."""
+    return ()
+
+
 def broadcast_shape(_options: Any, inputs: Specs) -> tuple[Shape | None, ...]:
     """The one output has the shape that all inputs broadcast to.
 

@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import (
     SpaceToDepthOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.movement import (
     ints,
     known,
@@ -248,3 +248,17 @@ def depth_to_space(
     for k, (i, j) in enumerate(np.ndindex(b, b)):
         y[:, i::b, j::b] = x[..., k * group : (k + 1) * group]
     return (y,)
+
+
+KERNELS = {
+    "TRANSPOSE": Kernel(transpose, transposed_shape),
+    "CONCATENATION": Kernel(concatenation, concatenated_shape),
+    "PACK": Kernel(pack, packed_shape),
+    "TILE": Kernel(tile, tiled_shape),
+    "REVERSE_V2": Kernel(reverse_v2, same_shape),
+    "Roll": Kernel(roll, same_shape),
+    "SPACE_TO_BATCH_ND": Kernel(space_to_batch_nd, space_to_batch_shape),
+    "BATCH_TO_SPACE_ND": Kernel(batch_to_space_nd, batch_to_space_shape),
+    "SPACE_TO_DEPTH": Kernel(space_to_depth, space_to_depth_shape),
+    "DEPTH_TO_SPACE": Kernel(depth_to_space, depth_to_space_shape),
+}

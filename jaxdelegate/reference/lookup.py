@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.farmhash import fingerprint64
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.reduction import refuse_quantized
 
 
@@ -167,3 +167,10 @@ def _scores(seeds: Array, x: Array, weights: Array | None) -> Array:
     hashes = fingerprint64(keys).view(np.int64).astype(np.float64)
     weighted = hashes if weights is None else hashes * weights.astype(np.float64)
     return np.cumsum(weighted, axis=-1)[..., -1]  # added one by one, unlike sum()
+
+
+KERNELS = {
+    "EMBEDDING_LOOKUP_SPARSE": Kernel(embedding_lookup_sparse, embedding_lookup_sparse_shape),
+    "HASHTABLE_LOOKUP": Kernel(hashtable_lookup, hashtable_lookup_shapes),
+    "LSH_PROJECTION": Kernel(lsh_projection, lsh_projection_shape),
+}

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.quant import eigen
 from jaxdelegate.reference import quantized_lstm
 from jaxdelegate.reference.hybrid_recurrent import as_operands, product
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Folds, Kernel
 from jaxdelegate.reference.recurrent import (
     apply_activation,
     as_floats,
@@ -256,3 +256,14 @@ def bidirectional_sequence_lstm(
     ys = [np.concatenate(ys, axis=2)] if o.merge_outputs else ys
     states = dict(enumerate((h, c, h_backward, c_backward), FORWARD.state))
     return with_states(inputs, outputs, ys, states)
+
+
+KERNELS = {
+    "LSTM": Kernel(lstm, lstm_shapes, Folds.NEVER, takes_intermediates=True),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": Kernel(
+        unidirectional_sequence_lstm, sequence_shapes, Folds.NEVER, takes_intermediates=True
+    ),
+    "BIDIRECTIONAL_SEQUENCE_LSTM": Kernel(
+        bidirectional_sequence_lstm, bidirectional_shapes, Folds.NEVER
+    ),
+}

@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference import hybrid_matmul, quantized_matmul
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.window import clamp, require_floats, sums_of
 
 _UNFUSED = (ActivationFunctionType.TANH, ActivationFunctionType.SIGN_BIT)
@@ -105,3 +105,9 @@ def batch_matmul(
     x = x.swapaxes(-1, -2) if o.adj_x else x
     w = w.swapaxes(-1, -2) if o.adj_y else w
     return (np.matmul(x, w).astype(outputs[0].dtype),)
+
+
+KERNELS = {
+    "FULLY_CONNECTED": Kernel(fully_connected, fully_connected_shape),
+    "BATCH_MATMUL": Kernel(batch_matmul, batch_matmul_shape),
+}

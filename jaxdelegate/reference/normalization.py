@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.reference import quantized_normalization
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.reduction import accumulator, refuse_quantized
 
 
@@ -76,3 +76,11 @@ def local_response_normalization(
         base = wide.dtype.type(o.bias) + wide.dtype.type(o.alpha) * np.square(near).sum(axis=-1)
         y[..., c] = wide[..., c] * np.power(base, wide.dtype.type(-o.beta))
     return (y.astype(outputs[0].dtype),)
+
+
+KERNELS = {
+    "SOFTMAX": Kernel(softmax, same_shape),
+    "LOG_SOFTMAX": Kernel(log_softmax, same_shape),
+    "L2_NORMALIZATION": Kernel(l2_normalization, same_shape),
+    "LOCAL_RESPONSE_NORMALIZATION": Kernel(local_response_normalization, same_shape),
+}

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import MirrorPadMode, MirrorPadOptions, Options
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.movement import ints, require_one_scaling
 
 
@@ -81,3 +81,10 @@ def mirror_pad(
         right = [n - 1 - offset - i for i in range(after)]
         x = np.take(x, [*left, *range(n), *right], axis)
     return (x,)
+
+
+KERNELS = {
+    "PAD": Kernel(pad, padded_shape),
+    "PADV2": Kernel(pad, padded_shape),
+    "MIRROR_PAD": Kernel(mirror_pad, mirror_padded_shape),
+}

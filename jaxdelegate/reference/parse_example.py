@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Infer
+from jaxdelegate.reference.kernel import Array, Infer, Kernel, undeclared_shapes
 
 _VARINT, _DELIMITED = 0, 2  # protobuf's wire types
 _FIXED_SIZES = {1: 8, 5: 4}
@@ -257,3 +257,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if data[at + i] < 0x80:
             return value % 2**64, at + i + 1
     raise ValueError(f"a tf.Example holds a number of more than {_MAX_VARINT} bytes")
+
+
+KERNELS = {
+    "ParseExample": Kernel(parse_example, undeclared_shapes, inferred_shapes=parse_example_shapes),
+    "ParseExampleV2": Kernel(
+        parse_example_v2, undeclared_shapes, inferred_shapes=parse_example_v2_shapes
+    ),
+}

@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference import quantized_pooling
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.window import (
     clamp,
     image_shape,
@@ -304,3 +304,15 @@ def _flat_places(o: PoolParamsOptions, within: Array, y: Shape) -> Array:
     inside &= (within >= 0) & (within < o.filter_height * o.filter_width)
     flat: Array = np.where(inside, (rows * y[2] + columns) * c + np.arange(c), -1)
     return flat
+
+
+KERNELS = {
+    "AVERAGE_POOL_2D": Kernel(average_pool_2d, pool_2d_shape),
+    "MAX_POOL_2D": Kernel(max_pool_2d, pool_2d_shape),
+    "L2_POOL_2D": Kernel(l2_pool_2d, pool_2d_shape),
+    "AvgPool3D": Kernel(average_pool_3d, pool_3d_shape),
+    "MaxPool3D": Kernel(max_pool_3d, pool_3d_shape),
+    "MaxPoolWithArgmax": Kernel(max_pool_with_argmax, max_pool_with_argmax_shape),
+    "MaxPoolingWithArgmax2D": Kernel(max_pooling_with_argmax_2d, argmax_pool_2d_shape),
+    "MaxUnpooling2D": Kernel(max_unpooling_2d, max_unpooling_2d_shape),
+}

@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.options import (
     StablehloRngBitGeneratorOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Infer
+from jaxdelegate.reference.kernel import Array, Folds, Infer, Kernel, undeclared_shapes
 
 _WORD = 0xFFFFFFFF
 _RESERVED = 2 * 256  # counters that MULTINOMIAL sets aside for each sample, as TensorFlow does
@@ -206,3 +206,15 @@ def _threefry_words(state: Array, n: int) -> tuple[Array, int]:
             y = (y << bits | y >> (32 - bits)) ^ x
         x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + np.uint32(i + 1)
     return np.stack([x, y], axis=1).reshape(-1), blocks
+
+
+KERNELS = {
+    "RANDOM_UNIFORM": Kernel(random_uniform, random_shape, Folds.NEVER, philox_state),
+    "RANDOM_STANDARD_NORMAL": Kernel(
+        random_standard_normal, random_shape, Folds.NEVER, philox_state
+    ),
+    "MULTINOMIAL": Kernel(multinomial, multinomial_shape, Folds.NEVER, philox_state),
+    "STABLEHLO_RNG_BIT_GENERATOR": Kernel(
+        stablehlo_rng_bit_generator, undeclared_shapes, inferred_shapes=bit_generator_shapes
+    ),
+}

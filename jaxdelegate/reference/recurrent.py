@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.quant import eigen
 from jaxdelegate.reference import quantized_recurrent
 from jaxdelegate.reference.hybrid_recurrent import Matrix, as_operands, product
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Folds, Kernel
 
 
 def apply_activation(kind: ActivationFunctionType, x: Array) -> Array:
@@ -203,3 +203,15 @@ def svdf(o: SVDFOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -
     y = y if b is None else y + b
     y = apply_activation(o.fused_activation_function, y)
     return with_states(inputs, outputs, [y], {4: memory})
+
+
+KERNELS = {
+    "RNN": Kernel(rnn, rnn_shapes, Folds.NEVER),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": Kernel(
+        unidirectional_sequence_rnn, sequence_shapes, Folds.NEVER
+    ),
+    "BIDIRECTIONAL_SEQUENCE_RNN": Kernel(
+        bidirectional_sequence_rnn, bidirectional_shapes, Folds.NEVER
+    ),
+    "SVDF": Kernel(svdf, svdf_shapes, Folds.NEVER),
+}

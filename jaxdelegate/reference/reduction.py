@@ -10,7 +10,7 @@ from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import CumsumOptions, Options, ReducerOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference import quantized_reduction
-from jaxdelegate.reference.kernel import Array, Run
+from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape
 from jaxdelegate.reference.movement import require_one_scaling
 
 _HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
@@ -217,3 +217,17 @@ def cumsum(o: CumsumOptions, inputs: Specs, outputs: Specs, x: Array, axis: Arra
         sums = np.concatenate([np.zeros_like(sums[:1]), sums[:-1]])
     sums = sums[::-1] if o.reverse else sums
     return (np.moveaxis(sums, 0, int(axis.ravel()[0])).astype(outputs[0].dtype),)
+
+
+KERNELS = {
+    "MEAN": Kernel(mean, reduced_shape),
+    "SUM": Kernel(reduce_sum, reduced_shape),
+    "REDUCE_PROD": Kernel(reduce_prod, reduced_shape),
+    "REDUCE_MAX": Kernel(reduce_max, reduced_shape),
+    "REDUCE_MIN": Kernel(reduce_min, reduced_shape),
+    "REDUCE_ANY": Kernel(reduce_any, reduced_shape),
+    "REDUCE_ALL": Kernel(reduce_all, reduced_shape),
+    "ARG_MAX": Kernel(arg_max, arg_shape),
+    "ARG_MIN": Kernel(arg_min, arg_shape),
+    "CUMSUM": Kernel(cumsum, same_shape),
+}

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions, ResizeNearestNeighborOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.reduction import accumulator
 
 
@@ -101,3 +101,9 @@ def _nearest(i: int, n_in: int, n_out: int, o: ResizeNearestNeighborOptions) -> 
     # C's round() takes a half away from zero.
     whole = math.floor(float(position) + 0.5) if o.align_corners else math.floor(position)
     return max(min(whole, n_in - 1), 0)
+
+
+KERNELS = {
+    "RESIZE_BILINEAR": Kernel(resize_bilinear, resized_shape),
+    "RESIZE_NEAREST_NEIGHBOR": Kernel(resize_nearest_neighbor, resized_shape),
+}

@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import HashtableOptions, Options, TensorType, VarHandleOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Services
+from jaxdelegate.reference.kernel import Array, Kernel, Services
 
 _HANDLE = DTYPES[TensorType.RESOURCE]
 
@@ -137,3 +137,14 @@ def _table(call: Services, table: Array) -> dict[object, object]:
     if pairs is None:
         raise LookupError("the hash table is used before anything was imported into it")
     return pairs
+
+
+KERNELS = {
+    "ASSIGN_VARIABLE": Kernel(assign_variable, nothing, calls=True, takes_handle=True),
+    "HASHTABLE": Kernel(hashtable, one_handle),
+    "HASHTABLE_FIND": Kernel(hashtable_find, hashtable_find_shape, calls=True),
+    "HASHTABLE_IMPORT": Kernel(hashtable_import, nothing, calls=True),
+    "HASHTABLE_SIZE": Kernel(hashtable_size, one_handle, calls=True),
+    "READ_VARIABLE": Kernel(read_variable, read_variable_shape, calls=True, takes_handle=True),
+    "VAR_HANDLE": Kernel(var_handle, one_handle),
+}

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import Options, SegmentSumOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Run
+from jaxdelegate.reference.kernel import Array, Kernel, Run
 from jaxdelegate.reference.reduction import accumulator, limits, refuse_quantized
 
 
@@ -76,3 +76,12 @@ unsorted_segment_prod = _unsorted("UNSORTED_SEGMENT_PROD", np.multiply, lambda _
 # fmax and fmin: a comparison never prefers NaN.
 unsorted_segment_max = _unsorted("UNSORTED_SEGMENT_MAX", np.fmax, lambda d: limits(d)[0])
 unsorted_segment_min = _unsorted("UNSORTED_SEGMENT_MIN", np.fmin, lambda d: limits(d)[1])
+
+
+KERNELS = {
+    "SEGMENT_SUM": Kernel(segment_sum, segment_sum_shape),
+    "UNSORTED_SEGMENT_SUM": Kernel(unsorted_segment_sum, unsorted_shape),
+    "UNSORTED_SEGMENT_PROD": Kernel(unsorted_segment_prod, unsorted_shape),
+    "UNSORTED_SEGMENT_MAX": Kernel(unsorted_segment_max, unsorted_shape),
+    "UNSORTED_SEGMENT_MIN": Kernel(unsorted_segment_min, unsorted_shape),
+}

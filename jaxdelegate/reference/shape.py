@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import Options, ReshapeOptions, SqueezeOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Folds, Kernel
 from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 
@@ -230,3 +230,17 @@ def _count(start: Array, limit: Array, delta: Array) -> int:
     if start.dtype.kind in "iu":
         return -(-abs(int(limit) - int(start)) // abs(int(delta)))
     return int(np.ceil(np.abs((limit - start) / delta)))
+
+
+KERNELS = {
+    "RESHAPE": Kernel(reshape, reshape_shape, settled=settled_reshape),
+    "SQUEEZE": Kernel(squeeze, squeeze_shape),
+    "EXPAND_DIMS": Kernel(expand_dims, expand_dims_shape),
+    "SHAPE": Kernel(shape, rank_vector, Folds.SHAPES),
+    "RANK": Kernel(rank, scalar_shape, Folds.SHAPES),
+    "BROADCAST_TO": Kernel(broadcast_to, broadcast_to_shape, settled=settled_broadcast_to),
+    "BROADCAST_ARGS": Kernel(broadcast_args, broadcast_args_shape),
+    "BroadcastGradientArgs": Kernel(broadcast_gradient_args, broadcast_gradient_args_shape),
+    "FILL": Kernel(fill, fill_shape),
+    "RANGE": Kernel(range_, range_shape),
+}

@@ -7,7 +7,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import CustomOptions, Rfft2dOptions
 from jaxdelegate.op_lowering.options.audio import AudioSpectrogramOptions, MfccOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 
 
 def _check(inputs: Specs, dtype: type[np.generic]) -> None:
@@ -140,3 +140,11 @@ def _mel_filterbank(o: MfccOptions, x: Array, rate: float) -> Array | None:
 
 def _mel(hertz: float) -> float:
     return 1127.0 * math.log1p(hertz / 700.0)
+
+
+KERNELS = {
+    "RFFT2D": Kernel(rfft2d, rfft2d_shape),
+    "IRFFT2D": Kernel(irfft2d, irfft2d_shape),
+    "AudioSpectrogram": Kernel(audio_spectrogram, audio_spectrogram_shape),
+    "Mfcc": Kernel(mfcc, mfcc_shape),
+}

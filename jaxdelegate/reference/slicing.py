@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.options import (
     UnpackOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 
@@ -253,3 +253,13 @@ def dynamic_update_slice(
     y = x.copy()
     y[tuple(slice(i, i + n) for i, n in zip(first, update.shape, strict=True))] = update
     return (y,)
+
+
+KERNELS = {
+    "SLICE": Kernel(slice_, slice_shape),
+    "STRIDED_SLICE": Kernel(strided_slice, strided_slice_shape),
+    "SPLIT": Kernel(split, split_shape),
+    "SPLIT_V": Kernel(split_v, split_v_shape),
+    "UNPACK": Kernel(unpack, unpack_shape),
+    "DYNAMIC_UPDATE_SLICE": Kernel(dynamic_update_slice, same_shape, settled=settled_update),
+}

@@ -5,7 +5,7 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import BucketizeOptions, TopKV2Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.reduction import accumulator, refuse_quantized
 
 
@@ -50,3 +50,9 @@ def bucketize(o: BucketizeOptions, inputs: Specs, outputs: Specs, x: Array) -> t
         raise ValueError("the boundaries are not sorted")
     compared = x if x.dtype == np.float64 else x.astype(np.float32)
     return (np.searchsorted(boundaries, compared, side="right").astype(outputs[0].dtype),)
+
+
+KERNELS = {
+    "TOPK_V2": Kernel(topk, topk_shapes),
+    "BUCKETIZE": Kernel(bucketize, same_shape),
+}

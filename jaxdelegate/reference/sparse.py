@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
 
 def densify(_o: Options, inputs: Specs, _outputs: Specs, stored: Array) -> tuple[Array]:
@@ -59,3 +59,8 @@ def _entries(level: DimensionSparsity, count: int) -> tuple[Array, Array]:
         n = level.dense_size
         return np.repeat(np.arange(count), n), np.tile(np.arange(n), count)
     return np.repeat(np.arange(count), np.diff(level.segments)), level.indices
+
+
+KERNELS = {
+    "DENSIFY": Kernel(densify, same_shape),
+}

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.options import (
     StablehloCustomCallOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Folds, Kernel, same_shape, undeclared_shapes
 from jaxdelegate.reference.pointwise import elementwise, reject_quantized, widen
 
 Shapes = tuple[Shape | None, ...]
@@ -181,11 +181,6 @@ clamp = elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high))
 # ---- CUSTOM_CALL
 
 
-def undeclared_shapes(_options: object, _inputs: Specs) -> Shapes:
-    """What is known without the declared outputs: nothing. StableHLO keeps shapes in the type."""
-    return ()
-
-
 def declared_shapes(_infer: object, _options: object, _inputs: Specs, outputs: Specs) -> Shapes:
     """The shapes that the file declares."""
     return tuple(spec.shape for spec in outputs)
@@ -200,3 +195,35 @@ def custom_call(
         ValueError: always.
     """
     raise ValueError(f"custom call {o.call_target_name!r}: what it computes is not in the file")
+
+
+KERNELS = {
+    "STABLEHLO_ADD": Kernel(add, one_shape),
+    "STABLEHLO_SUBTRACT": Kernel(subtract, one_shape),
+    "STABLEHLO_MULTIPLY": Kernel(multiply, one_shape),
+    "STABLEHLO_DIVIDE": Kernel(divide, one_shape),
+    "STABLEHLO_REMAINDER": Kernel(remainder, one_shape),
+    "STABLEHLO_POWER": Kernel(power, one_shape),
+    "STABLEHLO_MAXIMUM": Kernel(maximum, one_shape),
+    "STABLEHLO_MINIMUM": Kernel(minimum, one_shape),
+    "STABLEHLO_AND": Kernel(and_, one_shape),
+    "STABLEHLO_OR": Kernel(or_, one_shape),
+    "STABLEHLO_SHIFT_LEFT": Kernel(shift_left, one_shape),
+    "STABLEHLO_ABS": Kernel(absolute, same_shape),
+    "STABLEHLO_NEGATE": Kernel(negate, same_shape),
+    "STABLEHLO_COSINE": Kernel(cosine, same_shape),
+    "STABLEHLO_EXPONENTIAL": Kernel(exponential, same_shape),
+    "STABLEHLO_LOG": Kernel(log, same_shape),
+    "STABLEHLO_LOGISTIC": Kernel(logistic, same_shape),
+    "STABLEHLO_TANH": Kernel(tanh, same_shape),
+    "STABLEHLO_RSQRT": Kernel(rsqrt, same_shape),
+    "STABLEHLO_CBRT": Kernel(cbrt, same_shape),
+    "STABLEHLO_FLOOR": Kernel(floor, same_shape),
+    "STABLEHLO_COMPARE": Kernel(compare, one_shape),
+    "STABLEHLO_CONVERT": Kernel(convert, same_shape),
+    "STABLEHLO_SELECT": Kernel(select, select_shape),
+    "STABLEHLO_CLAMP": Kernel(clamp, clamp_shape),
+    "STABLEHLO_CUSTOM_CALL": Kernel(
+        custom_call, undeclared_shapes, Folds.NEVER, inferred_shapes=declared_shapes
+    ),
+}

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import StablehloGatherOptions, StablehloScatterOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 from jaxdelegate.reference.stablehlo_body import Call, elementwise
 from jaxdelegate.reference.stablehlo_shape import check
@@ -156,3 +156,9 @@ def _occurrence(targets: Array) -> Array:
     counts = np.empty(len(targets), np.int64)
     counts[order] = np.arange(len(targets)) - first
     return counts
+
+
+KERNELS = {
+    "STABLEHLO_GATHER": Kernel(gather, gathered_shape),
+    "STABLEHLO_SCATTER": Kernel(scatter, scattered_shapes, calls=True),
+}

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.options import (
     StablehloDotGeneralOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 from jaxdelegate.reference.stablehlo_shape import check
 
@@ -207,3 +207,9 @@ def _padded(x: Array, axes: Sequence[_Axis]) -> Array:
         np.moveaxis(y, d, 0)[to[inside]] = np.moveaxis(x, d, 0)[inside]
         x = y
     return x
+
+
+KERNELS = {
+    "STABLEHLO_DOT_GENERAL": Kernel(dot_general, dot_general_shape),
+    "STABLEHLO_CONVOLUTION": Kernel(convolution, convolution_shape),
+}

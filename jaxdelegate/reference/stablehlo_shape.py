@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.options import (
     StablehloTransposeOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape, undeclared_shapes
 
 Shapes = tuple[Shape | None, ...]
 
@@ -268,3 +268,19 @@ def iota(o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> tuple[Array
     """Each element's index along one dimension."""
     y = outputs[0]
     return (np.indices(y.shape)[o.iota_dimension].astype(y.dtype),)
+
+
+KERNELS = {
+    "STABLEHLO_RESHAPE": Kernel(reshape, undeclared_shapes, inferred_shapes=reshaped_shape),
+    "STABLEHLO_BROADCAST_IN_DIM": Kernel(
+        broadcast_in_dim, undeclared_shapes, inferred_shapes=broadcast_shape
+    ),
+    "STABLEHLO_TRANSPOSE": Kernel(transpose, transposed_shape),
+    "STABLEHLO_CONCATENATE": Kernel(concatenate, concatenated_shape),
+    "STABLEHLO_SLICE": Kernel(slice_, sliced_shape),
+    "STABLEHLO_DYNAMIC_SLICE": Kernel(dynamic_slice, dynamic_sliced_shape),
+    "STABLEHLO_DYNAMIC_UPDATE_SLICE": Kernel(dynamic_update_slice, same_shape),
+    "STABLEHLO_PAD": Kernel(pad, padded_shape),
+    "DILATE": Kernel(dilate, dilated_shape),
+    "STABLEHLO_IOTA": Kernel(iota, undeclared_shapes, inferred_shapes=iota_shape),
+}

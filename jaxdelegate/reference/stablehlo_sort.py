@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import StablehloSortOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 from jaxdelegate.reference.stablehlo_body import Apply, Call, elementwise
 from jaxdelegate.reference.stablehlo_shape import check
@@ -50,3 +50,8 @@ def _order(rows: list[Array], less: Apply) -> Array:
         precedes = np.where(below == above, position < i, below)  # equals keep their order
         places[i] = precedes.sum(0)
     return np.argsort(places, axis=0, kind="stable")
+
+
+KERNELS = {
+    "STABLEHLO_SORT": Kernel(sort, sorted_shapes, calls=True),
+}

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import (
     StablehloReduceWindowOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 from jaxdelegate.reference.stablehlo_body import Apply, Call, elementwise
 from jaxdelegate.reference.stablehlo_shape import check
@@ -231,3 +231,10 @@ def builtin_reduce_window(
     with np.errstate(all="ignore"):
         (y,) = _slide(_builtin(*windows), body, [x.astype(wide)], [start.astype(wide)])
     return (y.astype(dtype),)
+
+
+KERNELS = {
+    "STABLEHLO_REDUCE": Kernel(reduce, reduced_shapes, calls=True),
+    "STABLEHLO_REDUCE_WINDOW": Kernel(reduce_window, window_shapes, calls=True),
+    "REDUCE_WINDOW": Kernel(builtin_reduce_window, builtin_shape),
+}

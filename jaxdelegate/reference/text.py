@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import Options, SkipGramOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 
 _SPACES = b" \t\n\v\f\r"  # isspace in the C locale
 
@@ -55,3 +55,8 @@ def _grams(o: SkipGramOptions, chosen: tuple[int, ...], n: int) -> Iterator[tupl
             yield from _grams(o, (*chosen, following), n)
     if o.include_all_ngrams or len(chosen) == o.ngram_size:
         yield chosen
+
+
+KERNELS = {
+    "SKIP_GRAM": Kernel(skip_gram, skip_gram_shape),
+}

@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference import hybrid_convolution, quantized_convolution
 from jaxdelegate.reference.hybrid_convolution import Add
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.window import (
     clamp,
     image_shape,
@@ -194,3 +194,10 @@ def _finish(
     if b is not None:
         y = y + sums_of(b).reshape(-1)
     return (clamp(activation, y).astype(outputs[0].dtype),)
+
+
+KERNELS = {
+    "TRANSPOSE_CONV": Kernel(transpose_conv, asked_shape),
+    "CONV_3D_TRANSPOSE": Kernel(conv_3d_transpose, asked_shape),
+    "Convolution2DTransposeBias": Kernel(convolution_2d_transpose_bias, grown_shape),
+}

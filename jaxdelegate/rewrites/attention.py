@@ -93,3 +93,6 @@ def _fits(
         shape[-2:] == matrix and math.prod(shape[:-2]) == math.prod(batch)
         for shape, matrix in zip(shapes, wanted, strict=True)
     )
+
+
+REWRITES = {"fuse_attention": fuse_attention}

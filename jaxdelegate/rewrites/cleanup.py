@@ -72,3 +72,6 @@ _TESTS: dict[str, Callable[[Draft, Operator], bool]] = {
     "CONCATENATION": _is_one,
     "SLICE": _is_all,
 }
+
+
+REWRITES = {"remove_no_ops": remove_no_op}

@@ -72,3 +72,6 @@ def _geometry(
     height, width = block.tolist()
     (top, bottom), (left, right) = rest.tolist()
     return (height, width), ((top, bottom), (left, right))
+
+
+REWRITES = {"dilate_convolution": dilate_convolution}

@@ -66,3 +66,6 @@ def _end(
     options = dataclasses.replace(options, convolution=made.options)
     inputs = (*made.inputs, *[-1] * (3 - len(made.inputs)), *residual)
     return draft.fuse("ended_convolution", options, inputs, root, parts | {made.index})
+
+
+REWRITES = {"end_convolution": end_convolution}

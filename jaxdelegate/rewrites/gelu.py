@@ -36,3 +36,6 @@ def _fuse(draft: Draft, root: Operator, x: int, t: int, parts: frozenset[int]) -
     if draft.shape(x) != draft.shape(root.outputs[0]):
         return False
     return draft.fuse("GELU", GeluOptions(approximate=True), (x,), root, parts | result.parts)
+
+
+REWRITES = {"fuse_gelu": fuse_gelu}

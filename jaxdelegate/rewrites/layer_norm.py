@@ -218,3 +218,6 @@ def _reduction(draft: Draft, operator: Operator, parts: frozenset[int]) -> _Mean
         return None
     over = tuple(sorted({int(i) % rank for i in axes.ravel()}))
     return _Mean(source, over, parts | {operator.index})
+
+
+REWRITES = {"fuse_layer_norm": fuse_layer_norm}

@@ -68,3 +68,6 @@ def _zeros_around(draft: Draft, pad: Operator) -> Pads | None:
         return None
     (top, bottom), (left, right) = amounts[1:3].tolist()
     return (top, bottom), (left, right)
+
+
+REWRITES = {"pad_convolution": pad_convolution}

@@ -102,8 +102,11 @@ def _join(draft: Draft, product: Operator, operator: Operator, value: np.ndarray
         inputs[position] = draft.constant(operator, new, f"{w.name}, scaled")
     inputs[bias_at] = draft.constant(operator, joined[1], "bias")
     activation = getattr(operator.options, "fused_activation_function")  # noqa: B009 (any of four tables)
-    options = dataclasses.replace(product.options, fused_activation_function=activation)  # type: ignore[call-arg]
+    options = dataclasses.replace(product.options, fused_activation_function=activation)
     merged = dataclasses.replace(
         product, inputs=tuple(inputs), outputs=operator.outputs, options=options
     )
     return draft.merge(merged, (product, operator))
+
+
+REWRITES = {"scale_convolution": scale_convolution}

@@ -3,33 +3,28 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.lazy_table import LazyTable
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.rewrites import (
-    attention,
-    cleanup,
-    dilation,
-    endings,
-    gelu,
-    layer_norm,
-    padding,
-    scaling,
-)
 from jaxdelegate.rewrites.draft import Draft, IsLowered, Rewritten
 
 Rewrite = Callable[[Draft, Operator], bool]  # whether it changed anything
 
-# In the order in which they are tried: each may make room for those behind it.
-REWRITES: dict[str, Rewrite] = {
-    "remove_no_ops": cleanup.remove_no_op,
-    "dilate_convolution": dilation.dilate_convolution,
-    "pad_convolution": padding.pad_convolution,
-    "scale_convolution": scaling.scale_convolution,
-    "fuse_gelu": gelu.fuse_gelu,
-    "fuse_layer_norm": layer_norm.fuse_layer_norm,
-    "fuse_attention": attention.fuse_attention,
-    "end_convolution": endings.end_convolution,
-}
+# Module -> its rewrites, as they are tried: each may make room for those behind it.
+REWRITES = LazyTable[Rewrite](
+    "jaxdelegate.rewrites",
+    "REWRITES",
+    {
+        "cleanup": ("remove_no_ops",),
+        "dilation": ("dilate_convolution",),
+        "padding": ("pad_convolution",),
+        "scaling": ("scale_convolution",),
+        "gelu": ("fuse_gelu",),
+        "layer_norm": ("fuse_layer_norm",),
+        "attention": ("fuse_attention",),
+        "endings": ("end_convolution",),
+    },
+)
 
 
 def chosen(text: str) -> tuple[str, ...]:
@@ -66,9 +61,10 @@ def rewritten(
         names: which rewrites to apply.
     """
     draft = Draft(operators, specs, kept, is_lowered)
-    for name, rewrite in REWRITES.items():
+    for name in REWRITES:
         if name not in names:
             continue
+        rewrite = REWRITES[name]
         for operator in draft.operators():
             now = draft.get(operator.index)
             while now is not None and rewrite(draft, now):

@@ -1,13 +1,10 @@
 """Options tables, field names as in schema.fbs: shapes, indexing, padding, slicing and layout."""
 
-from dataclasses import dataclass
-
-from jaxdelegate.op_lowering.options.base import Options
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, MirrorPadMode, TensorType
+from jaxdelegate.op_lowering.options.record import Record
 
 
-@dataclass(frozen=True)
-class ConcatenationOptions(Options):
+class ConcatenationOptions(Record):
     """Table `ConcatenationOptions`: CONCATENATION."""
 
     operators = ("CONCATENATION",)
@@ -15,31 +12,27 @@ class ConcatenationOptions(Options):
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
-@dataclass(frozen=True)
-class ReshapeOptions(Options):
+class ReshapeOptions(Record):
     """Table `ReshapeOptions`: RESHAPE."""
 
     operators = ("RESHAPE",)
     new_shape: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class SpaceToDepthOptions(Options):
+class SpaceToDepthOptions(Record):
     """Table `SpaceToDepthOptions`: SPACE_TO_DEPTH."""
 
     operators = ("SPACE_TO_DEPTH",)
     block_size: int = 0
 
 
-@dataclass(frozen=True)
-class PadOptions(Options):
+class PadOptions(Record):
     """Table `PadOptions`: PAD."""
 
     operators = ("PAD",)
 
 
-@dataclass(frozen=True)
-class GatherOptions(Options):
+class GatherOptions(Record):
     """Table `GatherOptions`: GATHER."""
 
     operators = ("GATHER",)
@@ -47,37 +40,32 @@ class GatherOptions(Options):
     batch_dims: int = 0
 
 
-@dataclass(frozen=True)
-class BatchToSpaceNDOptions(Options):
+class BatchToSpaceNDOptions(Record):
     """Table `BatchToSpaceNDOptions`: BATCH_TO_SPACE_ND."""
 
     operators = ("BATCH_TO_SPACE_ND",)
 
 
-@dataclass(frozen=True)
-class SpaceToBatchNDOptions(Options):
+class SpaceToBatchNDOptions(Record):
     """Table `SpaceToBatchNDOptions`: SPACE_TO_BATCH_ND."""
 
     operators = ("SPACE_TO_BATCH_ND",)
 
 
-@dataclass(frozen=True)
-class TransposeOptions(Options):
+class TransposeOptions(Record):
     """Table `TransposeOptions`: TRANSPOSE."""
 
     operators = ("TRANSPOSE",)
 
 
-@dataclass(frozen=True)
-class SqueezeOptions(Options):
+class SqueezeOptions(Record):
     """Table `SqueezeOptions`: SQUEEZE."""
 
     operators = ("SQUEEZE",)
     squeeze_dims: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class StridedSliceOptions(Options):
+class StridedSliceOptions(Record):
     """Table `StridedSliceOptions`: STRIDED_SLICE."""
 
     operators = ("STRIDED_SLICE",)
@@ -89,90 +77,78 @@ class StridedSliceOptions(Options):
     offset: bool = False
 
 
-@dataclass(frozen=True)
-class TopKV2Options(Options):
+class TopKV2Options(Record):
     """Table `TopKV2Options`: TOPK_V2."""
 
     operators = ("TOPK_V2",)
 
 
-@dataclass(frozen=True)
-class SplitOptions(Options):
+class SplitOptions(Record):
     """Table `SplitOptions`: SPLIT."""
 
     operators = ("SPLIT",)
     num_splits: int = 0
 
 
-@dataclass(frozen=True)
-class ArgMaxOptions(Options):
+class ArgMaxOptions(Record):
     """Table `ArgMaxOptions`: ARG_MAX."""
 
     operators = ("ARG_MAX",)
     output_type: TensorType = TensorType.FLOAT32
 
 
-@dataclass(frozen=True)
-class PadV2Options(Options):
+class PadV2Options(Record):
     """Table `PadV2Options`: PADV2."""
 
     operators = ("PADV2",)
 
 
-@dataclass(frozen=True)
-class SelectOptions(Options):
+class SelectOptions(Record):
     """Table `SelectOptions`: SELECT."""
 
     operators = ("SELECT",)
 
 
-@dataclass(frozen=True)
-class SliceOptions(Options):
+class SliceOptions(Record):
     """Table `SliceOptions`: SLICE."""
 
     operators = ("SLICE",)
 
 
-@dataclass(frozen=True)
-class SparseToDenseOptions(Options):
+class SparseToDenseOptions(Record):
     """Table `SparseToDenseOptions`: SPARSE_TO_DENSE."""
 
     operators = ("SPARSE_TO_DENSE",)
     validate_indices: bool = False
 
 
-@dataclass(frozen=True)
-class TileOptions(Options):
+class TileOptions(Record):
     """Table `TileOptions`: TILE."""
 
     operators = ("TILE",)
 
 
-@dataclass(frozen=True)
-class ExpandDimsOptions(Options):
+class ExpandDimsOptions(Record):
     """Table `ExpandDimsOptions`: EXPAND_DIMS."""
 
     operators = ("EXPAND_DIMS",)
 
 
-@dataclass(frozen=True)
-class ShapeOptions(Options):
+class ShapeOptions(Record):
     """Table `ShapeOptions`: SHAPE."""
 
     operators = ("SHAPE",)
     out_type: TensorType = TensorType.FLOAT32
 
 
-@dataclass(frozen=True)
-class ArgMinOptions(Options):
+class ArgMinOptions(Record):
     """Table `ArgMinOptions`: ARG_MIN."""
 
     operators = ("ARG_MIN",)
     output_type: TensorType = TensorType.FLOAT32
 
 
-@dataclass(frozen=True)
-class PackOptions(Options):
+class PackOptions(Record):
     """Table `PackOptions`: PACK."""
 
     operators = ("PACK",)
@@ -180,16 +156,14 @@ class PackOptions(Options):
     axis: int = 0
 
 
-@dataclass(frozen=True)
-class OneHotOptions(Options):
+class OneHotOptions(Record):
     """Table `OneHotOptions`: ONE_HOT."""
 
     operators = ("ONE_HOT",)
     axis: int = 0
 
 
-@dataclass(frozen=True)
-class UnpackOptions(Options):
+class UnpackOptions(Record):
     """Table `UnpackOptions`: UNPACK."""
 
     operators = ("UNPACK",)
@@ -197,81 +171,70 @@ class UnpackOptions(Options):
     axis: int = 0
 
 
-@dataclass(frozen=True)
-class ZerosLikeOptions(Options):
+class ZerosLikeOptions(Record):
     """Table `ZerosLikeOptions`: ZEROS_LIKE."""
 
     operators = ("ZEROS_LIKE",)
 
 
-@dataclass(frozen=True)
-class FillOptions(Options):
+class FillOptions(Record):
     """Table `FillOptions`: FILL."""
 
     operators = ("FILL",)
 
 
-@dataclass(frozen=True)
-class RangeOptions(Options):
+class RangeOptions(Record):
     """Table `RangeOptions`: RANGE."""
 
     operators = ("RANGE",)
 
 
-@dataclass(frozen=True)
-class MirrorPadOptions(Options):
+class MirrorPadOptions(Record):
     """Table `MirrorPadOptions`: MIRROR_PAD."""
 
     operators = ("MIRROR_PAD",)
     mode: MirrorPadMode = MirrorPadMode.REFLECT
 
 
-@dataclass(frozen=True)
-class SplitVOptions(Options):
+class SplitVOptions(Record):
     """Table `SplitVOptions`: SPLIT_V."""
 
     operators = ("SPLIT_V",)
     num_splits: int = 0
 
 
-@dataclass(frozen=True)
-class UniqueOptions(Options):
+class UniqueOptions(Record):
     """Table `UniqueOptions`: UNIQUE."""
 
     operators = ("UNIQUE",)
     idx_out_type: TensorType = TensorType.INT32
 
 
-@dataclass(frozen=True)
-class ReverseV2Options(Options):
+class ReverseV2Options(Record):
     """Table `ReverseV2Options`: REVERSE_V2."""
 
     operators = ("REVERSE_V2",)
 
 
-@dataclass(frozen=True)
-class GatherNdOptions(Options):
+class GatherNdOptions(Record):
     """Table `GatherNdOptions`: GATHER_ND."""
 
     operators = ("GATHER_ND",)
 
 
-@dataclass(frozen=True)
-class WhereOptions(Options):
+class WhereOptions(Record):
     """Table `WhereOptions`: WHERE."""
 
     operators = ("WHERE",)
 
 
-@dataclass(frozen=True)
-class RankOptions(Options):
+class RankOptions(Record):
     """Table `RankOptions`: RANK."""
 
     operators = ("RANK",)
 
 
-@dataclass(frozen=True)
-class ReverseSequenceOptions(Options):
+class ReverseSequenceOptions(Record):
     """Table `ReverseSequenceOptions`: REVERSE_SEQUENCE."""
 
     operators = ("REVERSE_SEQUENCE",)
@@ -279,51 +242,44 @@ class ReverseSequenceOptions(Options):
     batch_dim: int = 0
 
 
-@dataclass(frozen=True)
-class MatrixDiagOptions(Options):
+class MatrixDiagOptions(Record):
     """Table `MatrixDiagOptions`: MATRIX_DIAG."""
 
     operators = ("MATRIX_DIAG",)
 
 
-@dataclass(frozen=True)
-class MatrixSetDiagOptions(Options):
+class MatrixSetDiagOptions(Record):
     """Table `MatrixSetDiagOptions`: MATRIX_SET_DIAG."""
 
     operators = ("MATRIX_SET_DIAG",)
 
 
-@dataclass(frozen=True)
-class DepthToSpaceOptions(Options):
+class DepthToSpaceOptions(Record):
     """Table `DepthToSpaceOptions`: DEPTH_TO_SPACE."""
 
     operators = ("DEPTH_TO_SPACE",)
     block_size: int = 0
 
 
-@dataclass(frozen=True)
-class ScatterNdOptions(Options):
+class ScatterNdOptions(Record):
     """Table `ScatterNdOptions`: SCATTER_ND."""
 
     operators = ("SCATTER_ND",)
 
 
-@dataclass(frozen=True)
-class SelectV2Options(Options):
+class SelectV2Options(Record):
     """Table `SelectV2Options`: SELECT_V2."""
 
     operators = ("SELECT_V2",)
 
 
-@dataclass(frozen=True)
-class BroadcastToOptions(Options):
+class BroadcastToOptions(Record):
     """Table `BroadcastToOptions`: BROADCAST_TO."""
 
     operators = ("BROADCAST_TO",)
 
 
-@dataclass(frozen=True)
-class DynamicUpdateSliceOptions(Options):
+class DynamicUpdateSliceOptions(Record):
     """Table `DynamicUpdateSliceOptions`: DYNAMIC_UPDATE_SLICE."""
 
     operators = ("DYNAMIC_UPDATE_SLICE",)

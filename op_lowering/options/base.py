@@ -1,25 +1,15 @@
-"""What every options table shares, and the tables of custom operators."""
+"""What the tables of custom operators share."""
 
 import dataclasses
 import struct
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from flatbuffers import flexbuffers
 
+from jaxdelegate.op_lowering.options.record import Options
+
 _MAX_FLEXBUFFER = 1 << 16  # a map of scalars and short vectors takes a few hundred bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """An operator's parameters. `operators` names the builtin operators that carry the table."""
-
-    operators: ClassVar[tuple[str, ...]] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class NoOptions(Options):
-    """The operator has no table in schema.fbs (RELU, TANH, FLOOR...)."""
 
 
 @dataclasses.dataclass(frozen=True)

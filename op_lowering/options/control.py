@@ -1,21 +1,17 @@
 """Options tables, field names as in schema.fbs: control flow, resources, random numbers."""
 
-from dataclasses import dataclass
-
-from jaxdelegate.op_lowering.options.base import Options
 from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.options.record import Record
 
 
-@dataclass(frozen=True)
-class CallOptions(Options):
+class CallOptions(Record):
     """Table `CallOptions`: CALL."""
 
     operators = ("CALL",)
     subgraph: int = 0
 
 
-@dataclass(frozen=True)
-class IfOptions(Options):
+class IfOptions(Record):
     """Table `IfOptions`: IF."""
 
     operators = ("IF",)
@@ -23,8 +19,7 @@ class IfOptions(Options):
     else_subgraph_index: int = 0
 
 
-@dataclass(frozen=True)
-class WhileOptions(Options):
+class WhileOptions(Record):
     """Table `WhileOptions`: WHILE."""
 
     operators = ("WHILE",)
@@ -32,16 +27,14 @@ class WhileOptions(Options):
     body_subgraph_index: int = 0
 
 
-@dataclass(frozen=True)
-class CallOnceOptions(Options):
+class CallOnceOptions(Record):
     """Table `CallOnceOptions`: CALL_ONCE."""
 
     operators = ("CALL_ONCE",)
     init_subgraph_index: int = 0
 
 
-@dataclass(frozen=True)
-class HashtableOptions(Options):
+class HashtableOptions(Record):
     """Table `HashtableOptions`: HASHTABLE."""
 
     operators = ("HASHTABLE",)
@@ -50,29 +43,25 @@ class HashtableOptions(Options):
     value_dtype: TensorType = TensorType.FLOAT32
 
 
-@dataclass(frozen=True)
-class HashtableFindOptions(Options):
+class HashtableFindOptions(Record):
     """Table `HashtableFindOptions`: HASHTABLE_FIND."""
 
     operators = ("HASHTABLE_FIND",)
 
 
-@dataclass(frozen=True)
-class HashtableImportOptions(Options):
+class HashtableImportOptions(Record):
     """Table `HashtableImportOptions`: HASHTABLE_IMPORT."""
 
     operators = ("HASHTABLE_IMPORT",)
 
 
-@dataclass(frozen=True)
-class HashtableSizeOptions(Options):
+class HashtableSizeOptions(Record):
     """Table `HashtableSizeOptions`: HASHTABLE_SIZE."""
 
     operators = ("HASHTABLE_SIZE",)
 
 
-@dataclass(frozen=True)
-class VarHandleOptions(Options):
+class VarHandleOptions(Record):
     """Table `VarHandleOptions`: VAR_HANDLE."""
 
     operators = ("VAR_HANDLE",)
@@ -80,22 +69,19 @@ class VarHandleOptions(Options):
     shared_name: str = ""
 
 
-@dataclass(frozen=True)
-class ReadVariableOptions(Options):
+class ReadVariableOptions(Record):
     """Table `ReadVariableOptions`: READ_VARIABLE."""
 
     operators = ("READ_VARIABLE",)
 
 
-@dataclass(frozen=True)
-class AssignVariableOptions(Options):
+class AssignVariableOptions(Record):
     """Table `AssignVariableOptions`: ASSIGN_VARIABLE."""
 
     operators = ("ASSIGN_VARIABLE",)
 
 
-@dataclass(frozen=True)
-class RandomOptions(Options):
+class RandomOptions(Record):
     """Table `RandomOptions`: RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL."""
 
     operators = ("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL")

@@ -2,11 +2,13 @@
 
 import dataclasses
 import enum
+import functools
 import typing
 from typing import Any
 
 from jaxdelegate.op_lowering.options import array, audio, control, custom, math, neural, stablehlo
-from jaxdelegate.op_lowering.options.base import CustomOptions, NoOptions, Options
+from jaxdelegate.op_lowering.options.base import CustomOptions
+from jaxdelegate.op_lowering.options.record import NoOptions, Options
 
 
 def _classes(*modules: object) -> list[type[Options]]:
@@ -52,20 +54,18 @@ def decode(table_name: str, table: Any) -> Options:
         ValueError: an enumeration holds a number that schema.fbs does not name.
     """
     values = {}
-    for name, accessor, hint in _FIELDS[table_name]:
+    for name, accessor, hint in _accessors(table_name):
         if hasattr(table, accessor):  # an older ai-edge-litert knows fewer fields
             values[name] = _value(table, accessor, hint)
     return _TABLES[table_name](**values)
 
 
-def _accessors(cls: type[Options]) -> tuple[tuple[str, str, Any], ...]:
+@functools.cache
+def _accessors(table_name: str) -> tuple[tuple[str, str, Any], ...]:
     """Each field, its generated accessor, `stride_w` -> `StrideW`, and its type."""
-    hints = typing.get_type_hints(cls)
-    names = [f.name for f in dataclasses.fields(cls)]
+    hints = typing.get_type_hints(_TABLES[table_name])
+    names = [f.name for f in dataclasses.fields(_TABLES[table_name])]
     return tuple((n, "".join(map(str.capitalize, n.split("_"))), hints[n]) for n in names)
-
-
-_FIELDS = {name: _accessors(cls) for name, cls in _TABLES.items()}
 
 
 def _value(table: Any, accessor: str, hint: Any) -> Any:

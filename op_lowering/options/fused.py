@@ -1,19 +1,16 @@
 """Parameters of operators that no file holds: rewrites make them of several that one does."""
 
 import enum
-from dataclasses import dataclass, field
 
-from jaxdelegate.op_lowering.options.base import Options
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.options.neural import Conv2DOptions, DepthwiseConv2DOptions
+from jaxdelegate.op_lowering.options.record import Record
 
 
-@dataclass(frozen=True)
-class FusedOptions(Options):
+class FusedOptions(Record):
     """No table of the schema: the operator stands for several of the file's."""
 
 
-@dataclass(frozen=True)
 class LayerNormOptions(FusedOptions):
     """x over the root of its variance: inputs x, scale, offset; the latter two may be absent.
 
@@ -30,7 +27,6 @@ class LayerNormOptions(FusedOptions):
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
-@dataclass(frozen=True)
 class AttentionOptions(FusedOptions):
     """softmax(scale * q k^T + mask) v: inputs q, k, v and perhaps a mask.
 
@@ -56,7 +52,6 @@ class Curve(enum.IntEnum):
     SWISH = 2
 
 
-@dataclass(frozen=True)
 class EndedConvolutionOptions(FusedOptions):
     """A convolution, a residual added to it, an activation: inputs x, filter, bias, residual.
 
@@ -66,6 +61,6 @@ class EndedConvolutionOptions(FusedOptions):
         fused_activation_function: of the result, if `curve` is none.
     """
 
-    convolution: Conv2DOptions | DepthwiseConv2DOptions = field(default_factory=Conv2DOptions)
+    convolution: Conv2DOptions | DepthwiseConv2DOptions = Conv2DOptions()
     curve: Curve = Curve.NONE
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE

@@ -1,13 +1,10 @@
 """Options tables, field names as in schema.fbs: arithmetic, comparisons, reductions."""
 
-from dataclasses import dataclass
-
-from jaxdelegate.op_lowering.options.base import Options
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, TensorType
+from jaxdelegate.op_lowering.options.record import Record
 
 
-@dataclass(frozen=True)
-class AddOptions(Options):
+class AddOptions(Record):
     """Table `AddOptions`: ADD."""
 
     operators = ("ADD",)
@@ -15,16 +12,14 @@ class AddOptions(Options):
     pot_scale_int16: bool = True
 
 
-@dataclass(frozen=True)
-class MulOptions(Options):
+class MulOptions(Record):
     """Table `MulOptions`: MUL."""
 
     operators = ("MUL",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
-@dataclass(frozen=True)
-class ReducerOptions(Options):
+class ReducerOptions(Record):
     """Table `ReducerOptions`: MEAN, SUM and the REDUCE_ operators."""
 
     operators = (
@@ -39,8 +34,7 @@ class ReducerOptions(Options):
     keep_dims: bool = False
 
 
-@dataclass(frozen=True)
-class SubOptions(Options):
+class SubOptions(Record):
     """Table `SubOptions`: SUB."""
 
     operators = ("SUB",)
@@ -48,23 +42,20 @@ class SubOptions(Options):
     pot_scale_int16: bool = True
 
 
-@dataclass(frozen=True)
-class DivOptions(Options):
+class DivOptions(Record):
     """Table `DivOptions`: DIV."""
 
     operators = ("DIV",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
-@dataclass(frozen=True)
-class ExpOptions(Options):
+class ExpOptions(Record):
     """Table `ExpOptions`: EXP."""
 
     operators = ("EXP",)
 
 
-@dataclass(frozen=True)
-class CastOptions(Options):
+class CastOptions(Record):
     """Table `CastOptions`: CAST."""
 
     operators = ("CAST",)
@@ -72,148 +63,127 @@ class CastOptions(Options):
     out_data_type: TensorType = TensorType.FLOAT32
 
 
-@dataclass(frozen=True)
-class MaximumMinimumOptions(Options):
+class MaximumMinimumOptions(Record):
     """Table `MaximumMinimumOptions`: MAXIMUM, MINIMUM."""
 
     operators = ("MAXIMUM", "MINIMUM")
 
 
-@dataclass(frozen=True)
-class LessOptions(Options):
+class LessOptions(Record):
     """Table `LessOptions`: LESS."""
 
     operators = ("LESS",)
 
 
-@dataclass(frozen=True)
-class NegOptions(Options):
+class NegOptions(Record):
     """Table `NegOptions`: NEG."""
 
     operators = ("NEG",)
 
 
-@dataclass(frozen=True)
-class GreaterOptions(Options):
+class GreaterOptions(Record):
     """Table `GreaterOptions`: GREATER."""
 
     operators = ("GREATER",)
 
 
-@dataclass(frozen=True)
-class GreaterEqualOptions(Options):
+class GreaterEqualOptions(Record):
     """Table `GreaterEqualOptions`: GREATER_EQUAL."""
 
     operators = ("GREATER_EQUAL",)
 
 
-@dataclass(frozen=True)
-class LessEqualOptions(Options):
+class LessEqualOptions(Record):
     """Table `LessEqualOptions`: LESS_EQUAL."""
 
     operators = ("LESS_EQUAL",)
 
 
-@dataclass(frozen=True)
-class EqualOptions(Options):
+class EqualOptions(Record):
     """Table `EqualOptions`: EQUAL."""
 
     operators = ("EQUAL",)
 
 
-@dataclass(frozen=True)
-class NotEqualOptions(Options):
+class NotEqualOptions(Record):
     """Table `NotEqualOptions`: NOT_EQUAL."""
 
     operators = ("NOT_EQUAL",)
 
 
-@dataclass(frozen=True)
-class PowOptions(Options):
+class PowOptions(Record):
     """Table `PowOptions`: POW."""
 
     operators = ("POW",)
 
 
-@dataclass(frozen=True)
-class LogicalOrOptions(Options):
+class LogicalOrOptions(Record):
     """Table `LogicalOrOptions`: LOGICAL_OR."""
 
     operators = ("LOGICAL_OR",)
 
 
-@dataclass(frozen=True)
-class LogicalAndOptions(Options):
+class LogicalAndOptions(Record):
     """Table `LogicalAndOptions`: LOGICAL_AND."""
 
     operators = ("LOGICAL_AND",)
 
 
-@dataclass(frozen=True)
-class LogicalNotOptions(Options):
+class LogicalNotOptions(Record):
     """Table `LogicalNotOptions`: LOGICAL_NOT."""
 
     operators = ("LOGICAL_NOT",)
 
 
-@dataclass(frozen=True)
-class FloorDivOptions(Options):
+class FloorDivOptions(Record):
     """Table `FloorDivOptions`: FLOOR_DIV."""
 
     operators = ("FLOOR_DIV",)
 
 
-@dataclass(frozen=True)
-class SquareOptions(Options):
+class SquareOptions(Record):
     """Table `SquareOptions`: SQUARE."""
 
     operators = ("SQUARE",)
 
 
-@dataclass(frozen=True)
-class FloorModOptions(Options):
+class FloorModOptions(Record):
     """Table `FloorModOptions`: FLOOR_MOD."""
 
     operators = ("FLOOR_MOD",)
 
 
-@dataclass(frozen=True)
-class SquaredDifferenceOptions(Options):
+class SquaredDifferenceOptions(Record):
     """Table `SquaredDifferenceOptions`: SQUARED_DIFFERENCE."""
 
     operators = ("SQUARED_DIFFERENCE",)
 
 
-@dataclass(frozen=True)
-class AbsOptions(Options):
+class AbsOptions(Record):
     """Table `AbsOptions`: ABS."""
 
     operators = ("ABS",)
 
 
-@dataclass(frozen=True)
-class AddNOptions(Options):
+class AddNOptions(Record):
     """Table `AddNOptions`: ADD_N."""
 
     operators = ("ADD_N",)
 
 
-@dataclass(frozen=True)
-class CosOptions(Options):
+class CosOptions(Record):
     """Table `CosOptions`: COS."""
 
     operators = ("COS",)
 
 
-@dataclass(frozen=True)
-class SegmentSumOptions(Options):
+class SegmentSumOptions(Record):
     """Table `SegmentSumOptions`: SEGMENT_SUM."""
 
     operators = ("SEGMENT_SUM",)
 
 
-@dataclass(frozen=True)
-class CumsumOptions(Options):
+class CumsumOptions(Record):
     """Table `CumsumOptions`: CUMSUM."""
 
     operators = ("CUMSUM",)
@@ -221,72 +191,62 @@ class CumsumOptions(Options):
     reverse: bool = False
 
 
-@dataclass(frozen=True)
-class BucketizeOptions(Options):
+class BucketizeOptions(Record):
     """Table `BucketizeOptions`: BUCKETIZE."""
 
     operators = ("BUCKETIZE",)
     boundaries: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class UnsortedSegmentProdOptions(Options):
+class UnsortedSegmentProdOptions(Record):
     """Table `UnsortedSegmentProdOptions`: UNSORTED_SEGMENT_PROD."""
 
     operators = ("UNSORTED_SEGMENT_PROD",)
 
 
-@dataclass(frozen=True)
-class UnsortedSegmentMaxOptions(Options):
+class UnsortedSegmentMaxOptions(Record):
     """Table `UnsortedSegmentMaxOptions`: UNSORTED_SEGMENT_MAX."""
 
     operators = ("UNSORTED_SEGMENT_MAX",)
 
 
-@dataclass(frozen=True)
-class UnsortedSegmentMinOptions(Options):
+class UnsortedSegmentMinOptions(Record):
     """Table `UnsortedSegmentMinOptions`: UNSORTED_SEGMENT_MIN."""
 
     operators = ("UNSORTED_SEGMENT_MIN",)
 
 
-@dataclass(frozen=True)
-class UnsortedSegmentSumOptions(Options):
+class UnsortedSegmentSumOptions(Record):
     """Table `UnsortedSegmentSumOptions`: UNSORTED_SEGMENT_SUM."""
 
     operators = ("UNSORTED_SEGMENT_SUM",)
 
 
-@dataclass(frozen=True)
-class ATan2Options(Options):
+class ATan2Options(Record):
     """Table `ATan2Options`: ATAN2."""
 
     operators = ("ATAN2",)
 
 
-@dataclass(frozen=True)
-class SignOptions(Options):
+class SignOptions(Record):
     """Table `SignOptions`: SIGN."""
 
     operators = ("SIGN",)
 
 
-@dataclass(frozen=True)
-class BitcastOptions(Options):
+class BitcastOptions(Record):
     """Table `BitcastOptions`: BITCAST."""
 
     operators = ("BITCAST",)
 
 
-@dataclass(frozen=True)
-class BitwiseXorOptions(Options):
+class BitwiseXorOptions(Record):
     """Table `BitwiseXorOptions`: BITWISE_XOR."""
 
     operators = ("BITWISE_XOR",)
 
 
-@dataclass(frozen=True)
-class RightShiftOptions(Options):
+class RightShiftOptions(Record):
     """Table `RightShiftOptions`: RIGHT_SHIFT."""
 
     operators = ("RIGHT_SHIFT",)

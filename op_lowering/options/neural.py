@@ -1,8 +1,5 @@
 """Options tables, field names as in schema.fbs: what neural networks are made of."""
 
-from dataclasses import dataclass
-
-from jaxdelegate.op_lowering.options.base import Options
 from jaxdelegate.op_lowering.options.enums import (
     ActivationFunctionType,
     CombinerType,
@@ -12,10 +9,10 @@ from jaxdelegate.op_lowering.options.enums import (
     Padding,
     TensorType,
 )
+from jaxdelegate.op_lowering.options.record import Options, Record
 
 
-@dataclass(frozen=True)
-class Conv2DOptions(Options):
+class Conv2DOptions(Record):
     """Table `Conv2DOptions`: CONV_2D."""
 
     operators = ("CONV_2D",)
@@ -28,8 +25,7 @@ class Conv2DOptions(Options):
     quantized_bias_type: TensorType = TensorType.FLOAT32
 
 
-@dataclass(frozen=True)
-class DepthwiseConv2DOptions(Options):
+class DepthwiseConv2DOptions(Record):
     """Table `DepthwiseConv2DOptions`: DEPTHWISE_CONV_2D."""
 
     operators = ("DEPTHWISE_CONV_2D",)
@@ -42,7 +38,6 @@ class DepthwiseConv2DOptions(Options):
     dilation_h_factor: int = 1
 
 
-@dataclass(frozen=True)
 class ExplicitConv2DOptions(Conv2DOptions):
     """No table of the schema: a VALID CONV_2D over zeros before and after height and width."""
 
@@ -50,7 +45,6 @@ class ExplicitConv2DOptions(Conv2DOptions):
     pads: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
 
-@dataclass(frozen=True)
 class ExplicitDepthwiseConv2DOptions(DepthwiseConv2DOptions):
     """No table of the schema: a VALID DEPTHWISE_CONV_2D over zeros around height and width."""
 
@@ -65,8 +59,7 @@ def explicit_pads(options: Options) -> tuple[tuple[int, int], tuple[int, int]]:
     return (0, 0), (0, 0)
 
 
-@dataclass(frozen=True)
-class ConcatEmbeddingsOptions(Options):
+class ConcatEmbeddingsOptions(Record):
     """Table `ConcatEmbeddingsOptions`: CONCAT_EMBEDDINGS."""
 
     operators = ("CONCAT_EMBEDDINGS",)
@@ -75,16 +68,14 @@ class ConcatEmbeddingsOptions(Options):
     embedding_dim_per_channel: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class LSHProjectionOptions(Options):
+class LSHProjectionOptions(Record):
     """Table `LSHProjectionOptions`: LSH_PROJECTION."""
 
     operators = ("LSH_PROJECTION",)
     type: LSHProjectionType = LSHProjectionType.UNKNOWN
 
 
-@dataclass(frozen=True)
-class Pool2DOptions(Options):
+class Pool2DOptions(Record):
     """Table `Pool2DOptions`: AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D."""
 
     operators = ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")
@@ -96,8 +87,7 @@ class Pool2DOptions(Options):
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
-@dataclass(frozen=True)
-class SVDFOptions(Options):
+class SVDFOptions(Record):
     """Table `SVDFOptions`: SVDF."""
 
     operators = ("SVDF",)
@@ -106,8 +96,7 @@ class SVDFOptions(Options):
     asymmetric_quantize_inputs: bool = False
 
 
-@dataclass(frozen=True)
-class RNNOptions(Options):
+class RNNOptions(Record):
     """Table `RNNOptions`: RNN."""
 
     operators = ("RNN",)
@@ -115,8 +104,7 @@ class RNNOptions(Options):
     asymmetric_quantize_inputs: bool = False
 
 
-@dataclass(frozen=True)
-class FullyConnectedOptions(Options):
+class FullyConnectedOptions(Record):
     """Table `FullyConnectedOptions`: FULLY_CONNECTED."""
 
     operators = ("FULLY_CONNECTED",)
@@ -128,24 +116,21 @@ class FullyConnectedOptions(Options):
     quant_spec: bytes = b""  # opaque; stock delegates refuse an operator that has it
 
 
-@dataclass(frozen=True)
-class SoftmaxOptions(Options):
+class SoftmaxOptions(Record):
     """Table `SoftmaxOptions`: SOFTMAX."""
 
     operators = ("SOFTMAX",)
     beta: float = 0.0
 
 
-@dataclass(frozen=True)
-class L2NormOptions(Options):
+class L2NormOptions(Record):
     """Table `L2NormOptions`: L2_NORMALIZATION."""
 
     operators = ("L2_NORMALIZATION",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
-@dataclass(frozen=True)
-class LocalResponseNormalizationOptions(Options):
+class LocalResponseNormalizationOptions(Record):
     """Table `LocalResponseNormalizationOptions`: LOCAL_RESPONSE_NORMALIZATION."""
 
     operators = ("LOCAL_RESPONSE_NORMALIZATION",)
@@ -155,8 +140,7 @@ class LocalResponseNormalizationOptions(Options):
     beta: float = 0.0
 
 
-@dataclass(frozen=True)
-class LSTMOptions(Options):
+class LSTMOptions(Record):
     """Table `LSTMOptions`: LSTM."""
 
     operators = ("LSTM",)
@@ -167,8 +151,7 @@ class LSTMOptions(Options):
     asymmetric_quantize_inputs: bool = False
 
 
-@dataclass(frozen=True)
-class ResizeBilinearOptions(Options):
+class ResizeBilinearOptions(Record):
     """Table `ResizeBilinearOptions`: RESIZE_BILINEAR."""
 
     operators = ("RESIZE_BILINEAR",)
@@ -176,8 +159,7 @@ class ResizeBilinearOptions(Options):
     half_pixel_centers: bool = False
 
 
-@dataclass(frozen=True)
-class SkipGramOptions(Options):
+class SkipGramOptions(Record):
     """Table `SkipGramOptions`: SKIP_GRAM."""
 
     operators = ("SKIP_GRAM",)
@@ -186,16 +168,14 @@ class SkipGramOptions(Options):
     include_all_ngrams: bool = False
 
 
-@dataclass(frozen=True)
-class EmbeddingLookupSparseOptions(Options):
+class EmbeddingLookupSparseOptions(Record):
     """Table `EmbeddingLookupSparseOptions`: EMBEDDING_LOOKUP_SPARSE."""
 
     operators = ("EMBEDDING_LOOKUP_SPARSE",)
     combiner: CombinerType = CombinerType.SUM
 
 
-@dataclass(frozen=True)
-class SequenceRNNOptions(Options):
+class SequenceRNNOptions(Record):
     """Table `SequenceRNNOptions`: UNIDIRECTIONAL_SEQUENCE_RNN."""
 
     operators = ("UNIDIRECTIONAL_SEQUENCE_RNN",)
@@ -204,22 +184,19 @@ class SequenceRNNOptions(Options):
     asymmetric_quantize_inputs: bool = False
 
 
-@dataclass(frozen=True)
-class LogSoftmaxOptions(Options):
+class LogSoftmaxOptions(Record):
     """Table `LogSoftmaxOptions`: LOG_SOFTMAX."""
 
     operators = ("LOG_SOFTMAX",)
 
 
-@dataclass(frozen=True)
-class DequantizeOptions(Options):
+class DequantizeOptions(Record):
     """Table `DequantizeOptions`: DEQUANTIZE."""
 
     operators = ("DEQUANTIZE",)
 
 
-@dataclass(frozen=True)
-class TransposeConvOptions(Options):
+class TransposeConvOptions(Record):
     """Table `TransposeConvOptions`: TRANSPOSE_CONV."""
 
     operators = ("TRANSPOSE_CONV",)
@@ -230,8 +207,7 @@ class TransposeConvOptions(Options):
     quantized_bias_type: TensorType = TensorType.FLOAT32
 
 
-@dataclass(frozen=True)
-class FakeQuantOptions(Options):
+class FakeQuantOptions(Record):
     """Table `FakeQuantOptions`: FAKE_QUANT."""
 
     operators = ("FAKE_QUANT",)
@@ -241,8 +217,7 @@ class FakeQuantOptions(Options):
     narrow_range: bool = False
 
 
-@dataclass(frozen=True)
-class BidirectionalSequenceLSTMOptions(Options):
+class BidirectionalSequenceLSTMOptions(Record):
     """Table `BidirectionalSequenceLSTMOptions`: BIDIRECTIONAL_SEQUENCE_LSTM."""
 
     operators = ("BIDIRECTIONAL_SEQUENCE_LSTM",)
@@ -254,8 +229,7 @@ class BidirectionalSequenceLSTMOptions(Options):
     asymmetric_quantize_inputs: bool = False
 
 
-@dataclass(frozen=True)
-class BidirectionalSequenceRNNOptions(Options):
+class BidirectionalSequenceRNNOptions(Record):
     """Table `BidirectionalSequenceRNNOptions`: BIDIRECTIONAL_SEQUENCE_RNN."""
 
     operators = ("BIDIRECTIONAL_SEQUENCE_RNN",)
@@ -265,8 +239,7 @@ class BidirectionalSequenceRNNOptions(Options):
     asymmetric_quantize_inputs: bool = False
 
 
-@dataclass(frozen=True)
-class UnidirectionalSequenceLSTMOptions(Options):
+class UnidirectionalSequenceLSTMOptions(Record):
     """Table `UnidirectionalSequenceLSTMOptions`: UNIDIRECTIONAL_SEQUENCE_LSTM."""
 
     operators = ("UNIDIRECTIONAL_SEQUENCE_LSTM",)
@@ -278,8 +251,7 @@ class UnidirectionalSequenceLSTMOptions(Options):
     diagonal_recurrent_tensors: bool = False
 
 
-@dataclass(frozen=True)
-class ResizeNearestNeighborOptions(Options):
+class ResizeNearestNeighborOptions(Record):
     """Table `ResizeNearestNeighborOptions`: RESIZE_NEAREST_NEIGHBOR."""
 
     operators = ("RESIZE_NEAREST_NEIGHBOR",)
@@ -287,51 +259,44 @@ class ResizeNearestNeighborOptions(Options):
     half_pixel_centers: bool = False
 
 
-@dataclass(frozen=True)
-class LeakyReluOptions(Options):
+class LeakyReluOptions(Record):
     """Table `LeakyReluOptions`: LEAKY_RELU."""
 
     operators = ("LEAKY_RELU",)
     alpha: float = 0.0
 
 
-@dataclass(frozen=True)
-class QuantizeOptions(Options):
+class QuantizeOptions(Record):
     """Table `QuantizeOptions`: QUANTIZE."""
 
     operators = ("QUANTIZE",)
 
 
-@dataclass(frozen=True)
-class HardSwishOptions(Options):
+class HardSwishOptions(Record):
     """Table `HardSwishOptions`: HARD_SWISH."""
 
     operators = ("HARD_SWISH",)
 
 
-@dataclass(frozen=True)
-class NonMaxSuppressionV4Options(Options):
+class NonMaxSuppressionV4Options(Record):
     """Table `NonMaxSuppressionV4Options`: NON_MAX_SUPPRESSION_V4."""
 
     operators = ("NON_MAX_SUPPRESSION_V4",)
 
 
-@dataclass(frozen=True)
-class NonMaxSuppressionV5Options(Options):
+class NonMaxSuppressionV5Options(Record):
     """Table `NonMaxSuppressionV5Options`: NON_MAX_SUPPRESSION_V5."""
 
     operators = ("NON_MAX_SUPPRESSION_V5",)
 
 
-@dataclass(frozen=True)
-class DensifyOptions(Options):
+class DensifyOptions(Record):
     """Table `DensifyOptions`: DENSIFY."""
 
     operators = ("DENSIFY",)
 
 
-@dataclass(frozen=True)
-class BatchMatMulOptions(Options):
+class BatchMatMulOptions(Record):
     """Table `BatchMatMulOptions`: BATCH_MATMUL."""
 
     operators = ("BATCH_MATMUL",)
@@ -340,15 +305,13 @@ class BatchMatMulOptions(Options):
     asymmetric_quantize_inputs: bool = False
 
 
-@dataclass(frozen=True)
-class Rfft2dOptions(Options):
+class Rfft2dOptions(Record):
     """Table `Rfft2dOptions`: RFFT2D."""
 
     operators = ("RFFT2D",)
 
 
-@dataclass(frozen=True)
-class Conv3DOptions(Options):
+class Conv3DOptions(Record):
     """Table `Conv3DOptions`: CONV_3D, CONV_3D_TRANSPOSE."""
 
     operators = ("CONV_3D", "CONV_3D_TRANSPOSE")
@@ -362,8 +325,7 @@ class Conv3DOptions(Options):
     dilation_h_factor: int = 1
 
 
-@dataclass(frozen=True)
-class GeluOptions(Options):
+class GeluOptions(Record):
     """Table `GeluOptions`: GELU."""
 
     operators = ("GELU",)

@@ -1,8 +1,5 @@
 """Options tables, field names as in schema.fbs: StableHLO operators."""
 
-from dataclasses import dataclass
-
-from jaxdelegate.op_lowering.options.base import Options
 from jaxdelegate.op_lowering.options.enums import (
     CustomOptionsFormat,
     ReduceWindowFunction,
@@ -11,26 +8,24 @@ from jaxdelegate.op_lowering.options.enums import (
     StablehloComparisonType,
     StablehloPrecisionConfig,
 )
+from jaxdelegate.op_lowering.options.record import Record
 
 
-@dataclass(frozen=True)
-class StablehloConcatenateOptions(Options):
+class StablehloConcatenateOptions(Record):
     """Table `StablehloConcatenateOptions`: STABLEHLO_CONCATENATE."""
 
     operators = ("STABLEHLO_CONCATENATE",)
     dimension: int = 0
 
 
-@dataclass(frozen=True)
-class StablehloBroadcastInDimOptions(Options):
+class StablehloBroadcastInDimOptions(Record):
     """Table `StablehloBroadcastInDimOptions`: STABLEHLO_BROADCAST_IN_DIM."""
 
     operators = ("STABLEHLO_BROADCAST_IN_DIM",)
     broadcast_dimensions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class StablehloSliceOptions(Options):
+class StablehloSliceOptions(Record):
     """Table `StablehloSliceOptions`: STABLEHLO_SLICE."""
 
     operators = ("STABLEHLO_SLICE",)
@@ -39,8 +34,7 @@ class StablehloSliceOptions(Options):
     strides: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class StablehloConvolutionOptions(Options):
+class StablehloConvolutionOptions(Record):
     """Table `StablehloConvolutionOptions`: STABLEHLO_CONVOLUTION."""
 
     operators = ("STABLEHLO_CONVOLUTION",)
@@ -63,8 +57,7 @@ class StablehloConvolutionOptions(Options):
     precision_config: tuple[StablehloPrecisionConfig, ...] = ()
 
 
-@dataclass(frozen=True)
-class StablehloCustomCallOptions(Options):
+class StablehloCustomCallOptions(Record):
     """Table `StablehloCustomCallOptions`: STABLEHLO_CUSTOM_CALL."""
 
     operators = ("STABLEHLO_CUSTOM_CALL",)
@@ -76,8 +69,7 @@ class StablehloCustomCallOptions(Options):
     custom_attributes: bytes = b""
 
 
-@dataclass(frozen=True)
-class StablehloReduceOptions(Options):
+class StablehloReduceOptions(Record):
     """Table `StablehloReduceOptions`: STABLEHLO_REDUCE."""
 
     operators = ("STABLEHLO_REDUCE",)
@@ -85,8 +77,7 @@ class StablehloReduceOptions(Options):
     body_subgraph_index: int = 0
 
 
-@dataclass(frozen=True)
-class StablehloScatterOptions(Options):
+class StablehloScatterOptions(Record):
     """Table `StablehloScatterOptions`: STABLEHLO_SCATTER."""
 
     operators = ("STABLEHLO_SCATTER",)
@@ -99,8 +90,7 @@ class StablehloScatterOptions(Options):
     update_computation_subgraph_index: int = 0
 
 
-@dataclass(frozen=True)
-class StablehloCompareOptions(Options):
+class StablehloCompareOptions(Record):
     """Table `StablehloCompareOptions`: STABLEHLO_COMPARE."""
 
     operators = ("STABLEHLO_COMPARE",)
@@ -110,16 +100,14 @@ class StablehloCompareOptions(Options):
     compare_type: StablehloComparisonType = StablehloComparisonType.STABLEHLO_COMPARISON_TYPE_NOTYPE
 
 
-@dataclass(frozen=True)
-class StablehloDynamicSliceOptions(Options):
+class StablehloDynamicSliceOptions(Record):
     """Table `StablehloDynamicSliceOptions`: STABLEHLO_DYNAMIC_SLICE."""
 
     operators = ("STABLEHLO_DYNAMIC_SLICE",)
     slice_sizes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class StablehloPadOptions(Options):
+class StablehloPadOptions(Record):
     """Table `StablehloPadOptions`: STABLEHLO_PAD."""
 
     operators = ("STABLEHLO_PAD",)
@@ -128,16 +116,14 @@ class StablehloPadOptions(Options):
     interior_padding: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class StablehloIotaOptions(Options):
+class StablehloIotaOptions(Record):
     """Table `StablehloIotaOptions`: STABLEHLO_IOTA."""
 
     operators = ("STABLEHLO_IOTA",)
     iota_dimension: int = 0
 
 
-@dataclass(frozen=True)
-class StablehloDotGeneralOptions(Options):
+class StablehloDotGeneralOptions(Record):
     """Table `StablehloDotGeneralOptions`: STABLEHLO_DOT_GENERAL."""
 
     operators = ("STABLEHLO_DOT_GENERAL",)
@@ -148,8 +134,7 @@ class StablehloDotGeneralOptions(Options):
     precision_config: tuple[StablehloPrecisionConfig, ...] = ()
 
 
-@dataclass(frozen=True)
-class StablehloReduceWindowOptions(Options):
+class StablehloReduceWindowOptions(Record):
     """Table `StablehloReduceWindowOptions`: STABLEHLO_REDUCE_WINDOW."""
 
     operators = ("STABLEHLO_REDUCE_WINDOW",)
@@ -161,8 +146,7 @@ class StablehloReduceWindowOptions(Options):
     body_subgraph_index: int = 0
 
 
-@dataclass(frozen=True)
-class StablehloSortOptions(Options):
+class StablehloSortOptions(Record):
     """Table `StablehloSortOptions`: STABLEHLO_SORT."""
 
     operators = ("STABLEHLO_SORT",)
@@ -171,8 +155,7 @@ class StablehloSortOptions(Options):
     comparator_subgraph_index: int = 0
 
 
-@dataclass(frozen=True)
-class StablehloWhileOptions(Options):
+class StablehloWhileOptions(Record):
     """Table `StablehloWhileOptions`: STABLEHLO_WHILE."""
 
     operators = ("STABLEHLO_WHILE",)
@@ -180,8 +163,7 @@ class StablehloWhileOptions(Options):
     body_subgraph_index: int = 0
 
 
-@dataclass(frozen=True)
-class StablehloGatherOptions(Options):
+class StablehloGatherOptions(Record):
     """Table `StablehloGatherOptions`: STABLEHLO_GATHER."""
 
     operators = ("STABLEHLO_GATHER",)
@@ -193,39 +175,34 @@ class StablehloGatherOptions(Options):
     indices_are_sorted: bool = False
 
 
-@dataclass(frozen=True)
-class StablehloTransposeOptions(Options):
+class StablehloTransposeOptions(Record):
     """Table `StablehloTransposeOptions`: STABLEHLO_TRANSPOSE."""
 
     operators = ("STABLEHLO_TRANSPOSE",)
     permutation: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class DilateOptions(Options):
+class DilateOptions(Record):
     """Table `DilateOptions`: DILATE."""
 
     operators = ("DILATE",)
 
 
-@dataclass(frozen=True)
-class StablehloRngBitGeneratorOptions(Options):
+class StablehloRngBitGeneratorOptions(Record):
     """Table `StablehloRngBitGeneratorOptions`: STABLEHLO_RNG_BIT_GENERATOR."""
 
     operators = ("STABLEHLO_RNG_BIT_GENERATOR",)
     algorithm: RngAlgorithm = RngAlgorithm.DEFAULT
 
 
-@dataclass(frozen=True)
-class ReduceWindowOptions(Options):
+class ReduceWindowOptions(Record):
     """Table `ReduceWindowOptions`: REDUCE_WINDOW."""
 
     operators = ("REDUCE_WINDOW",)
     reduce_function: ReduceWindowFunction = ReduceWindowFunction.UNSUPPORTED
 
 
-@dataclass(frozen=True)
-class StableHLOCompositeOptions(Options):
+class StableHLOCompositeOptions(Record):
     """Table `StableHLOCompositeOptions`: STABLEHLO_COMPOSITE."""
 
     operators = ("STABLEHLO_COMPOSITE",)
@@ -236,15 +213,13 @@ class StableHLOCompositeOptions(Options):
     version: int = 0
 
 
-@dataclass(frozen=True)
-class StablehloShiftLeftOptions(Options):
+class StablehloShiftLeftOptions(Record):
     """Table `StablehloShiftLeftOptions`: STABLEHLO_SHIFT_LEFT."""
 
     operators = ("STABLEHLO_SHIFT_LEFT",)
 
 
-@dataclass(frozen=True)
-class StablehloCaseOptions(Options):
+class StablehloCaseOptions(Record):
     """Table `StablehloCaseOptions`: STABLEHLO_CASE."""
 
     operators = ("STABLEHLO_CASE",)

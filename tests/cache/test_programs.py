@@ -14,6 +14,7 @@ import jaxdelegate as jd
 from jaxdelegate import compiler, lowering
 from jaxdelegate.cache import environment, sources
 from jaxdelegate.cache.entry import unpack
+from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.programs import Statistics
 from jaxdelegate.cache.sources import Sources
 from jaxdelegate.op_lowering.registry import RULES
@@ -269,6 +270,23 @@ def test_sources_that_changed_under_a_running_process_are_not_stored(
 ) -> None:
     monkeypatch.setattr(sources, "_LOADED", 0.0)
     with pytest.warns(jd.CacheWarning, match="has changed since this process loaded it"):
+        run()
+    assert run.programs() == []
+
+
+def test_sources_that_change_behind_the_key_are_not_stored(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules that are imported now may be others than those that the key has seen."""
+    inner = Sources.parts
+
+    def parts(self: Sources, *, of_subgraphs: bool) -> dict[str, Part]:
+        found = inner(self, of_subgraphs=of_subgraphs)
+        monkeypatch.setattr(sources, "_LOADED", 0.0)
+        return found
+
+    monkeypatch.setattr(Sources, "parts", parts)
+    with pytest.warns(jd.CacheWarning, match="is not stored: .* has changed since this process"):
         run()
     assert run.programs() == []
 

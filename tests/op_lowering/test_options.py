@@ -1,5 +1,7 @@
+import copy
 import dataclasses
 import enum
+import pickle
 import typing
 from typing import Any
 
@@ -10,10 +12,15 @@ from flatbuffers import flexbuffers
 from jaxdelegate.model import read_model
 from jaxdelegate.op_lowering import options as all_options
 from jaxdelegate.op_lowering.options import (
+    AddOptions,
+    Conv2DOptions,
     CustomOptions,
+    ExplicitConv2DOptions,
     FlexbufferOptions,
     NoOptions,
     Options,
+    Padding,
+    SubOptions,
     custom_options,
     default_options,
 )
@@ -102,6 +109,38 @@ def test_a_table_without_fields_is_the_same_as_none(cls: type[Options]) -> None:
 @pytest.mark.parametrize("name", ["CONV_2D", "RESHAPE", "RELU", "STABLEHLO_IOTA"])
 def test_an_operator_without_its_table_has_the_defaults(name: str) -> None:
     assert written_and_read(name, NoOptions()).options == default_options(name)
+
+
+def test_a_record_is_what_a_frozen_dataclass_is() -> None:
+    options = Conv2DOptions(Padding.VALID, stride_w=2)
+    assert (options.padding, options.stride_w, options.stride_h) == (Padding.VALID, 2, 0)
+    assert [f.name for f in dataclasses.fields(options)][:3] == ["padding", "stride_w", "stride_h"]
+    assert repr(options).startswith("Conv2DOptions(padding=<Padding.VALID: 1>, stride_w=2, ")
+    again = dataclasses.replace(options, stride_w=3)
+    assert again == Conv2DOptions(**dataclasses.asdict(again)) != options
+    assert {options, again, copy.deepcopy(options), pickle.loads(pickle.dumps(options))} == {
+        again,
+        options,
+    }
+    with pytest.raises(dataclasses.FrozenInstanceError, match="stride_w"):
+        options.stride_w = 1  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError, match="stride_w"):
+        del options.stride_w
+
+
+def test_records_of_two_classes_differ() -> None:
+    assert AddOptions() != SubOptions()
+    assert Conv2DOptions() != ExplicitConv2DOptions()
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [((), {"strides": 1}), ((Padding.SAME,), {"padding": Padding.SAME}), (range(8), {})],
+    ids=["unknown", "twice", "many"],
+)
+def test_a_record_takes_its_fields_only(values: Any, named: Any) -> None:
+    with pytest.raises(TypeError, match=r"Conv2DOptions\(padding, stride_w, "):
+        Conv2DOptions(*values, **named)
 
 
 DETECTION = {"max_detections": 7, "x_scale": 5.0, "use_regular_nms": True, "w_scale": 4}

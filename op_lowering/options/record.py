@@ -1,0 +1,66 @@
+"""What every options table shares: records that are dataclasses, and quick to define."""
+
+import dataclasses
+import typing
+from typing import Any, ClassVar
+
+
+class Options:
+    """An operator's parameters, a frozen dataclass.
+
+    `operators` names the builtin operators that carry the table.
+    """
+
+    operators: ClassVar[tuple[str, ...]] = ()
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+@typing.dataclass_transform(frozen_default=True)
+class Record(Options):
+    """Options whose subclasses are frozen dataclasses without being decorated.
+
+    Every field has a default. `dataclasses.dataclass` would write six methods for each class and
+    compile them, which takes 0.4 ms; with 150 tables a program would wait for that to start. Here
+    one set of methods serves all tables.
+    """
+
+    _defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+        cls._defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Take fields by position or by name.
+
+        Raises:
+            TypeError: there is no such field, or it is given twice.
+        """
+        placed = dict(zip(self._defaults, values, strict=False))
+        fields = {**self._defaults, **placed, **named}
+        if len(values) > len(placed) or placed.keys() & named or len(fields) > len(self._defaults):
+            known = ", ".join(self._defaults)
+            raise TypeError(f"{type(self).__name__}({known}): got {values} and {named}")
+        self.__dict__.update(fields)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__qualname__}({fields})"
+
+
+class NoOptions(Record):
+    """The operator has no table in schema.fbs (RELU, TANH, FLOOR...)."""
