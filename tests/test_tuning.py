@@ -14,6 +14,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import compiler, tuning
 from jaxdelegate.analysis.costs import Cost
+from jaxdelegate.cache import environment
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, prune
@@ -384,6 +385,17 @@ def test_damaged_choices_are_none(tmp_path: Path, content: bytes, why: str) -> N
     with pytest.warns(jd.CacheWarning, match="stored choices are not used"):
         store.add(choices)
     assert store.read() == choices
+
+
+def test_choices_of_sources_that_changed_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = PrivateDirectory.open(tmp_path / "cache")
+    environment.source_parts(of_subgraphs=False)
+    monkeypatch.setattr(environment, "_LOADED", 0.0)
+    with pytest.warns(jd.CacheWarning, match="choices are not stored: .* has changed since"):
+        ChoiceStore(directory, jax.devices("cpu")[0]).add({"k": Choice("a", "a", {"a": 1.0}, {})})
+    assert list(directory.names()) == []
 
 
 @pytest.mark.usefixtures("timer")
