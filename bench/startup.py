@@ -49,7 +49,7 @@ PHASES = {
     "plan": ("jaxdelegate.host", "Host", "plan"),
     "key": ("jaxdelegate.cache.programs", "ProgramCache", "slot"),
     "guess": ("jaxdelegate.cache.store", "ProgramStore", "latest"),
-    "hash_constants": ("jaxdelegate.cache.partition_key", None, "array_digests"),
+    "hash_constants": ("jaxdelegate.cache.constants", None, "_digests_of"),
     "sources": ("jaxdelegate.cache.sources", "Sources", "parts"),
     "find": ("jaxdelegate.cache.store", "ProgramStore", "find"),
     "executable": ("jaxdelegate.jax_private", None, "load_executable"),

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from jaxdelegate import batching, compiler, lowering, precision_choice, side_by_side
-from jaxdelegate.cache.partition_key import ConstantDigests, read_constants
+from jaxdelegate.cache.constants import ConstantDigests
+from jaxdelegate.cache.partition_key import read_constants
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import (
@@ -160,7 +161,8 @@ class JaxDelegate(SimpleDelegate):
         if self.programs is not None:
             nodes = context.nodes()
             specs = {i: context.spec(i) for node in nodes for i in node.operator.inputs if i >= 0}
-            _Kept.of(context, self).constants.begin(read_constants(nodes, (), specs))
+            constants = read_constants(nodes, (), specs)
+            self.programs.hash(constants, _Kept.of(context, self).constants)
 
     def create_kernel(self) -> "JaxKernel":
         """A kernel for one partition."""

@@ -14,7 +14,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import compiler, tuning
 from jaxdelegate.analysis.costs import Cost
-from jaxdelegate.cache import environment
+from jaxdelegate.cache import sources
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, prune
@@ -391,10 +391,12 @@ def test_choices_of_sources_that_changed_are_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = PrivateDirectory.open(tmp_path / "cache")
-    environment.source_parts(of_subgraphs=False)
-    monkeypatch.setattr(environment, "_LOADED", 0.0)
+    seen = Sources()
+    seen.parts(of_subgraphs=False)
+    monkeypatch.setattr(sources, "_LOADED", 0.0)
+    store = ChoiceStore(directory, jax.devices("cpu")[0], seen)
     with pytest.warns(jd.CacheWarning, match="choices are not stored: .* has changed since"):
-        ChoiceStore(directory, jax.devices("cpu")[0]).add({"k": Choice("a", "a", {"a": 1.0}, {})})
+        store.add({"k": Choice("a", "a", {"a": 1.0}, {})})
     assert list(directory.names()) == []
 
 
@@ -415,8 +417,8 @@ def test_choices_belong_to_the_cache_directory(timer: FakeTimer, tmp_path: Path)
     directory = tmp_path / "cache"
     tuned(network(), serialization_dir=str(directory))
     assert foreign_files(directory) == []
-    removed = prune(directory, 0).removed
-    assert {Path(name).suffix for name in removed} == {".program", ".hint", ".sources"}
+    removed = {Path(name).suffix for name in prune(directory, 0).removed}
+    assert removed == {".program", ".hint", ".sources", ".constants"}
     assert [p.suffix for p in directory.iterdir()] == [".choices"]
     assert timer.asked
 

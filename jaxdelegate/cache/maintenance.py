@@ -5,11 +5,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.cache import choices, hints, sources
+from jaxdelegate.cache import choices, constants, hints, sources
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.store import ProgramStore
+
+_DIGESTS = (constants.SUFFIX, sources.SUFFIX)
 
 PathLike = str | os.PathLike[str]
 
@@ -77,7 +79,7 @@ def foreign_files(directory: PathLike) -> list[str]:
         OSError: there is no such directory, or others can write to it.
     """
     names = _store(directory).directory.names()
-    own = (".program", ".weights", choices.SUFFIX, hints.SUFFIX, sources.SUFFIX)
+    own = (".program", ".weights", choices.SUFFIX, hints.SUFFIX, *_DIGESTS)
     return [name for name in names if not name.endswith(own)]
 
 
@@ -120,7 +122,7 @@ def _orphans(store: ProgramStore, kept: Sequence[Entry]) -> Iterator[str]:
             yield name
         if is_hint and hints.named_by(store, name) not in programs:
             yield name
-        if name.endswith(sources.SUFFIX) and not kept:
+        if name.endswith(_DIGESTS) and not kept:
             yield name
 
 

@@ -6,13 +6,11 @@ not show the file, and small constants are baked into the program.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
-from jaxdelegate.cache.background import in_background
-from jaxdelegate.cache.key import Part, array_digests
+from jaxdelegate.cache.key import Part
 from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -24,32 +22,6 @@ _OTHER_FIELDS = tuple(
     for f in dataclasses.fields(TensorSpec)
     if f.name not in ("name", "const", "quantization")
 )
-
-
-class ConstantDigests:
-    """Digests of an open model's constants, each made once, in threads."""
-
-    def __init__(self) -> None:
-        """Begin empty."""
-        self._made: dict[int, tuple[np.ndarray, Future[dict[int, str]]]] = {}
-
-    def begin(self, constants: Mapping[int, np.ndarray]) -> None:
-        """Begin to hash those that are not known yet, by tensor."""
-        new = {
-            i: a for i, a in constants.items() if i not in self._made or self._made[i][0] is not a
-        }
-        if new:
-            made = in_background(_digests_of, new)
-            self._made.update((i, (array, made)) for i, array in new.items())
-
-    def of(self, constants: Mapping[int, np.ndarray]) -> dict[int, str]:
-        """The digest of each array, by tensor."""
-        self.begin(constants)
-        return {i: self._made[i][1].result()[i] for i in constants}
-
-
-def _digests_of(constants: Mapping[int, np.ndarray]) -> dict[int, str]:
-    return dict(zip(constants, array_digests(list(constants.values())), strict=True))
 
 
 def read_constants(

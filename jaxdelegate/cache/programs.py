@@ -18,13 +18,14 @@ import numpy as np
 
 from jaxdelegate import jax_private
 from jaxdelegate.cache.choices import ChoiceStore
+from jaxdelegate.cache.constants import ConstantDigests, FileDigests
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.hints import Hint
 from jaxdelegate.cache.key import Key
 from jaxdelegate.cache.loading import Loading, weight_name
-from jaxdelegate.cache.partition_key import ConstantDigests, foreign_rule
+from jaxdelegate.cache.partition_key import foreign_rule
 from jaxdelegate.cache.slot import Slot
 from jaxdelegate.cache.sources import SourceError, Sources
 from jaxdelegate.cache.store import ProgramStore, stored_weights
@@ -63,6 +64,7 @@ class ProgramCache:
         self._sources = Sources()
         self.choices: ChoiceStore | None = None
         self._hint: Hint | None = None
+        self._file: FileDigests | None = None
         self._expected: Loading | None = None
         self.statistics = Statistics()
         try:
@@ -83,6 +85,7 @@ class ProgramCache:
         self._hint = self._expected = None
         if self._store is None:
             return
+        self._file = FileDigests(self._store.directory, content)
         with contextlib.suppress(TypeError):  # no keys then: `slot` says so
             self._hint = Hint(self._store, content, settings)
             entry = self._hint.entry(environment_parts(self._device))
@@ -90,6 +93,11 @@ class ProgramCache:
                 loading = Loading(entry, self._device)
                 loading.read_weights(self._store)
                 self._expected = loading
+
+    def hash(self, constants: Mapping[int, np.ndarray], digests: ConstantDigests) -> None:
+        """Begin to hash the constants of an open model, of the file that was expected perhaps."""
+        file, self._file = self._file, None
+        digests.begin(constants, file)
 
     def slot(
         self,

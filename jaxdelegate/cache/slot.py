@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdelegate.cache.constants import ConstantDigests
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.partition_key import (
-    ConstantDigests,
     calls_subgraphs,
     model_part,
     partition_parts,

@@ -12,7 +12,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate import jax_private
-from jaxdelegate.cache import partition_key
+from jaxdelegate.cache import constants
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.programs import Statistics
 from jaxdelegate.cache.store import ProgramStore
@@ -68,7 +68,7 @@ def test_loading_does_not_wait_for_the_constants_digests(
     for hint in directory.glob("*.hint"):  # tests/cache/test_hints.py
         hint.unlink()
     guessed = threading.Event()
-    latest, digests = ProgramStore.latest, partition_key.array_digests
+    latest, digests = ProgramStore.latest, constants.array_digests
 
     def guess(store: ProgramStore, family: str) -> object:
         guessed.set()
@@ -80,7 +80,7 @@ def test_loading_does_not_wait_for_the_constants_digests(
 
     monkeypatch.setattr(ProgramStore, "latest", guess)
     monkeypatch.setattr(ProgramStore, "find", lambda *_: pytest.fail("the guess was not used"))
-    monkeypatch.setattr(partition_key, "array_digests", hashed)
+    monkeypatch.setattr(constants, "array_digests", hashed)
     assert run() == "loaded"
     assert guessed.is_set()
 
