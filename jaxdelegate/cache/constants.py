@@ -35,6 +35,7 @@ class FileDigests:
         """
         self._directory = directory
         self._bytes = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
+        self._start = _address(self._bytes)
         self._name = in_background(lambda: digests([content])[0] + SUFFIX)
 
     def of(self, arrays: Iterable[np.ndarray]) -> list[str | None]:
@@ -63,7 +64,7 @@ class FileDigests:
     def _place(self, array: np.ndarray) -> _Place | None:
         if array.dtype.hasobject or not array.flags.c_contiguous or not array.nbytes:
             return None
-        start = _address(array) - _address(self._bytes)
+        start = _address(array) - self._start
         is_inside = 0 <= start <= self._bytes.nbytes - array.nbytes
         return (start, array.nbytes) if is_inside else None
 

@@ -134,8 +134,7 @@ class Sources:
         if name.endswith(".py"):
             yield name, os.stat(path)
         elif os.path.isdir(path):
-            for inner in os.listdir(path):
-                yield from self._files(f"{name}/{inner}")
+            yield from _in_folder(path, name)
 
     def _read(self, states: _States) -> str:
         content = bytearray()
@@ -150,6 +149,15 @@ class Sources:
             if _line(name, os.fstat(file.fileno())) != _line(name, state):
                 raise SourceError(f"{self._package}/{name} is being changed")
             return file.read()
+
+
+def _in_folder(path: str, name: str) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(path) as found:
+        for inner in found:
+            if inner.name.endswith(".py"):
+                yield f"{name}/{inner.name}", inner.stat()
+            elif inner.name != "__pycache__" and inner.is_dir():
+                yield from _in_folder(inner.path, f"{name}/{inner.name}")
 
 
 def _remembered(

@@ -124,6 +124,11 @@ class Table:
         self._positions = file.layout[kind]
         self._fields = file.fields(at, kind, path)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the file leaves all of its fields out."""
+        return not any(self._fields)
+
     def fail(self, field: str, rule: str, got: object) -> NoReturn:
         """Raise ModelError about one of this table's fields."""
         self._file.fail(f"{self.kind}.{field}", self.path, rule, got)

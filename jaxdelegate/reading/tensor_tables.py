@@ -26,7 +26,7 @@ def read_quantization(tensor: Table, shape: Shape, tensor_count: int) -> Quantiz
     Source of the rules: core/interpreter_builder.cc ParseQuantization.
     """
     table = tensor.table("quantization", "QuantizationParameters")
-    if table is None:
+    if table is None or table.is_empty:  # as converters write it for tensors of floats
         return None
     minimum, maximum, scale = (table.vector(name, np.float32) for name in ("min", "max", "scale"))
     zero_point, dimension = (
