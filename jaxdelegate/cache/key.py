@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxdelegate.digests import digests
 
-_AS_IT_IS = frozenset([type(None), bool, int, str])  # their values stand in JSON so
 _TEXT = 100  # characters of a part that are kept for people
 
 # Parts that are known only when the constants and this package's files have been read.
@@ -28,12 +27,12 @@ class Part:
 
     @classmethod
     def of(cls, value: Any) -> "Part":
-        """The part for a value of the kinds that `plain` knows.
+        """The part for a value of JSON's kinds, and of those that `_plain` knows.
 
         Raises:
             TypeError: it holds something else.
         """
-        text = json.dumps(plain(value), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(value, default=_plain, sort_keys=True, separators=(",", ":"))
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32], text[:_TEXT])
 
 
@@ -87,44 +86,42 @@ def _digest(parts: Mapping[str, Part]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it, the same in every process.
+def _plain(value: Any) -> Any:
+    """What stands in a part for a value that JSON does not know, the same in every process.
 
     Raises:
         TypeError: an object of no known kind, which might print differently next time.
     """
-    if type(value) in _AS_IT_IS or isinstance(value, str):
-        return value
-    if isinstance(value, tuple | list):  # most of what there is: shapes, indices
-        return [v if type(v) in _AS_IT_IS else plain(v) for v in value]
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__name__}.{value.name}"
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value).hex()
-    return _plain_compound(value)
-
-
-def _plain_compound(value: Any) -> Any:
+    if isinstance(value, np.dtype):  # most of what there is
+        return _dtype_name(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain_numbers(value)
+    if isinstance(value, frozenset | set | Mapping):
+        return _plain_collection(value)
     if isinstance(value, bytes | memoryview):
         return {"bytes": hashlib.sha256(value).hexdigest()}
-    if isinstance(value, np.dtype):
-        return _dtype_name(value)
-    if isinstance(value, np.ndarray):
-        return [_dtype_name(value.dtype), list(value.shape), array_digests([value])[0]]
-    if isinstance(value, frozenset | set):
-        return sorted(json.dumps(plain(v)) for v in value)
-    if isinstance(value, Mapping):
-        return {json.dumps(plain(k)): plain(v) for k, v in value.items()}
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
     if dataclasses.is_dataclass(value):
         return _plain_record(value)
     raise TypeError(f"{type(value).__name__} has no place in a cache key")
 
 
+def _plain_numbers(value: np.generic | np.ndarray) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    return [_dtype_name(value.dtype), list(value.shape), array_digests([value])[0]]
+
+
+def _plain_collection(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return sorted(json.dumps(v, default=_plain) for v in value)
+
+
 def _plain_record(record: Any) -> list[Any]:
     cls: Any = type(record)
-    return [cls.__qualname__, {name: plain(getattr(record, name)) for name in _field_names(cls)}]
+    return [cls.__qualname__, {name: getattr(record, name) for name in _field_names(cls)}]
 
 
 @functools.cache

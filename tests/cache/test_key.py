@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.cache.key import Key, Part, array_bytes, plain
+from jaxdelegate.cache.key import Key, Part, array_bytes
 
 
 class Color(enum.Enum):
@@ -51,6 +52,10 @@ DIFFERENT = [
     float("nan"),
     float("inf"),
     -0.0,
+    np.float32(0.1),
+    np.int8(-7),
+    np.bool_(False),
+    types.MappingProxyType({"a": 3}),
 ]
 
 
@@ -87,7 +92,7 @@ def test_sets_and_mappings_do_not_depend_on_the_process() -> None:
 @pytest.mark.parametrize("value", [object(), lambda: 0, [object()], {"a": object()}])
 def test_what_may_print_differently_next_time_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="has no place in a cache key"):
-        plain(value)
+        Part.of(value)
 
 
 def test_bytes_of_arrays_are_in_c_order() -> None:
