@@ -44,7 +44,7 @@ test-slow: $(VENV)/.installed-test
 sanitize: $(VENV)/.installed-test
 	@mkdir -p build
 	$(CXX) $(SANITIZED) jaxdelegate/kernels/*.cc -o build/sanitized_kernels.so
-	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 LD_PRELOAD="$(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" \
 	  $(BIN)/python -m pytest -n $(JOBS) --kernels=build/sanitized_kernels.so $(KERNEL_TESTS)
 
 lint: $(VENV)/.installed-lint

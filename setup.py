@@ -18,7 +18,7 @@ LIBRARIES = {
 }
 KERNELS = Path("jaxdelegate/kernels")
 KERNEL_FLAGS = [
-    *("-std=c++17", "-O3", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *("-std=c++17", "-O3", "-fvisibility=hidden", "-fno-rtti"),
     *("-ffp-contract=fast", "-fno-trapping-math"),  # fused products, maxima without branches
     "-fwrapv",  # sums of integers
     "-g0",  # Python was built with -g, perhaps; every start would hash what that adds

@@ -22,6 +22,10 @@ def clamp(x: jax.Array, low: float, high: float) -> jax.Array:
     return jnp.minimum(jnp.maximum(x, scalar(low, x)), scalar(high, x))
 
 
+# The end of a fused activation's range (CalculateActivationRange, kernels/kernel_util.h): infinity
+# becomes this number.
+LARGEST = float(np.finfo(np.float32).max)
+
 _ACTIVATIONS: dict[Act, Callable[[Any], Any]] = {
     Act.NONE: lambda x: x,
     Act.RELU: lambda x: jnp.maximum(x, scalar(0, x)),
@@ -29,6 +33,11 @@ _ACTIVATIONS: dict[Act, Callable[[Any], Any]] = {
     Act.RELU6: lambda x: clamp(x, 0, 6),
     Act.TANH: jnp.tanh,
 }
+
+
+def finite(x: Any) -> Any:
+    """Infinities of float32 become the largest number; others stay."""
+    return clamp(x, -LARGEST, LARGEST) if x.dtype == np.float32 else x
 
 
 def why_not_activation(activation: Act) -> str | None:

@@ -200,7 +200,8 @@ class _Family:
             x: jax.Array, w: jax.Array, bias: Any = None, residual: Any = None
         ) -> tuple[jax.Array]:
             y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
-            return (finish(y, bias, activation, tensors.y.dtype, residual),)
+            ending = {"residual": residual, "is_finite": arithmetic.is_finite}
+            return (finish(y, bias, activation, tensors.y.dtype, **ending),)
 
         def prepare(w: Any) -> Any:
             return arithmetic.shortened(layout(c, self.spatial_io(w)))
@@ -289,8 +290,13 @@ _DEPTHWISE = _Family(
     quantized_convolution.DEPTHWISE_CONV_2D,
     hybrid_convolution.DEPTHWISE_CONV_2D,
 )
-FAMILIES = {Conv2DOptions: _CONV_2D, DepthwiseConv2DOptions: _DEPTHWISE}
 _CONV_3D = _Family(5, _conv_3d, _from_dhwio, 4, quantized_convolution.NONE, hybrid_convolution.NONE)
+
+
+def family(options: Conv2DOptions | DepthwiseConv2DOptions) -> _Family:
+    """What CONV_2D or DEPTHWISE_CONV_2D says of itself, with padding written out or not."""
+    return _DEPTHWISE if isinstance(options, DepthwiseConv2DOptions) else _CONV_2D
+
 
 CONV_2D = OpRule(
     "CONV_2D",

@@ -62,9 +62,14 @@ class Convolution:
         return all(w.size == 1 for w in self.windows) and not self.is_padded
 
     @property
-    def is_product(self) -> bool:
+    def is_matrix_product(self) -> bool:
         """Whether it multiplies every pixel by one matrix."""
         return self.groups == 1 and self.is_pointwise and all(w.stride == 1 for w in self.windows)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is a group of its own."""
+        return self.groups > 1 and self.depth == 1
 
     @property
     def is_padded(self) -> bool:
@@ -119,9 +124,9 @@ def _gpu_way(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
 
     Triton ends matrix products in any clamp. A sum of taps is one kernel with all that follows.
     """
-    if is_clamped and c.is_product:
+    if is_clamped and c.is_matrix_product:
         return as_matrix, dot
-    if _is_depthwise(c) and c.results * c.products <= _TAP_READS:
+    if _is_unrolled_depthwise(c) and c.results * c.products <= _TAP_READS:
         return by_tap, tap_sum
     return by_library("gpu")
 
@@ -129,7 +134,7 @@ def _gpu_way(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
 def _grouped_way(c: Convolution) -> tuple[Layout, Run]:
     if has_blocks(c) and 4 * c.products * c.units >= _CACHED_FILTER:
         return by_block, tap_sum_by_block
-    if _is_few(c) or _is_depthwise(c):
+    if _is_few(c) or _is_unrolled_depthwise(c):
         return by_tap, tap_sum
     if c.depth >= _DEEP_GROUP and c.groups <= _FEW_GROUPS:
         return as_stored, group_by_group
@@ -144,7 +149,7 @@ def integer_way(platform: str, c: Convolution) -> tuple[Layout, Run]:
     patches = math.prod(c.out) * c.groups * c.products
     if c.groups == 1 and c.is_pointwise:
         return as_matrix, dot
-    if _is_depthwise(c) or (platform == "cpu" and c.is_padded and _is_few(c)):
+    if _is_unrolled_depthwise(c) or (platform == "cpu" and c.is_padded and _is_few(c)):
         return by_tap, tap_sum
     if platform == "cpu" and c.groups == 1 and patches > _PATCHES:
         return as_stored, xla
@@ -161,13 +166,14 @@ def _is_mostly_writing(c: Convolution) -> bool:
     return c.products <= _SHORT and c.results >= _MANY_RESULTS
 
 
-def _is_depthwise(c: Convolution) -> bool:
-    return c.groups > 1 and c.depth == 1 and c.products <= _DEPTHWISE_TAPS
+def _is_unrolled_depthwise(c: Convolution) -> bool:
+    """Whether each channel has filters of its own, short enough to add up tap by tap."""
+    return c.is_depthwise and c.products <= _DEPTHWISE_TAPS
 
 
 def has_blocks(c: Convolution) -> bool:
     """Whether it is a depthwise one, with a filter for each channel, whose channels divide."""
-    return _is_depthwise(c) and c.units == c.channels and _block(c) > 0
+    return _is_unrolled_depthwise(c) and c.units == c.channels and _block(c) > 0
 
 
 def _block(c: Convolution) -> int:

@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.activation import hard_swish
 from jaxdelegate.op_lowering.common import fused_activation
-from jaxdelegate.op_lowering.convolution import FAMILIES
+from jaxdelegate.op_lowering.convolution import family
 from jaxdelegate.op_lowering.convolution_ways import by_library
 from jaxdelegate.op_lowering.options import ActivationFunctionType, Curve, EndedConvolutionOptions
 from jaxdelegate.op_lowering.products import why_not_fused
@@ -35,9 +35,8 @@ def _why_not(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     residual, y = optional(inputs, 3), outputs[0]
-    family = FAMILIES[type(o.convolution)]
     reason = first_reason(
-        family.why_not(context, o.convolution, inputs[:3], outputs),
+        family(o.convolution).why_not(context, o.convolution, inputs[:3], outputs),
         why_not_fused(o.fused_activation_function),
         _why_not_activations(o),
         None
@@ -61,7 +60,7 @@ def _at_once(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Lowered | None:
     tensors = Tensors(inputs[0], inputs[1], optional(inputs, 2), outputs[0])
-    return FAMILIES[type(o.convolution)].ended(
+    return family(o.convolution).ended(
         context, o.convolution, tensors, o.fused_activation_function, o.curve
     )
 
@@ -77,7 +76,7 @@ def _by_xla(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     """The convolution in another way, and then what stands behind it."""
-    plain: Any = FAMILIES[type(o.convolution)].lower(context, o.convolution, inputs[:3], outputs)
+    plain: Any = family(o.convolution).lower(context, o.convolution, inputs[:3], outputs)
     ended = _end(o)
 
     def run(x: Any, w: Any, bias: Any = None, residual: Any = None) -> tuple[jax.Array]:
@@ -97,7 +96,7 @@ def _end(o: EndedConvolutionOptions) -> Callable[[Any], Any]:
 def _ways(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Mapping[str, Any]:
-    ways = FAMILIES[type(o.convolution)].ways(context, o.convolution, inputs[:3], outputs)
+    ways = family(o.convolution).ways(context, o.convolution, inputs[:3], outputs)
     library = by_library(context.platform)[1].__name__
     return {library: None, **ways} if context.platform == "gpu" else ways  # the default first
 

@@ -11,6 +11,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common import (
     align_ranks,
+    finite,
     fused_activation,
     scalar,
     why_not_activation,
@@ -52,7 +53,7 @@ def _lower(
         y = x.astype(wide)
         if o.is_centered:
             y = y - _mean(y, o.axes)
-        y = y * lax.rsqrt(_mean(y * y, o.axes) + scalar(o.epsilon, y))
+        y = y * lax.rsqrt(finite(_mean(y * y, o.axes) + scalar(o.epsilon, y)))
         if scale is not None:
             y = jnp.multiply(*align_ranks(y, scale.astype(wide)))
         if offset is not None:

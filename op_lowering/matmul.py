@@ -101,7 +101,8 @@ def _lower_fully_connected(
     def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, the kernel ignores
         total = arithmetic.dot(arithmetic.shortened(whole).reshape(rows, depth), w, contract)
-        return (finish(total, bias, activation, y.dtype).reshape(y.shape),)
+        done = finish(total, bias, activation, y.dtype, is_finite=arithmetic.is_finite)
+        return (done.reshape(y.shape),)
 
     def prepare(w: Any) -> Any:
         return arithmetic.shortened(w.transpose(1, 0) if flip else w)

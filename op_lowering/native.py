@@ -21,6 +21,7 @@ from jaxdelegate.kernels.library import (
     PRODUCT_BFLOAT16,
     WINOGRAD,
 )
+from jaxdelegate.op_lowering.common import LARGEST
 from jaxdelegate.op_lowering.convolution_ways import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Curve
@@ -47,10 +48,9 @@ _FEW, _LONG = 2, 40
 _SHARES = (2, 4, 8)
 _LEAST_SAVED = 4  # products for each copied value of float32
 
-_INFINITY = float("inf")
 _RANGES = {
-    Act.NONE: (-_INFINITY, _INFINITY),
-    Act.RELU: (0.0, _INFINITY),
+    Act.NONE: (-LARGEST, LARGEST),
+    Act.RELU: (0.0, LARGEST),
     Act.RELU_N1_TO_1: (-1.0, 1.0),
     Act.RELU6: (0.0, 6.0),
 }
@@ -101,14 +101,17 @@ def _ways_of(c: Convolution) -> tuple[str, ...]:
     if len(c.windows) != 2:
         return ()
     if c.groups > 1:
-        return (NATIVE,) if is_depthwise(c) or is_product(c) else ()
+        return (NATIVE,) if runs_by_channel(c) or runs_as_products(c) else ()
     if not is_possible(c) or c.channels < LEAST_CHANNELS:
         return (NATIVE,)
     return (NATIVE_WINOGRAD, NATIVE) if _winograd_pays(c) else (NATIVE, NATIVE_WINOGRAD)
 
 
-def is_product(c: Convolution) -> bool:
-    """Whether it is computed as a product of matrices, or one for each group that is worth it."""
+def runs_as_products(c: Convolution) -> bool:
+    """Whether the kernels multiply matrices, of windows by filters: one product for each group.
+
+    Groups have to be worth it.
+    """
     if c.groups == 1:
         return True
     units = c.units // c.groups
@@ -117,9 +120,9 @@ def is_product(c: Convolution) -> bool:
     return pays and c.depth > 1 and c.windows[1].dilation == 1
 
 
-def is_depthwise(c: Convolution) -> bool:
-    """Whether it is computed channel by channel."""
-    return c.depth == 1 and c.groups > 1 and c.units == c.channels >= LEAST_CHANNELS
+def runs_by_channel(c: Convolution) -> bool:
+    """Whether the kernels compute it channel by channel: each has one filter."""
+    return c.is_depthwise and c.units == c.channels >= LEAST_CHANNELS
 
 
 def _winograd_pays(c: Convolution) -> bool:
@@ -158,7 +161,7 @@ def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
         return WINOGRAD, lambda w: panels(transformed(c, w))
     if name == NATIVE_BFLOAT16:
         return PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.units))
-    if is_depthwise(c):
+    if runs_by_channel(c):
         return DEPTHWISE, lambda w: w.reshape(-1, c.units)
     return PRODUCT, lambda w: panels(matrices(w, c.groups // joined(c)))
 

@@ -20,12 +20,12 @@ from jaxdelegate.op_lowering.integer_products import moved, to_int8
 from jaxdelegate.op_lowering.native import (
     NATIVE,
     geometry,
-    is_depthwise,
-    is_product,
     joined,
     matrices,
     matrix_geometry,
     panels,
+    runs_as_products,
+    runs_by_channel,
 )
 from jaxdelegate.op_lowering.quantized_checks import zero_point_of
 from jaxdelegate.op_lowering.quantized_products import INT8, INT32, UINT8, Ending, Tensors
@@ -53,7 +53,7 @@ def ways(
 
 
 def _takes(c: Convolution | None) -> bool:
-    return c is None or (len(c.windows) == 2 and (is_product(c) or is_depthwise(c)))
+    return c is None or (len(c.windows) == 2 and (runs_as_products(c) or runs_by_channel(c)))
 
 
 def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> bool:
@@ -75,7 +75,7 @@ def convolution(
     """
     zero, out = moved(w_zero, tensors.w.dtype), (c.images, *c.out, c.units)
     filters = to_int8(spatial_io(tensors.w.const))
-    if is_depthwise(c):
+    if runs_by_channel(c):
         call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
         return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
     together = joined(c, _QUAD) if zero == 0 else 1

@@ -41,6 +41,6 @@ def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors
                 one = pixels if c.groups > 1 else pixels[..., channel, None]
                 row = w[tap][channel].reshape((1,) * (x.ndim - 1) + (-1,))
                 total = total + rounded(one * row)
-        return (finish(total, bias, activation, tensors.y.dtype),)
+        return (finish(total, bias, activation, tensors.y.dtype, is_finite=True),)
 
     return Lowered(convolution, {1: spatial_io}, "ordered")

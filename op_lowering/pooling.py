@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common import finite
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
 from jaxdelegate.op_lowering.products import PRODUCT_FLOATS, nothing, why_not_fused
@@ -172,7 +173,7 @@ def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
         def pooled(x: jax.Array) -> tuple[jax.Array]:  # [N, *spatial, C] -> [N, *out, C]
             folded = slide(pool.fold, pool.enter(x, context), windows)
             y = pool.leave(folded, jnp.asarray(count, folded.dtype))
-            return (activation(y).astype(outputs[0].dtype),)
+            return (activation(finite(y)).astype(outputs[0].dtype),)
 
         return pooled
 

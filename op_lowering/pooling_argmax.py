@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common import fused_activation
+from jaxdelegate.op_lowering.common import finite, fused_activation
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     MaxPoolWithArgmaxOptions,
@@ -134,7 +134,8 @@ def _with_argmax(
             value = read_tap(padded, windows, tap)
             where = jnp.where(value > best, i, where)
             best = jnp.maximum(best, value)
-        return fused_activation(activation)(best).astype(values.dtype), place(where)
+        best = finite(fused_activation(activation)(best))
+        return best.astype(values.dtype), place(where)
 
     return argmax_pool
 

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import fused_activation
+from jaxdelegate.op_lowering.common import finite, fused_activation
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.narrowing import narrow, widened
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
@@ -49,13 +48,14 @@ class Arithmetic:
     total: np.dtype | None = None  # what `lax` yields; None: the accumulator's dtype
     rounds_exactly: bool = False
     ends_short: bool = False  # XLA's convolutions yield `total` as it is, for the kernel to end in
+    is_finite: bool = False  # see `finish`; elsewhere libraries end products in what is no clamp
 
     @classmethod
     def of_convolution(cls, context: LoweringContext, *specs: TensorSpec) -> Self:
         """The arithmetic of a convolution of tensors like these."""
         policy = context.precision
         factor = policy.convolved(_factor(context, specs), *(s.const for s in specs))
-        arithmetic = cls._of(policy, factor, policy.convolution_total(factor))
+        arithmetic = cls._of(context, factor, policy.convolution_total(factor))
         ends_short = policy.rounds_convolutions and factor in HALVES
         return dataclasses.replace(arithmetic, ends_short=ends_short)
 
@@ -64,12 +64,19 @@ class Arithmetic:
         """The arithmetic of a matrix product of tensors like these, with a result [rows, units]."""
         policy, consts = context.precision, [s.const for s in specs]
         factor = policy.factor(_factor(context, specs), *consts, rows=rows, units=units)
-        return cls._of(policy, factor, policy.total(factor))
+        return cls._of(context, factor, policy.total(factor))
 
     @classmethod
-    def _of(cls, policy: PrecisionPolicy, factor: np.dtype, total: np.dtype) -> Self:
-        wide = policy.accumulator(factor)
-        return cls(factor, wide, policy.precision(factor), total, policy.rounds_exactly)
+    def _of(cls, context: LoweringContext, factor: np.dtype, total: np.dtype) -> Self:
+        policy = context.precision
+        return cls(
+            factor,
+            policy.accumulator(factor),
+            policy.precision(factor),
+            total,
+            policy.rounds_exactly,
+            is_finite=context.platform == "cpu",
+        )
 
     @property
     def _yielded(self) -> np.dtype:
@@ -128,18 +135,27 @@ def _factor(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:
 
 
 def finish(
-    y: jax.Array, bias: Any, activation: Act, dtype: np.dtype, residual: Any = None
+    y: jax.Array,
+    bias: Any,
+    activation: Act,
+    dtype: np.dtype,
+    residual: Any = None,
+    *,
+    is_finite: bool = False,
 ) -> jax.Array:
     """Add the bias to `y` [..., O], apply the fused activation, store: the end of every kernel.
 
     What is short already ends in its dtype, which is how XLA:GPU knows what cuDNN can do at the end
     of a convolution. A residual has the shape of `y` and is added before the activation.
+    `is_finite`: infinities become the largest number, as they do in LiteRT's kernels.
     """
     if bias is not None:
         y = y + narrow(bias, y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
     if residual is not None:
         y = y + narrow(residual, y.dtype)
     result: jax.Array = fused_activation(activation)(y)
+    if is_finite:
+        result = finite(result)
     return result if y.dtype in HALVES else result.astype(dtype)
 
 

@@ -92,7 +92,8 @@ def _transposed(
 
     def transposed(x: jax.Array, w: jax.Array, bias: Any) -> tuple[jax.Array]:
         y = run(arithmetic, spreads, arithmetic.shortened(x), w)
-        return (finish(y, bias, activation, outputs[0].dtype),)
+        dtype = outputs[0].dtype
+        return (finish(y, bias, activation, dtype, is_finite=arithmetic.is_finite),)
 
     return transposed, lambda w: arithmetic.shortened(layout(w))
 

@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.precision import FLOAT16, PrecisionPolicy
 from jaxdelegate.precision_choice import cpu_policy, device_policy, emulated_policy
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reduced_view import held_short, moves_short, unfit_constants
+from jaxdelegate.reduced_view import held_short, is_as_declared, moves_short, unfit_constants
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import run_once
@@ -273,6 +273,15 @@ def test_constants_that_do_not_fit_are_named() -> None:
     want, got = run(content, PrecisionPolicy(), x)[0], run(content, FLOAT16_WAY, x)[0]
     assert of_largest(got, want) < 1e-3
     assert unfit_constants(BFLOAT16_WAY, subgraph.operators, specs) == {}
+
+
+@pytest.mark.parametrize("may_be_short", [False, True])
+def test_only_some_operators_end_short(may_be_short: bool) -> None:
+    wide, short = np.zeros((2, 3), np.float32), np.zeros((2, 3), FLOAT16)
+    assert is_as_declared(wide, wide, may_be_short=may_be_short)
+    assert is_as_declared(short, wide, may_be_short=may_be_short) == may_be_short
+    assert not is_as_declared(short[:1], wide, may_be_short=may_be_short)
+    assert not is_as_declared(wide, short, may_be_short=may_be_short)
 
 
 def test_large_constants_take_half_the_memory() -> None:

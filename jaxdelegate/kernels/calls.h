@@ -10,8 +10,9 @@
 
 namespace kernels {
 
-inline xla_ffi::Error* refused(const xla_ffi::CallFrame& frame, const char* why) {
-  xla_ffi::ErrorArgs args{sizeof args, nullptr, why, xla_ffi::kInvalidArgument};
+inline xla_ffi::Error* refused(const xla_ffi::CallFrame& frame, const char* why,
+                               xla_ffi::ErrorCode code = xla_ffi::kInvalidArgument) {
+  xla_ffi::ErrorArgs args{sizeof args, nullptr, why, code};
   return frame.api->create_error(&args);
 }
 
@@ -25,6 +26,14 @@ inline bool answers_metadata(const xla_ffi::CallFrame& frame) {
   metadata->traits = 0;
   return true;
 }
+
+// By the name that the library exports; chains call it by its number.
+struct Kernel {
+  const char* name;
+  xla_ffi::Error* (*run)(xla_ffi::CallFrame*);
+};
+extern const Kernel kKernels[];
+extern const long kKernelCount;
 
 inline long elements_of(const xla_ffi::Buffer& buffer) {
   long elements = 1;

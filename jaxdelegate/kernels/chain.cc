@@ -16,14 +16,6 @@
 
 #include "calls.h"
 
-using Handler = xla_ffi::Error*(xla_ffi::CallFrame*);
-
-extern "C" {
-Handler jaxdelegate_product, jaxdelegate_depthwise, jaxdelegate_winograd, jaxdelegate_attention,
-    jaxdelegate_mean, jaxdelegate_product_bfloat16, jaxdelegate_product_int8,
-    jaxdelegate_depthwise_int8;
-}
-
 namespace kernels {
 
 namespace {
@@ -31,14 +23,6 @@ namespace {
 using xla_ffi::Array;
 using xla_ffi::Buffer;
 using xla_ffi::CallFrame;
-
-// By the number of the kernel in the plan, as library.py lists them.
-Handler* const kHandlers[] = {
-    jaxdelegate_product,      jaxdelegate_depthwise,      jaxdelegate_winograd,
-    jaxdelegate_attention,    jaxdelegate_mean,           jaxdelegate_product_bfloat16,
-    jaxdelegate_product_int8, jaxdelegate_depthwise_int8,
-};
-constexpr int64_t kHandlerCount = sizeof kHandlers / sizeof *kHandlers;
 
 enum Place : int64_t { kArgument, kResult, kScratch, kConstant };
 
@@ -179,7 +163,7 @@ struct Call {
     }
     attribute_count = words.length(kMostAttributes);
     for (int64_t i = 0; i < attribute_count; ++i) read_attribute(words, i);
-    return words.fits && kernel >= 0 && kernel < kHandlerCount;
+    return words.fits && kernel >= 0 && kernel < kKernelCount;
   }
 
   long result_bytes() const { return tensor_bytes(argument_count); }
@@ -195,7 +179,7 @@ struct Call {
                     {sizeof frame.arguments, nullptr, argument_count, nullptr, arguments},
                     {sizeof frame.results, nullptr, 1, nullptr, arguments + argument_count},
                     {sizeof frame.attributes, nullptr, attribute_count, types, nullptr, values}};
-    return kHandlers[kernel](&frame);
+    return kKernels[kernel].run(&frame);
   }
 
  private:

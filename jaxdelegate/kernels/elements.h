@@ -7,11 +7,13 @@
 
 namespace kernels {
 
-// How float32 ends: clamped.
+// How float32 ends: clamped. NaN stays NaN.
 struct Range {
   float low, high;
 };
 constexpr Range kAll{-__builtin_inff(), __builtin_inff()};
+// What a convolution without an activation yields in TFLite: infinity is the largest number.
+constexpr Range kFinite{-__FLT_MAX__, __FLT_MAX__};
 
 // What becomes of finished sums that are not only clamped: curve(sum + residual), where kClamp is
 // the range. Of float32 alone.
@@ -19,7 +21,7 @@ enum Curve : long { kClamp, kHardSwish, kSwish, kCurves };
 
 struct Finish {
   Curve curve = kClamp;
-  Range range = kAll;
+  Range range = kFinite;
   const float* residual = nullptr;  // laid out as y; null: there is none
 
   bool is_any() const { return curve != kClamp || residual != nullptr; }

@@ -8,6 +8,7 @@
 //
 // Attention: q, k, v and perhaps a mask -> y, with `scale` (float32). Means: x -> y. Both float32.
 
+#include <cstdio>
 #include <cstring>
 
 #include "attention.h"
@@ -16,6 +17,7 @@
 #include "instruction_sets.h"
 #include "mean.h"
 #include "product.h"
+#include "scratch.h"
 #include "winograd.h"
 
 namespace kernels {
@@ -149,7 +151,7 @@ const char* read_finish(const CallFrame& frame, long count, Range& range, Finish
   const bool adds = frame.arguments.size == 4;
   if (adds && !read_data(argument(frame, 3), count, finish.residual))
     return "the residual does not fit y";
-  if (finish.is_any()) range = kAll;
+  if (finish.is_any()) range = kFinite;
   return nullptr;
 }
 
@@ -237,6 +239,12 @@ bool has(const InstructionSet&, const Work&) {
   return true;
 }
 
+Error* exhausted(const CallFrame& frame, long bytes) {
+  char why[80];
+  snprintf(why, sizeof why, "jaxdelegate's kernels: no memory for %ld bytes", bytes);
+  return refused(frame, why, xla_ffi::kResourceExhausted);
+}
+
 template <class Work>
 Error* handle(CallFrame* frame) {
   if (answers_metadata(*frame)) return nullptr;
@@ -247,7 +255,11 @@ Error* handle(CallFrame* frame) {
   if (!has(*set, work)) return refused(*frame, "this processor lacks the kernel's instructions");
   const char* why = read(*frame, work);
   if (why != nullptr) return refused(*frame, why);
-  run(work, *set, ThreadPool(*frame));
+  try {
+    run(work, *set, ThreadPool(*frame));
+  } catch (const OutOfMemory& error) {
+    return exhausted(*frame, error.bytes);
+  }
   return nullptr;
 }
 
@@ -285,6 +297,22 @@ EXPORT xla_ffi::Error* jaxdelegate_product_int8(xla_ffi::CallFrame* frame) {
 
 EXPORT xla_ffi::Error* jaxdelegate_depthwise_int8(xla_ffi::CallFrame* frame) {
   return kernels::handle<kernels::Depthwise<kernels::Int8>>(frame);
+}
+
+#define KERNEL(name) {#name, name}
+
+// In the order of library.py, which compares the names.
+const kernels::Kernel kernels::kKernels[] = {
+    KERNEL(jaxdelegate_product),      KERNEL(jaxdelegate_depthwise),
+    KERNEL(jaxdelegate_winograd),     KERNEL(jaxdelegate_attention),
+    KERNEL(jaxdelegate_mean),         KERNEL(jaxdelegate_product_bfloat16),
+    KERNEL(jaxdelegate_product_int8), KERNEL(jaxdelegate_depthwise_int8),
+};
+const long kernels::kKernelCount = sizeof kernels::kKernels / sizeof *kernels::kKernels;
+
+// The name of the kernel that chains call by this number; null: there is none.
+EXPORT const char* jaxdelegate_kernel_name(long number) {
+  return number >= 0 && number < kernels::kKernelCount ? kernels::kKernels[number].name : nullptr;
 }
 
 // The name of the instruction set in use; null: the processor has none that the kernels know.

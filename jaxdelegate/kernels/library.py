@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import itertools
 import threading
 from pathlib import Path
 
@@ -28,7 +29,7 @@ _HANDLERS = {
     DEPTHWISE_INT8: "jaxdelegate_depthwise_int8",
 }
 CHAIN = "jaxdelegate.chain.1"
-# What a chain calls, by number.
+# What a chain calls, by number: `why_not` compares the list with the library's.
 CHAINED = tuple(_HANDLERS)
 
 # Columns of a panel of weights, and the least channels of what is computed by channel (kernels.h).
@@ -49,6 +50,8 @@ def _why_not(path: Path) -> str | None:
         return f"{path.name} was not built, for want of a C++ compiler at installation"
     try:
         library = opened(path)
+        if kernel_names(library) != list(_HANDLERS.values()):
+            return f"{path.name} was built of other sources, with kernels in another order"
         if instruction_set(library) is None:
             return "this processor lacks AVX2 or FMA"
         for name, function in (*_HANDLERS.items(), (CHAIN, "jaxdelegate_chain")):
@@ -92,7 +95,15 @@ def opened(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.jaxdelegate_instruction_set.restype = ctypes.c_char_p
     library.jaxdelegate_use_instruction_set.argtypes = [ctypes.c_char_p]
+    library.jaxdelegate_kernel_name.restype = ctypes.c_char_p
+    library.jaxdelegate_kernel_name.argtypes = [ctypes.c_long]
     return library
+
+
+def kernel_names(library: ctypes.CDLL) -> list[str]:
+    """Its kernels, in the order of the numbers by which chains call them."""
+    names = map(library.jaxdelegate_kernel_name, itertools.count())
+    return [name.decode() for name in itertools.takewhile(bool, names)]
 
 
 def instruction_set(library: ctypes.CDLL) -> str | None:

@@ -16,7 +16,7 @@ constexpr long kMostColumns = kMostPanels * kPanel;
 // Rows that begin in the same set of the first-level cache push each other out, if they are many.
 template <class E>
 bool collides(const Block<E>& block) {
-  return block.stride * sizeof(typename E::Value) % 4096 == 0;
+  return block.stride * sizeof(typename E::Factor) % 4096 == 0;
 }
 
 template <class E>

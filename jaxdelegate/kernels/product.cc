@@ -46,7 +46,8 @@ Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threa
   p.unit = p.is_direct ? E::kDeep : g.channels;
   if (!E::kSplits) p.unit = depth;
   p.depth_of_block = std::max(1L, ceil_div(depth / p.unit, ceil_div(depth, kDepth))) * p.unit;
-  const long row_bytes = (p.depth_of_block + g.units) * sizeof(typename E::Factor);
+  const long row_bytes = p.depth_of_block * sizeof(typename E::Factor) +
+                         g.units * sizeof(typename E::Value);
   const long fitting = kRowsBytes / row_bytes / kMostRows * kMostRows;
   p.rows_of_block = std::max(kLeastRows, fitting);
   p.tasks = divide(p.rows, depth, g.units, threads, kTaskBytes / sizeof(typename E::Weight),

@@ -2,36 +2,39 @@
 
 #pragma once
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 namespace kernels {
 
-// Grows, and is kept: what is freed would be mapped anew by the next call.
+// Thrown where a thread finds no memory. Whoever runs a task or answers a call catches it.
+struct OutOfMemory {
+  long bytes;  // that were asked for
+};
+
+// Grows, and is kept as long as its thread: what is freed would be mapped anew by the next call, page
+// by page. Most of what lies in it is as large as part of a cache; panels of an attention's keys and
+// values, and windows of integers, as large as one head or a few windows of the model.
 template <class T>
 class Scratch {
  public:
   ~Scratch() { free(data_); }
 
   T* of(long count) {
-    if (count > size_) {
-      free(data_);
-      size_ = (count + kLine - 1) / kLine * kLine;
-      data_ = static_cast<T*>(aligned_alloc(64, size_ * sizeof(T)));
-      if (data_ == nullptr) fail();
-    }
+    if (count > size_) grow(count);
     return data_;
   }
 
  private:
   static constexpr long kLine = 64 / sizeof(T);
 
-  // A task has no way to answer an error: it ends the process, as XLA does, and says why.
-  [[noreturn]] void fail() const {
-    fprintf(stderr, "jaxdelegate's kernels: no memory for %ld bytes\n",
-            static_cast<long>(size_ * sizeof(T)));
-    abort();
+  void grow(long count) {
+    free(data_);
+    size_ = 0;
+    const long size = (count + kLine - 1) / kLine * kLine;
+    data_ = static_cast<T*>(aligned_alloc(64, size * sizeof(T)));
+    if (data_ == nullptr) throw OutOfMemory{static_cast<long>(size * sizeof(T))};
+    size_ = size;
   }
 
   T* data_ = nullptr;

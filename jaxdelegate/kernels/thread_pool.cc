@@ -6,6 +6,8 @@
 #include <atomic>
 #include <new>
 
+#include "scratch.h"
+
 namespace kernels {
 
 namespace {
@@ -27,7 +29,7 @@ struct Loop {
   long count, shares;
   void (*body)(const void*, long);
   const void* task;
-  std::atomic<long> done{0}, users;
+  std::atomic<long> done{0}, users, missing{0};  // bytes of memory that a task asked for
   Share share[kMostShares];
 
   Loop(long n, void (*f)(const void*, long), const void* t, long threads)
@@ -39,7 +41,11 @@ struct Loop {
   }
 
   void call(long index) {
-    body(task, index);
+    try {
+      body(task, index);
+    } catch (const OutOfMemory& error) {
+      missing.store(error.bytes, std::memory_order_relaxed);
+    }
     done.fetch_add(1, std::memory_order_release);
   }
 
@@ -111,7 +117,9 @@ void ThreadPool::loop(long count, void (*body)(const void*, long), const void* t
   loop->run(own);
   for (long turn = 0; loop->done.load(std::memory_order_acquire) < count; ++turn)
     pause_thread(turn);
+  const long missing = loop->missing.load(std::memory_order_relaxed);
   loop->leave();
+  if (missing > 0) throw OutOfMemory{missing};
 }
 
 bool ThreadPool::schedule(void (*run)(void*), void* data) const {

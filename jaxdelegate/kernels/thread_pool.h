@@ -15,6 +15,7 @@ class ThreadPool {
 
   // Calls body(task, 0), ... body(task, count - 1), on several threads; returns when all are done.
   // Each begins with a share of indices side by side, the same one in every loop where it can be.
+  // Throws OutOfMemory if one of the tasks did; the others are called all the same.
   void loop(long count, void (*body)(const void* task, long index), const void* task) const;
 
  private:

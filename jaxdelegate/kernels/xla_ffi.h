@@ -23,7 +23,7 @@ enum DataType : int {
 };
 enum Stage : int { kExecute = 3 };
 enum AttributeType : int { kArrayAttribute = 1 };
-enum ErrorCode : int { kInvalidArgument = 3 };
+enum ErrorCode : int { kInvalidArgument = 3, kResourceExhausted = 8 };
 enum ExtensionType : int { kMetadata = 1 };
 
 struct Error;

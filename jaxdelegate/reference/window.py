@@ -37,10 +37,14 @@ def sums_of(x: Array) -> Array:
 
 
 def clamp(activation: ActivationFunctionType, y: Array) -> Array:
-    """The fused activation. These kernels know ranges only: TANH and SIGN_BIT do nothing."""
-    if activation not in _RANGES:
-        return y
-    low, high = _RANGES[activation]
+    """The fused activation. These kernels know ranges only: TANH and SIGN_BIT are as NONE.
+
+    The range ends with the largest float32 (CalculateActivationRange, kernels/kernel_util.h); of
+    half types, which no kernel has, with infinity.
+    """
+    low, high = _RANGES.get(activation, (-np.inf, np.inf))
+    largest = float(np.finfo(np.float32).max) if y.dtype.itemsize >= 4 else np.inf
+    low, high = max(low, -largest), min(high, largest)
     clamped: Array = np.minimum(np.maximum(y, y.dtype.type(low)), y.dtype.type(high))
     return clamped
 

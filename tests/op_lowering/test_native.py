@@ -1,21 +1,13 @@
 """The package's own CPU kernels, where they were built: against the reference, tile by tile."""
 
-import concurrent.futures
 import dataclasses
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-import jaxdelegate as jd
-from jaxdelegate.cache.environment import environment_parts
-from jaxdelegate.cache.programs import Statistics
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering import native
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
@@ -298,11 +290,12 @@ def test_products_of_bfloat16_match_the_reference(case: Case) -> None:
 @MULTIPLIES_SHORT
 @pytest.mark.parametrize("depth", [2, 18, 34])
 def test_factors_are_rounded_to_the_nearest_bfloat16(depth: int) -> None:
-    """With a tie to the even one, and infinities and NaN as they are."""
+    """With a tie to the even one; infinities and NaN stay until the sum is clamped."""
     x = np.random.default_rng(0).standard_normal((5, depth)).astype(np.float32)
     x[0, :2], x[1, :2] = (1 + 2**-8, 1 + 3 * 2**-8), (np.inf, -np.inf)
     x[2, 0] = np.nan
-    want = x.astype(BFLOAT16).astype(np.float32)
+    largest = np.finfo(np.float32).max
+    want = np.clip(x.astype(BFLOAT16).astype(np.float32), -largest, largest)
     for column in range(2):
         one = np.zeros((1, depth), np.float32)
         one[0, column] = 1
@@ -362,145 +355,3 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
     refused("then is no curve", x, w[:, :3], bias, curve=curve + 3)
     empty = np.where(fields == 3, 0, fields)  # nothing is divided by it
     refused("want geometry without zeros", x[:, :0], w[:, :0], bias, fields=empty)
-
-
-@BUILT
-def test_calls_at_the_same_time() -> None:
-    case = conv((1, 30, 30, 8), (40, 3, 3, 8), ONE)
-    lowered: Any = RULES["CONV_2D"].lower(CONTEXT, case.op_options, *case.specs())
-    w, bias = lowered.prepare[1](case.inputs[1].value), case.inputs[2].value  # type: ignore[union-attr]
-    images = [f32(1, 30, 30, 8, seed=i).value for i in range(8)]
-    with jax.enable_x64(True):
-        run = jax.jit(lowered.run).lower(images[0], w, bias).compile()
-        alone = [np.asarray(run(x, w, bias)[0]) for x in images]
-
-    def again(x: np.ndarray) -> np.ndarray:
-        with jax.enable_x64(True):
-            return np.asarray(run(x, w, bias)[0])
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(again, images * 10))
-    for got, want in zip(together, alone * 10, strict=True):
-        np.testing.assert_array_equal(got, want)
-
-
-_THREADS = """
-import sys, numpy as np, jax
-from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering import native
-assert library.why_not() is None
-from jaxdelegate.op_lowering.convolution_ways import Convolution
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act, Padding
-from jaxdelegate.op_lowering.window import Window
-rng = np.random.default_rng(0)
-
-def save(lowered, x, w):
-    (y,) = jax.jit(lambda x, w: lowered(x, w))(x, w)
-    np.save(sys.stdout.buffer, np.asarray(y))
-
-for rows, depth, units in ((500, 70, 90), (49, 300, 500), (1, 2000, 1001), (3000, 20, 17)):
-    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((rows, depth), (units, depth)))
-    lowered = native.fully_connected(native.NATIVE, rows, depth, units, Act.NONE, (rows, units))
-    save(lowered, x, w)
-for size, depth, groups in ((30, 4, 8), (14, 20, 7), (3, 64, 2)):
-    window, channels = Window(size, 3, 1, Padding.SAME, 1), depth * groups
-    c = Convolution((window, window), channels, depth, channels, images=2)
-    shapes = (2, size, size, channels), (3, 3, depth, channels)
-    x, w = (rng.standard_normal(s).astype(np.float32) for s in shapes)
-    save(native.convolution(native.NATIVE, c, Act.NONE, lambda w: w), x, w)
-"""
-
-
-def printed(code: str, *arguments: str, **environment: str) -> bytes:
-    """What another process prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-        check=True,
-        capture_output=True,
-    )
-    return done.stdout
-
-
-@BUILT
-def test_the_number_of_threads_changes_no_bit() -> None:
-    one, three = (printed(_THREADS, NPROC=threads) for threads in ("1", "3"))
-    assert len(one) > 4 * (500 * 90 + 2 * 900 * 32)
-    assert one == three
-
-
-# ---- the library, and the delegate's option
-
-
-@pytest.mark.usefixtures("xla_alone")
-def test_without_the_library_xla_computes(network: bytes) -> None:
-    delegate = jd.JaxDelegate(platform="cpu")
-    assert not delegate.lowering_context.native_kernels
-    assert outputs_of(network, delegate)
-    with pytest.raises(jd.OptionError, match=r"native_kernels: .* was not built"):
-        jd.JaxDelegate(platform="cpu", native_kernels=True)
-
-
-def test_a_damaged_library_is_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "libdamaged.so"
-    path.write_bytes(b"no library")
-    monkeypatch.setattr(library, "LIBRARY", path)
-    assert "libdamaged.so cannot be used" in (library.why_not() or "")
-
-
-def outputs_of(model: bytes, delegate: jd.JaxDelegate) -> list[np.ndarray]:
-    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[delegate])
-    interpreter.allocate_tensors()
-    (x,) = interpreter.get_input_details()
-    values = np.random.default_rng(0).uniform(-1, 1, x["shape"]).astype(np.float32)
-    interpreter.set_tensor(x["index"], values)
-    interpreter.invoke()
-    return [interpreter.get_tensor(y["index"]) for y in interpreter.get_output_details()]
-
-
-@BUILT
-def test_the_option_switches_them(network: bytes) -> None:
-    own, plain = (jd.JaxDelegate(platform="cpu", native_kernels=k) for k in (None, False))
-    assert own.lowering_context.native_kernels
-    assert not plain.lowering_context.native_kernels
-    for got, want in zip(outputs_of(network, own), outputs_of(network, plain), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-
-
-def test_functions_stay_transformable(network: bytes) -> None:
-    apply, params = jd.load(network).function()
-    x = np.ones((1, 8, 8, 3), np.float32)
-    assert "ffi_call" not in str(jax.make_jaxpr(apply)(params, x))
-
-
-def test_the_library_belongs_to_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (device, *_) = jax.devices("cpu")
-    found = []
-    for name, content in (("a", b"1"), ("b", b"2"), ("absent", None)):
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        monkeypatch.setattr(library, "LIBRARY", tmp_path / name)
-        found.append(environment_parts(device)["kernels"])
-    assert len({part.digest for part in found}) == 3
-
-
-_STORE = """
-import sys, numpy as np, jaxdelegate as jd
-delegate = jd.JaxDelegate(platform="cpu", serialization_dir=sys.argv[2])
-interpreter = jd.Interpreter(model_path=sys.argv[1], experimental_delegates=[delegate])
-interpreter.allocate_tensors()
-interpreter.set_tensor(0, np.linspace(-1, 1, 192, dtype=np.float32).reshape(1, 8, 8, 3))
-interpreter.invoke()
-print(delegate.programs.statistics)
-print(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]).tolist())
-"""
-
-
-@BUILT
-def test_a_stored_program_finds_them_in_another_process(network: bytes, tmp_path: Path) -> None:
-    (tmp_path / "network.tflite").write_bytes(network)
-    arguments = [str(tmp_path / "network.tflite"), str(tmp_path / "programs")]
-    first, second = (printed(_STORE, *arguments).decode().splitlines() for _ in range(2))
-    assert first[0] == str(Statistics(stored=1))
-    assert second[0] == str(Statistics(loaded=1))
-    assert first[1] == second[1]

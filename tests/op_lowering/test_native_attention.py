@@ -56,12 +56,26 @@ def test_it_equals_the_operators_written_out(sizes: tuple[int, ...], mask: str) 
 
 
 @pytest.mark.usefixtures("instruction_set")
-def test_masked_keys_count_for_nothing() -> None:
+@pytest.mark.parametrize("masked", [-100.0, -1e9, -np.inf])
+def test_masked_keys_count_for_nothing(masked: float) -> None:
     arrays = example(SIZES[1], "keys")
     arrays[3][...] = 0
-    arrays[3][..., 7:] = -1e9
+    arrays[3][..., 7:] = masked
+    arrays[2][:, 7:] = 1e38  # no share of it is small enough
     whole, cut = run(arrays, 0.5), [arrays[0], *(a[:, :7] for a in arrays[1:3])]
     assert_close([whole], [np.float32(written_out(cut, 0.5))], accumulated=7)
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_keys_that_are_all_masked_count_equally() -> None:
+    """LiteRT's ADD of a mask of -infinity yields the lowest number."""
+    arrays = example(SIZES[1], "everything")
+    arrays[3][0, 1, 2] = -np.inf
+    y = run(arrays, 0.5).copy()
+    assert_close([y[0, 2, 1]], [arrays[2][0, :, 1].mean(0)], accumulated=SIZES[1][3])
+    arrays[3][0, 1, 2] = 0
+    y[0, 2, 1] = run(arrays, 0.5)[0, 2, 1]
+    assert_close([y], [np.float32(written_out(arrays, 0.5))], accumulated=SIZES[1][3])
 
 
 @pytest.mark.usefixtures("instruction_set")

@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import assert_close
 
-ALL = ["end_convolution"]
+ALL = ["pad_convolution", "end_convolution"]
 NATIVE = LoweringContext(native_kernels=True)
 RELU = ActivationFunctionType.RELU
 CONV = Conv2DOptions(Padding.SAME, 1, 1)
@@ -40,6 +40,19 @@ def depthwise_hard_swish(g: Any) -> int:
     o = DepthwiseConv2DOptions(Padding.SAME, 1, 1, depth_multiplier=1)
     x, w, bias = g.input(1, 5, 6, 20), g.values(1, 3, 3, 20) - 1, g.values(20)
     return g("HARD_SWISH", g("DEPTHWISE_CONV_2D", x, w, bias, options=o))
+
+
+def padded_hard_swish(g: Any) -> int:
+    """Whose padding `pad_convolution` writes out."""
+    around = g("PAD", g.input(1, 5, 6, 20), np.array([(0, 0), (0, 2), (1, 0), (0, 0)], np.int32))
+    return g("HARD_SWISH", conv(g, around, Conv2DOptions(Padding.VALID, 2, 2)))
+
+
+def padded_depthwise_swish(g: Any) -> int:
+    x = g("PAD", g.input(1, 5, 6, 20), np.array([(0, 0), (1, 0), (1, 2), (0, 0)], np.int32))
+    o = DepthwiseConv2DOptions(Padding.VALID, 1, 1, depth_multiplier=1)
+    y = g("DEPTHWISE_CONV_2D", x, g.values(1, 3, 3, 20) - 1, g.values(20), options=o)
+    return g("MUL", y, g("LOGISTIC", y))
 
 
 def swish(g: Any) -> int:
@@ -70,6 +83,8 @@ def two_branches(g: Any) -> int:
 FOUND = {
     hard_swish: 1,
     depthwise_hard_swish: 1,
+    padded_hard_swish: 1,
+    padded_depthwise_swish: 1,
     swish: 1,
     swish_turned: 1,
     residual: 1,

@@ -90,6 +90,14 @@ def test_it_is_found_however_it_is_written(
     assert_close(got, lowered(content)[1], accumulated=15)
 
 
+def test_a_variance_beyond_float32_is_the_largest_number(graph: Any, lowered: Any) -> None:
+    """As behind ADD."""
+    x = graph("MUL", graph.input(*SHAPE), 1e25)
+    content = graph.content(as_keras(graph, x, graph.values(8), graph.values(8), LAST))
+    assert_close(lowered(content, ALL)[1], lowered(content)[1], accumulated=8)
+    assert np.abs(lowered(content, ALL)[1][0]).max() > 1e3
+
+
 @pytest.mark.parametrize("root", ["RSQRT", "SQRT", "POW"])
 def test_root_mean_square(root: str, graph: Any, lowered: Any) -> None:
     x = graph("ADD", graph.input(3, 8), graph.values(8))
