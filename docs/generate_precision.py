@@ -36,7 +36,8 @@ POLICIES = (
 
 def outputs(path: Path, policy: PrecisionPolicy, arrays: list[np.ndarray]) -> list[np.ndarray]:
     delegate = jd.JaxDelegate(platform="cpu")
-    delegate.lowering_context = dataclasses.replace(delegate.lowering_context, precision=policy)
+    own = dataclasses.replace(delegate.lowering_context, precision=policy)
+    delegate.lowering_context = own.on_gpu(policy) if policy.rounds_exactly else own
     return run_once(jd.Interpreter(path, experimental_delegates=[delegate]), arrays)
 
 

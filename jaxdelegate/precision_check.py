@@ -34,8 +34,8 @@ def check_precision(
 ) -> PrecisionReport:
     """Run a model in a shorter dtype beside float32, and find the operators that go wrong.
 
-    It is held and multiplied as on a GPU, whatever the device at hand: results are those of a GPU
-    but for the order of sums.
+    It is lowered, held and multiplied as for a GPU, whatever the device at hand: results are those
+    of a GPU but for the order of sums.
 
     Args:
         model: a path, the file's content, or what `jaxdelegate.load` made of either.
@@ -129,6 +129,7 @@ class _CheckingDelegate(JaxDelegate):
         self, options: DelegateOptions, policy: PrecisionPolicy, error_bound: float
     ) -> None:
         super().__init__(dataclasses.replace(options, compute_dtype="float32"))
+        self.lowering_context = self.lowering_context.on_gpu(PrecisionPolicy())
         self.policy = policy
         self.error_bound = error_bound
         self.verdicts: list[Verdict] = []

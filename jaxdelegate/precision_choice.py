@@ -122,9 +122,11 @@ def device_policy(
 
 
 def emulated_policy(dtype: Dtype) -> PrecisionPolicy:
-    """A GPU's way on whatever device is at hand: every rounding that may happen there happens."""
-    policy = device_policy(dtype)
-    return dataclasses.replace(policy, rounds_convolutions=False, rounds_exactly=True)
+    """A GPU's way on whatever device is at hand: every rounding that may happen there happens.
+
+    For operators that are lowered as for a GPU (LoweringContext.on_gpu).
+    """
+    return dataclasses.replace(device_policy(dtype), rounds_exactly=True)
 
 
 def remark(options: DelegateOptions, platform: str, policy: PrecisionPolicy) -> str | None:

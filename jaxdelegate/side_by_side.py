@@ -51,8 +51,17 @@ def judge(
     """
     policy = dataclasses.replace(policy, rounds_exactly=True)
     rows = compare(lower(policy.in_float32()), lower(policy), values, device)
-    wrong = {o.index for o in rows if o.is_wrong(error_bound)}
+    wrong = {o.index for o in rows if o.is_wrong(error_bound)}.union(_first_to_lose(rows))
     return Verdict(rows, tuple(sorted(wrong.union(policy.float32_operators))))
+
+
+def _first_to_lose(rows: Rows) -> list[int]:
+    """Where no operator loses values by itself, the first behind which they are lost.
+
+    Those that read infinities lose values too, and need not stay float32.
+    """
+    is_own = any(o.own_lost for o in rows)
+    return [] if is_own else [o.index for o in rows if o.lost][:1]
 
 
 def guarded(lower: Lower, policy: PrecisionPolicy, device: jax.Device) -> PrecisionPolicy:

@@ -39,6 +39,7 @@ def is_by_cudnn(
     """Whether cuDNN computes attention of such tensors; a boolean mask selects: it does not."""
     return (
         context.platform == "gpu"
+        and not context.precision.rounds_exactly  # on any device
         and context.precision.factor(dtype) in HALVES
         and head_size in _HEAD_SIZES
         and (mask is None or mask.dtype in (*HALVES, dtype))
@@ -103,7 +104,7 @@ def _why_not(
 
 
 def _why_not_by_cudnn(context: LoweringContext, head_size: int) -> str | None:
-    if context.platform != "gpu":
+    if context.platform != "gpu" or context.precision.rounds_exactly:
         return "only cuDNN and our own kernels gain by it"
     return None if head_size in _HEAD_SIZES else f"cuDNN takes no heads of {head_size} values"
 

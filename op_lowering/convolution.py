@@ -20,7 +20,15 @@ from jaxdelegate.op_lowering import (
     quantized_products,
 )
 from jaxdelegate.op_lowering.convolution_alternatives import Ways, float_ways, integer_ways
-from jaxdelegate.op_lowering.convolution_ways import Convolution, Layout, Run, by_library, dot
+from jaxdelegate.op_lowering.convolution_ways import (
+    Convolution,
+    Layout,
+    Run,
+    by_library,
+    dot,
+    xla,
+    xla_units_first,
+)
 from jaxdelegate.op_lowering.hybrid_products import Hybrid
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
@@ -200,8 +208,9 @@ class _Family:
             x: jax.Array, w: jax.Array, bias: Any = None, residual: Any = None
         ) -> tuple[jax.Array]:
             y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
+            residual = arithmetic.shortened(residual) if arithmetic.ends_short else residual
             ending = {"residual": residual, "is_finite": arithmetic.is_finite}
-            return (finish(y, bias, activation, tensors.y.dtype, **ending),)
+            return (arithmetic.ended(finish(y, bias, activation, tensors.y.dtype, **ending)),)
 
         def prepare(w: Any) -> Any:
             return arithmetic.shortened(layout(c, self.spatial_io(w)))
@@ -223,7 +232,8 @@ def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Ten
     if run is dot:
         rows = tensors.x.shape[0] * math.prod(c.out)
         return Arithmetic.of_dot(context, rows, c.units, tensors.x, tensors.w)
-    return Arithmetic.of_convolution(context, tensors.x, tensors.w)
+    ends_in_library = run in (xla, xla_units_first) and c.groups == 1
+    return Arithmetic.of_convolution(context, tensors.x, tensors.w, ends_in_library=ends_in_library)
 
 
 def _why_not_shapes(

@@ -38,9 +38,16 @@ def narrow(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool =
     y = lax.clamp(jnp.asarray(-most, x.dtype), x, jnp.asarray(most, x.dtype))
     if infinities:  # not by `isfinite`, which XLA:GPU fuses into few of its kernels
         y = jnp.where(jnp.abs(x) == jnp.inf, x, y)
-    if exactly:
-        _, exponent, mantissa = _FORMATS[dtype]
-        y = lax.reduce_precision(y, exponent_bits=exponent, mantissa_bits=mantissa)
+    return rounded(y, dtype) if exactly else y.astype(dtype)
+
+
+def rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """A float array as `dtype`, certainly rounded; values beyond its range become infinite."""
+    dtype = np.dtype(dtype)
+    if x.dtype == dtype:
+        return x
+    _, exponent, mantissa = _FORMATS[dtype]
+    y = lax.reduce_precision(x, exponent_bits=exponent, mantissa_bits=mantissa)
     return y.astype(dtype)
 
 

@@ -11,7 +11,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common import finite, fused_activation
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
-from jaxdelegate.op_lowering.narrowing import narrow, widened
+from jaxdelegate.op_lowering.narrowing import narrow, rounded, widened
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -47,17 +47,29 @@ class Arithmetic:
     precision: str
     total: np.dtype | None = None  # what `lax` yields; None: the accumulator's dtype
     rounds_exactly: bool = False
-    ends_short: bool = False  # XLA's convolutions yield `total` as it is, for the kernel to end in
+    ends_short: bool = False  # cuDNN computes the end too, and rounds once, behind it
     is_finite: bool = False  # see `finish`; elsewhere libraries end products in what is no clamp
 
     @classmethod
-    def of_convolution(cls, context: LoweringContext, *specs: TensorSpec) -> Self:
-        """The arithmetic of a convolution of tensors like these."""
+    def of_convolution(
+        cls, context: LoweringContext, *specs: TensorSpec, ends_in_library: bool = False
+    ) -> Self:
+        """The arithmetic of a convolution of tensors like these.
+
+        Args:
+            context: the lowering context.
+            *specs: the factors.
+            ends_in_library: whether bias, residual and RELU behind it are computed by cuDNN, if the
+                dtype allows.
+        """
         policy = context.precision
         factor = policy.convolved(_factor(context, specs), *(s.const for s in specs))
         arithmetic = cls._of(context, factor, policy.convolution_total(factor))
-        ends_short = policy.rounds_convolutions and factor in HALVES
-        return dataclasses.replace(arithmetic, ends_short=ends_short)
+        if not (ends_in_library and policy.rounds_convolutions and factor in HALVES):
+            return arithmetic
+        # An emulation stays in float32 until cuDNN would round.
+        total = arithmetic.accumulator if policy.rounds_exactly else arithmetic.total
+        return dataclasses.replace(arithmetic, total=total, ends_short=True)
 
     @classmethod
     def of_dot(cls, context: LoweringContext, rows: int, units: int, *specs: TensorSpec) -> Self:
@@ -107,7 +119,7 @@ class Arithmetic:
     ) -> jax.Array:
         """lax.conv_general_dilated on [N, *spatial, C] and [*spatial, I, O] or [O, *spatial, I].
 
-        The result is as that of `dot`, or short where it `ends_short`.
+        The result is as that of `dot`, or the total as it is where it `ends_short`.
         """
         spatial = "DHW"[-len(strides) :]
         filters = f"O{spatial}I" if units_first else f"{spatial}IO"
@@ -125,6 +137,10 @@ class Arithmetic:
             preferred_element_type=self._yielded,
         )
         return y if self.ends_short else widened(y, self.accumulator)
+
+    def ended(self, y: jax.Array) -> jax.Array:
+        """A result behind its end; cuDNN's is short, and infinite beyond the range."""
+        return rounded(y, self.operand) if self.ends_short else y
 
 
 def _factor(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:

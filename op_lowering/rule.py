@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -65,6 +65,12 @@ class LoweringContext:
     def follows_kernels(self) -> bool:
         """Whether floats are added in their kernels' order: what follows may quantize them."""
         return self.quant_mode == "integer" and self.platform == "cpu"
+
+    def on_gpu(self, precision: PrecisionPolicy) -> Self:
+        """The same as for a GPU, whose part any device may take, under a precision policy."""
+        return dataclasses.replace(
+            self, platform="gpu", precision=precision, native_kernels=False, native_bfloat16=False
+        )
 
 
 WhyNot = Callable[[LoweringContext, Any, Specs, Specs], str | None]

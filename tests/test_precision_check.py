@@ -103,7 +103,36 @@ def test_a_convolution_that_overflows_is_named() -> None:
     assert report.first is not None
     assert (report.first.op, report.float32_operators) == ("CONV_2D", (0,))
     assert "#0 CONV_2D 'large'" in str(report)
-    assert "beyond float16's 65504; to be kept in float32" in str(report)
+    assert report.first.own_lost > 0
+    notes = f"beyond float16's 65504; {report.first.lost} values NaN or infinite; to be kept"
+    assert notes in str(report)
+
+
+def test_of_operators_behind_an_infinity_only_the_cause_is_kept_in_float32() -> None:
+    """SOFTMAX of infinities is NaN, but none where the convolution stays float32."""
+    report = jd.check_precision(convolved(), None, "float16")
+    assert report.operators[-1].op == "SOFTMAX"
+    assert report.operators[-1].lost > 0
+    assert report.float32_operators == (0,)
+
+
+def just_beyond() -> bytes:
+    """A convolution that yields 65536, which float16 rounds to infinity, less itself."""
+    builder = ModelBuilder()
+    x = builder.input((1, 1, 1, 2), np.float32, "x")
+    w = builder.constant(np.full((1, 1, 1, 2), 32768, np.float32))
+    y, z = builder.tensor((1, 1, 1, 1)), builder.tensor((1, 1, 1, 1))
+    builder.operator("CONV_2D", [x, w, -1], [y], Conv2DOptions(Padding.SAME, 1, 1))
+    builder.operator("SUB", [y, y], [z])
+    builder.outputs(z)
+    return builder.build()
+
+
+def test_a_convolution_just_beyond_the_range_is_named() -> None:
+    """As cuDNN rounds it: 65504 would be within the error bound."""
+    report = jd.check_precision(just_beyond(), [np.ones((1, 1, 1, 2), np.float32)], "float16")
+    assert report.float32_operators == (0,)
+    assert [(o.lost, o.own_lost) for o in report.operators] == [(1, 1), (1, 0)]
 
 
 def test_the_error_bound_counts() -> None:
@@ -172,9 +201,9 @@ def test_operators_on_the_host_and_partitions_between_them(monkeypatch: pytest.M
 # ---- compute_dtype="auto"
 
 
-def with_policy(policy: object, **options: object) -> jd.JaxDelegate:
+def with_policy(policy: PrecisionPolicy, **options: object) -> jd.JaxDelegate:
     delegate = jd.JaxDelegate(platform="cpu", **options)
-    delegate.lowering_context = dataclasses.replace(delegate.lowering_context, precision=policy)
+    delegate.lowering_context = delegate.lowering_context.on_gpu(policy)
     return delegate
 
 
@@ -198,7 +227,7 @@ def test_auto_is_right_where_float16_is_not(build: object) -> None:
     if build is convolved:  # random inputs show it; SUM and ADD overflow for large inputs only
         short = outputs(with_policy(float16))
         guarded = outputs(with_policy(float16, compute_dtype="auto"))
-        assert np.abs(short[0] - want[0]).max() > 1e-2
+        assert not np.allclose(short[0], want[0], atol=1e-2)
         np.testing.assert_allclose(guarded[0], want[0], rtol=1e-2, atol=1e-4)
 
 

@@ -34,8 +34,8 @@ class OperatorPrecision:
     leaves: bool
 
     def is_wrong(self, error_bound: float) -> bool:
-        """Whether values are lost here, or the operator's own error exceeds the bound."""
-        return self.lost > 0 or self.own_lost > 0 or not self.own_error <= error_bound
+        """Whether the operator loses values by itself, or its own error exceeds the bound."""
+        return self.own_lost > 0 or not self.own_error <= error_bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,8 @@ class PrecisionReport:
     @property
     def first(self) -> OperatorPrecision | None:
         """The first operator that goes NaN or infinite, or exceeds the error bound."""
-        return next((o for o in self.operators if o.is_wrong(self.error_bound)), None)
+        wrong = (o for o in self.operators if o.lost or o.is_wrong(self.error_bound))
+        return next(wrong, None)
 
     @property
     def output_error(self) -> float:

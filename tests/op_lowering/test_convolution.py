@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.op_lowering.window import Window
-from jaxdelegate.precision_choice import device_policy
+from jaxdelegate.precision_choice import device_policy, emulated_policy
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
@@ -280,6 +280,46 @@ def test_a_small_depthwise_convolution_is_one_kernel_on_a_gpu(
 ) -> None:
     windows = (Window(32, size, 1, SAME, 1), Window(32, size, 1, SAME, 1))
     assert way("gpu", Convolution(windows, 64, 1, 64, images))[1] is run
+
+
+def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE) -> Any:
+    """What a GPU makes of CONV_2D in float16 on one pixel, by the emulation of its roundings."""
+    x = np.float32(channels).reshape(1, 1, 1, -1)
+    w = np.float32(filters).reshape(-1, 1, 1, x.size)
+    arrays = (x, w, np.float32(bias))
+    specs = [TensorSpec("t", a.shape, a.dtype, const=None if a is x else a) for a in arrays]
+    context = LoweringContext().on_gpu(emulated_policy("float16"))
+    options = Conv2DOptions(SAME, 1, 1, activation)
+    lowered = RULES["CONV_2D"].lower(context, options, specs, (spec((1, 1, 1, len(w))),))
+    return lowered(*arrays)[0]
+
+
+def test_an_emulation_rounds_once_as_cudnn_does() -> None:
+    """Behind sum, bias and clamp; what is too large then is infinite, and not before."""
+    got = emulated([2048, 1], [[1, 1], [32, 0], [32, 0]], [-2048, 0, -6e4], Act.RELU)
+    assert got.dtype == np.float16
+    np.testing.assert_array_equal(got.ravel(), [1, np.inf, 5536])  # of 1, 65536 and 5536
+
+
+@pytest.mark.parametrize(("name", "depth"), [("DEPTHWISE_CONV_2D", 1), ("CONV_2D", 2)])
+@pytest.mark.parametrize("size", [32, 400])  # a sum of taps where it is depthwise, and cuDNN's
+def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int) -> None:
+    """In the kernel behind cuDNN's, which is there anyway: no infinity, and no rounded bias."""
+    is_depthwise = name == "DEPTHWISE_CONV_2D"
+    x = np.ones((1, size, size, 64), np.float32)
+    x[0, 0, 0, 0] = 60000
+    w = np.ones((1, 3, 3, 64) if is_depthwise else (64, 3, 3, depth), np.float32)
+    x[0, 1, 1, 0] = 60000  # 2 x 60000 is beyond float16
+    bias = np.full(64, 2049, np.float32)
+    bias[0] = 0
+    specs = [TensorSpec("t", a.shape, a.dtype, const=None if a is x else a) for a in (x, w, bias)]
+    options = (DepthwiseConv2DOptions if is_depthwise else Conv2DOptions)(SAME, 1, 1)
+    context = LoweringContext(platform="gpu", precision=device_policy("float16"))
+    lowered = RULES[name].lower(context, options, specs, (spec(x.shape),))
+    (y,) = lowered(x, w, bias)
+    assert y.dtype == np.float32
+    assert np.all(np.isfinite(y))
+    assert y[0, 5, 5, -1] == 9 * depth + 2049
 
 
 @pytest.mark.litert

@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.precision_choice import device_policy
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
 
@@ -189,6 +190,21 @@ CASES = TRANSPOSE_CONV + CONV_3D_TRANSPOSE + MEDIAPIPE
 def test_lowering_matches_the_reference(case: Case, platform: str) -> None:
     context = LoweringContext(platform=platform, op_version=case.version)
     case.check(case.run_lowered(RULES[case.name], context), case.run_reference())
+
+
+def test_no_infinity_and_no_rounded_bias_on_a_gpu() -> None:
+    """cuDNN does not end transposed convolutions: what ends them goes on in float32."""
+    x, w = np.full((1, 2, 2, 2), 60000, np.float32), np.ones((2, 3, 3, 2), np.float32)
+    x[..., 0, :] = 0
+    bias, out = np.array([2049, 0], np.float32), np.array([1, 4, 4, 2], np.int32)
+    arrays = (out, w, x, bias)
+    specs = [spec(a.shape, a.dtype, None if a is x else a) for a in arrays]
+    context = LoweringContext(platform="gpu", precision=device_policy("float16"))
+    options = TransposeConvOptions(SAME, 2, 2)
+    (y,) = RULES["TRANSPOSE_CONV"].lower(context, options, specs, (spec((1, 4, 4, 2)),))(*arrays)
+    assert y.dtype == np.float32
+    assert np.all(np.isfinite(y))
+    assert y[0, 0, 0, 0] == 2049
 
 
 @pytest.mark.litert
