@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from jaxdelegate.cache.background import in_background
+from jaxdelegate.cache.background import Start, in_background
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.key import array_digests
 from jaxdelegate.digests import algorithm_of, digests
@@ -26,17 +26,20 @@ _Place = tuple[int, int]  # where in the file, and how many bytes
 class FileDigests:
     """What is known of the bytes of one model's file. Whatever is wrong with it costs time only."""
 
-    def __init__(self, directory: PrivateDirectory, content: memoryview) -> None:
+    def __init__(
+        self, directory: PrivateDirectory, content: memoryview, start: Start = in_background
+    ) -> None:
         """Begin to hash the whole.
 
         Args:
             directory: where digests are remembered.
             content: of the file.
+            start: starts the call that hashes.
         """
         self._directory = directory
         self._bytes = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
         self._start = _address(self._bytes)
-        self._name = in_background(lambda: digests([content])[0] + SUFFIX)
+        self._name = start(lambda: digests([content])[0] + SUFFIX)
 
     def of(self, arrays: Iterable[np.ndarray]) -> list[str | None]:
         """The digest of each array's elements, in C order; None: nothing is known of it."""

@@ -9,7 +9,7 @@ import jax.experimental.multihost_utils  # device_put would import it at its fir
 import numpy as np
 
 from jaxdelegate import jax_private
-from jaxdelegate.cache.background import in_background
+from jaxdelegate.cache.background import Start, in_background
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.slot import Slot
 from jaxdelegate.cache.store import ProgramStore
@@ -34,10 +34,10 @@ class Loading:
         with jax.enable_x64(True):
             return jax_private.load_executable(entry.code, self._device, n_in, n_out)
 
-    def read_weights(self, store: ProgramStore) -> None:
+    def read_weights(self, store: ProgramStore, start: Start = in_background) -> None:
         """Begin to read the file of its weights."""
         if self._read is None:
-            self._read = in_background(store.weights, self.entry)
+            self._read = start(store.weights, self.entry)
 
     def lacks(self, weights: ResidentWeights) -> bool:
         """Whether that file is needed: the device has not got all that is in it."""

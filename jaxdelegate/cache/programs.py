@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from jaxdelegate import jax_private
+from jaxdelegate.cache.background import Background
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.constants import ConstantDigests, FileDigests
 from jaxdelegate.cache.directory import PrivateDirectory
@@ -85,14 +86,16 @@ class ProgramCache:
         self._hint = self._expected = None
         if self._store is None:
             return
-        self._file = FileDigests(self._store.directory, content)
+        start = Background()
+        self._file = FileDigests(self._store.directory, content, start)
         with contextlib.suppress(TypeError):  # no keys then: `slot` says so
             self._hint = Hint(self._store, content, settings)
             entry = self._hint.entry(environment_parts(self._device))
             if entry is not None:
                 loading = Loading(entry, self._device)
-                loading.read_weights(self._store)
+                loading.read_weights(self._store, start)
                 self._expected = loading
+        start.close()
 
     def hash(self, constants: Mapping[int, np.ndarray], digests: ConstantDigests) -> None:
         """Begin to hash the constants of an open model, of the file that was expected perhaps."""

@@ -63,9 +63,10 @@ def decode(table_name: str, table: Any) -> Options:
 @functools.cache
 def _accessors(table_name: str) -> tuple[tuple[str, str, Any], ...]:
     """Each field, its generated accessor, `stride_w` -> `StrideW`, and its type."""
-    hints = typing.get_type_hints(_TABLES[table_name])
-    names = [f.name for f in dataclasses.fields(_TABLES[table_name])]
-    return tuple((n, "".join(map(str.capitalize, n.split("_"))), hints[n]) for n in names)
+    return tuple(
+        (f.name, "".join(map(str.capitalize, f.name.split("_"))), f.type)
+        for f in dataclasses.fields(_TABLES[table_name])
+    )
 
 
 def _value(table: Any, accessor: str, hint: Any) -> Any:

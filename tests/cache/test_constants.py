@@ -1,11 +1,13 @@
 """Digests of constants that are remembered by the digest of their model's file."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxdelegate.cache import constants
+from jaxdelegate.cache.background import Background
 from jaxdelegate.cache.constants import SUFFIX, ConstantDigests, FileDigests
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.key import array_digests
@@ -129,3 +131,20 @@ def test_each_array_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.of(given) == made.of(given)
     assert made.of(given | {0: FILE[:50]})[0] == array_digests([FILE[:50]])[0]
     assert counts == [len(given), 1]
+
+
+def test_calls_keep_their_order_and_leave_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    start, seen, first = Background(), list[int](), threading.Event()
+
+    def call(number: int) -> int:
+        assert first.wait(timeout=60)
+        seen.append(number)
+        return number
+
+    futures = [start(call, number) for number in range(5)]
+    start.close()
+    first.set()
+    assert [future.result() for future in futures] == seen == list(range(5))
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        start(call, 5)
