@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 _Row = TypeVar("_Row")
@@ -20,6 +21,7 @@ class LazyTable(MutableMapping[str, _Row]):
         attribute: str,
         modules: Mapping[str, Sequence[str]],
         *,
+        in_module: Mapping[str, str] = MappingProxyType({}),
         at_once: Sequence[str] = (),
     ) -> None:
         """Know the names.
@@ -28,13 +30,18 @@ class LazyTable(MutableMapping[str, _Row]):
             package: of the modules.
             attribute: what each module calls its own rows, a mapping by name.
             modules: the names of each module's rows, by the module's name in the package.
+            in_module: the modules that go by another name.
             at_once: modules to import now, since nearly everybody needs them.
 
         Raises:
             ValueError: two modules claim one name.
         """
         self._attribute = attribute
-        self._modules = {name: f"{package}.{m}" for m, names in modules.items() for name in names}
+        self._modules = {
+            name: f"{package}.{in_module.get(module, module)}"
+            for module, names in modules.items()
+            for name in names
+        }
         if len(self._modules) != sum(map(len, modules.values())):
             raise ValueError(f"{package}: a name stands twice in the table of {attribute}")
         self._rows: dict[str, _Row] = {}

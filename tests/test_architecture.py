@@ -23,6 +23,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "jaxdelegate.errors": (),
     "jaxdelegate.version": (),
     "jaxdelegate.lazy_table": (),
+    "jaxdelegate.op_lowering.families": (),
     "jaxdelegate.quant": NUMBERS,
     "jaxdelegate.op_lowering.options": ("jaxdelegate.op_lowering.options",),
     "jaxdelegate.op_lowering.dtypes": WORDS,
@@ -38,6 +39,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "jaxdelegate.reading": ("jaxdelegate.errors", *WORDS, *NUMBERS),
     "jaxdelegate.reference": (
         "jaxdelegate.lazy_table",
+        "jaxdelegate.op_lowering.families",
         "jaxdelegate.reference",
         *WORDS,
         *NUMBERS,
