@@ -4,7 +4,9 @@ Public names are loaded at their first use: importing this package imports neith
 ai_edge_litert.
 """
 
+import gc
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.errors import (
@@ -88,13 +90,29 @@ _SUBMODULES = ("litert", "reference", "testing")
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        return importlib.import_module(f"jaxdelegate.{name}")
+        return _imported(f"jaxdelegate.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'jaxdelegate' has no attribute {name!r}")
     module, attribute = _LAZY[name]
-    value = getattr(importlib.import_module(module), attribute)
+    value = getattr(_imported(module), attribute)
     globals()[name] = value
     return value
+
+
+def _imported(module: str) -> Any:
+    """A module, imported while Python's cyclic garbage collector rests.
+
+    What an import makes stays. The collector would look fifty times for garbage in it, and once in
+    all that jax has made before, which takes longer than half of the import.
+    """
+    if module in sys.modules or not gc.isenabled():
+        return importlib.import_module(module)
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.enable()
+        gc.collect(1)  # else the next object that anybody makes would set it off
 
 
 def __dir__() -> list[str]:

@@ -12,8 +12,7 @@ import jax
 import numpy as np
 
 from jaxdelegate import batching, compiler, lowering, precision_choice, side_by_side
-from jaxdelegate.cache.constants import ConstantDigests
-from jaxdelegate.cache.partition_key import read_constants
+from jaxdelegate.cache.partition_key import KnownModel, read_constants
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import (
@@ -88,6 +87,7 @@ class JaxDelegate(SimpleDelegate):
         self.device_name = _DEVICE_NAMES[self.lowering_context.platform]
         self.last_error: str | None = None
         self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
+        self._foreseen: dict[int, Node] = {}  # of the graph that is being planned, by identity
         self.programs: ProgramCache | None = None
         if self.options.serialization_dir:
             self.programs = ProgramCache(self.options.serialization_dir, self.device)
@@ -121,7 +121,7 @@ class JaxDelegate(SimpleDelegate):
 
     def why_not(self, node: Node) -> str | None:
         """The rule's sentence; a node whose outputs are constants needs no rule."""
-        if node.is_constant:
+        if node.is_constant or id(node) in self._foreseen:
             return None
         specs = dict(zip(node.operator.intermediates, node.intermediates, strict=False))
         context = lowering.context_for(self.context_for(node), node.operator, specs)
@@ -157,12 +157,18 @@ class JaxDelegate(SimpleDelegate):
             self.programs.expect(content, self.cache_settings())
 
     def initialize(self, context: DelegateContext) -> None:
-        """Begin to hash the constants, which the keys of stored programs need."""
-        if self.programs is not None:
-            nodes = context.nodes()
-            specs = {i: context.spec(i) for node in nodes for i in node.operator.inputs if i >= 0}
-            constants = read_constants(nodes, (), specs)
-            self.programs.hash(constants, _Kept.of(context, self).constants)
+        """Begin to hash the constants, which the keys of stored programs need.
+
+        What a stored program was made of needs no rule's answer.
+        """
+        self._foreseen = {}
+        if self.programs is None:
+            return
+        nodes, known = context.nodes(), _Kept.of(context, self).known
+        specs = {i: context.spec(i) for i in _touched_by(nodes)}
+        self.programs.hash(read_constants(nodes, (), specs), known)
+        if self.programs.foresees(nodes, specs, known, self.cache_settings()):
+            self._foreseen = {id(node): node for node in nodes}
 
     def create_kernel(self) -> "JaxKernel":
         """A kernel for one partition."""
@@ -182,6 +188,7 @@ class JaxDelegate(SimpleDelegate):
             DelegationError: with `require_full_delegation`, if any operator stays behind.
         """
         super().on_partitioned(report)
+        self._foreseen = {}
         if self.options.require_full_delegation and report.left:
             raise DelegationError(
                 f"{len(report.left)} of {len(report.nodes)} operators cannot be delegated:\n"
@@ -289,7 +296,7 @@ class JaxKernel(SimpleDelegateKernel):
         cache = self._delegate.programs
         if cache is None:
             return compiled()
-        slot = cache.slot(node, specs, kept.constants, self._delegate.cache_settings())
+        slot = cache.slot(node, specs, kept.known, self._delegate.cache_settings())
         return compiled() if slot is None else cache.get(slot, kept.weights, compiled)
 
     def _compiled(
@@ -407,7 +414,7 @@ class _Kept:
 
     def __init__(self, device: jax.Device) -> None:
         self.weights = ResidentWeights(device)
-        self.constants = ConstantDigests()
+        self.known = KnownModel()
         self._programs: OrderedDict[Hashable, Program] = OrderedDict()
 
     @classmethod
@@ -430,11 +437,12 @@ class _Kept:
 
 def touched(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
     """The specs of all tensors that a partition's operators touch."""
-    operators = [n.operator for n in node.nodes]
-    indices = {
-        i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates) if i >= 0
-    }
-    return {i: context.spec(i) for i in indices | set(node.outputs)}
+    return {i: context.spec(i) for i in _touched_by(node.nodes).union(node.outputs)}
+
+
+def _touched_by(nodes: Sequence[Node]) -> set[int]:
+    operators = [node.operator for node in nodes]
+    return {i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates) if i >= 0}
 
 
 def _program_key(context: DelegateContext, node: DelegateParams) -> Hashable:

@@ -107,7 +107,7 @@ def dump_executable(compiled: Any) -> bytes:
 
 
 def load_executable(
-    content: bytes, device: jax.Device, n_in: int, n_out: int
+    content: bytes | memoryview, device: jax.Device, n_in: int, n_out: int
 ) -> Callable[..., Any]:
     """The executable behind `dump_executable`, on `device`; nothing is traced or compiled.
 

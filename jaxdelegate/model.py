@@ -21,9 +21,9 @@ from jaxdelegate.reading.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Tabl
 from jaxdelegate.reading.graph_checks import Fail, check_calls, check_order
 from jaxdelegate.reading.layout import LAYOUT
 from jaxdelegate.reading.operator_tables import (
+    OptionsReader,
     called_subgraphs,
     read_operator_code,
-    read_options,
 )
 from jaxdelegate.reading.source import ModelSource, Source, open_source
 from jaxdelegate.reading.stored import byte_count, decode, why_not_stored
@@ -228,6 +228,7 @@ class _Reader:
         if version != _VERSION:
             root.fail("version", f"must be {_VERSION}", version)
         self._codes = [read_operator_code(t) for t in root.tables("operator_codes", "OperatorCode")]
+        self._options = OptionsReader(self._file)
         self._buffers = Buffers(self._file, root.tables("buffers", "Buffer"))
         self._external = ExternalBuffers(root, source)
         self._subgraph_tables = root.tables("subgraphs", "SubGraph")
@@ -326,7 +327,7 @@ class _Reader:
 
     def _operator(self, index: int, table: Table, tensor_count: int) -> Operator:
         code = self._codes[table.index("opcode_index", len(self._codes))]
-        options, custom_data = read_options(self._file, table, code)
+        options, custom_data = self._options.read(table, code)
         for field, subgraph in called_subgraphs(options):
             if not 0 <= subgraph < len(self._subgraph_tables):
                 rule = f"must be a subgraph, at least 0 and below {len(self._subgraph_tables)}"
@@ -370,9 +371,9 @@ def _shape(table: Table, tensor_type: TensorType) -> Shape:
     shape = table.integers("shape")
     if len(shape) > _MAX_RANK:
         table.fail("shape", f"must have {_MAX_RANK} dimensions at most", len(shape))
-    if any(n < 0 for n in shape):
+    if min(shape, default=0) < 0:
         table.fail("shape", "dimensions must not be negative", list(shape))
-    if math.prod(max(n, 1) for n in shape) * DTYPES[tensor_type].itemsize >= 2**63:
+    if math.prod(filter(None, shape)) * DTYPES[tensor_type].itemsize >= 2**63:
         table.fail("shape", "the tensor's size in bytes must be below 2**63", list(shape))
     return shape
 
@@ -381,7 +382,7 @@ def _shape_signature(table: Table, shape: Shape) -> Shape | None:
     signature = table.integers("shape_signature")
     if not signature:
         return None
-    if len(signature) != len(shape) or any(n < -1 for n in signature):
+    if len(signature) != len(shape) or min(signature) < -1:
         rule = f"must have {len(shape)} dimensions as shape, each -1 at least"
         table.fail("shape_signature", rule, list(signature))
     return signature

@@ -23,6 +23,7 @@ def host_cpu() -> list[str]:
     return lines
 
 
+@functools.cache
 def cpu_features() -> frozenset[str]:
     """The words that name the processor's instruction sets, such as avx512f."""
     return frozenset(" ".join(host_cpu()).split())

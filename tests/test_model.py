@@ -14,9 +14,13 @@ from ai_edge_litert import schema_py_generated as schema
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import Model, VariantType, read_model
 from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
     AddOptions,
+    Conv2DOptions,
     CustomOptions,
+    Padding,
     Pool2DOptions,
+    SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.testing import ModelBuilder
@@ -138,6 +142,30 @@ def test_an_operator_s_details() -> None:
     assert (svdf.scope, custom.scope) == ("SVDF.0", "my__op__1.1")
     assert custom.version == 2
     assert svdf.custom_options == b""
+
+
+def test_options_that_say_the_same_are_decoded_once() -> None:
+    """Of every kind of scalar, next to each other: those that differ stay apart."""
+    different = [
+        Conv2DOptions(),
+        Conv2DOptions(stride_w=2),
+        Conv2DOptions(stride_h=2),
+        Conv2DOptions(padding=Padding.VALID),
+        Conv2DOptions(fused_activation_function=ActivationFunctionType.RELU6),
+    ]
+    softmaxes = [SoftmaxOptions(beta=beta) for beta in (1.0, 1.5, -1.0)]
+    builder = ModelBuilder()
+    tensor = builder.input((1, 2))
+    for options in (different + softmaxes) * 2:
+        name = "SOFTMAX" if isinstance(options, SoftmaxOptions) else "CONV_2D"
+        following = builder.tensor((1, 2))
+        builder.operator(name, [tensor], [following], options)
+        tensor = following
+    builder.outputs(tensor)
+    found = [op.options for op in read_model(builder.build()).subgraphs[0].operators]
+    first, second = found[: len(found) // 2], found[len(found) // 2 :]
+    assert first == different + softmaxes
+    assert all(a is b for a, b in zip(first, second, strict=True))
 
 
 def test_both_opcode_fields_count() -> None:

@@ -41,6 +41,11 @@ class FileDigests:
         self._start = _address(self._bytes)
         self._name = start(lambda: digests([content])[0] + SUFFIX)
 
+    @property
+    def is_hashed(self) -> bool:
+        """Whether `of` has nothing to wait for."""
+        return self._name.done()
+
     def of(self, arrays: Iterable[np.ndarray]) -> list[str | None]:
         """The digest of each array's elements, in C order; None: nothing is known of it."""
         known = self._remembered()
@@ -87,14 +92,33 @@ class ConstantDigests:
             file: that some of them lie in.
         """
         new = {i: a for i, a in constants.items() if not self._has(i, a)}
+        if new and file is not None and file.is_hashed:
+            new = self._take_known(new, file)
         if new:
             made = in_background(_digests_of, new, file)
             self._made.update((i, (array, made)) for i, array in new.items())
 
+    def _take_known(
+        self, constants: Mapping[int, np.ndarray], file: FileDigests
+    ) -> dict[int, np.ndarray]:
+        """Take over what is known of the file; answers what is not."""
+        known = zip(constants, file.of(constants.values()), strict=True)
+        found = {i: digest for i, digest in known if digest is not None}
+        made = Future[dict[int, str]]()
+        made.set_result(found)
+        self._made.update((i, (constants[i], made)) for i in found)
+        return {i: array for i, array in constants.items() if i not in found}
+
+    def are_made(self, constants: Mapping[int, np.ndarray]) -> bool:
+        """Whether `of` has nothing to wait for."""
+        return all(self._has(i, a) and self._made[i][1].done() for i, a in constants.items())
+
     def of(self, constants: Mapping[int, np.ndarray]) -> dict[int, str]:
         """The digest of each array, by tensor."""
         self.begin(constants)
-        return {i: self._made[i][1].result()[i] for i in constants}
+        made = {i: self._made[i][1] for i in constants}
+        digests = {future: future.result() for future in made.values()}
+        return {i: digests[future][i] for i, future in made.items()}
 
     def _has(self, index: int, array: np.ndarray) -> bool:
         return index in self._made and self._made[index][0] is array

@@ -1,8 +1,8 @@
 """One stored program as a file: a header that is checked, a description, machine code.
 
 Layout, little endian: magic [8], format version u32, length of the description u32, length of the
-rest u64, SHA-256 of both [32]; then the description as JSON, then the rest: machine code, and the
-plans of chains (kernel_chains.py) one behind the other.
+rest u64, SHA-256 of the description [32]; then the description as JSON, with the digest of the
+rest; then the rest: machine code, and the plans of chains (kernel_chains.py) one behind the other.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and its like)
 import numpy as np
 
 from jaxdelegate.cache.key import Key
-from jaxdelegate.digests import algorithm_of
+from jaxdelegate.digests import algorithm_of, digests, is_known
 from jaxdelegate.op_lowering.spec import Shape
 
 _MAGIC = b"JAXDLGT\0"
-_VERSION = 3
+_VERSION = 4
 _HEADER = struct.Struct("<8sIIQ32s")
 
 
@@ -59,8 +59,8 @@ class Entry:
     donated: tuple[int, ...]  # positions in `inputs`
     weights: tuple[StoredWeight, ...]
     weights_digest: str | None  # of their file's content; None: all are constants of the model
-    code: bytes
-    plans: tuple[bytes, ...] = ()  # what the program takes ahead of its weights
+    code: bytes | memoryview
+    plans: tuple[bytes | memoryview, ...] = ()  # what the program takes ahead of its weights
     created: float = dataclasses.field(default_factory=time.time)  # seconds of the epoch
 
     @property
@@ -81,6 +81,7 @@ def file_of(key: Key) -> str:
 
 def pack(entry: Entry) -> list[bytes]:
     """The parts of the file."""
+    rest = b"".join([entry.code, *entry.plans])
     description = {
         "key": entry.key.as_json(),
         "created": entry.created,
@@ -91,10 +92,10 @@ def pack(entry: Entry) -> list[bytes]:
         "weights": [[w.digest, str(w.dtype), w.shape, w.tensor] for w in entry.weights],
         "weights_digest": entry.weights_digest,
         "plans": [len(plan) for plan in entry.plans],
+        "digest": digests([memoryview(rest)])[0],
     }
     text = json.dumps(description).encode()
-    rest = b"".join([entry.code, *entry.plans])
-    digest = hashlib.sha256(text + rest).digest()
+    digest = hashlib.sha256(text).digest()
     header = _HEADER.pack(_MAGIC, _VERSION, len(text), len(rest), digest)
     return [header, text, rest]
 
@@ -118,15 +119,29 @@ def unpack(content: bytes) -> Entry:
             f"it has {len(content)}"
         )
     body = memoryview(content)[_HEADER.size :]
-    if hashlib.sha256(body).digest() != digest:
-        raise EntryError("its SHA-256 is wrong")
+    if hashlib.sha256(body[:text_size]).digest() != digest:
+        raise EntryError("the SHA-256 of its description is wrong")
     try:
-        return _entry(json.loads(bytes(body[:text_size])), bytes(body[text_size:]))
+        description = json.loads(bytes(body[:text_size]))
+        _check_digest(str(description["digest"]), body[text_size:])
+        return _entry(description, body[text_size:])
+    except EntryError:
+        raise
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise EntryError(f"its description cannot be read: {error}") from error
 
 
-def _entry(description: Any, rest: bytes) -> Entry:
+def _check_digest(digest: str, rest: memoryview) -> None:
+    algorithm = algorithm_of(digest)
+    if not is_known(algorithm):
+        raise EntryError(f"it cannot be checked: {algorithm} is not installed here")
+    if digests([rest], algorithm) != [digest]:
+        raise EntryError("the digest of its code is wrong")
+
+
+def _entry(description: Any, rest: memoryview) -> Entry:
+    """The entry; code and plans are views: to copy them takes longer than to hash them."""
+
     def indices(name: str) -> tuple[int, ...]:
         return tuple(int(i) for i in description[name])
 

@@ -51,17 +51,23 @@ _IRRELEVANT = (
 
 def environment_parts(device: jax.Device) -> dict[str, Part]:
     """The parts of a key that no model and no option changes, but for those of our sources."""
+    options = (compiler_options(device.platform, exact=exact) for exact in (True, False))
     values = {
-        "versions": versions(device.platform),
+        "versions": versions(device.platform).items(),
         "device": device_identity(device),
         "host_cpu": host_cpu(),
-        "jax_config": jax_config(),
-        "xla_flags": {name: os.environ.get(name) for name in _VARIABLES},
+        "jax_config": jax_config().items(),
+        "xla_flags": ((name, os.environ.get(name)) for name in _VARIABLES),
         "threads": threads(),
-        "kernels": _digest_of(kernels.LIBRARY) if device.platform == "cpu" else None,
-        "compiler_options": [compiler_options(device.platform, exact=e) for e in (True, False)],
+        "kernels": [_digest_of(kernels.LIBRARY) if device.platform == "cpu" else None],
+        "compiler_options": (tuple(o.items()) for o in options),
     }
-    return {name: Part.of(value) for name, value in values.items()}
+    return {name: _part(tuple(value)) for name, value in values.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def _part(value: tuple[Any, ...]) -> Part:
+    return Part.of(value)
 
 
 @functools.cache

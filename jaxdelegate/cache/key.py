@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
         TypeError: an object of no known kind, which might print differently next time.
     """
     if isinstance(value, np.dtype):  # most of what there is
-        return _dtype_name(value)
+        return dtype_name(value)
     if isinstance(value, np.generic | np.ndarray):
         return _plain_numbers(value)
     if isinstance(value, frozenset | set | Mapping):
@@ -110,7 +110,7 @@ def _plain(value: Any) -> Any:
 def _plain_numbers(value: np.generic | np.ndarray) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    return [_dtype_name(value.dtype), list(value.shape), array_digests([value])[0]]
+    return [dtype_name(value.dtype), list(value.shape), array_digests([value])[0]]
 
 
 def _plain_collection(value: Any) -> Any:
@@ -130,7 +130,8 @@ def _field_names(cls: type) -> tuple[str, ...]:
 
 
 @functools.cache
-def _dtype_name(dtype: np.dtype) -> str:
+def dtype_name(dtype: np.dtype) -> str:
+    """How keys call a dtype."""
     return str(dtype)
 
 

@@ -5,22 +5,26 @@ not show the file, and small constants are baked into the program.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdelegate.cache.key import Part
+from jaxdelegate.cache.constants import ConstantDigests
+from jaxdelegate.cache.key import Part, dtype_name
 from jaxdelegate.model import Operator, Subgraph
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _OWN_RULES = "jaxdelegate.op_lowering."
-_OTHER_FIELDS = tuple(
-    f.name
-    for f in dataclasses.fields(TensorSpec)
-    if f.name not in ("name", "const", "quantization")
+_other_fields = operator.attrgetter(
+    *(
+        field.name
+        for field in dataclasses.fields(TensorSpec)
+        if field.name not in ("name", "const", "quantization", "dtype")
+    )
 )
 
 
@@ -33,48 +37,82 @@ def read_constants(
     return {i: const for i, const in consts.items() if const is not None}
 
 
-def partition_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
-    """What of the model a partition's program depends on, but for its constants' elements.
+class OperatorParts:
+    """Of an open model, the parts that operators make up; those that were asked for last are kept.
 
-    Args:
-        params: the partition.
-        specs: of every tensor that its operators touch.
-
-    Raises:
-        TypeError: options of a kind that is not known to be the same in every process.
+    A node stands for its tensors' specs, too.
     """
-    live = [node for node in params.nodes if not node.is_constant]
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._latest: tuple[tuple[Node, ...], dict[str, Part]] = (), {}
+
+    def of(self, nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
+        """What a program depends on of operators and their tensors, but for constants' elements.
+
+        Args:
+            nodes: in order.
+            specs: of every tensor that they touch.
+
+        Raises:
+            TypeError: options of a kind that is not known to be the same in every process.
+        """
+        known, parts = self._latest
+        if len(nodes) != len(known) or not all(map(operator.is_, nodes, known)):
+            parts = {"partition": _operators_part(nodes, specs)}
+            self._latest = tuple(nodes), parts
+        return parts
+
+
+class KnownModel:
+    """What is known of an open model, for the keys of its programs."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.constants = ConstantDigests()
+        self.operators = OperatorParts()
+
+
+def _operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Part:
+    live = [node for node in nodes if not node.is_constant]
     operators = [node.operator for node in live]
     touched = {i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates)}
-    arriving = sorted(params.inputs)
     called = live[0].subgraphs if calls_subgraphs(live) else ()
-    values: dict[str, Any] = {
-        "partition": [
+    return Part.of(
+        [
             [_operator(op) for op in operators],
             [[i, _spec(specs[i])] for i in sorted(touched) if i >= 0],
-            sorted(params.outputs),
             [_subgraph(subgraph) for subgraph in called],
-        ],
-        "inputs": [[i, specs[i].dtype, specs[i].shape] for i in arriving if i in specs],
+        ]
+    )
+
+
+def boundary_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
+    """The parts that tell what a partition takes and what it returns."""
+    arriving = sorted(params.inputs)
+    return {
+        "inputs": Part.of([[i, specs[i].dtype, specs[i].shape] for i in arriving if i in specs]),
+        "outputs": Part.of(sorted(params.outputs)),
     }
-    return {name: Part.of(value) for name, value in values.items()}
 
 
-def model_part(constants: Mapping[int, str]) -> Part:
+def model_part(constants: Mapping[int, str]) -> dict[str, Part]:
     """The part that the constants' elements make up, from their digests by tensor."""
-    return Part.of(sorted(constants.items()))
+    return {"model": Part.of(sorted(constants.items()))}
 
 
 def foreign_rule(nodes: Sequence[Node]) -> str | None:
     """The name of an operator whose rule is not of this package; its source is not known here."""
     called = nodes[0].subgraphs if calls_subgraphs(nodes) else ()
-    names = [operator.name for subgraph in called for operator in subgraph.operators]
-    return next((n for n in [*(node.name for node in nodes), *names] if not _is_own(n)), None)
+    operators = [node.operator for node in nodes]
+    operators += [op for subgraph in called for op in subgraph.operators]
+    return next((n for n in dict.fromkeys(op.name for op in operators) if not _is_own(n)), None)
 
 
 def calls_subgraphs(nodes: Iterable[Node]) -> bool:
     """Whether one of them runs subgraphs of the model."""
-    return any("subgraph" in name for node in nodes for name in vars(node.operator.options))
+    by_kind = {type(node.operator.options): node.operator.options for node in nodes}
+    return any("subgraph" in name for options in by_kind.values() for name in vars(options))
 
 
 def _is_own(name: str) -> bool:
@@ -91,16 +129,8 @@ def _module(function: Callable[..., Any]) -> str:
     return getattr(function, "__module__", None) or ""
 
 
-def _operator(operator: Operator) -> list[Any]:
-    return [
-        operator.index,
-        operator.name,
-        operator.version,
-        operator.inputs,
-        operator.outputs,
-        operator.intermediates,
-        operator.options,
-    ]
+def _operator(op: Operator) -> list[Any]:
+    return [op.index, op.name, op.version, op.inputs, op.outputs, op.intermediates, op.options]
 
 
 def _spec(spec: TensorSpec) -> list[Any]:
@@ -108,7 +138,7 @@ def _spec(spec: TensorSpec) -> list[Any]:
     quantization = spec.quantization
     if quantization is not None:  # what the converter observed changes nothing
         quantization = dataclasses.replace(quantization, minimum=None, maximum=None)
-    return [quantization, *(getattr(spec, name) for name in _OTHER_FIELDS)]
+    return [quantization, dtype_name(spec.dtype), *_other_fields(spec)]
 
 
 def _subgraph(subgraph: Subgraph) -> list[Any]:
@@ -117,5 +147,5 @@ def _subgraph(subgraph: Subgraph) -> list[Any]:
         {f.name: getattr(t, f.name) for f in dataclasses.fields(t)} | hidden
         for t in subgraph.tensors
     ]
-    operators = [_operator(operator) for operator in subgraph.operators]
+    operators = [_operator(op) for op in subgraph.operators]
     return [tensors, subgraph.inputs, subgraph.outputs, operators]

@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,22 +19,28 @@ import numpy as np
 from jaxdelegate import jax_private
 from jaxdelegate.cache.background import Background
 from jaxdelegate.cache.choices import ChoiceStore
-from jaxdelegate.cache.constants import ConstantDigests, FileDigests
+from jaxdelegate.cache.constants import FileDigests
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.hints import Hint
 from jaxdelegate.cache.key import Key
 from jaxdelegate.cache.loading import Loading, weight_name
-from jaxdelegate.cache.partition_key import foreign_rule
-from jaxdelegate.cache.slot import Slot
+from jaxdelegate.cache.partition_key import (
+    KnownModel,
+    calls_subgraphs,
+    foreign_rule,
+    model_part,
+    read_constants,
+)
+from jaxdelegate.cache.slot import Slot, setting_parts
 from jaxdelegate.cache.sources import SourceError, Sources
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.simple_delegate import DelegateParams
+from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -97,16 +103,49 @@ class ProgramCache:
                 self._expected = loading
         start.close()
 
-    def hash(self, constants: Mapping[int, np.ndarray], digests: ConstantDigests) -> None:
+    def hash(self, constants: Mapping[int, np.ndarray], model: KnownModel) -> None:
         """Begin to hash the constants of an open model, of the file that was expected perhaps."""
         file, self._file = self._file, None
-        digests.begin(constants, file)
+        model.constants.begin(constants, file)
+
+    def foresees(
+        self,
+        nodes: Sequence[Node],
+        specs: Mapping[int, TensorSpec],
+        model: KnownModel,
+        settings: Mapping[str, Any],
+    ) -> bool:
+        """Whether the program that was expected is known to be made of just these operators.
+
+        All of them are supported then: it was compiled for the same settings by the same sources.
+
+        Args:
+            nodes: in order.
+            specs: of every tensor that they touch.
+            model: what is known of the open model; constants that are still hashed are not waited
+                for.
+            settings: as of `slot`.
+        """
+        expected, read = self._expected, read_constants(nodes, (), specs)
+        if expected is None or not model.constants.are_made(read) or foreign_rule(nodes):
+            return False
+        key = expected.entry.key
+        try:
+            return (
+                key.has(setting_parts(settings))
+                and key.has(environment_parts(self._device))
+                and key.has(model_part(model.constants.of(read)))
+                and key.has(model.operators.of(nodes, specs))
+                and key.has(self._sources.parts(of_subgraphs=calls_subgraphs(nodes)))
+            )
+        except (TypeError, SourceError):  # no key: `slot` and `get` say so
+            return False
 
     def slot(
         self,
         params: DelegateParams,
         specs: Mapping[int, TensorSpec],
-        constants: ConstantDigests,
+        model: KnownModel,
         settings: Mapping[str, Any],
     ) -> Slot | None:
         """The place of a partition's program.
@@ -114,7 +153,7 @@ class ProgramCache:
         Args:
             params: the partition.
             specs: of every tensor that it touches.
-            constants: digests that are known of the open model.
+            model: what is known of the open model.
             settings: further parts of the key: options, model token.
 
         Returns:
@@ -126,7 +165,7 @@ class ProgramCache:
             _LOGGER.debug("cache: %s has a rule of its own, whose source is no part of keys", name)
             return None
         try:
-            return Slot(params, specs, constants, settings, self._device, self._sources)
+            return Slot(params, specs, model, settings, self._device, self._sources)
         except TypeError as error:
             _LOGGER.debug("cache: no key: %s", error)
             return None

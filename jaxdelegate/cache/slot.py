@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdelegate.cache.constants import ConstantDigests
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.partition_key import (
+    KnownModel,
+    boundary_parts,
     calls_subgraphs,
     model_part,
-    partition_parts,
     read_constants,
 )
 from jaxdelegate.cache.sources import Sources
@@ -37,7 +37,7 @@ class Slot:
         self,
         params: DelegateParams,
         specs: Mapping[int, TensorSpec],
-        constants: ConstantDigests,
+        model: KnownModel,
         settings: Mapping[str, Any],
         device: jax.Device,
         sources: Sources,
@@ -47,7 +47,7 @@ class Slot:
         Args:
             params: the partition.
             specs: of every tensor that it touches.
-            constants: digests that are known of the open model.
+            model: what is known of the open model.
             settings: further parts of the key: options, model token.
             device: where the program runs.
             sources: of this package.
@@ -59,12 +59,15 @@ class Slot:
         self.constants: Mapping[int, np.ndarray] = read_constants(
             params.nodes, params.outputs, specs
         )
-        self._known_digests = constants
+        self._known_digests = model.constants
         self._sources = sources
         self._calls_subgraphs = calls_subgraphs(params.nodes)
-        own = {name: Part.of(value) for name, value in settings.items()}
-        own["digests"] = Part.of(PREFERRED)
-        self._known = own | environment_parts(device) | partition_parts(params, specs)
+        self._known = {
+            **setting_parts(settings),
+            **environment_parts(device),
+            **model.operators.of(params.nodes, specs),
+            **boundary_parts(params, specs),
+        }
         self.family = Key(self._known).family
 
     @functools.cached_property
@@ -81,7 +84,7 @@ class Slot:
         """
         self._known_digests.begin(self.constants)
         sources = self._sources.parts(of_subgraphs=self._calls_subgraphs)
-        return Key(self._known | sources | {"model": model_part(self.digests)})
+        return Key(self._known | sources | model_part(self.digests))
 
     def confirm(self) -> None:
         """Make sure that the key tells what code has made the program.
@@ -90,3 +93,9 @@ class Slot:
             SourceError: it may be another one.
         """
         self._sources.confirm(of_subgraphs=self._calls_subgraphs)
+
+
+def setting_parts(settings: Mapping[str, Any]) -> dict[str, Part]:
+    """The parts that a delegate's settings make up, and how constants are hashed."""
+    own = {name: Part.of(value) for name, value in settings.items()}
+    return own | {"digests": Part.of(PREFERRED)}

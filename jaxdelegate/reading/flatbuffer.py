@@ -143,9 +143,10 @@ class Table:
         if not offset:
             return default
         try:
-            return int(number.unpack_from(self._file.data, self._at + offset)[0])
+            value: int = number.unpack_from(self._file.data, self._at + offset)[0]
         except struct.error:
             self._fail_end(field, self._at + offset + number.size)
+        return value
 
     def index(self, field: str, size: int, number: struct.Struct = UINT32) -> int:
         """An index into something with `size` entries."""
@@ -160,7 +161,8 @@ class Table:
         if span is None:
             return None
         start, size = span
-        self._check_end(field, start + size + 1)
+        if start + size + 1 > self._file.size:
+            self._fail_end(field, start + size + 1)
         if self._file.data[start + size]:
             self.fail(field, "must end with a zero byte", self._file.data[start + size])
         self.charge(field, size)
@@ -180,17 +182,22 @@ class Table:
             np.frombuffer(self._file.data, dtype, length, start) if length else np.empty(0, dtype)
         )
 
-    def integers(self, field: str, dtype: Any = np.int32) -> tuple[int, ...]:
-        """A vector of integers; empty where the file leaves it out."""
-        values = self.vector(field, dtype)
-        return () if values is None else tuple(values.tolist())
+    def integers(self, field: str) -> tuple[int, ...]:
+        """A vector of 32 bit integers; empty where the file leaves it out."""
+        if not self._fields[self._positions[field]]:
+            return ()
+        span = self.span(field, INT32.size)
+        if span is None:
+            return ()
+        start, length = span
+        self.charge(field, length * INT32.size)
+        return struct.unpack_from(f"<{length}i", self._file.data, start)
 
     def indices(self, field: str, size: int, *, optional: bool = False) -> tuple[int, ...]:
         """A vector of indices into something with `size` entries; `optional` admits -1: none."""
-        values = self.vector(field, np.int32)
-        if values is None or values.size == 0:
+        found = self.integers(field)
+        if not found:
             return ()
-        found = tuple(values.tolist())
         low, high = min(found), max(found)
         if low < -optional or high >= size:
             rule = f"must be at least {-optional} and below {size}"
@@ -214,7 +221,7 @@ class Table:
         start, length = span
         path = self._join(field)
         self._file.charge_tables(length, kind, path)
-        offsets = np.frombuffer(self._file.data, np.uint32, length, start).tolist()
+        offsets = struct.unpack_from(f"<{length}I", self._file.data, start)
         return [
             Table(self._file, start + 4 * i + offset, kind, f"{path}[{i}]")
             for i, offset in enumerate(offsets)
@@ -235,16 +242,32 @@ class Table:
         table.Init(self._file.data, at)
         return table
 
+    def inline(self, field: str, width: int) -> tuple[tuple[int, ...], bytes] | None:
+        """Where the fields of the table that a field refers to lie, and the bytes that they take.
+
+        Tables of scalars that agree in both say the same.
+
+        Args:
+            field: a reference to a table whose vtable was found to be sound.
+            width: of the widest scalar, in bytes.
+        """
+        at = self._target(field)
+        if at == 0:
+            return None
+        fields = self._file.fields(at, field, self.path)
+        return fields, bytes(self._file.data[at + UINT32.size : at + max(fields) + width])
+
     def span(self, field: str, itemsize: int = 1) -> tuple[int, int] | None:
         """Where a vector's elements start in the file, and how many there are; nothing is read."""
         at = self._target(field)
         if at == 0:
             return None
         try:
-            length = int(UINT32.unpack_from(self._file.data, at)[0])
+            length: int = UINT32.unpack_from(self._file.data, at)[0]
         except struct.error:
             self._fail_end(field, at + 4)
-        self._check_end(field, at + 4 + length * itemsize)
+        if at + 4 + length * itemsize > self._file.size:
+            self._fail_end(field, at + 4 + length * itemsize)
         return at + 4, length
 
     def _target(self, field: str) -> int:
@@ -254,13 +277,10 @@ class Table:
             return 0
         at = self._at + offset
         try:
-            return at + int(UINT32.unpack_from(self._file.data, at)[0])
+            distance: int = UINT32.unpack_from(self._file.data, at)[0]
         except struct.error:
             self._fail_end(field, at + 4)
-
-    def _check_end(self, field: str, end: int) -> None:
-        if end > self._file.size:
-            self._fail_end(field, end)
+        return at + distance
 
     def _fail_end(self, field: str, end: int) -> NoReturn:
         self.fail(field, f"must end within the file's {self._file.size} bytes", end)

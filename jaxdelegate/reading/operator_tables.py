@@ -2,6 +2,7 @@
 
 import dataclasses
 import struct
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from jaxdelegate.op_lowering.options import (
     decode,
     default_options,
     options_class,
+    widest_scalar,
 )
 from jaxdelegate.reading.flatbuffer import INT8, UINT8, UINT64, Flatbuffer, Table
 
@@ -63,26 +65,45 @@ def read_operator_code(table: Table) -> OperatorCode:
     return OperatorCode(custom_code, code, version, custom=True)
 
 
-def read_options(file: Flatbuffer, table: Table, code: OperatorCode) -> tuple[Options, bytes]:
-    """An operator's options, and the bytes they come from if it is a custom one.
+class OptionsReader:
+    """Reads the options of a file's operators; tables that say the same are decoded once."""
 
-    Raises:
-        ModelError: the options are damaged.
-    """
-    data = _custom_data(file, table) if code.custom else b""
-    accessor = None if code.custom else _accessor(table)
-    try:
-        if code.custom:
-            options: Options = custom_options(code.name, data)
-        elif accessor is None:
-            options = _without_table(default_options(code.name))
-        else:
-            options = decode(type(accessor).__name__, accessor)
-    except _ESCAPES as error:
-        kind = f"custom options of {code.name}" if accessor is None else type(accessor).__name__
-        file.fail(kind, f"{table.path} ({code.name})", "must be readable", f"{error}")
-    _charge(table, options)
-    return _fitting(code, options), data
+    def __init__(self, file: Flatbuffer) -> None:
+        """Read from this file."""
+        self._file = file
+        self._decoded: dict[Hashable, Options] = {}
+
+    def read(self, table: Table, code: OperatorCode) -> tuple[Options, bytes]:
+        """An operator's options, and the bytes they come from if it is a custom one.
+
+        Raises:
+            ModelError: the options are damaged.
+        """
+        data = _custom_data(self._file, table) if code.custom else b""
+        union, kind = ("", None) if code.custom else _options_table(table)
+        accessor = None if kind is None else table.accessor(union, getattr(schema, kind))
+        try:
+            if code.custom:
+                options: Options = custom_options(code.name, data)
+            elif kind is None or accessor is None:
+                options = _without_table(default_options(code.name))
+            else:
+                options = self._decode(kind, accessor, table, union)
+        except _ESCAPES as error:
+            named = kind if accessor is not None else f"custom options of {code.name}"
+            rule = "must be readable"
+            self._file.fail(f"{named}", f"{table.path} ({code.name})", rule, f"{error}")
+        _charge(table, options)
+        return _fitting(code, options), data
+
+    def _decode(self, kind: str, accessor: Any, table: Table, union: str) -> Options:
+        width = widest_scalar(kind)
+        if width is None:
+            return decode(kind, accessor)
+        key = kind, table.inline(union, width)
+        if key not in self._decoded:
+            self._decoded[key] = decode(kind, accessor)
+        return self._decoded[key]
 
 
 def _without_table(options: Options) -> Options:
@@ -92,16 +113,16 @@ def _without_table(options: Options) -> Options:
     return options
 
 
-def _accessor(table: Table) -> Any | None:
-    """The generated accessor on whichever options table is there."""
+def _options_table(table: Table) -> tuple[str, str | None]:
+    """The field that refers to an options table, and that table's name; None: there is none."""
     for union, names in _UNIONS.items():
         kind = table.scalar(f"{union}_type", UINT8)
         if kind not in names:
             rule = f"must be an options table of the schema, {max(names)} at most"
             table.fail(f"{union}_type", rule, kind)
         if kind != 0:
-            return table.accessor(union, getattr(schema, names[kind]))
-    return None
+            return union, names[kind]
+    return "", None
 
 
 def _custom_data(file: Flatbuffer, table: Table) -> bytes:

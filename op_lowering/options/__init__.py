@@ -13,6 +13,7 @@ from jaxdelegate.op_lowering.options.decode import options_class as options_clas
 from jaxdelegate.op_lowering.options.decode import (
     register_custom_options as register_custom_options,
 )
+from jaxdelegate.op_lowering.options.decode import widest_scalar as widest_scalar
 from jaxdelegate.op_lowering.options.enums import *
 from jaxdelegate.op_lowering.options.fused import *
 from jaxdelegate.op_lowering.options.math import *

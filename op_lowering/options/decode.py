@@ -47,6 +47,21 @@ def register_custom_options(operator: str, options_type: type[CustomOptions]) ->
     _CUSTOM[operator] = options_type
 
 
+# Tables of scalars, some of which take 64 bits.
+_WIDE = frozenset(
+    name for name in _TABLES if name.startswith("Stablehlo") or name == "RandomOptions"
+)
+
+
+@functools.cache
+def widest_scalar(table_name: str) -> int | None:
+    """How many bytes a field of a table takes at the most; None: not all of them are scalars."""
+    hints = (hint for _, _, hint in _accessors(table_name))
+    if any(hint in (bytes, str) or typing.get_origin(hint) is tuple for hint in hints):
+        return None
+    return 8 if table_name in _WIDE else 4
+
+
 def decode(table_name: str, table: Any) -> Options:
     """Read a generated accessor (`schema_py_generated.Conv2DOptions()`, initialized).
 

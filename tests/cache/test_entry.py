@@ -8,8 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxdelegate.cache import entry
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight, file_of, pack, unpack
 from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.digests import digests
 
 ENTRY = Entry(
     key=Key({"model": Part.of("m"), "device": Part.of(["cpu", 0])}),
@@ -27,6 +29,7 @@ ENTRY = Entry(
     plans=(b"first", b"second plan"),
 )
 CONTENT = b"".join(pack(ENTRY))
+DESCRIPTION = json.loads(CONTENT[56 : 56 + struct.unpack_from("<I", CONTENT, 12)[0]])
 
 
 def test_what_goes_in_comes_out() -> None:
@@ -58,16 +61,16 @@ def test_every_flipped_bit_is_seen() -> None:
 
 def test_another_format_is_named() -> None:
     older = CONTENT[:8] + struct.pack("<I", 1) + CONTENT[12:]
-    with pytest.raises(EntryError, match="its format is version 1, this is version 3"):
+    with pytest.raises(EntryError, match="its format is version 1, this is version 4"):
         unpack(older)
     with pytest.raises(EntryError, match="not a stored program"):
         unpack(b"#!/bin/sh" + bytes(100))
 
 
-def forged(description: object) -> bytes:
+def forged(description: object, rest: bytes = b"") -> bytes:
     text = json.dumps(description).encode()
     digest = hashlib.sha256(text).digest()
-    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 3, len(text), 0, digest) + text
+    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 4, len(text), len(rest), digest) + text + rest
 
 
 @pytest.mark.parametrize(
@@ -88,11 +91,12 @@ def forged(description: object) -> bytes:
         {"key": []},
         {"key": {"model": "x"}},
         {"created": None},
+        {"digest": None},
+        {"digest": "no digest"},
     ],
 )
 def test_descriptions_that_cannot_be(change: dict[str, object]) -> None:
-    size = struct.unpack_from("<I", CONTENT, 12)[0]
-    right = json.loads(CONTENT[56 : 56 + size]) | {"plans": []}
+    right = DESCRIPTION | {"plans": [], "digest": digests([memoryview(b"")])[0]}
     assert unpack(forged(right)).key == ENTRY.key
     with pytest.raises(EntryError, match="its description cannot be read"):
         unpack(forged({**right, **change}))
@@ -102,3 +106,16 @@ def test_descriptions_that_cannot_be(change: dict[str, object]) -> None:
 def test_what_is_no_description(description: object) -> None:
     with pytest.raises(EntryError, match="its description cannot be read"):
         unpack(forged(description))
+
+
+def test_code_that_cannot_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "is_known", lambda _: False)
+    with pytest.raises(EntryError, match="it cannot be checked: "):
+        unpack(CONTENT)
+
+
+def test_other_code_is_refused() -> None:
+    rest = CONTENT[-(len(ENTRY.code) + sum(map(len, ENTRY.plans))) :]
+    assert unpack(forged(DESCRIPTION, rest)) == ENTRY
+    with pytest.raises(EntryError, match="the digest of its code is wrong"):
+        unpack(forged(DESCRIPTION, rest[:-1] + b"?"))

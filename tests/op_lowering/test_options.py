@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import enum
+import inspect
 import pickle
 import typing
 from typing import Any
@@ -23,6 +24,7 @@ from jaxdelegate.op_lowering.options import (
     SubOptions,
     custom_options,
     default_options,
+    widest_scalar,
 )
 from jaxdelegate.testing import ModelBuilder
 
@@ -212,3 +214,13 @@ def test_an_entry_of_another_type_is_a_value_error(entry: Any, message: str) -> 
 def test_vectors_and_strings_of_a_flexbuffer_are_read(ksize: list[Any]) -> None:
     data = bytes(flexbuffers.Dumps({"ksize": ksize, "padding": "SAME"}))
     assert WindowOptions.from_bytes(data) == WindowOptions(data, tuple(ksize), "SAME")
+
+
+@pytest.mark.parametrize("cls", TABLES, ids=lambda cls: cls.__name__)
+def test_no_scalar_is_wider_than_said(cls: type[Options]) -> None:
+    """By the generated accessors: who compares the bytes of two tables has to see all of them."""
+    source = inspect.getsource(getattr(schema, cls.__name__))
+    width = widest_scalar(cls.__name__)
+    is_flat = not any(words in source for words in ("Vector", ".String("))
+    assert (width is not None) == is_flat
+    assert width in (None, 8) or "64Flags" not in source
