@@ -154,10 +154,7 @@ def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:
     """The spec with a propagated shape; None: known only at run time."""
     if shape is None:
         return dataclasses.replace(spec, is_dynamic=True)
-    known = tuple(int(n) for n in shape)
-    if known == spec.shape and not spec.is_dynamic:  # as most are declared
-        return spec
-    return dataclasses.replace(spec, shape=known, is_dynamic=False)
+    return dataclasses.replace(spec, shape=tuple(int(n) for n in shape), is_dynamic=False)
 
 
 def _folded(operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs) -> Specs | None:

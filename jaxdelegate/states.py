@@ -67,6 +67,8 @@ class _Builder:
             added = self._hidden(operator, kernel.initial_state)
         elif kernel.takes_handle and operator.inputs and operator.inputs[0] in self._handles:
             added = (self._variable(operator, self._handles[operator.inputs[0]]),)
+        if not added:
+            return operator
         return dataclasses.replace(operator, inputs=(*operator.inputs, *added))
 
     def _hidden(

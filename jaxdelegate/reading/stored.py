@@ -49,14 +49,15 @@ def decode(tensor_type: TensorType, shape: Shape, stored: np.ndarray) -> np.ndar
     """
     count = math.prod(shape)
     if tensor_type is TensorType.STRING:
-        values = _strings(stored, count)
+        values = _strings(stored, count).reshape(shape)
     elif DTYPES[tensor_type] in BITS:
-        values = unpack(stored[: byte_count(tensor_type, count)], count, DTYPES[tensor_type])
+        packed = stored[: byte_count(tensor_type, count)]
+        values = unpack(packed, count, DTYPES[tensor_type]).reshape(shape)
     elif tensor_type is TensorType.BOOL:
-        values = stored[:count] != 0  # unlike a file, numpy has no other bools than 0 and 1
+        # Unlike a file, numpy has no other bools than 0 and 1.
+        values = (stored[:count] != 0).reshape(shape)
     else:
-        values = stored[: byte_count(tensor_type, count)].view(DTYPES[tensor_type])
-    values = values.reshape(shape)
+        values = np.ndarray(shape, DTYPES[tensor_type], stored)
     values.flags.writeable = False
     return values
 
