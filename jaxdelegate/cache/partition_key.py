@@ -45,7 +45,7 @@ class OperatorParts:
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._latest: tuple[tuple[Node, ...], dict[str, Part]] = (), {}
+        self._latest: tuple[tuple[Node, ...], dict[str, Part]] | None = None
 
     def of(self, nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
         """What a program depends on of operators and their tensors, but for constants' elements.
@@ -57,11 +57,15 @@ class OperatorParts:
         Raises:
             TypeError: options of a kind that is not known to be the same in every process.
         """
-        known, parts = self._latest
-        if len(nodes) != len(known) or not all(map(operator.is_, nodes, known)):
-            parts = {"partition": _operators_part(nodes, specs)}
-            self._latest = tuple(nodes), parts
-        return parts
+        known = self._latest
+        if known is None or not _are_same(known[0], nodes):
+            known = tuple(nodes), {"partition": _operators_part(nodes, specs)}
+            self._latest = known
+        return known[1]
+
+
+def _are_same(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
+    return len(nodes) == len(others) and all(map(operator.is_, nodes, others))
 
 
 class KnownModel:
