@@ -12,11 +12,13 @@ is reported apart, too. "cold" finds an empty cache directory and fills it, "unc
 the same place. Milliseconds, medians; `warm_over_cold` and `warm_over_uncached` are what to look
 at. Phases in threads run side by side: their sum may exceed the time to ready. `load` is what is
 left of looking into the cache: waiting for the digests of constants, mostly. `ready_cpu` is the
-processor time of all threads. Outputs of all runs are compared.
+processor time of all threads, `ready_garbage` what Python's garbage collector took on the way, in
+whatever phase. Outputs of all runs are compared.
 """
 
 import contextlib
 import functools
+import gc
 import json
 import os
 import subprocess
@@ -94,6 +96,21 @@ class Phases:
         setattr(owner, function, outer)
 
 
+class Collector:
+    """Seconds that Python's garbage collector takes from now on."""
+
+    def __init__(self) -> None:
+        self.seconds = self._start = 0.0
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, _info: dict[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "start":
+            self._start = now
+        else:
+            self.seconds += now - self._start
+
+
 def measure(graph: str, directory: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """One start of jaxdelegate in this process."""
     begin = time.perf_counter()
@@ -109,6 +126,7 @@ def measure(graph: str, directory: str | None, options: dict[str, Any]) -> dict[
     for name, (module, owner, function) in PHASES.items():
         found = sys.modules[module]
         phases.watch(name, getattr(found, owner) if owner else found, function)
+    collector = Collector()
     start, start_cpu = time.perf_counter(), time.process_time()
     with phases.timed("rest"):
         delegate = delegate_type(serialization_dir=directory, **options)
@@ -116,12 +134,14 @@ def measure(graph: str, directory: str | None, options: dict[str, Any]) -> dict[
         interpreter.allocate_tensors()
         _wait(interpreter)
     ready, ready_cpu = time.perf_counter(), time.process_time()
+    garbage = collector.seconds
     result = _infer(interpreter)
     return {
         "import_jax": devices - begin,
         "import_jaxdelegate": imported - devices,
         "ready": ready - start,
         "ready_cpu": ready_cpu - start_cpu,
+        "ready_garbage": garbage,
         "first_inference": time.perf_counter() - ready,
         **{f"phase_{name}": seconds for name, seconds in phases.seconds.items()},
         "output": result,
