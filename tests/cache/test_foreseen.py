@@ -129,3 +129,24 @@ def test_the_delegate_keeps_no_graph(run) -> None:
     interpreter = jd.Interpreter(model_content=run.network, experimental_delegates=[delegate])
     assert delegate._foreseen == {}
     assert interpreter.num_subgraphs() == 1
+
+
+def test_other_outputs_of_the_same_operators_are_another_program(run, asked: list[str]) -> None:
+    run()
+    asked.clear()
+    delegate = jd.JaxDelegate(serialization_dir=str(run.directory))
+    interpreter = jd.Interpreter(
+        model_content=run.network,
+        experimental_delegates=[delegate],
+        experimental_preserve_all_tensors=True,
+    )
+    assert asked == []
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(0, run.x)
+    interpreter.invoke()
+    assert delegate.programs is not None
+    assert delegate.programs.statistics.stored == 1
+    index = interpreter.get_output_details()[0]["index"]
+    np.testing.assert_allclose(interpreter.get_tensor(index), run.want, rtol=1e-5, atol=1e-5)
+    for details in interpreter.get_tensor_details():
+        assert interpreter.get_tensor(details["index"]).shape == tuple(details["shape"])
