@@ -90,9 +90,8 @@ class OptionsReader:
             else:
                 options = self._decode(kind, accessor, table, union)
         except _ESCAPES as error:
-            named = kind if accessor is not None else f"custom options of {code.name}"
-            rule = "must be readable"
-            self._file.fail(f"{named}", f"{table.path} ({code.name})", rule, f"{error}")
+            named = kind or f"custom options of {code.name}"
+            self._file.fail(named, f"{table.path} ({code.name})", "must be readable", f"{error}")
         _charge(table, options)
         return _fitting(code, options), data
 
