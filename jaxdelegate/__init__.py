@@ -102,8 +102,8 @@ def __getattr__(name: str) -> Any:
 def _imported(module: str) -> Any:
     """A module, imported while Python's cyclic garbage collector rests.
 
-    What an import makes stays. The collector would look fifty times for garbage in it, and once in
-    all that jax has made before, which takes longer than half of the import.
+    What an import makes stays. The collector would look for garbage in it again and again, and once
+    in all that jax has made before.
     """
     if module in sys.modules or not gc.isenabled():
         return importlib.import_module(module)

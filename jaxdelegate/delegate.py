@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxdelegate import batching, compiler, lowering, precision_choice, side_by_side
-from jaxdelegate.cache.partition_key import KnownModel, read_constants
+from jaxdelegate.cache.partition_key import KnownModel, touched_by
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.errors import (
@@ -157,16 +157,12 @@ class JaxDelegate(SimpleDelegate):
             self.programs.expect(content, self.cache_settings())
 
     def initialize(self, context: DelegateContext) -> None:
-        """Begin to hash the constants, which the keys of stored programs need.
-
-        What a stored program was made of needs no rule's answer.
-        """
+        """Find out whether a stored program was made of this graph: no rule is asked then."""
         self._foreseen = {}
         if self.programs is None:
             return
         nodes, known = context.nodes(), _Kept.of(context, self).known
-        specs = {i: context.spec(i) for i in _touched_by(nodes)}
-        self.programs.hash(read_constants(nodes, (), specs), known)
+        specs = {i: context.spec(i) for i in touched_by(nodes)}
         if self.programs.foresees(nodes, specs, known, self.cache_settings()):
             self._foreseen = {id(node): node for node in nodes}
 
@@ -437,12 +433,7 @@ class _Kept:
 
 def touched(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
     """The specs of all tensors that a partition's operators touch."""
-    return {i: context.spec(i) for i in _touched_by(node.nodes).union(node.outputs)}
-
-
-def _touched_by(nodes: Sequence[Node]) -> set[int]:
-    operators = [node.operator for node in nodes]
-    return {i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates) if i >= 0}
+    return {i: context.spec(i) for i in touched_by(node.nodes).union(node.outputs)}
 
 
 def _program_key(context: DelegateContext, node: DelegateParams) -> Hashable:

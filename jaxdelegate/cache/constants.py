@@ -92,22 +92,14 @@ class ConstantDigests:
             file: that some of them lie in.
         """
         new = {i: a for i, a in constants.items() if not self._has(i, a)}
-        if new and file is not None and file.is_hashed:
-            new = self._take_known(new, file)
+        known = _known_of(new, file) if file is not None and file.is_hashed else {}
+        if known:
+            found = Future[dict[int, str]]()
+            found.set_result(known)
+            self._made.update((i, (new.pop(i), found)) for i in known)
         if new:
             made = in_background(_digests_of, new, file)
             self._made.update((i, (array, made)) for i, array in new.items())
-
-    def _take_known(
-        self, constants: Mapping[int, np.ndarray], file: FileDigests
-    ) -> dict[int, np.ndarray]:
-        """Take over what is known of the file; answers what is not."""
-        known = zip(constants, file.of(constants.values()), strict=True)
-        found = {i: digest for i, digest in known if digest is not None}
-        made = Future[dict[int, str]]()
-        made.set_result(found)
-        self._made.update((i, (constants[i], made)) for i in found)
-        return {i: array for i, array in constants.items() if i not in found}
 
     def are_made(self, constants: Mapping[int, np.ndarray]) -> bool:
         """Whether `of` has nothing to wait for."""
@@ -117,17 +109,20 @@ class ConstantDigests:
         """The digest of each array, by tensor."""
         self.begin(constants)
         made = {i: self._made[i][1] for i in constants}
-        digests = {future: future.result() for future in made.values()}
-        return {i: digests[future][i] for i, future in made.items()}
+        found = {future: future.result() for future in made.values()}
+        return {i: found[future][i] for i, future in made.items()}
 
     def _has(self, index: int, array: np.ndarray) -> bool:
         return index in self._made and self._made[index][0] is array
 
 
+def _known_of(constants: Mapping[int, np.ndarray], file: FileDigests) -> dict[int, str]:
+    found = zip(constants, file.of(constants.values()), strict=True)
+    return {i: digest for i, digest in found if digest is not None}
+
+
 def _digests_of(constants: Mapping[int, np.ndarray], file: FileDigests | None) -> dict[int, str]:
-    indices, arrays = list(constants), list(constants.values())
-    known = [None] * len(arrays) if file is None else file.of(arrays)
-    found = {i: digest for i, digest in zip(indices, known, strict=True) if digest is not None}
+    found = {} if file is None else _known_of(constants, file)
     rest = {i: a for i, a in constants.items() if i not in found}
     made = array_digests(list(rest.values()))
     if file is not None:

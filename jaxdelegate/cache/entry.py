@@ -140,7 +140,7 @@ def _check_digest(digest: str, rest: memoryview) -> None:
 
 
 def _entry(description: Any, rest: memoryview) -> Entry:
-    """The entry; code and plans are views: to copy them takes longer than to hash them."""
+    """The entry; code and plans, which may be large, are views."""
 
     def indices(name: str) -> tuple[int, ...]:
         return tuple(int(i) for i in description[name])

@@ -28,6 +28,12 @@ _other_fields = operator.attrgetter(
 )
 
 
+def touched_by(nodes: Iterable[Node]) -> set[int]:
+    """The tensors that operators read, write, or hold inside."""
+    operators = [node.operator for node in nodes]
+    return {i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates) if i >= 0}
+
+
 def read_constants(
     nodes: Iterable[Node], outputs: Sequence[int], specs: Mapping[int, TensorSpec]
 ) -> dict[int, np.ndarray]:
@@ -80,12 +86,11 @@ class KnownModel:
 def _operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Part:
     live = [node for node in nodes if not node.is_constant]
     operators = [node.operator for node in live]
-    touched = {i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates)}
     called = live[0].subgraphs if calls_subgraphs(live) else ()
     return Part.of(
         [
             [_operator(op) for op in operators],
-            [[i, _spec(specs[i])] for i in sorted(touched) if i >= 0],
+            [[i, _spec(specs[i])] for i in sorted(touched_by(live))],
             [_subgraph(subgraph) for subgraph in called],
         ]
     )

@@ -103,11 +103,6 @@ class ProgramCache:
                 self._expected = loading
         start.close()
 
-    def hash(self, constants: Mapping[int, np.ndarray], model: KnownModel) -> None:
-        """Begin to hash the constants of an open model, of the file that was expected perhaps."""
-        file, self._file = self._file, None
-        model.constants.begin(constants, file)
-
     def foresees(
         self,
         nodes: Sequence[Node],
@@ -118,16 +113,20 @@ class ProgramCache:
         """Whether the program that was expected is known to be made of just these operators.
 
         All of them are supported then: it was compiled for the same settings by the same sources.
+        Constants begin to be hashed here, and are not waited for.
 
         Args:
             nodes: in order.
             specs: of every tensor that they touch.
-            model: what is known of the open model; constants that are still hashed are not waited
-                for.
+            model: what is known of the open model.
             settings: as of `slot`.
         """
         expected, read = self._expected, read_constants(nodes, (), specs)
-        if expected is None or not model.constants.are_made(read) or foreign_rule(nodes):
+        file, self._file = self._file, None
+        model.constants.begin(read, file)
+        if expected is None or not model.constants.are_made(read):
+            return False
+        if foreign_rule(nodes) is not None:
             return False
         key = expected.entry.key
         try:

@@ -161,8 +161,7 @@ class Table:
         if span is None:
             return None
         start, size = span
-        if start + size + 1 > self._file.size:
-            self._fail_end(field, start + size + 1)
+        self._check_end(field, start + size + 1)
         if self._file.data[start + size]:
             self.fail(field, "must end with a zero byte", self._file.data[start + size])
         self.charge(field, size)
@@ -173,24 +172,20 @@ class Table:
         if not self._fields[self._positions[field]]:  # as most are
             return None
         dtype = np.dtype(dtype)
-        span = self.span(field, dtype.itemsize)
+        span = self._numbers(field, dtype.itemsize)
         if span is None:
             return None
         start, length = span
-        self.charge(field, length * dtype.itemsize)
         return (
             np.frombuffer(self._file.data, dtype, length, start) if length else np.empty(0, dtype)
         )
 
     def integers(self, field: str) -> tuple[int, ...]:
         """A vector of 32 bit integers; empty where the file leaves it out."""
-        if not self._fields[self._positions[field]]:
-            return ()
-        span = self.span(field, INT32.size)
+        span = self._numbers(field, INT32.size)
         if span is None:
             return ()
         start, length = span
-        self.charge(field, length * INT32.size)
         return struct.unpack_from(f"<{length}i", self._file.data, start)
 
     def indices(self, field: str, size: int, *, optional: bool = False) -> tuple[int, ...]:
@@ -266,9 +261,15 @@ class Table:
             length: int = UINT32.unpack_from(self._file.data, at)[0]
         except struct.error:
             self._fail_end(field, at + 4)
-        if at + 4 + length * itemsize > self._file.size:
-            self._fail_end(field, at + 4 + length * itemsize)
+        self._check_end(field, at + 4 + length * itemsize)
         return at + 4, length
+
+    def _numbers(self, field: str, itemsize: int) -> tuple[int, int] | None:
+        """The span of a vector of numbers that somebody is about to read."""
+        span = self.span(field, itemsize)
+        if span is not None:
+            self.charge(field, span[1] * itemsize)
+        return span
 
     def _target(self, field: str) -> int:
         """Where the field's offset leads; 0: the file leaves the field out."""
@@ -281,6 +282,10 @@ class Table:
         except struct.error:
             self._fail_end(field, at + 4)
         return at + distance
+
+    def _check_end(self, field: str, end: int) -> None:
+        if end > self._file.size:
+            self._fail_end(field, end)
 
     def _fail_end(self, field: str, end: int) -> NoReturn:
         self.fail(field, f"must end within the file's {self._file.size} bytes", end)

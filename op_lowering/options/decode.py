@@ -56,8 +56,7 @@ _WIDE = frozenset(
 @functools.cache
 def widest_scalar(table_name: str) -> int | None:
     """How many bytes a field of a table takes at the most; None: not all of them are scalars."""
-    hints = (hint for _, _, hint in _accessors(table_name))
-    if any(hint in (bytes, str) or typing.get_origin(hint) is tuple for hint in hints):
+    if any(hint is str or _is_vector(hint) for _, _, hint in _accessors(table_name)):
         return None
     return 8 if table_name in _WIDE else 4
 
@@ -84,10 +83,14 @@ def _accessors(table_name: str) -> tuple[tuple[str, str, Any], ...]:
     )
 
 
+def _is_vector(hint: Any) -> bool:
+    return hint is bytes or typing.get_origin(hint) is tuple
+
+
 def _value(table: Any, accessor: str, hint: Any) -> Any:
     if hint is int:
         return getattr(table, accessor)()
-    if hint is bytes or typing.get_origin(hint) is tuple:
+    if _is_vector(hint):
         return _vector(table, accessor, hint)
     value = getattr(table, accessor)()
     if hint is str:
