@@ -1,10 +1,12 @@
 """What pyproject.toml cannot say: libraries without Python's headers, if they can be built.
 
-Two in C are what stock `load_delegate` and LiteRT's CompiledModel load; one in C++ holds kernels
-that XLA:CPU calls. They fit every Python, so one wheel serves all of a platform. Without a compiler
-everything else still installs.
+Two in C are what stock `load_delegate` and LiteRT's CompiledModel load; one in C++, for x86-64,
+holds kernels that XLA:CPU calls. They fit every Python, so one wheel serves all of a platform.
+Without a compiler everything else still installs, and the build says what it left out.
 """
 
+import importlib.util
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -17,16 +19,33 @@ LIBRARIES = {
     "jaxdelegate.litert.libLiteRtGpuAccelerator": "accelerator.c",
 }
 KERNELS = Path("jaxdelegate/kernels")
+# No flag names an instruction set: files of kernels do so themselves, function by function
+# (kernels/target.h).
 KERNEL_FLAGS = [
     *("-std=c++17", "-O3", "-fvisibility=hidden", "-fno-rtti"),
-    *("-ffp-contract=fast", "-fno-trapping-math"),  # fused products, maxima without branches
+    *("-ffp-contract=off", "-fno-trapping-math"),  # products are fused where the source says so
     "-fwrapv",  # sums of integers
     "-g0",  # Python was built with -g, perhaps; every start would hash what that adds
 ]
+MISSING = {
+    "libjaxdelegate_kernels": "convolutions and matrix products on the CPU are slower (by XLA)",
+    "libjaxdelegate": "tf.lite.experimental.load_delegate cannot load the delegate",
+    "libLiteRtGpuAccelerator": "LiteRT's CompiledModel cannot use the delegate",
+}
 
 
 class BuildLibrary(build_ext):
     """Builds plain shared libraries: no suffix of one Python's, no module initialization."""
+
+    def run(self) -> None:
+        """Build what can be built, and say what could not."""
+        super().run()
+        names = [extension.name.rpartition(".")[2] for extension in self.extensions]
+        paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
+        missing = [name for name, path in zip(names, paths, strict=True) if not path.exists()]
+        if missing:
+            lost = "; ".join(f"without {name}.so, {MISSING[name]}" for name in missing)
+            self.warn(f"jaxdelegate is built without what needs a C and a C++ compiler: {lost}")
 
     def get_ext_filename(self, fullname: str) -> str:
         """The file's name, the same everywhere."""
@@ -50,16 +69,28 @@ def paths(pattern: str) -> list[str]:
     return sorted(path.as_posix() for path in KERNELS.glob(pattern))
 
 
-setup(
-    ext_modules=[
+def kernels() -> list[Extension]:
+    """The library of kernels, on the processors that it is written for."""
+    if not sysconfig.get_platform().endswith("x86_64"):
+        return []
+    jaxlib = importlib.util.find_spec("jaxlib")
+    places = [] if jaxlib is None else jaxlib.submodule_search_locations or []
+    return [
         Extension(
             "jaxdelegate.kernels.libjaxdelegate_kernels",
             paths("*.cc"),
             depends=[*paths("*.h"), *paths("*.inc")],
+            include_dirs=[f"{place}/include" for place in places],  # jax.ffi.include_dir()
             extra_compile_args=KERNEL_FLAGS,
             language="c++",
             optional=True,
-        ),
+        )
+    ]
+
+
+setup(
+    ext_modules=[
+        *kernels(),
         *(
             Extension(
                 name,

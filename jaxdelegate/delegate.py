@@ -26,7 +26,7 @@ from jaxdelegate.lowered_partition import LoweredPartition
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.options import DelegateOptions
+from jaxdelegate.options import DelegateOptions, native_kernels_by_default
 from jaxdelegate.processor import cpu_features
 from jaxdelegate.report.delegation import DelegationReport
 from jaxdelegate.rewrites import table as rewrites
@@ -73,6 +73,9 @@ class JaxDelegate(SimpleDelegate):
         self.options: DelegateOptions = DelegateOptions.of(options, **more)
         self.device = find_device(self.options.platform, self.options.device_index)
         platform = platform_of(self.device.platform)
+        if self.options.native_kernels is None and platform == "cpu":
+            default = native_kernels_by_default()
+            self.options = dataclasses.replace(self.options, native_kernels=default)
         is_native = _calls_native_kernels(self.options.native_kernels, platform)
         self.lowering_context = LoweringContext(
             platform=platform,
@@ -183,6 +186,7 @@ class JaxDelegate(SimpleDelegate):
         Raises:
             DelegationError: with `require_full_delegation`, if any operator stays behind.
         """
+        report = dataclasses.replace(report, remark=self._kernels_in_words())
         super().on_partitioned(report)
         self._foreseen = {}
         if self.options.require_full_delegation and report.left:
@@ -191,6 +195,16 @@ class JaxDelegate(SimpleDelegate):
                 f"{report.reasons()}"
             )
         warn_of_left_operators(report)
+
+    def _kernels_in_words(self) -> str:
+        """Which of the native kernels programs may call, and if none, why; empty on other devices."""
+        if self.lowering_context.platform != "cpu":
+            return ""
+        if self.lowering_context.native_kernels:
+            return f"Native kernels: {kernels.in_use()}."
+        if self.options.native_kernels is False:
+            return "Native kernels: off; XLA computes all."
+        return f"Native kernels: none, XLA computes all: {kernels.why_not()}."
 
     def close(self) -> None:
         """Forget reports; programs live as long as the interpreters that run them."""

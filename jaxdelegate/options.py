@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -12,6 +13,9 @@ Priority = Literal["auto", "max_precision", "min_latency", "min_memory_usage"]
 Preference = Literal["fast_single_answer", "sustained_speed", "balanced"]
 ComputeDtype = Literal["float32", "tensorfloat32", "float16", "bfloat16", "auto"]
 QuantMode = Literal["float_view", "integer"]
+
+# The environment variable that stands for the option native_kernels where nobody gives it.
+NATIVE_KERNELS = "JAXDELEGATE_NATIVE_KERNELS"
 
 _TRUE = frozenset(("true", "1", "yes", "on"))
 _FALSE = frozenset(("false", "0", "no", "off"))
@@ -81,7 +85,9 @@ class DelegateOptions:
     native_kernels: bool | None = _option(
         None,
         "Convolutions and matrix products, of float32 and of 8-bit integers, by this package's own "
-        "CPU kernels. Unset: where they were built, and the processor has AVX2.",
+        "CPU kernels; otherwise by XLA. Unset: as the environment variable "
+        "JAXDELEGATE_NATIVE_KERNELS says (0 or 1); without it, where they were built and the "
+        "processor has AVX2.",
         keyed=True,
     )
     max_delegated_partitions: int = _option(
@@ -168,6 +174,19 @@ class DelegateOptions:
         return cls.of(
             {name: _parse(name, text, hints.get(name, str)) for name, text in options.items()}
         )
+
+
+def native_kernels_by_default() -> bool | None:
+    """What JAXDELEGATE_NATIVE_KERNELS says of the option native_kernels; None: it is not set.
+
+    Raises:
+        OptionError: it is neither true nor false.
+    """
+    text = os.environ.get(NATIVE_KERNELS, "")
+    value = _parse(NATIVE_KERNELS, text, bool | None)
+    if not isinstance(value, bool | None):
+        raise OptionError(f"{NATIVE_KERNELS}: want 0 or 1, got {text!r}")
+    return value
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "jaxdelegate.op_lowering.options": ("jaxdelegate.op_lowering.options",),
     "jaxdelegate.op_lowering.dtypes": WORDS,
     "jaxdelegate.op_lowering.spec": (*WORDS, *NUMBERS),
-    "jaxdelegate.kernels": ("jaxdelegate.kernels",),
+    "jaxdelegate.kernels": ("jaxdelegate.kernels", "jaxdelegate.processor"),
     "jaxdelegate.op_lowering": (
         "jaxdelegate.kernels",
         "jaxdelegate.lazy_table",
@@ -135,7 +135,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "jaxdelegate.xla_options",
     ),
     "jaxdelegate.kernel_chains": ("jaxdelegate.jax_private", "jaxdelegate.kernels"),
-    "jaxdelegate.processor": (),
+    "jaxdelegate.processor": ("jaxdelegate.errors",),
     "jaxdelegate.xla_options": ("jaxdelegate.processor",),
     "jaxdelegate.sharing": RECORD,
     "jaxdelegate.batching": (*RECORD, "jaxdelegate.passes"),

@@ -24,6 +24,7 @@ class AppliedDelegate:
     operators: int | None = None
     taken: int | None = None
     reasons: str = ""  # why operators were left, one line for each kind
+    remark: str = ""  # how it runs what it took
 
     def line(self) -> str:
         """TFLite's sentence."""
@@ -66,6 +67,7 @@ def _of_ours(name: str, delegate: SimpleDelegate, subgraph: int) -> AppliedDeleg
         operators=len(report.nodes),
         taken=taken,
         reasons=report.reasons(),
+        remark=report.remark,
     )
 
 

@@ -218,6 +218,8 @@ class _Run:
     def _log_prepared(self, ready: _Prepared) -> None:
         for row in ready.delegates:
             self._log(row.line())
+            if row.remark:
+                self._log(row.remark)
         self._log(f"The input model file size (MB): {self._bytes / 1e6:g}")
         self._log(f"Initialized session in {ready.init_us / 1e3:g}ms.")
 

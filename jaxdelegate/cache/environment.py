@@ -15,7 +15,7 @@ from jaxdelegate.cache.key import Part
 from jaxdelegate.digests import file_digest
 from jaxdelegate.jax_private import config_values
 from jaxdelegate.kernels import library as kernels
-from jaxdelegate.processor import host_cpu, threads
+from jaxdelegate.processor import host_cpu, max_cpu_isa, threads
 from jaxdelegate.xla_options import compiler_options
 
 _PLUGINS = {
@@ -56,6 +56,7 @@ def environment_parts(device: jax.Device) -> dict[str, Part]:
         "versions": versions(device.platform).items(),
         "device": device_identity(device),
         "host_cpu": host_cpu(),
+        "max_cpu_isa": [max_cpu_isa()],
         "jax_config": jax_config().items(),
         "xla_flags": ((name, os.environ.get(name)) for name in _VARIABLES),
         "threads": threads(),

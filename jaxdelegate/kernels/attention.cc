@@ -68,7 +68,7 @@ void run_block(const Plan& p, const Memory& m, long image, long head, long begin
   const long mask = image * a.mask_image + head * a.mask_head;
   for (long i = 0; i < count; ++i) {
     const float* row = a.mask == nullptr ? nullptr : a.mask + mask + (begin + i) * a.mask_query;
-    p.set.softmax(m.logits + i * a.keys, a.keys, a.scale, row);
+    p.set.float32->softmax(m.logits + i * a.keys, a.keys, a.scale, row);
   }
   multiply_all(p, {m.values, a.keys, a.size, p.zeros, m.sums, kAll},
                {0, count, 0, a.keys, m.logits, a.keys, 1, 0, a.keys});

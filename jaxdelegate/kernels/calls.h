@@ -4,25 +4,28 @@
 
 #include <algorithm>
 
-#include "xla_ffi.h"
+#include "xla/ffi/api/c_api.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace kernels {
 
-inline xla_ffi::Error* refused(const xla_ffi::CallFrame& frame, const char* why,
-                               xla_ffi::ErrorCode code = xla_ffi::kInvalidArgument) {
-  xla_ffi::ErrorArgs args{sizeof args, nullptr, why, code};
-  return frame.api->create_error(&args);
+inline XLA_FFI_Error* refused(const XLA_FFI_CallFrame& frame, const char* why,
+                              XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) {
+  XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, why, code};
+  return frame.api->XLA_FFI_Error_Create(&args);
 }
 
-// XLA asks for the version once, when the handler is registered.
-inline bool answers_metadata(const xla_ffi::CallFrame& frame) {
-  const xla_ffi::Extension* extension = frame.extensions;
-  if (extension == nullptr || extension->type != xla_ffi::kMetadata) return false;
-  auto* metadata = reinterpret_cast<const xla_ffi::MetadataExtension*>(extension)->metadata;
-  metadata->version.major = xla_ffi::kMajor;
-  metadata->version.minor = std::min(xla_ffi::kMinor, frame.api->version.minor);
+// XLA asks for the version once, when the handler is registered. The library may have been built with
+// the headers of a newer jaxlib: what it uses was there in version 0.3, and structs only grow at
+// their end.
+inline bool answers_metadata(const XLA_FFI_CallFrame& frame) {
+  const XLA_FFI_Extension_Base* extension = frame.extension_start;
+  if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
+  auto* metadata = reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)->metadata;
+  metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+  metadata->api_version.minor_version =
+      std::min(XLA_FFI_API_MINOR, frame.api->api_version.minor_version);
   metadata->traits = 0;
   return true;
 }
@@ -30,12 +33,20 @@ inline bool answers_metadata(const xla_ffi::CallFrame& frame) {
 // By the name that the library exports; chains call it by its number.
 struct Kernel {
   const char* name;
-  xla_ffi::Error* (*run)(xla_ffi::CallFrame*);
+  XLA_FFI_Error* (*run)(XLA_FFI_CallFrame*);
 };
 extern const Kernel kKernels[];
 extern const long kKernelCount;
 
-inline long elements_of(const xla_ffi::Buffer& buffer) {
+inline const XLA_FFI_Buffer& argument(const XLA_FFI_CallFrame& frame, int64_t i) {
+  return *static_cast<const XLA_FFI_Buffer*>(frame.args.args[i]);
+}
+
+inline const XLA_FFI_Buffer& result(const XLA_FFI_CallFrame& frame, int64_t i = 0) {
+  return *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i]);
+}
+
+inline long elements_of(const XLA_FFI_Buffer& buffer) {
   long elements = 1;
   for (int64_t i = 0; i < buffer.rank; ++i) elements *= buffer.dims[i];
   return elements;

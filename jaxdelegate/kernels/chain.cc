@@ -20,9 +20,6 @@ namespace kernels {
 
 namespace {
 
-using xla_ffi::Array;
-using xla_ffi::Buffer;
-using xla_ffi::CallFrame;
 
 enum Place : int64_t { kArgument, kResult, kScratch, kConstant };
 
@@ -30,17 +27,17 @@ constexpr int64_t kMostArguments = 4, kMostAttributes = 3, kMostDimensions = 8;
 
 long bytes_of(int64_t type) {
   switch (type) {
-    case xla_ffi::kS8:
-    case xla_ffi::kU8:
+    case XLA_FFI_DataType_S8:
+    case XLA_FFI_DataType_U8:
       return 1;
-    case xla_ffi::kS16:
-    case xla_ffi::kBf16:
+    case XLA_FFI_DataType_S16:
+    case XLA_FFI_DataType_BF16:
       return 2;
-    case xla_ffi::kS32:
-    case xla_ffi::kF32:
+    case XLA_FFI_DataType_S32:
+    case XLA_FFI_DataType_F32:
       return 4;
-    case xla_ffi::kS64:
-    case xla_ffi::kF64:
+    case XLA_FFI_DataType_S64:
+    case XLA_FFI_DataType_F64:
       return 8;
     default:
       return 0;
@@ -49,7 +46,7 @@ long bytes_of(int64_t type) {
 
 // Where tensors lie.
 struct Memory {
-  const CallFrame& frame;
+  const XLA_FFI_CallFrame& frame;
   int64_t constants;  // where they begin in the plan
 
   // The first byte of a place, and how many there are; null: it is none.
@@ -57,34 +54,30 @@ struct Memory {
     if (at < 0) return nullptr;
     switch (place) {
       case kArgument:
-        return behind(one_of(frame.arguments, at), 0, bytes);
+        return at < frame.args.size ? behind(argument(frame, at), 0, bytes) : nullptr;
       case kResult:
-        return behind(one_of(frame.results, at), 0, bytes);
+        return at < frame.rets.size ? behind(result(frame, at), 0, bytes) : nullptr;
       case kScratch:
-        return behind(one_of(frame.results, frame.results.size - 1), at, bytes);
+        return frame.rets.size > 0 ? behind(result(frame, frame.rets.size - 1), at, bytes) : nullptr;
       case kConstant:
-        return behind(one_of(frame.arguments, 0), constants + at, bytes);
+        return behind(argument(frame, 0), constants + at, bytes);
       default:
         return nullptr;
     }
   }
 
  private:
-  static char* behind(const Buffer* buffer, int64_t offset, long& bytes) {
-    if (buffer == nullptr || offset < 0) return nullptr;
-    bytes = elements_of(*buffer) * bytes_of(buffer->dtype) - offset;
-    return static_cast<char*>(buffer->data) + offset;
-  }
-
-  static const Buffer* one_of(const xla_ffi::Buffers& buffers, int64_t i) {
-    return i >= 0 && i < buffers.size ? buffers.buffers[i] : nullptr;
+  static char* behind(const XLA_FFI_Buffer& buffer, int64_t offset, long& bytes) {
+    if (offset < 0) return nullptr;
+    bytes = elements_of(buffer) * bytes_of(buffer.dtype) - offset;
+    return static_cast<char*>(buffer.data) + offset;
   }
 };
 
 // Reads the plan; what lies behind its end are zeros, and `fits` is false from then on.
 class Words {
  public:
-  explicit Words(const Buffer& plan)
+  explicit Words(const XLA_FFI_Buffer& plan)
       : next_(static_cast<int64_t*>(plan.data)), left_(elements_of(plan) / sizeof(int64_t)) {}
 
   bool fits = true;
@@ -147,18 +140,18 @@ int64_t now() {
 // One call, as XLA would make it.
 struct Call {
   int64_t kernel;
-  Buffer tensors[kMostArguments + 1];
-  Buffer* arguments[kMostArguments + 1];  // the result is the last one
-  Array arrays[kMostAttributes];
+  XLA_FFI_Buffer tensors[kMostArguments + 1];
+  void* buffers[kMostArguments + 1];  // the result is the last one
+  XLA_FFI_Array arrays[kMostAttributes];
   void* values[kMostAttributes];
-  xla_ffi::AttributeType types[kMostAttributes];
+  XLA_FFI_AttrType types[kMostAttributes];
   int64_t argument_count, attribute_count;
 
   bool read(Words& words, const Memory& memory) {
     kernel = words.take();
     argument_count = words.length(kMostArguments);
     for (int64_t i = 0; i <= argument_count; ++i) {
-      arguments[i] = &tensors[i];
+      buffers[i] = &tensors[i];
       if (!read_tensor(words, memory, tensors[i])) return false;
     }
     attribute_count = words.length(kMostAttributes);
@@ -174,11 +167,13 @@ struct Call {
     return sum;
   }
 
-  xla_ffi::Error* run(const CallFrame& outer) {
-    CallFrame frame{sizeof frame, nullptr, outer.api, outer.context, xla_ffi::kExecute,
-                    {sizeof frame.arguments, nullptr, argument_count, nullptr, arguments},
-                    {sizeof frame.results, nullptr, 1, nullptr, arguments + argument_count},
-                    {sizeof frame.attributes, nullptr, attribute_count, types, nullptr, values}};
+  XLA_FFI_Error* run(const XLA_FFI_CallFrame& outer) {
+    XLA_FFI_CallFrame frame{};
+    frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
+    frame.api = outer.api, frame.ctx = outer.ctx, frame.stage = outer.stage;
+    frame.args = {XLA_FFI_Args_STRUCT_SIZE, nullptr, argument_count, nullptr, buffers};
+    frame.rets = {XLA_FFI_Rets_STRUCT_SIZE, nullptr, 1, nullptr, buffers + argument_count};
+    frame.attrs = {XLA_FFI_Attrs_STRUCT_SIZE, nullptr, attribute_count, types, nullptr, values};
     return kKernels[kernel].run(&frame);
   }
 
@@ -187,10 +182,10 @@ struct Call {
     return elements_of(tensors[i]) * bytes_of(tensors[i].dtype);
   }
 
-  static bool read_tensor(Words& words, const Memory& memory, Buffer& tensor) {
+  static bool read_tensor(Words& words, const Memory& memory, XLA_FFI_Buffer& tensor) {
     const int64_t place = words.take(), at = words.take(), type = words.take();
     const int64_t rank = words.length(kMostDimensions);
-    tensor = {sizeof tensor, nullptr, static_cast<xla_ffi::DataType>(type), nullptr, rank,
+    tensor = {XLA_FFI_Buffer_STRUCT_SIZE, nullptr, static_cast<XLA_FFI_DataType>(type), nullptr, rank,
               words.take(rank)};
     long bytes = 0, needed = bytes_of(type);
     tensor.data = memory.find(place, at, bytes);
@@ -202,17 +197,18 @@ struct Call {
 
   void read_attribute(Words& words, int64_t i) {
     const int64_t type = words.take(), size = words.take();
-    arrays[i] = {static_cast<xla_ffi::DataType>(type), static_cast<size_t>(size),
+    arrays[i] = {static_cast<XLA_FFI_DataType>(type), static_cast<size_t>(size),
                  words.take((size * bytes_of(type) + 7) / 8)};
-    values[i] = &arrays[i], types[i] = xla_ffi::kArrayAttribute;
+    values[i] = &arrays[i], types[i] = XLA_FFI_AttrType_ARRAY;
   }
 };
 
-xla_ffi::Error* run(const CallFrame& frame) {
-  if (frame.arguments.size < 1) return refused(frame, "want a plan");
-  const Buffer& plan = *frame.arguments.buffers[0];
+XLA_FFI_Error* run(const XLA_FFI_CallFrame& frame) {
+  if (frame.args.size < 1) return refused(frame, "want a plan");
+  const XLA_FFI_Buffer& plan = argument(frame, 0);
   const bool is_aligned = reinterpret_cast<uintptr_t>(plan.data) % alignof(int64_t) == 0;
-  if (plan.dtype != xla_ffi::kU8 || !is_aligned) return refused(frame, "want a plan of words");
+  if (plan.dtype != XLA_FFI_DataType_U8 || !is_aligned)
+    return refused(frame, "want a plan of words");
   Words words(plan);
   const int64_t count = words.take();
   const Memory memory{frame, words.take()};
@@ -223,7 +219,7 @@ xla_ffi::Error* run(const CallFrame& frame) {
     Call call;
     if (!call.read(words, memory)) return refused(frame, "the plan does not fit its tensors");
     const int64_t begin = is_timed ? now() : 0;
-    if (xla_ffi::Error* error = call.run(frame)) return error;
+    if (XLA_FFI_Error* error = call.run(frame)) return error;
     if (is_timed) times().add({number, i, now() - begin, call.bytes(), call.result_bytes()});
   }
   return nullptr;
@@ -233,9 +229,9 @@ xla_ffi::Error* run(const CallFrame& frame) {
 
 }  // namespace kernels
 
-EXPORT xla_ffi::Error* jaxdelegate_chain(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_chain(XLA_FFI_CallFrame* frame) {
   if (kernels::answers_metadata(*frame)) return nullptr;
-  if (frame->stage != xla_ffi::kExecute) return nullptr;
+  if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   return kernels::run(*frame);
 }
 

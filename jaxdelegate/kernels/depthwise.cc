@@ -55,7 +55,7 @@ void run(const Depthwise<E>& d, const InstructionSet& set, const ThreadPool& poo
   const long most = threads < 2 ? 1 : std::min(count, threads * kTasks);
   const long tasks = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
   const long of_task = ceil_div(count, tasks);
-  const Rows<E> rows{d, set.of<E>().depthwise(g), set.finish, pixel, count, of_task};
+  const Rows<E> rows{d, set.of<E>().depthwise(g), set.float32->finish, pixel, count, of_task};
   pool.loop(ceil_div(count, of_task), run_task<E>, &rows);
 }
 

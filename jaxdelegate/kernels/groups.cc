@@ -89,7 +89,7 @@ void copy_pixels(const Plan<E>& p, const typename E::Value* from, long count,
   const Geometry& g = p.geometry;
   if (g.joined > 1) {
     constexpr long kValues = kFactorBytes / sizeof *to;
-    p.set.spread({reinterpret_cast<const int32_t*>(from), g.channels / kValues, count, g.joined,
+    p.set.int8->spread_factors({reinterpret_cast<const int32_t*>(from), g.channels / kValues, count, g.joined,
                   g.channels / g.groups / kValues, g.units / g.groups,
                   reinterpret_cast<int32_t*>(to)});
     return;

@@ -13,6 +13,7 @@
 
 #include "attention.h"
 #include "calls.h"
+#include "cpu.h"
 #include "depthwise.h"
 #include "instruction_sets.h"
 #include "mean.h"
@@ -24,21 +25,19 @@ namespace kernels {
 
 namespace {
 
-using xla_ffi::Buffer;
-using xla_ffi::CallFrame;
-using xla_ffi::Error;
 
 // An attribute; null: it is another one. They come sorted by name.
-const void* attribute(const CallFrame& frame, int i, xla_ffi::DataType dtype, size_t size) {
-  const xla_ffi::Attributes& attributes = frame.attributes;
-  if (i >= attributes.size || attributes.types[i] != xla_ffi::kArrayAttribute) return nullptr;
-  const auto& array = *static_cast<const xla_ffi::Array*>(attributes.values[i]);
+const void* attribute(const XLA_FFI_CallFrame& frame, int i, XLA_FFI_DataType dtype,
+                      size_t size) {
+  const XLA_FFI_Attrs& attributes = frame.attrs;
+  if (i >= attributes.size || attributes.types[i] != XLA_FFI_AttrType_ARRAY) return nullptr;
+  const auto& array = *static_cast<const XLA_FFI_Array*>(attributes.attrs[i]);
   return array.dtype == dtype && array.size == size ? array.data : nullptr;
 }
 
 // Whether there is one that has values: nothing is divided by zero behind this.
-bool read_geometry(const CallFrame& frame, Geometry& geometry) {
-  const void* fields = attribute(frame, 0, xla_ffi::kS64, kGeometryFields);
+bool read_geometry(const XLA_FFI_CallFrame& frame, Geometry& geometry) {
+  const void* fields = attribute(frame, 0, XLA_FFI_DataType_S64, kGeometryFields);
   if (fields == nullptr) return false;
   memcpy(&geometry, fields, sizeof geometry);
   const auto* sizes = static_cast<const int64_t*>(fields);
@@ -46,24 +45,22 @@ bool read_geometry(const CallFrame& frame, Geometry& geometry) {
   return std::all_of(sizes, pads, [](int64_t size) { return size > 0; });
 }
 
-const Buffer& argument(const CallFrame& frame, int i) { return *frame.arguments.buffers[i]; }
-
-xla_ffi::DataType type_of(const float*) { return xla_ffi::kF32; }
-xla_ffi::DataType type_of(const double*) { return xla_ffi::kF64; }
-xla_ffi::DataType type_of(const int8_t*) { return xla_ffi::kS8; }
-xla_ffi::DataType type_of(const int16_t*) { return xla_ffi::kS16; }
-xla_ffi::DataType type_of(const uint16_t*) { return xla_ffi::kBf16; }
-xla_ffi::DataType type_of(const int32_t*) { return xla_ffi::kS32; }
+XLA_FFI_DataType type_of(const float*) { return XLA_FFI_DataType_F32; }
+XLA_FFI_DataType type_of(const double*) { return XLA_FFI_DataType_F64; }
+XLA_FFI_DataType type_of(const int8_t*) { return XLA_FFI_DataType_S8; }
+XLA_FFI_DataType type_of(const int16_t*) { return XLA_FFI_DataType_S16; }
+XLA_FFI_DataType type_of(const uint16_t*) { return XLA_FFI_DataType_BF16; }
+XLA_FFI_DataType type_of(const int32_t*) { return XLA_FFI_DataType_S32; }
 
 // The data of a buffer; null: it holds something else.
 template <class T>
-bool read_data(const Buffer& buffer, xla_ffi::DataType dtype, long count, T*& data) {
+bool read_data(const XLA_FFI_Buffer& buffer, XLA_FFI_DataType dtype, long count, T*& data) {
   data = static_cast<T*>(buffer.data);
   return buffer.dtype == dtype && elements_of(buffer) == count;
 }
 
 template <class T>
-bool read_data(const Buffer& buffer, long count, const T*& data) {
+bool read_data(const XLA_FFI_Buffer& buffer, long count, const T*& data) {
   return read_data(buffer, type_of(data), count, data);
 }
 
@@ -117,21 +114,23 @@ long columns_of(const Work& work) {
   return work.geometry.units;
 }
 
-const char* read_ending(const CallFrame& frame, long, Range& range) {
-  const void* limits = attribute(frame, 1, xla_ffi::kF32, 2);
-  if (frame.arguments.size > 4 || limits == nullptr)
+const char* read_ending(const XLA_FFI_CallFrame& frame, long, Range& range) {
+  const void* limits = attribute(frame, 1, XLA_FFI_DataType_F32, 2);
+  if (frame.args.size > 4 || limits == nullptr)
     return "want x, weights, bias, perhaps a residual, and range";
   memcpy(&range, limits, sizeof range);
   return nullptr;
 }
 
-const char* read_ending(const CallFrame& frame, long columns, Requantization& ending) {
-  const auto* values = static_cast<const int64_t*>(attribute(frame, 1, xla_ffi::kS64, 5));
-  if (frame.arguments.size != 4 || values == nullptr)
+const char* read_ending(const XLA_FFI_CallFrame& frame, long columns,
+                        Requantization& ending) {
+  const void* integers = attribute(frame, 1, XLA_FFI_DataType_S64, 5);
+  const auto* values = static_cast<const int64_t*>(integers);
+  if (frame.args.size != 4 || values == nullptr)
     return "want x, weights, bias, scales and integers";
-  const Buffer& scales = argument(frame, 3);
+  const XLA_FFI_Buffer& scales = argument(frame, 3);
   ending.padding = static_cast<uint8_t>(values[0]);
-  ending.flip = argument(frame, 0).dtype == xla_ffi::kS8 ? 0x80 : 0;
+  ending.flip = argument(frame, 0).dtype == XLA_FFI_DataType_S8 ? 0x80 : 0;
   ending.w_zero = static_cast<int32_t>(values[1]), ending.y_zero = static_cast<int32_t>(values[2]);
   ending.low = static_cast<int32_t>(values[3]), ending.high = static_cast<int32_t>(values[4]);
   if (!read_data(scales, columns, ending.scales)) ending.scales = nullptr;
@@ -142,38 +141,41 @@ const char* read_ending(const CallFrame& frame, long columns, Requantization& en
 }
 
 // What stands behind the range, and the residual of y.
-const char* read_finish(const CallFrame& frame, long count, Range& range, Finish& finish) {
-  const void* curve = attribute(frame, 2, xla_ffi::kS64, 1);
+const char* read_finish(const XLA_FFI_CallFrame& frame, long count, Range& range,
+                        Finish& finish) {
+  const void* curve = attribute(frame, 2, XLA_FFI_DataType_S64, 1);
   long value = kCurves;
   if (curve != nullptr) memcpy(&value, curve, sizeof value);
   if (value < kClamp || value >= kCurves) return "then is no curve";
   finish.curve = static_cast<Curve>(value), finish.range = range;
-  const bool adds = frame.arguments.size == 4;
+  const bool adds = frame.args.size == 4;
   if (adds && !read_data(argument(frame, 3), count, finish.residual))
     return "the residual does not fit y";
   if (finish.is_any()) range = kFinite;
   return nullptr;
 }
 
-const char* read_finish(const CallFrame&, long, Requantization&, Finish&) { return nullptr; }
+const char* read_finish(const XLA_FFI_CallFrame&, long, Requantization&, Finish&) {
+  return nullptr;
+}
 
 // Of x and y.
-bool is_type(const float*, xla_ffi::DataType dtype) { return dtype == xla_ffi::kF32; }
+bool is_type(const float*, XLA_FFI_DataType dtype) { return dtype == XLA_FFI_DataType_F32; }
 
-bool is_type(const uint8_t*, xla_ffi::DataType dtype) {
-  return dtype == xla_ffi::kS8 || dtype == xla_ffi::kU8;
+bool is_type(const uint8_t*, XLA_FFI_DataType dtype) {
+  return dtype == XLA_FFI_DataType_S8 || dtype == XLA_FFI_DataType_U8;
 }
 
 // Reads a call into `work`, a Product, a Depthwise or a Winograd. Answers a sentence if it is none.
 template <class Work>
-const char* read(const CallFrame& frame, Work& work) {
-  if (!read_geometry(frame, work.geometry) || frame.arguments.size < 3 || frame.results.size != 1)
+const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
+  if (!read_geometry(frame, work.geometry) || frame.args.size < 3 || frame.rets.size != 1)
     return "want geometry without zeros, x, weights, bias and y";
   const char* why = read_ending(frame, columns_of(work), work.ending);
   if (why != nullptr) return why;
   const Geometry& g = work.geometry;
-  const Buffer& y = *frame.results.buffers[0];
-  const xla_ffi::DataType dtype = argument(frame, 0).dtype;
+  const XLA_FFI_Buffer& y = result(frame);
+  const XLA_FFI_DataType dtype = argument(frame, 0).dtype;
   if (!is_type(work.x, dtype)) return "x is of another type";
   if (!read_data(argument(frame, 0), dtype, g.images * g.height * g.width * g.channels, work.x))
     return "x does not fit geometry";
@@ -186,7 +188,7 @@ const char* read(const CallFrame& frame, Work& work) {
   return read_finish(frame, results, work.ending, work.finish);
 }
 
-const char* read_mask(const Buffer& mask, Attention& a) {
+const char* read_mask(const XLA_FFI_Buffer& mask, Attention& a) {
   const long wanted[3] = {a.images, a.heads, a.queries};
   long strides[3], stride = a.keys;
   bool fits = mask.rank == 4 && mask.dims[3] == a.keys;
@@ -202,55 +204,55 @@ const char* read_mask(const Buffer& mask, Attention& a) {
 
 // q, k, v, all [images, positions, heads, size], and perhaps a mask, [images, heads, queries, keys]
 // with ones where it is the same for all but the keys.
-const char* read(const CallFrame& frame, Attention& a) {
-  const int64_t count = frame.arguments.size;
-  if ((count != 3 && count != 4) || frame.results.size != 1)
+const char* read(const XLA_FFI_CallFrame& frame, Attention& a) {
+  const int64_t count = frame.args.size;
+  if ((count != 3 && count != 4) || frame.rets.size != 1)
     return "want q, k, v, perhaps a mask, and y";
-  const Buffer &q = argument(frame, 0), &k = argument(frame, 1);
+  const XLA_FFI_Buffer &q = argument(frame, 0), &k = argument(frame, 1);
   if (q.rank != 4 || k.rank != 4) return "want four dimensions";
   a = {q.dims[0], q.dims[1], k.dims[1], q.dims[2], q.dims[3]};
   const long kept = a.images * a.heads * a.size;
   const bool fits = read_data(q, kept * a.queries, a.q) && read_data(k, kept * a.keys, a.k) &&
                     read_data(argument(frame, 2), kept * a.keys, a.v) &&
-                    read_data(*frame.results.buffers[0], xla_ffi::kF32, kept * a.queries, a.y);
+                    read_data(result(frame), XLA_FFI_DataType_F32, kept * a.queries, a.y);
   if (!fits || kept * a.keys == 0) return "q, k, v and y do not fit each other";
-  const void* scale = attribute(frame, 0, xla_ffi::kF32, 1);
+  const void* scale = attribute(frame, 0, XLA_FFI_DataType_F32, 1);
   if (scale == nullptr) return "want scale";
   memcpy(&a.scale, scale, sizeof a.scale);
   return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
 }
 
 // x [images, pixels, channels].
-const char* read(const CallFrame& frame, Mean& m) {
-  if (frame.arguments.size != 1 || frame.results.size != 1) return "want x and y";
-  const Buffer &x = argument(frame, 0), &y = *frame.results.buffers[0];
+const char* read(const XLA_FFI_CallFrame& frame, Mean& m) {
+  if (frame.args.size != 1 || frame.rets.size != 1) return "want x and y";
+  const XLA_FFI_Buffer &x = argument(frame, 0), &y = result(frame);
   if (x.rank != 3 || x.dims[2] < kLeastChannels) return "want [images, pixels, channels]";
   m = {x.dims[0], x.dims[1], x.dims[2], nullptr, nullptr};
   const bool fits = read_data(x, m.images * m.pixels * m.channels, m.x) &&
-                    read_data(y, xla_ffi::kF32, m.images * m.channels, m.y);
+                    read_data(y, XLA_FFI_DataType_F32, m.images * m.channels, m.y);
   return fits && m.pixels > 0 ? nullptr : "y does not fit x";
 }
 
 // Whether an instruction set has the kernel.
-bool has(const InstructionSet& set, const Product<Bfloat16>&) { return set.bfloat16.rows[1] > 0; }
+bool has(const InstructionSet& set, const Product<Bfloat16>&) { return set.bfloat16 != nullptr; }
 
 template <class Work>
 bool has(const InstructionSet&, const Work&) {
   return true;
 }
 
-Error* exhausted(const CallFrame& frame, long bytes) {
+XLA_FFI_Error* exhausted(const XLA_FFI_CallFrame& frame, long bytes) {
   char why[80];
   snprintf(why, sizeof why, "jaxdelegate's kernels: no memory for %ld bytes", bytes);
-  return refused(frame, why, xla_ffi::kResourceExhausted);
+  return refused(frame, why, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
 }
 
 template <class Work>
-Error* handle(CallFrame* frame) {
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame) {
   if (answers_metadata(*frame)) return nullptr;
-  if (frame->stage != xla_ffi::kExecute) return nullptr;
+  if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   const InstructionSet* set = instruction_set();
-  if (set == nullptr) return refused(*frame, "jaxdelegate's kernels need AVX2 and FMA");
+  if (set == nullptr) return refused(*frame, "jaxdelegate's native kernels need AVX2 and FMA");
   Work work{};
   if (!has(*set, work)) return refused(*frame, "this processor lacks the kernel's instructions");
   const char* why = read(*frame, work);
@@ -267,35 +269,35 @@ Error* handle(CallFrame* frame) {
 
 }  // namespace kernels
 
-EXPORT xla_ffi::Error* jaxdelegate_product(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_product(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Product<kernels::Float32>>(frame);
 }
 
-EXPORT xla_ffi::Error* jaxdelegate_depthwise(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_depthwise(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Depthwise<kernels::Float32>>(frame);
 }
 
-EXPORT xla_ffi::Error* jaxdelegate_winograd(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_winograd(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Winograd>(frame);
 }
 
-EXPORT xla_ffi::Error* jaxdelegate_attention(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_attention(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Attention>(frame);
 }
 
-EXPORT xla_ffi::Error* jaxdelegate_mean(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_mean(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Mean>(frame);
 }
 
-EXPORT xla_ffi::Error* jaxdelegate_product_bfloat16(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_product_bfloat16(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Product<kernels::Bfloat16>>(frame);
 }
 
-EXPORT xla_ffi::Error* jaxdelegate_product_int8(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_product_int8(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Product<kernels::Int8>>(frame);
 }
 
-EXPORT xla_ffi::Error* jaxdelegate_depthwise_int8(xla_ffi::CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_depthwise_int8(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Depthwise<kernels::Int8>>(frame);
 }
 
@@ -315,7 +317,8 @@ EXPORT const char* jaxdelegate_kernel_name(long number) {
   return number >= 0 && number < kernels::kKernelCount ? kernels::kKernels[number].name : nullptr;
 }
 
-// The name of the instruction set in use; null: the processor has none that the kernels know.
+// The name of the instruction set in use; null: the processor has none that the kernels know, or was
+// not to use them.
 EXPORT const char* jaxdelegate_instruction_set() {
   const kernels::InstructionSet* set = kernels::instruction_set();
   return set == nullptr ? nullptr : set->name;
@@ -324,10 +327,28 @@ EXPORT const char* jaxdelegate_instruction_set() {
 // 1: the set in use multiplies bfloat16.
 EXPORT int jaxdelegate_multiplies_bfloat16() {
   const kernels::InstructionSet* set = kernels::instruction_set();
-  return set != nullptr && set->bfloat16.rows[1] > 0;
+  return set != nullptr && set->bfloat16 != nullptr;
 }
 
-// 1: the set of this name (null: the best one) is used from now on; 0: the processor lacks it.
-EXPORT int jaxdelegate_use_instruction_set(const char* name) {
-  return kernels::use_instruction_set(name);
+// Uses no better set than the one of this name ("none": none of them; null: the best one) from now
+// on. 0: there is no set of this name.
+EXPORT int jaxdelegate_limit_instruction_set(const char* most) { return kernels::limit(most); }
+
+// What follows is for tests: how a set is chosen, without the processor that it is chosen for.
+
+// The name of a set, the best one first; null behind the last one.
+EXPORT const char* jaxdelegate_instruction_set_name(long number) {
+  const kernels::InstructionSet* set = kernels::instruction_set(number);
+  return set == nullptr ? nullptr : set->name;
+}
+
+// The features (cpu.h) behind some registers.
+EXPORT uint32_t jaxdelegate_features_of(const kernels::CpuRegisters* registers) {
+  return kernels::features_of(*registers);
+}
+
+// The name of the set that a processor of these features would use; null: none.
+EXPORT const char* jaxdelegate_select_instruction_set(uint32_t features, const char* most) {
+  const kernels::InstructionSet* set = kernels::select(features, most);
+  return set == nullptr ? nullptr : set->name;
 }

@@ -1,4 +1,4 @@
-// What the kernels of every instruction set share: operands, and the table of one set's functions.
+// What the kernels of every instruction set share: operands, and the tables of a set's functions.
 
 #pragma once
 
@@ -99,24 +99,21 @@ constexpr int kMostPanels = 4;
 using FinishKernel = void (*)(const Finish&, float* y, long offset, long rows, long stride,
                               long columns);
 
-// What an instruction set has for elements E.
+// What an instruction set has for elements E. Tables are constants of the files avx2.cc to
+// avx512bf16.cc.
 template <class E>
 struct Functions {
   using Product = void (*)(const ProductTile<E>&);
   using Depthwise = void (*)(const DepthwiseImage<E>&, long out_row);
 
-  Depthwise (*depthwise)(const Geometry&);
-  int rows[kMostPanels + 1];  // the most that a tile of so many panels has; 0: there is none
-  Product product[kMostPanels + 1][kMostRows];  // by panels, and rows - 1
-  int spread_rows;
-  Product spread[kMostRows];  // of one panel, with a factor for each of its columns
+  Depthwise (*depthwise)(const Geometry&) = nullptr;
+  int rows[kMostPanels + 1] = {};  // the most that a tile of so many panels has; 0: there is none
+  Product product[kMostPanels + 1][kMostRows] = {};  // by panels, and rows - 1
+  int spread_rows = 0;
+  Product spread[kMostRows] = {};  // of one panel, with a factor for each of its columns
 };
 
-struct InstructionSet {
-  const char* name;
-  Functions<Float32> float32;
-  Functions<Bfloat16> bfloat16;  // without rows where the processor has none
-  Functions<Int8> int8;
+struct Float32Functions : Functions<Float32> {
   void (*winograd_points)(const float* const* pixels, long channels, float* points, long stride);
   void (*winograd_results)(const WinogradTile&);
   FinishKernel finish;
@@ -124,9 +121,27 @@ struct InstructionSet {
   void (*softmax)(float* x, long count, float scale, const float* mask);
   // y [channels] = scale * the sum of the rows of x [rows, channels].
   void (*add_rows)(const float* x, long rows, long channels, float scale, float* y);
-  void (*requantize)(const RequantizedTile&);
-  void (*spread)(const Spread&);
+};
+
+struct Bfloat16Functions : Functions<Bfloat16> {
   void (*round)(const float* x, long count, uint16_t* y);  // to bfloat16; an even count
+};
+
+struct Int8Functions : Functions<Int8> {
+  void (*requantize)(const RequantizedTile&);
+  void (*spread_factors)(const Spread&);  // of any values of 4 bytes
+};
+
+extern const Float32Functions kAvx2Float32, kAvx512fFloat32;
+extern const Bfloat16Functions kAvx512bf16Bfloat16;
+extern const Int8Functions kAvx2Int8, kAvxvnniInt8, kAvx512vnniInt8;
+
+struct InstructionSet {
+  const char* name;
+  uint32_t needs;  // every Feature (cpu.h) of these
+  const Float32Functions* float32;
+  const Bfloat16Functions* bfloat16;  // null: the processor multiplies none
+  const Int8Functions* int8;
 
   template <class E>
   const Functions<E>& of() const;
@@ -134,17 +149,17 @@ struct InstructionSet {
 
 template <>
 inline const Functions<Float32>& InstructionSet::of() const {
-  return float32;
+  return *float32;
 }
 
 template <>
 inline const Functions<Bfloat16>& InstructionSet::of() const {
-  return bfloat16;
+  return *bfloat16;
 }
 
 template <>
 inline const Functions<Int8>& InstructionSet::of() const {
-  return int8;
+  return *int8;
 }
 
 }  // namespace kernels

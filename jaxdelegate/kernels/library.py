@@ -3,11 +3,14 @@
 import ctypes
 import functools
 import itertools
+import platform
 import threading
 from pathlib import Path
 
 import jax
 import numpy as np
+
+from jaxdelegate.processor import MAX_CPU_ISA, max_cpu_isa
 
 LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 
@@ -38,22 +41,40 @@ PANEL = LEAST_CHANNELS = 16
 _LOCK = threading.Lock()
 
 
+_ADVICE = (
+    "Install one (on Debian: apt-get install g++) and then jaxdelegate again, from its source: "
+    "pip install --force-reinstall --no-deps FOLDER; in a clone: make clean demo"
+)
+
+
 def why_not() -> str | None:
-    """Why programs of this process cannot call the kernels; None if they can, from now on."""
+    """Why programs of this process cannot call the kernels; None if they can, from now on.
+
+    Raises:
+        OptionError: JAXDELEGATE_MAX_CPU_ISA names no instruction set.
+    """
     with _LOCK:
         return _why_not(LIBRARY)
+
+
+def in_use() -> str:
+    """The name of the instruction set that the kernels use, where `why_not` answers None."""
+    return instruction_set(opened(LIBRARY)) or "none"
 
 
 @functools.cache
 def _why_not(path: Path) -> str | None:
     if not path.exists():
-        return f"{path.name} was not built, for want of a C++ compiler at installation"
+        return _why_absent(path.name, platform.machine())
     try:
         library = opened(path)
         if kernel_names(library) != list(_HANDLERS.values()):
             return f"{path.name} was built of other sources, with kernels in another order"
+        if (limit := max_cpu_isa()) is not None:
+            library.jaxdelegate_limit_instruction_set(limit.encode())
         if instruction_set(library) is None:
-            return "this processor lacks AVX2 or FMA"
+            is_hidden = limit == "none"
+            return f"{MAX_CPU_ISA} is none" if is_hidden else "this processor lacks AVX2 or FMA"
         for name, function in (*_HANDLERS.items(), (CHAIN, "jaxdelegate_chain")):
             handler = jax.ffi.pycapsule(library[function])  # type: ignore[no-untyped-call]
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
@@ -62,7 +83,15 @@ def _why_not(path: Path) -> str | None:
     return None
 
 
-# Of element types, in xla_ffi.h.
+def _why_absent(name: str, machine: str) -> str:
+    if machine not in ("x86_64", "AMD64"):
+        return f"{name} is for x86-64 processors, and this is {machine}"
+    return (
+        f"{name} was not built: that takes a C++ compiler when jaxdelegate is installed. {_ADVICE}"
+    )
+
+
+# Of element types, as XLA_FFI_DataType numbers them (xla/ffi/api/c_api.h).
 _FFI_TYPES = {
     "int8": 2,
     "int16": 3,
@@ -94,7 +123,7 @@ def opened(path: Path) -> ctypes.CDLL:
     """
     library = ctypes.CDLL(str(path))
     library.jaxdelegate_instruction_set.restype = ctypes.c_char_p
-    library.jaxdelegate_use_instruction_set.argtypes = [ctypes.c_char_p]
+    library.jaxdelegate_limit_instruction_set.argtypes = [ctypes.c_char_p]
     library.jaxdelegate_kernel_name.restype = ctypes.c_char_p
     library.jaxdelegate_kernel_name.argtypes = [ctypes.c_long]
     return library
@@ -107,6 +136,6 @@ def kernel_names(library: ctypes.CDLL) -> list[str]:
 
 
 def instruction_set(library: ctypes.CDLL) -> str | None:
-    """The instruction set that its kernels use; None: the processor has none that they know."""
+    """The instruction set that its kernels use; None: none of those that they know."""
     name: bytes | None = library.jaxdelegate_instruction_set()
     return None if name is None else name.decode()

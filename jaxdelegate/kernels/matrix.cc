@@ -73,7 +73,7 @@ void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), 
     run_narrow(kernel, t, at);
   }
   if (finish != nullptr)
-    set.finish(*finish, matrix.y, offset, at.rows, t.y_stride, at.columns);
+    set.float32->finish(*finish, matrix.y, offset, at.rows, t.y_stride, at.columns);
 }
 
 // The sums of integers lie beside y until they are bytes.
@@ -87,7 +87,7 @@ void run_tile(const InstructionSet& set, Functions<Int8>::Product kernel, int,
                        matrix.y + at.row * matrix.stride + matrix.offset + at.column,
                        matrix.stride};
   skip(done.to, at.column);
-  set.requantize(done);
+  set.int8->requantize(done);
 }
 
 // The rows of a block times `count` panels from `panel` on; `ahead`: those that come next.

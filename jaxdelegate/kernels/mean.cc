@@ -25,7 +25,7 @@ void run_task(const void* plan, long index) {
   const long image = index / p.parts, part = index % p.parts;
   const long begin = m.pixels * part / p.parts, end = m.pixels * (part + 1) / p.parts;
   const float* x = m.x + (image * m.pixels + begin) * m.channels;
-  p.set.add_rows(x, end - begin, m.channels, 1.0f, p.sums + index * m.channels);
+  p.set.float32->add_rows(x, end - begin, m.channels, 1.0f, p.sums + index * m.channels);
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ void run(const Mean& m, const InstructionSet& set, const ThreadPool& pool) {
   const Plan plan{m, set, parts, scratch.of(m.images * parts * m.channels)};
   pool.loop(m.images * parts, run_task, &plan);
   for (long i = 0; i < m.images; ++i)
-    set.add_rows(plan.sums + i * parts * m.channels, parts, m.channels, 1.0f / m.pixels,
+    set.float32->add_rows(plan.sums + i * parts * m.channels, parts, m.channels, 1.0f / m.pixels,
                  m.y + i * m.channels);
 }
 

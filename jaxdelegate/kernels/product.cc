@@ -74,7 +74,7 @@ void set_rows(const Plan<Bfloat16>& p, Block<Bfloat16>& block, const float* a, l
   static thread_local Scratch<uint16_t> scratch;
   const long depth = block.to - block.from;
   uint16_t* const rows = scratch.of(block.count * depth);
-  for (long i = 0; i < block.count; ++i) p.set.round(a + i * stride, depth, rows + i * depth);
+  for (long i = 0; i < block.count; ++i) p.set.bfloat16->round(a + i * stride, depth, rows + i * depth);
   block.a = rows, block.stride = depth;
 }
 

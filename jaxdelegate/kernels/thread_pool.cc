@@ -95,8 +95,9 @@ void pause_thread(long turn) {
 
 long ThreadPool::size() const {
   int64_t count = 1;
-  xla_ffi::ThreadCountArgs args{sizeof args, nullptr, context_, &count};
-  xla_ffi::Error* error = api_->thread_count(&args);
+  XLA_FFI_ThreadPool_NumThreads_Args args{XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, nullptr,
+                                          context_, &count};
+  XLA_FFI_Error* error = api_->XLA_FFI_ThreadPool_NumThreads(&args);
   if (error == nullptr) return std::min<long>(count, kMostShares);
   forget(error);
   return 1;
@@ -123,15 +124,16 @@ void ThreadPool::loop(long count, void (*body)(const void*, long), const void* t
 }
 
 bool ThreadPool::schedule(void (*run)(void*), void* data) const {
-  xla_ffi::ScheduleArgs args{sizeof args, nullptr, context_, run, data};
-  xla_ffi::Error* error = api_->schedule(&args);
+  XLA_FFI_ThreadPool_Schedule_Args args{XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr, context_,
+                                        run, data};
+  XLA_FFI_Error* error = api_->XLA_FFI_ThreadPool_Schedule(&args);
   if (error != nullptr) forget(error);
   return error == nullptr;
 }
 
-void ThreadPool::forget(xla_ffi::Error* error) const {
-  xla_ffi::ErrorHandle handle{sizeof handle, nullptr, error};
-  api_->destroy_error(&handle);
+void ThreadPool::forget(XLA_FFI_Error* error) const {
+  XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+  api_->XLA_FFI_Error_Destroy(&args);
 }
 
 }  // namespace kernels

@@ -2,13 +2,13 @@
 
 #pragma once
 
-#include "xla_ffi.h"
+#include "xla/ffi/api/c_api.h"
 
 namespace kernels {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(const xla_ffi::CallFrame& frame) : api_(frame.api), context_(frame.context) {}
+  explicit ThreadPool(const XLA_FFI_CallFrame& frame) : api_(frame.api), context_(frame.ctx) {}
 
   // How many threads there are, the caller's among them.
   long size() const;
@@ -20,10 +20,10 @@ class ThreadPool {
 
  private:
   bool schedule(void (*run)(void*), void* data) const;
-  void forget(xla_ffi::Error* error) const;
+  void forget(XLA_FFI_Error* error) const;
 
-  const xla_ffi::Api* api_;
-  xla_ffi::Context* context_;
+  const XLA_FFI_Api* api_;
+  XLA_FFI_ExecutionContext* context_;
 };
 
 }  // namespace kernels

@@ -54,7 +54,7 @@ void transform(const Plan& p, long tile, float* points, long stride) {
     const bool is_pad = y < 0 || y >= g.height || x < 0 || x >= g.width;
     pixels[i] = is_pad ? p.zeros : image + (y * g.width + x) * g.channels;
   }
-  p.set.winograd_points(pixels, g.channels, points, stride);
+  p.set.float32->winograd_points(pixels, g.channels, points, stride);
 }
 
 void finish(const Plan& p, long tile, const float* sums, long stride, long first, long last) {
@@ -67,11 +67,11 @@ void finish(const Plan& p, long tile, const float* sums, long stride, long first
     const bool is_result = y < g.out_height && x < g.out_width;
     t.results[i] = is_result ? p.work.y + pixel * g.units : nullptr;
   }
-  p.set.winograd_results(t);
+  p.set.float32->winograd_results(t);
   for (long i = 0; i < 4 && p.work.finish.is_any(); ++i) {
     if (t.results[i] == nullptr) continue;
     const long offset = t.results[i] + first - p.work.y;
-    p.set.finish(p.work.finish, p.work.y, offset, 1, g.units, last - first);
+    p.set.float32->finish(p.work.finish, p.work.y, offset, 1, g.units, last - first);
   }
 }
 

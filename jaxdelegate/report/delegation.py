@@ -25,6 +25,7 @@ class DelegationReport:
     device: str  # as it stands in a sentence: "the GPU", "XLA:CPU"
     nodes: tuple[NodeReport, ...]
     subgraph: int = 0
+    remark: str = ""  # a sentence of the delegate's about how it runs what it took
 
     @property
     def delegated(self) -> tuple[NodeReport, ...]:
@@ -70,7 +71,7 @@ class DelegationReport:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """A table of all operators, then the summary."""
+        """A table of all operators, then the summary and the delegate's remark."""
         rows = [("#", "operator", "version", "runs on", "why not delegated")]
         rows += [
             (
@@ -87,9 +88,8 @@ class DelegationReport:
             "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]])
             for row in rows
         ]
-        return "\n".join(
-            [f"{self.delegate} delegate", *(line.rstrip() for line in lines), self.summary()]
-        )
+        end = [self.summary(), *([self.remark] if self.remark else [])]
+        return "\n".join([f"{self.delegate} delegate", *(line.rstrip() for line in lines), *end])
 
 
 def _some(indices: list[int]) -> str:

@@ -1,15 +1,17 @@
 """The console script: picks the tool, parses its flags, turns errors into an exit code."""
 
+import contextlib
 import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import flags
 
 from jaxdelegate.errors import JaxDelegateError, OptionError
+from jaxdelegate.options import NATIVE_KERNELS
 from jaxdelegate.tools import help_text, model_flags
 
 # Tool -> what it does. Each is a module of this package with `define` and `run`.
@@ -55,6 +57,13 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     tool = importlib.import_module(f"jaxdelegate.tools.{name}")
     values = flags.FlagValues()
     flags.DEFINE_bool("help", False, "Show the tool's flags.", short_name="h", flag_values=values)
+    flags.DEFINE_bool(
+        "native_kernels",
+        None,
+        "Convolutions and matrix products on a CPU by this package's own kernels; --nonative_kernels "
+        f"leaves them to XLA. Unset: as the environment variable {NATIVE_KERNELS} says (0 or 1).",
+        flag_values=values,
+    )
     tool.define(values)
     model_flags.define_alias(values)
     actions = getattr(tool, "ACTIONS", ())  # words of which one says what the tool is to do
@@ -68,11 +77,26 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     except ValueError as error:  # --noflag=value: not one of absl's own errors
         raise OptionError(str(error)) from error
     model_flags.check(values)
-    if actions:
-        return int(tool.run(values, _action(name, actions, rest)))
-    if rest:
+    if rest and not actions:
         return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
-    return int(tool.run(values))
+    more = [_action(name, actions, rest)] if actions else []
+    with _native_kernels(values.native_kernels):
+        return int(tool.run(values, *more))
+
+
+@contextlib.contextmanager
+def _native_kernels(asked: bool | None) -> Iterator[None]:
+    """Delegates of the tool, and of processes that it starts, find the flag in the environment."""
+    before = os.environ.get(NATIVE_KERNELS)
+    if asked is not None:
+        os.environ[NATIVE_KERNELS] = str(int(asked))
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[NATIVE_KERNELS] = before
+        elif asked is not None:
+            del os.environ[NATIVE_KERNELS]
 
 
 def _action(name: str, actions: Sequence[str], given: Sequence[str]) -> str:

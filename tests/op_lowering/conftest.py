@@ -12,8 +12,12 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """Our own kernels in each of the processor's instruction sets."""
     if (reason := library.why_not()) is not None:
         pytest.skip(reason)
-    use = library.opened(library.LIBRARY).jaxdelegate_use_instruction_set
-    if not use(request.param.encode()):
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    use(None)
+    opened = library.opened(library.LIBRARY)
+    before = library.in_use()
+    opened.jaxdelegate_limit_instruction_set(request.param.encode())
+    found = library.in_use()
+    if found == request.param:
+        yield found
+    opened.jaxdelegate_limit_instruction_set(before.encode())
+    if found != request.param:
+        pytest.skip(f"this processor has no {request.param}, or JAXDELEGATE_MAX_CPU_ISA hides it")

@@ -1,0 +1,45 @@
+// The kernels of AVX2 and FMA: vectors of 8 lanes, in 16 registers.
+
+#include <utility>
+
+#include "kernels.h"
+#include "target.h"
+
+#define LANES 8
+#define HAS_VNNI 0
+
+BEGIN_TARGET("avx2,fma")
+namespace kernels::avx2 {
+namespace {
+#include "products.inc"
+#include "depthwise.inc"
+#include "float32.inc"
+#include "finish.inc"
+#include "mean.inc"
+#include "softmax.inc"
+#include "winograd.inc"
+#include "int8.inc"
+#include "spread.inc"
+
+// 12 sums, two vectors of weights and a factor.
+static constexpr Float32Functions float32() {
+  Float32Functions f{{depthwise<Float32Depthwise>}, winograd_points, winograd_results,
+                     finish, softmax, add_rows};
+  list_products<Float32Steps, 1>(f, std::make_integer_sequence<int, 6>());
+  list_spread<Float32SpreadSteps>(f, std::make_integer_sequence<int, 6>());
+  return f;
+}
+
+// 8 sums: weights and factors take two registers each.
+static constexpr Int8Functions int8() {
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, spread_factors};
+  list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
+  list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 4>());
+  return f;
+}
+}  // namespace
+}  // namespace kernels::avx2
+END_TARGET
+
+constexpr kernels::Float32Functions kernels::kAvx2Float32 = avx2::float32();
+constexpr kernels::Int8Functions kernels::kAvx2Int8 = avx2::int8();

@@ -1,0 +1,32 @@
+// The kernels of AVX-VNNI for integers, which adds up products of bytes in vectors of 8 lanes.
+
+#include <utility>
+
+#include "kernels.h"
+#include "target.h"
+
+#if KNOWS_AVXVNNI
+#define LANES 8
+#define HAS_VNNI 1
+
+BEGIN_TARGET("avx2,avxvnni,fma")
+namespace kernels::avxvnni {
+namespace {
+#include "products.inc"
+#include "depthwise.inc"
+#include "int8.inc"
+#include "spread.inc"
+
+// 12 sums, two vectors of weights and a factor.
+static constexpr Int8Functions int8() {
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, spread_factors};
+  list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 6>());
+  list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 6>());
+  return f;
+}
+}  // namespace
+}  // namespace kernels::avxvnni
+END_TARGET
+
+constexpr kernels::Int8Functions kernels::kAvxvnniInt8 = avxvnni::int8();
+#endif
