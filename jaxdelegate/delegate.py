@@ -197,7 +197,7 @@ class JaxDelegate(SimpleDelegate):
         warn_of_left_operators(report)
 
     def _kernels_in_words(self) -> str:
-        """Which of the native kernels programs may call, and if none, why; empty on other devices."""
+        """Which native kernels programs may call, and if none, why; empty on other devices."""
         if self.lowering_context.platform != "cpu":
             return ""
         if self.lowering_context.native_kernels:

@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.options import (
     Pool2DOptions,
     SoftmaxOptions,
 )
-from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing import ModelBuilder, case
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -25,10 +25,14 @@ jax.config.update("jax_default_matmul_precision", "float32")
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_ = "native kernels to test instead of the built ones: `make sanitize`"
     parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
+    help_ = "compile operator cases with all of XLA's optimizations, as models are"
+    parser.addoption("--optimized", action="store_true", help=help_)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     library.LIBRARY = config.getoption("--kernels")
+    if config.getoption("--optimized"):
+        case.COMPILER_OPTIONS.clear()
 
 
 @pytest.fixture
@@ -39,6 +43,12 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Parameters that are functions go by their names: an address differs between processes."""
     return getattr(val, "__name__", None) if callable(val) else None
+
+
+@pytest.fixture
+def bfloat16_dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delegates choose as on a processor that multiplies bfloat16; XLA computes it on any."""
+    monkeypatch.setattr("jaxdelegate.delegate.cpu_features", lambda: frozenset(["avx512_bf16"]))
 
 
 @pytest.fixture

@@ -218,8 +218,6 @@ class _Run:
     def _log_prepared(self, ready: _Prepared) -> None:
         for row in ready.delegates:
             self._log(row.line())
-            if row.remark:
-                self._log(row.remark)
         self._log(f"The input model file size (MB): {self._bytes / 1e6:g}")
         self._log(f"Initialized session in {ready.init_us / 1e3:g}ms.")
 
@@ -358,6 +356,7 @@ def _our_lines(report: BenchmarkReport) -> list[str]:
         f"Throughput: {report.inferences_per_second:g} inferences/s "
         f"({report.megabytes_per_second:g} MB/s), batch {report.batch}, seed {report.seed}"
     ]
+    lines += [row.remark for row in report.delegates if row.remark]
     memory = report.device_memory
     if memory is not None:
         line = f"Device memory (MB) of {report.device}: programs={memory.programs_bytes / 2**20:g}"

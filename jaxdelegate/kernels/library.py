@@ -64,8 +64,14 @@ def in_use() -> str:
 
 @functools.cache
 def _why_not(path: Path) -> str | None:
+    machine = platform.machine()
+    if machine not in ("x86_64", "AMD64"):
+        return f"{path.name} is for x86-64 processors, and this is {machine}"
     if not path.exists():
-        return _why_absent(path.name, platform.machine())
+        return (
+            f"{path.name} was not built: that takes a C++ compiler when jaxdelegate is installed. "
+            f"{_ADVICE}"
+        )
     try:
         library = opened(path)
         if kernel_names(library) != list(_HANDLERS.values()):
@@ -81,14 +87,6 @@ def _why_not(path: Path) -> str | None:
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
     return None
-
-
-def _why_absent(name: str, machine: str) -> str:
-    if machine not in ("x86_64", "AMD64"):
-        return f"{name} is for x86-64 processors, and this is {machine}"
-    return (
-        f"{name} was not built: that takes a C++ compiler when jaxdelegate is installed. {_ADVICE}"
-    )
 
 
 # Of element types, as XLA_FFI_DataType numbers them (xla/ffi/api/c_api.h).

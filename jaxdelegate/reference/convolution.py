@@ -175,7 +175,10 @@ def _floats(
     b: Array | None,
 ) -> tuple[Array]:
     require_floats(name, *inputs, *outputs)
-    return _finish(o, outputs, sums(sums_of(x), sums_of(w)), b)
+    # On some processors numpy's matrix products meet infinity with the zeros that fill a vector up:
+    # a warning of values that nobody reads.
+    with np.errstate(invalid="ignore"):
+        return _finish(o, outputs, sums(sums_of(x), sums_of(w)), b)
 
 
 def _strides_2d(o: Conv2DOptions | DepthwiseConv2DOptions) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ class DelegationReport:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """A table of all operators, then the summary and the delegate's remark."""
+        """A table of all operators, then the delegate's remark and the summary."""
         rows = [("#", "operator", "version", "runs on", "why not delegated")]
         rows += [
             (
@@ -88,7 +88,7 @@ class DelegationReport:
             "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]])
             for row in rows
         ]
-        end = [self.summary(), *([self.remark] if self.remark else [])]
+        end = [*([self.remark] if self.remark else []), self.summary()]
         return "\n".join([f"{self.delegate} delegate", *(line.rstrip() for line in lines), *end])
 
 

@@ -1,8 +1,9 @@
 """One operator case: the same inputs through the lowering, the reference and stock LiteRT."""
 
 import dataclasses
+import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,16 @@ from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.tolerance import Tolerance, assert_close
+
+# With what a case's lowering is compiled: what JAX's setting jax_disable_most_optimizations stands
+# for, since a case shows what a lowering means, and LLVM's optimizations are most of its time.
+# `pytest --optimized` empties it.
+COMPILER_OPTIONS: dict[str, bool | str] = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+}
+
+Call = tuple[Callable[..., Any], list[np.ndarray]]  # a function, and what to call it with
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,13 +140,20 @@ class Case:
         return list(kernel.run(self.op_options, *self.specs(), *self.arrays(), **more))
 
     def run_lowered(self, rule: OpRule, context: LoweringContext | None = None) -> list[np.ndarray]:
-        """Outputs, then new states, from the lowering, jitted, under 64-bit types as when compiled.
+        """Outputs, then new states, from the lowering, compiled with COMPILER_OPTIONS.
 
         Raises:
             AssertionError: the rule refuses the case.
         """
-        import jax  # noqa: PLC0415 (this module is used by the reference's own tests, without jax)
+        (results,) = run_together([self.lowered_call(rule, context)])
+        return results
 
+    def lowered_call(self, rule: OpRule, context: LoweringContext | None = None) -> Call:
+        """The lowering as a function of the inputs that are no constants, and these inputs.
+
+        Raises:
+            AssertionError: the rule refuses the case.
+        """
         inputs, outputs = self.specs()
         context = context or LoweringContext(
             op_version=self.version,
@@ -145,16 +163,17 @@ class Case:
         reason = rule.reason(context, self.op_options, inputs, outputs)
         assert reason is None, f"{self}: refused: {reason}"
         lowered = rule.lower(context, self.op_options, inputs, outputs)
-        live = [i for i, a in enumerate(self.inputs) if a is not None and not a.is_const]
 
         def call(*live_arrays: Any) -> tuple[Any, ...]:
-            arrays: list[Any] = list(self.arrays())
-            for i, array in zip(live, live_arrays, strict=True):
-                arrays[i] = array
-            return lowered(*arrays)
+            live = iter(live_arrays)
+            given = [next(live) if _is_live(a) else a and a.value for a in self.inputs]
+            return lowered(*given)
 
-        with jax.enable_x64(True):
-            return [np.asarray(y) for y in jax.jit(call)(*(self.arrays()[i] for i in live))]
+        return call, self.live_arrays()
+
+    def live_arrays(self) -> list[np.ndarray]:
+        """The values of the inputs that are no constants, variable tensors among them."""
+        return [a.value for a in self.inputs if a is not None and not a.is_const]
 
     def check(self, got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
         """Compare by the case's tolerance."""
@@ -215,6 +234,83 @@ class Case:
         return [
             np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()
         ]
+
+
+_GROUP = 16  # cases
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CaseGroup:
+    """Cases whose lowerings are compiled as one program.
+
+    XLA takes about as long for a program of one small operator as for one of ten.
+    """
+
+    cases: Sequence[Case]
+
+    def __str__(self) -> str:
+        """The test id: that of the first case, and how many follow it."""
+        return f"{self.cases[0]}+{len(self.cases) - 1}"
+
+    def run_lowered(
+        self, rules: Mapping[str, OpRule], context: LoweringContext | None = None
+    ) -> list[list[np.ndarray]]:
+        """What `Case.run_lowered` answers for each of them.
+
+        Raises:
+            AssertionError: a rule refuses its case.
+        """
+        return run_together([case.lowered_call(rules[case.name], context) for case in self.cases])
+
+    def check_lowerings(
+        self, rules: Mapping[str, OpRule], context: LoweringContext | None = None
+    ) -> None:
+        """Compare every case's lowering with its reference.
+
+        Raises:
+            AssertionError: some differ, or a rule refuses them; names each of them.
+        """
+        wrong = []
+        for case, got in zip(self.cases, self.run_lowered(rules, context), strict=True):
+            try:
+                case.check(got, case.run_reference())
+            except AssertionError as error:
+                wrong.append(f"{case}: {error}")
+        assert not wrong, "\n".join(wrong)
+
+
+def in_groups(cases: Sequence[Case]) -> list[CaseGroup]:
+    """The cases in their order, some at a time."""
+    found, rest = [], iter(cases)
+    while some := tuple(itertools.islice(rest, _GROUP)):
+        found.append(CaseGroup(some))
+    return found
+
+
+def run_together(calls: Sequence[Call]) -> list[list[np.ndarray]]:
+    """The results of each call, all from one program."""
+    return compiled(calls)([given for _, given in calls])
+
+
+def compiled(calls: Sequence[Call]) -> Callable[[Any], list[list[np.ndarray]]]:
+    """One program of several calls, under 64-bit types as a delegate's; takes all their inputs."""
+    import jax  # noqa: PLC0415 (this module is used by the reference's own tests, without jax)
+
+    def program(inputs: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+        return [call(*given) for (call, _), given in zip(calls, inputs, strict=True)]
+
+    def run(inputs: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+        with jax.enable_x64(True):
+            return [[np.asarray(y) for y in results] for results in executable(inputs)]
+
+    with jax.enable_x64(True):
+        lowered = jax.jit(program).lower([given for _, given in calls])
+        executable = lowered.compile(COMPILER_OPTIONS)
+    return run
+
+
+def _is_live(a: Arg | None) -> bool:
+    return a is not None and not a.is_const
 
 
 def _spec(name: str, a: Arg) -> TensorSpec:

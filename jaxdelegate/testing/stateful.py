@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.testing.case import Arg, Case
+from jaxdelegate.op_lowering.rule import OpRule
+from jaxdelegate.testing.case import Arg, Case, compiled
 from jaxdelegate.testing.quantized import scaled
 
 Run = Callable[[Case], list[np.ndarray]]  # outputs, then new states
@@ -23,6 +24,12 @@ def twice(case: Case, run: Run) -> list[np.ndarray]:
     n_outputs = len(case.specs()[1])
     first = run(case)
     return [*first[:n_outputs], *run(_next(case, first[n_outputs:]))]
+
+
+def lowered_twice(case: Case, rule: OpRule) -> list[np.ndarray]:
+    """`twice`, of the lowering: one program, called with other inputs."""
+    run = compiled([case.lowered_call(rule)])
+    return twice(case, lambda now: run([now.live_arrays()])[0])
 
 
 def under_way(case: Case) -> Case:

@@ -60,8 +60,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     flags.DEFINE_bool(
         "native_kernels",
         None,
-        "Convolutions and matrix products on a CPU by this package's own kernels; --nonative_kernels "
-        f"leaves them to XLA. Unset: as the environment variable {NATIVE_KERNELS} says (0 or 1).",
+        "Convolutions and matrix products on a CPU by this package's own kernels; "
+        "--nonative_kernels leaves them to XLA. "
+        f"Unset: as the environment variable {NATIVE_KERNELS} says (0 or 1).",
         flag_values=values,
     )
     tool.define(values)

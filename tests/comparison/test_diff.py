@@ -65,6 +65,7 @@ def test_a_wrong_delegate(network: bytes, break_rule: Any) -> None:
     ("options", "fraction"),
     [({}, 1e-4), ({"compute_dtype": "bfloat16"}, 1e-2), ({"compute_dtype": "float32"}, 1e-4)],
 )
+@pytest.mark.usefixtures("bfloat16_dots")
 def test_the_bound_of_a_delegate_that_computes_in_less_than_float32(
     network: bytes, options: dict[str, Any], fraction: float
 ) -> None:

@@ -6,7 +6,7 @@ from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Optio
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
 
 FUNCTIONS: dict[str, tuple[str, Options | None]] = {
     "relu": ("RELU", None),
@@ -75,9 +75,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -9,7 +9,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Blockwise, Quantization
-from jaxdelegate.testing import Arg, Case, ModelBuilder, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, ModelBuilder, f32, in_groups, of, value
 
 FLOATS = ["float32", "float16", "bfloat16", "float64"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"]
@@ -231,9 +231,9 @@ QUANTIZE = [
 CASES = [*CASTS, *DEQUANTIZE, *FAKE_QUANT, *QUANTIZE]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

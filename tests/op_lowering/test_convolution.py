@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.window import Window
 from jaxdelegate.precision_choice import device_policy, emulated_policy
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, const, f32, of
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of
 
 SAME, VALID = Padding.SAME, Padding.VALID
 FLOAT32_ONLY = "the kernel takes float32 only"
@@ -209,9 +209,9 @@ CONV_3D = [
 CASES = CONV_2D + DEPTHWISE + CONV_3D
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from jaxdelegate.op_lowering.options import HadamardRotationOptions, NumericVeri
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, f32, in_groups, of, value
 
 SCALE = Quantization(np.float32([0.25]), np.int64([3]))
 CHANNELS = Quantization(np.float32([0.25, 0.5, 2]), np.int64([0, 0, 0]), 1)
@@ -61,9 +61,9 @@ ROTATED = [
 CASES = [*VERIFIED, *ROTATED]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, const, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, in_groups, value
 
 NAN = np.nan
 POSTPROCESS = "TFLite_Detection_PostProcess"
@@ -167,9 +167,9 @@ SUPPRESSION_CASES = [
 CASES = [*POSTPROCESS_CASES, *SUPPRESSION_CASES]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes import known_shapes
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, assert_close, const, f32, in_groups, of, value
 
 Act = ActivationFunctionType
 NAN, INF = np.nan, np.inf
@@ -266,9 +266,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -1,10 +1,10 @@
 """Convolutions with a residual or a curve behind them, by the package's own kernels."""
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -27,6 +27,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.precision_choice import device_policy
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
+from jaxdelegate.testing.case import Call, run_together
 from jaxdelegate.testing.running import random_inputs, run_once
 
 CONTEXT = LoweringContext(native_kernels=True)
@@ -77,12 +78,14 @@ class Example:
         rule: Any = RULE
         return list(rule.ways(CONTEXT, self.options, tuple(self.specs[:count]), (self.y,)))
 
-    def run(self, way: str | None, count: int, context: LoweringContext = CONTEXT) -> np.ndarray:
+    def call(self, way: str | None, count: int, context: LoweringContext = CONTEXT) -> Call:
         context = dataclasses.replace(context, way=way)
-        specs = tuple(self.specs[:count])
-        lowered = RULE.lower(context, self.options, specs, (self.y,))
-        with jax.enable_x64(True):
-            return np.asarray(jax.jit(lowered.__call__)(*self.arrays[:count])[0])
+        lowered = RULE.lower(context, self.options, tuple(self.specs[:count]), (self.y,))
+        return lowered.__call__, self.arrays[:count]
+
+    def run(self, way: str | None, count: int, context: LoweringContext = CONTEXT) -> np.ndarray:
+        ((y,),) = run_together([self.call(way, count, context)])
+        return y
 
     def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Of pixels and a filter's tap, [units, depth]; [1, units] where it is depthwise."""
@@ -112,37 +115,35 @@ def ended(o: EndedConvolutionOptions, x: np.ndarray) -> np.ndarray:
     return np.clip(x, 0, 6) if o.fused_activation_function is Act.RELU6 else x
 
 
+COUNTS = pytest.mark.parametrize("count", [3, 4], ids=["alone", "residual"])
+
+
+def check(examples: Sequence[Example], count: int, calls: Sequence[Call]) -> None:
+    """Compare calls that compute each of the examples in turn."""
+    for example, (got,) in zip(itertools.cycle(examples), run_together(calls), strict=False):
+        sums = example.sums() + (example.arrays[3] if count == 4 else 0)
+        want = np.float32(ended(example.options, sums))
+        assert_close([got], [want], accumulated=16 * int(np.prod(example.arrays[1].shape[1:])))
+
+
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sizes", [(16, 16), (20, 33), (40, 5)], ids=str)
-@pytest.mark.parametrize("ending", ENDINGS, ids=["hard_swish", "swish", "none", "relu6"])
-@pytest.mark.parametrize("count", [3, 4], ids=["alone", "residual"])
-def test_the_end_of_a_convolution(
-    kind: str, sizes: tuple[int, int], ending: EndedConvolutionOptions, count: int
-) -> None:
-    example = Example(kind, *sizes, ending)
-    assert example.why_not(count=count) is None
-    sums = example.sums() + (example.arrays[3] if count == 4 else 0)
-    got = example.run("native_winograd" if kind == "tiles" else None, count)
-    products = int(np.prod(example.arrays[1].shape[1:]))
-    want = np.float32(ended(example.options, sums))
-    assert_close([got], [want], accumulated=16 * products)
+@COUNTS
+def test_the_end_of_a_convolution(kind: str, count: int) -> None:
+    sizes = [(16, 16), (20, 33), (40, 5)]
+    examples = [Example(kind, *size, ending) for size in sizes for ending in ENDINGS]
+    assert all(example.why_not(count=count) is None for example in examples)
+    way = "native_winograd" if kind == "tiles" else None
+    check(examples, count, [example.call(way, count) for example in examples])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("ending", ENDINGS, ids=["hard_swish", "swish", "none", "relu6"])
-@pytest.mark.parametrize("count", [3, 4], ids=["alone", "residual"])
-def test_every_way_computes_the_same(
-    kind: str, ending: EndedConvolutionOptions, count: int
-) -> None:
-    example = Example(kind, 16, 16, ending)
-    sums = example.sums() + (example.arrays[3] if count == 4 else 0)
-    want = np.float32(ended(example.options, sums))
-    ways = [way for way in example.ways(count) if not way.startswith("native")]
+@COUNTS
+def test_every_way_computes_the_same(kind: str, count: int) -> None:
+    examples = [Example(kind, 16, 16, ending) for ending in ENDINGS]
+    ways = [way for way in examples[0].ways(count) if not way.startswith("native")]
     assert "xla" in ways
-    for way in ways:
-        got = example.run(way, count)
-        assert_close([got], [want], accumulated=16 * np.prod(example.arrays[1].shape[1:]))
+    check(examples, count, [example.call(way, count) for way in ways for example in examples])
 
 
 def test_the_kernels_way_is_the_first() -> None:

@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.testing import Arg, Case, Tolerance
+from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
 
 INT4, INT2, INT8 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2), np.dtype(np.int8)
 HALF = np.dtype(np.float16)
@@ -106,9 +106,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.parametrize("label", ["many-blocks", "int2", "zero-points", "late", "axes"])

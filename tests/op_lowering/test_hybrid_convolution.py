@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization, integer_range
-from jaxdelegate.testing import Arg, Case, Tolerance
+from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
 
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
@@ -154,10 +154,12 @@ def late(case: Case) -> Case:
 LATE = [late(case) for case in CASES if case.label.endswith(("-few", "-pixel", "same-2"))]
 
 
-@pytest.mark.parametrize("case", CASES + LATE, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    exact = dataclasses.replace(case, **EXACT)
-    exact.check(case.run_lowered(RULES[case.name]), case.run_reference())
+EXACTLY = [dataclasses.replace(case, **EXACT) for case in CASES + LATE]
+
+
+@pytest.mark.parametrize("group", in_groups(EXACTLY), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.label.endswith("few")], ids=str)

@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.reference.hybrid_products import quantize_rows as reference_rows
-from jaxdelegate.testing import Arg, Case, Tolerance
+from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
@@ -159,9 +159,9 @@ BATCH_MATMUL = [
 CASES = FULLY_CONNECTED + BATCH_MATMUL
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

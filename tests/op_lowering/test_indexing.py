@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
 
 BF16 = ml_dtypes.bfloat16
 DTYPES = [np.float16, BF16, np.float64, np.bool_, np.complex64]
@@ -300,9 +300,9 @@ RUN_TIME = [  # what only the run decides: the reference must know it, the lower
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.farmhash import fingerprint64
-from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
 
 SCALE = Quantization(np.float32([0.5]), np.int64([3]))
 NO_EMPTY = "refuses empty tensors"
@@ -141,9 +141,9 @@ LOWERED = [
 STOCK = [c for c in [*SPARSE, *HASHTABLE, *STRINGS, *PROJECTIONS] if c.litert is None]
 
 
-@pytest.mark.parametrize("case", LOWERED, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(LOWERED), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of, variable
-from jaxdelegate.testing.stateful import litert_twice, twice
+from jaxdelegate.testing.stateful import litert_twice, lowered_twice, twice
 
 BATCH, TIME, INPUT, CELL = 3, 4, 5, 6
 NO_FLOAT16 = "the kernel takes float32 only"
@@ -241,8 +241,7 @@ CASES = STEP + BASIC + SEQUENCE + BOTH + NARROW
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_lowering_matches_the_reference(case: Case) -> None:
-    rule = RULES[case.name]
-    case.check(twice(case, lambda c: c.run_lowered(rule)), twice(case, Case.run_reference))
+    case.check(lowered_twice(case, RULES[case.name]), twice(case, Case.run_reference))
 
 
 @pytest.mark.litert

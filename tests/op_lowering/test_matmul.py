@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Sparsity, TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, const, f32, of
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of
 
 FLOAT32_ONLY = "the kernel takes float32 only"
 KEEP = FullyConnectedOptions(keep_num_dims=True)
@@ -148,9 +148,9 @@ BATCH_MATMUL += [
 CASES = FULLY_CONNECTED + BATCH_MATMUL
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.parametrize("case", FULLY_CONNECTED + BATCH_MATMUL[-8:], ids=str)

@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.testing import Case, const, f32, of, value
+from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, of, value
 from jaxdelegate.testing.tolerance import Tolerance
 
 REASON = library.why_not()
@@ -176,9 +176,10 @@ def test_winograd_is_the_default_of_much_work_on_few_filters() -> None:
 
 @BUILT
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("case", PRODUCTS + CONVOLUTIONS + DEPTHWISE, ids=str)
-def test_kernels_match_the_reference(case: Case) -> None:
-    check(case)
+@pytest.mark.parametrize("group", in_groups(PRODUCTS + CONVOLUTIONS + DEPTHWISE), ids=str)
+def test_kernels_match_the_reference(group: CaseGroup) -> None:
+    assert all("ffi_call" in jaxpr(case, CONTEXT) for case in group.cases)
+    group.check_lowerings(RULES, CONTEXT)
 
 
 SPECIAL = [1.5, np.nan, np.inf, -np.inf, -0.0, 1e30]

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.window import Window
-from jaxdelegate.testing import Case, const, f32, value
+from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, value
 
 REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -71,10 +71,10 @@ GROUPS = [
 
 @BUILT
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("case", GROUPS, ids=str)
-def test_kernels_match_the_reference(case: Case) -> None:
-    assert taken(case)
-    case.check(case.run_lowered(RULES[case.name], CONTEXT), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(GROUPS), ids=str)
+def test_kernels_match_the_reference(group: CaseGroup) -> None:
+    assert all(map(taken, group.cases))
+    group.check_lowerings(RULES, CONTEXT)
 
 
 def test_which_groups_share_a_panel() -> None:

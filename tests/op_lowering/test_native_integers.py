@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization, integer_range
-from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
 
 REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -236,14 +236,15 @@ def taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
 @BUILT
 @pytest.mark.usefixtures("instruction_set")
 @EVERY_SET
-@pytest.mark.parametrize("case", PRODUCTS + POINTWISE + CONVOLUTIONS + GROUPS + DEPTHWISE, ids=str)
-def test_kernels_equal_the_reference(case: Case) -> None:
-    assert taken(case)
-    for got, want in zip(
-        case.run_lowered(RULES[case.name], CONTEXT), case.run_reference(), strict=True
-    ):
+@pytest.mark.parametrize(
+    "group", in_groups(PRODUCTS + POINTWISE + CONVOLUTIONS + GROUPS + DEPTHWISE), ids=str
+)
+def test_kernels_equal_the_reference(group: CaseGroup) -> None:
+    assert all(map(taken, group.cases))
+    for case, (got,) in zip(group.cases, group.run_lowered(RULES, CONTEXT), strict=True):
+        (want,) = case.run_reference()
         assert got.dtype == want.dtype
-        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(got, want, err_msg=str(case))
 
 
 def requantized(sums: np.ndarray, multiplier: int, shift: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, f32, in_groups, of, value
 from jaxdelegate.testing.tolerance import Tolerance
 
 NAN, INF = np.nan, np.inf
@@ -86,9 +86,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, ModelBuilder, const, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, ModelBuilder, const, f32, in_groups, of, value
 
 BF16 = ml_dtypes.bfloat16
 DTYPES = [np.float16, BF16, np.float64, np.bool_, np.complex64]
@@ -104,9 +104,9 @@ RUN_TIME = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -8,7 +8,7 @@ from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Optio
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Blockwise, Quantization
-from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
 
 Scale = tuple[float, int]  # and zero point
 
@@ -165,9 +165,9 @@ def shape_cases() -> list[Case]:
 CASES = [*scale_cases(), *sigmoid_cases(), *prelu_cases(), *shape_cases()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
 
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
@@ -305,9 +305,9 @@ LATE = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES + LATE, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES + LATE), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "-same-f" in c.label], ids=str)

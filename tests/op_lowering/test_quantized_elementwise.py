@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options import AddOptions, DivOptions, MulOptions, 
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Blockwise, Quantization
-from jaxdelegate.testing import Arg, Case, assert_close
+from jaxdelegate.testing import Arg, Case, CaseGroup, assert_close, in_groups
 
 Scale = tuple[float, int]  # and zero point
 
@@ -263,9 +263,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -24,7 +24,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Blockwise, Quantization
-from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, in_groups, of, value
 
 INT8, UINT8, INT16 = np.int8, np.uint8, np.int16
 NO_KERNEL = "LiteRT has no kernel for this dtype"
@@ -173,9 +173,9 @@ MOVEMENTS = [case for dtype in (INT8, UINT8, INT16) for case in movements(dtype)
 CASES = [*CONCATENATIONS, *LOOKUPS, *MOVEMENTS]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -7,7 +7,7 @@ from jaxdelegate.op_lowering.options import ReducerOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, in_groups, of, value
 
 DTYPES = {
     "MEAN": [np.int8, np.uint8, np.int16],
@@ -121,9 +121,9 @@ def value_cases() -> list[Case]:
 CASES = [*axes_cases(), *scale_cases(), *shape_cases(), *value_cases()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 def run_litert(case: Case) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
 
 SEEDS = [(1, 0), (0, 1), (1234, 5678), (-5, 7), (2**33 + 5, 2**40 + 7), (-1, 2**31)]
 SHAPES: list[Shape] = [(7,), (3, 5), (1, 1, 1), (2, 3, 4, 5), (1000,)]
@@ -97,9 +97,9 @@ def litert_invokes(case: Case) -> list[list[np.ndarray]]:
     return results
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "value" not in c.label], ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups([c for c in CASES if "value" not in c.label]), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.parametrize("case", [UNIFORM[0], NORMAL[0], MULTINOMIAL[0]], ids=str)

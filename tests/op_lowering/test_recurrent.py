@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of, value, variable
-from jaxdelegate.testing.stateful import litert_twice, twice
+from jaxdelegate.testing.stateful import litert_twice, lowered_twice, twice
 
 BATCH, TIME, INPUT, UNITS = 3, 4, 5, 6
 ORDERS = {"time-major": True, "batch-major": False}
@@ -134,8 +134,7 @@ CASES = RNN + SEQUENCE + BOTH + WIDE + SVDF + NARROW
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_lowering_matches_the_reference(case: Case) -> None:
-    rule = RULES[case.name]
-    case.check(twice(case, lambda c: c.run_lowered(rule)), twice(case, Case.run_reference))
+    case.check(lowered_twice(case, RULES[case.name]), twice(case, Case.run_reference))
 
 
 @pytest.mark.litert

@@ -10,7 +10,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
 
 NO_KERNEL = "LiteRT has no kernel for this dtype"
 MODES = {
@@ -137,9 +137,9 @@ QUANTIZED_CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", [*CASES, *QUANTIZED_CASES], ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups([*CASES, *QUANTIZED_CASES]), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -7,7 +7,7 @@ import pytest
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, in_groups, of, value
 
 NAN, INF = np.nan, np.inf
 NO_KERNEL = "LiteRT has no kernel for this dtype"
@@ -61,9 +61,9 @@ UNSORTED_CASES = [
 CASES = SORTED_CASES + UNSORTED_CASES
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

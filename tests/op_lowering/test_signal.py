@@ -9,7 +9,18 @@ from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.op_lowering.options.audio import AudioSpectrogramOptions, MfccOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.testing import Arg, Case, Tolerance, assert_close, const, f32, of, value
+from jaxdelegate.testing import (
+    Arg,
+    Case,
+    CaseGroup,
+    Tolerance,
+    assert_close,
+    const,
+    f32,
+    in_groups,
+    of,
+    value,
+)
 
 IRREGULAR = "the kernel's transform wants powers of two"
 
@@ -111,9 +122,9 @@ MFCC = [
 CASES = RFFT2D + IRFFT2D + SPECTROGRAM + MFCC
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, Specs, TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.sparse import densified
-from jaxdelegate.testing import Arg, Case, ModelBuilder
+from jaxdelegate.testing import Arg, Case, CaseGroup, ModelBuilder, in_groups
 
 DENSE, CSR = False, True
 
@@ -124,9 +124,9 @@ def test_reference_undoes_the_compression(case: Sparse) -> None:
     case.check(case.run_reference(), [case.dense])
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Sparse) -> None:
-    case.check(case.run_lowered(RULES["DENSIFY"]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, assert_close, f32, in_groups, of, value
 
 DTYPES = [
     np.dtype(t)
@@ -185,9 +185,9 @@ def convolutions() -> list[Case]:
 CASES = [*dots(), *convolutions()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "float16" in str(c)], ids=str)

@@ -10,7 +10,7 @@ from jaxdelegate.op_lowering.options import ReduceWindowFunction, ReduceWindowOp
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, assert_close, const, f32, in_groups, of, value
 
 Function = ReduceWindowFunction
 NAMED = [f for f in Function if f is not Function.UNSUPPORTED]
@@ -80,9 +80,9 @@ def cases() -> list[Case]:
 CASES = cases()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

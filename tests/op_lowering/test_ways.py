@@ -1,5 +1,6 @@
 """Operators that can be lowered in several ways: every one computes the same; keys of choices."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.ways import chosen, operator_key
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of
+from jaxdelegate.testing.case import run_together
 
 SAME, VALID = Padding.SAME, Padding.VALID
 
@@ -157,18 +159,26 @@ def ways_of(case: Case, platform: str) -> Mapping[str, Any]:
     return rule.ways(context, case.op_options, *case.specs()) if rule.ways is not None else {}
 
 
-def every_way() -> Iterator[tuple[Case, str]]:
-    for case in CASES:
-        names = dict.fromkeys((*ways_of(case, "cpu"), *ways_of(case, "gpu")))
-        yield from ((case, way) for way in names)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_way_computes_the_same(case: Case) -> None:
+    names = dict.fromkeys((*ways_of(case, "cpu"), *ways_of(case, "gpu")))
+    context = LoweringContext(op_version=case.version, quant_mode=mode_of(case))
+    calls = [
+        case.lowered_call(RULES[case.name], dataclasses.replace(context, way=way)) for way in names
+    ]
+    want = case.run_reference()
+    for way, got in zip(names, run_together(calls), strict=True):
+        with annotated(way):
+            case.check(got, want)
 
 
-@pytest.mark.parametrize(
-    ("case", "way"), [pytest.param(c, w, id=f"{c}-{w}") for c, w in every_way()]
-)
-def test_every_way_computes_the_same(case: Case, way: str) -> None:
-    context = LoweringContext(op_version=case.version, quant_mode=mode_of(case), way=way)
-    case.check(case.run_lowered(RULES[case.name], context), case.run_reference())
+@contextlib.contextmanager
+def annotated(way: str) -> Iterator[None]:
+    try:
+        yield
+    except AssertionError as error:
+        error.add_note(f"way {way!r}")
+        raise
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -238,6 +248,7 @@ def key_of(case: Case, **context: Any) -> str:
     return operator_key(case.name, LoweringContext(**context), case.op_options, *case.specs())
 
 
+@pytest.mark.usefixtures("bfloat16_dots")
 def test_keys_tell_geometry_and_surroundings_apart_but_not_values() -> None:
     def make(h: int = 9, stride: int = 1, seed: int = 0) -> Case:
         case = conv("", (1, h, 8, 3), (4, 3, 3, 3), Conv2DOptions(SAME, stride, stride))

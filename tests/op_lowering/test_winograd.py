@@ -79,6 +79,7 @@ def offered(x: Arg, w: Arg, **context: Any) -> list[str]:
     return list(CONV_2D.ways(LoweringContext(**context), case.op_options, *case.specs()))
 
 
+@pytest.mark.usefixtures("bfloat16_dots")
 def test_filters_are_transformed_where_that_costs_nothing() -> None:
     x, w = f32(1, 32, 32, 64), f32(64, 3, 3, 64, seed=1)
     assert offered(x, const(w))[0] == "winograd"

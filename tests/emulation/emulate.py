@@ -1,0 +1,94 @@
+"""Runs the package as other x86-64 processors than this one: `make emulate`, with qemu-user.
+
+Asserts which instruction set the native kernels choose there, and that the demo agrees with the
+numpy reference. qemu-user knows no AVX-512.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+QEMU = "qemu-x86_64"
+
+# A processor, and what the kernels choose on it. jaxlib wants AVX: no demo runs on a Nehalem.
+CHOSEN = {"Nehalem": "none", "SandyBridge": "none", "Haswell-noTSX": "avx2", "EPYC-Rome": "avx2"}
+DEMOS = {
+    "SandyBridge": "Native kernels: none, XLA computes all: this processor lacks AVX2 or FMA.",
+    "Haswell-noTSX": "Native kernels: avx2.",
+}
+
+_ASK = """
+import ctypes, sys
+ask = ctypes.CDLL(sys.argv[1]).jaxdelegate_instruction_set
+ask.restype = ctypes.c_char_p
+print((ask() or b"none").decode())
+"""
+
+
+def main() -> int:
+    """Print a line for each run; 1 if one of them is not as it should be."""
+    if shutil.which(QEMU) is None:
+        print(f"{QEMU} is not there; on Debian: apt-get install qemu-user", file=sys.stderr)
+        return 1
+    library = ROOT / "jaxdelegate/kernels/libjaxdelegate_kernels.so"
+    if not library.exists():
+        print(f"{library.relative_to(ROOT)} was not built", file=sys.stderr)
+        return 1
+    rows = [chosen(processor, library) for processor in CHOSEN]
+    rows += [demo(processor) for processor in DEMOS]
+    return 0 if all(rows) else 1
+
+
+def chosen(processor: str, library: Path) -> bool:
+    """Whether the library chooses what it should."""
+    done = emulated(processor, "-c", _ASK, str(library))
+    is_right = done.stdout.strip() == CHOSEN[processor] and done.returncode == 0
+    print(f"{processor}: instruction set {done.stdout.strip() or ended(done)}", flush=True)
+    return is_right or failed(f"want {CHOSEN[processor]}", done)
+
+
+def demo(processor: str) -> bool:
+    """Whether the demo agrees with the reference, with the kernels that it should use."""
+    start = time.monotonic()
+    small = ("--size=64", "--width=0.25", "--num_runs=1")
+    done = emulated(processor, "-m", "jaxdelegate", "demo", *small)
+    lines = done.stdout.splitlines()
+    agrees = done.returncode == 0 and any(line.startswith("outputs agree") for line in lines)
+    print(f"{processor}: demo {ended(done)} after {time.monotonic() - start:.0f} s", flush=True)
+    return (agrees and DEMOS[processor] in lines) or failed(f"want {DEMOS[processor]!r}", done)
+
+
+def emulated(processor: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """This Python, as on that processor: its real executable, since qemu follows no wrapper."""
+    found = (ROOT, *map(sysconfig.get_path, ("purelib", "platlib")))
+    paths = os.pathsep.join(dict.fromkeys(map(str, found)))
+    return subprocess.run(
+        [QEMU, "-cpu", processor, os.path.realpath(sys.executable), *arguments],
+        env={**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def ended(done: subprocess.CompletedProcess[str]) -> str:
+    """How a process ended, in words."""
+    code = done.returncode
+    signal = -code if code < 0 else code - 128 if code > 128 else 0
+    return f"killed by signal {signal}" if signal else "passed" if code == 0 else f"exit {code}"
+
+
+def failed(wanted: str, done: subprocess.CompletedProcess[str]) -> bool:
+    """False, with what the process said."""
+    print(f"  {wanted}; it said:\n{done.stdout}{done.stderr}", file=sys.stderr)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())
