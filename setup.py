@@ -6,6 +6,7 @@ Without a compiler everything else still installs, and the build says what it le
 """
 
 import importlib.util
+import os
 import sysconfig
 from pathlib import Path
 
@@ -27,6 +28,8 @@ KERNEL_FLAGS = [
     "-fwrapv",  # sums of integers
     "-g0",  # Python was built with -g, perhaps; every start would hash what that adds
 ]
+# Wheels are built with all libraries or not at all: `make wheel`.
+OPTIONAL = os.environ.get("JAXDELEGATE_REQUIRE_LIBRARIES", "0") == "0"
 MISSING = {
     "libjaxdelegate_kernels": "convolutions and matrix products on the CPU are slower (by XLA)",
     "libjaxdelegate": "tf.lite.experimental.load_delegate cannot load the delegate",
@@ -83,7 +86,7 @@ def kernels() -> list[Extension]:
             include_dirs=[f"{place}/include" for place in places],  # jax.ffi.include_dir()
             extra_compile_args=KERNEL_FLAGS,
             language="c++",
-            optional=True,
+            optional=OPTIONAL,
         )
     ]
 
@@ -97,7 +100,7 @@ setup(
                 [f"{FOLDER}/{source}"],
                 depends=[f"{FOLDER}/plugin.h"],
                 extra_compile_args=["-std=c99", "-fvisibility=hidden"],
-                optional=True,
+                optional=OPTIONAL,
             )
             for name, source in LIBRARIES.items()
         ),

@@ -32,9 +32,10 @@ def runtime_path() -> str:
 def _built(path: Path) -> Path:
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} was not built: there was no C compiler when jaxdelegate was installed. "
-            "Install one (gcc or clang) and then jaxdelegate again, with pip's --no-binary "
-            "jaxdelegate; or give jaxdelegate.JaxDelegate() itself to experimental_delegates"
+            f"{path} was not built: that takes a C compiler when jaxdelegate is installed. "
+            "Install one (on Debian: apt-get install gcc) and then jaxdelegate again, from its "
+            "source: pip install --force-reinstall --no-deps FOLDER; or give "
+            "jaxdelegate.JaxDelegate() itself to experimental_delegates"
         )
     return path
 

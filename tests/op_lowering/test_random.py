@@ -185,9 +185,9 @@ BITS = [
 ]
 
 
-@pytest.mark.parametrize("case", BITS, ids=str)
-def test_bits_match_the_reference(case: Bits) -> None:
-    case.check(case.run_lowered(RULES[case.name]), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(BITS), ids=str)
+def test_bits_match_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
 
 
 @pytest.mark.litert

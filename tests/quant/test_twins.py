@@ -27,6 +27,7 @@ from jaxdelegate.quant import (
 )
 from jaxdelegate.quant.multiplier import quantize_multipliers
 from jaxdelegate.quant.params import Blockwise, Quantization
+from jaxdelegate.testing.case import run_together
 
 LOW, HIGH = -(2**31), 2**31 - 1
 TWINS = {
@@ -240,18 +241,22 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_twins_agree(case: Twins) -> None:
+@pytest.mark.parametrize("name", sorted({case.function.__name__ for case in CASES}))
+def test_the_twins_agree(name: str) -> None:
+    cases = [case for case in CASES if case.function.__name__ == name]
+    calls = [(twin_of(case), list(case.arrays)) for case in cases]
+    for case, got in zip(cases, run_together(calls), strict=True):
+        want = jax.tree.leaves(case.function(*case.arrays, *case.rest, **case.options))
+        assert [y.dtype for y in got] == [y.dtype for y in want], str(case)
+        assert [y.shape for y in got] == [y.shape for y in want], str(case)
+        assert [y.tobytes() for y in got] == [y.tobytes() for y in map(np.asarray, want)], str(case)
+
+
+def twin_of(case: Twins) -> Callable[..., Any]:
+    """The same function of jax.numpy; its results as a tuple."""
     twins = {module.__name__: twin for module, twin in TWINS.items()}
     twin = getattr(twins[case.function.__module__], case.function.__name__)
-    want = case.function(*case.arrays, *case.rest, **case.options)
-    with jax.enable_x64(True):
-        got = jax.jit(lambda *arrays: twin(*arrays, *case.rest, **case.options))(*case.arrays)
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(got)]
-    for y, expected in zip(leaves, jax.tree.leaves(want), strict=True):
-        assert y.dtype == expected.dtype
-        assert y.shape == expected.shape
-        assert y.tobytes() == np.ascontiguousarray(expected).tobytes()
+    return lambda *arrays: tuple(jax.tree.leaves(twin(*arrays, *case.rest, **case.options)))
 
 
 def test_every_function_of_the_twins_is_tried() -> None:
