@@ -6,6 +6,7 @@ the argument trees are always the same flat tuples and are not stored.
 """
 
 import contextlib
+import enum
 import io
 import pickle
 import threading
@@ -63,15 +64,26 @@ _ALLOWED = frozenset(
 )
 
 
+# Python 3.11.0 to 3.11.3 pickle a member of an enumeration as getattr(class, name).
+_GETATTR = ("builtins", "getattr")
+
+
 def _check(module: str, name: str) -> None:
-    if (module, name) not in _ALLOWED:
+    if (module, name) not in _ALLOWED and (module, name) != _GETATTR:
         raise pickle.UnpicklingError(f"a stored program must not name {module}.{name}")
+
+
+def _member(kind: Any, name: str) -> Any:
+    """What stands for getattr: a member of an enumeration, and nothing else."""
+    if not (isinstance(kind, enum.EnumMeta) and name in kind.__members__):
+        raise pickle.UnpicklingError(f"a stored program must not name {kind!r}.{name}")
+    return kind[name]
 
 
 class _Unpickler(serialize_executable._JaxPjrtUnpickler):
     def find_class(self, module: str, name: str) -> Any:
         _check(module, name)
-        return super().find_class(module, name)
+        return _member if (module, name) == _GETATTR else super().find_class(module, name)
 
 
 class _Anything:

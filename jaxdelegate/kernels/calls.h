@@ -20,7 +20,7 @@ inline XLA_FFI_Error* refused(const XLA_FFI_CallFrame& frame, const char* why,
 // the headers of a newer jaxlib: what it uses was there in version 0.3, and structs only grow at
 // their end.
 inline bool answers_metadata(const XLA_FFI_CallFrame& frame) {
-  const XLA_FFI_Extension_Base* extension = frame.extension_start;
+  const auto* extension = frame.extension_start;  // its type has another name since jaxlib 0.12
   if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
   auto* metadata = reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)->metadata;
   metadata->api_version.major_version = XLA_FFI_API_MAJOR;

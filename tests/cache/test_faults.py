@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import io
 import os
 import pickle
 import sys
@@ -224,3 +225,20 @@ def test_the_adapter_refuses_before_it_imports(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(pickle.UnpicklingError, match=r"must not name antigravity\.geohash"):
         jax_private.load_executable(b"cantigravity\ngeohash\n.", jax.devices()[0], 0, 0)
     assert "antigravity" not in sys.modules
+
+
+def unpickled(text: bytes) -> object:
+    device = jax.devices()[0]
+    return jax_private._Unpickler(io.BytesIO(text), device.client, [device]).load()  # type: ignore[no-untyped-call]
+
+
+def test_members_of_enumerations_are_found_as_python_3_11_2_names_them() -> None:
+    found = unpickled(b"cbuiltins\ngetattr\n(cjax._src.mesh\nAxisType\nVAuto\ntR.")
+    assert found is jax.sharding.AxisType.Auto
+
+
+@pytest.mark.parametrize("name", [b"__class__", b"mro", b"nothing"])
+@pytest.mark.parametrize("kind", [b"jax._src.mesh\nAxisType", b"jax._src.core\nShapedArray"])
+def test_getattr_finds_nothing_else(kind: bytes, name: bytes) -> None:
+    with pytest.raises(pickle.UnpicklingError, match=f"must not name .*{name.decode()}"):
+        unpickled(b"cbuiltins\ngetattr\n(c%s\nV%s\ntR." % (kind, name))
