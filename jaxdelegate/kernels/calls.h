@@ -16,9 +16,9 @@ inline XLA_FFI_Error* refused(const XLA_FFI_CallFrame& frame, const char* why,
   return frame.api->XLA_FFI_Error_Create(&args);
 }
 
-// XLA asks for the version once, when the handler is registered. The library may have been built with
-// the headers of a newer jaxlib: what it uses was there in version 0.3, and structs only grow at
-// their end.
+// XLA asks for the version once, when the handler is registered. The library may have been built
+// with the headers of a newer jaxlib: what it uses was there in version 0.3, and structs only grow
+// at their end.
 inline bool answers_metadata(const XLA_FFI_CallFrame& frame) {
   const auto* extension = frame.extension_start;  // its type has another name since jaxlib 0.12
   if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;

@@ -20,7 +20,6 @@ namespace kernels {
 
 namespace {
 
-
 enum Place : int64_t { kArgument, kResult, kScratch, kConstant };
 
 constexpr int64_t kMostArguments = 4, kMostAttributes = 3, kMostDimensions = 8;
@@ -58,7 +57,8 @@ struct Memory {
       case kResult:
         return at < frame.rets.size ? behind(result(frame, at), 0, bytes) : nullptr;
       case kScratch:
-        return frame.rets.size > 0 ? behind(result(frame, frame.rets.size - 1), at, bytes) : nullptr;
+        if (frame.rets.size < 1) return nullptr;
+        return behind(result(frame, frame.rets.size - 1), at, bytes);
       case kConstant:
         return behind(argument(frame, 0), constants + at, bytes);
       default:
@@ -185,10 +185,10 @@ struct Call {
   static bool read_tensor(Words& words, const Memory& memory, XLA_FFI_Buffer& tensor) {
     const int64_t place = words.take(), at = words.take(), type = words.take();
     const int64_t rank = words.length(kMostDimensions);
-    tensor = {XLA_FFI_Buffer_STRUCT_SIZE, nullptr, static_cast<XLA_FFI_DataType>(type), nullptr, rank,
-              words.take(rank)};
     long bytes = 0, needed = bytes_of(type);
-    tensor.data = memory.find(place, at, bytes);
+    void* const data = memory.find(place, at, bytes);
+    tensor = {XLA_FFI_Buffer_STRUCT_SIZE, nullptr, static_cast<XLA_FFI_DataType>(type), data, rank,
+              words.take(rank)};
     bool fits = tensor.data != nullptr && needed > 0;
     for (int64_t i = 0; i < rank && fits; ++i)
       fits = tensor.dims[i] >= 0 && !__builtin_mul_overflow(needed, tensor.dims[i], &needed);

@@ -35,7 +35,9 @@ CpuRegisters read_registers() {
 uint32_t features_of(const CpuRegisters& r) {
   const bool has_xgetbv = has_bit(r.leaf1_ecx, 27), has_avx = has_bit(r.leaf1_ecx, 28);
   if (!has_xgetbv || !has_avx || (r.xcr0 & kYmmState) != kYmmState) return 0;
-  const auto feature = [](uint32_t word, int bit, uint32_t f) { return has_bit(word, bit) ? f : 0; };
+  const auto feature = [](uint32_t word, int bit, uint32_t f) {
+    return has_bit(word, bit) ? f : 0;
+  };
   uint32_t features = feature(r.leaf1_ecx, 12, kFma) | feature(r.leaf7_ebx, 5, kAvx2) |
                       feature(r.leaf7_1_eax, 4, kAvxVnni);
   if ((r.xcr0 & kZmmState) == kZmmState) {

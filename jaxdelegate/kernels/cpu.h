@@ -19,8 +19,8 @@ enum Feature : uint32_t {
   kAvx512bf16 = 1 << 8,
 };
 
-// Registers of CPUID, by leaf (and subleaf), and XCR0, which XGETBV reads. A leaf or a register that
-// the processor does not have is zero.
+// Registers of CPUID, by leaf (and subleaf), and XCR0, which XGETBV reads. A leaf or a register
+// that the processor does not have is zero.
 struct CpuRegisters {
   uint32_t leaf1_ecx;
   uint32_t leaf7_ebx, leaf7_ecx;

@@ -25,7 +25,6 @@ namespace kernels {
 
 namespace {
 
-
 // An attribute; null: it is another one. They come sorted by name.
 const void* attribute(const XLA_FFI_CallFrame& frame, int i, XLA_FFI_DataType dtype,
                       size_t size) {
@@ -317,8 +316,8 @@ EXPORT const char* jaxdelegate_kernel_name(long number) {
   return number >= 0 && number < kernels::kKernelCount ? kernels::kKernels[number].name : nullptr;
 }
 
-// The name of the instruction set in use; null: the processor has none that the kernels know, or was
-// not to use them.
+// The name of the instruction set in use; null: the processor has none that the kernels know, or is
+// not to use it.
 EXPORT const char* jaxdelegate_instruction_set() {
   const kernels::InstructionSet* set = kernels::instruction_set();
   return set == nullptr ? nullptr : set->name;

@@ -124,8 +124,8 @@ void ThreadPool::loop(long count, void (*body)(const void*, long), const void* t
 }
 
 bool ThreadPool::schedule(void (*run)(void*), void* data) const {
-  XLA_FFI_ThreadPool_Schedule_Args args{XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr, context_,
-                                        run, data};
+  XLA_FFI_ThreadPool_Schedule_Args args{XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr,
+                                        context_, run, data};
   XLA_FFI_Error* error = api_->XLA_FFI_ThreadPool_Schedule(&args);
   if (error != nullptr) forget(error);
   return error == nullptr;
