@@ -229,6 +229,14 @@ def test_an_unclear_switch_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jd.JaxDelegate(platform="cpu", native_kernels=False)  # nobody asks the environment
 
 
+@pytest.mark.usefixtures("xla_alone")
+def test_the_switch_can_insist(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not jd.JaxDelegate(platform="cpu").lowering_context.native_kernels
+    monkeypatch.setenv("JAXDELEGATE_NATIVE_KERNELS", "1")
+    with pytest.raises(jd.OptionError, match="native_kernels: absent was not built"):
+        jd.JaxDelegate(platform="cpu")
+
+
 def test_features_behind_a_limit_are_hidden() -> None:
     newest = ("avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile")
     skylake_x = ("sse2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")

@@ -1,10 +1,12 @@
 """The console script."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from jaxdelegate.kernels import library
 from jaxdelegate.tools.main import TOOLS, main
 
 WITHOUT_A_MODEL = {"cache", "demo", "plot"}
@@ -81,3 +83,41 @@ def test_the_demo_on_a_small_network(capsys: pytest.CaptureFixture[str]) -> None
     assert "All 31 operations will run on XLA:CPU, in 1 partition." in printed
     assert "outputs agree with the numpy reference" in printed
     assert "ms delegated" in printed
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_tool_takes_the_switch_of_the_native_kernels(
+    tool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([tool, "--help"]) == 0
+    assert "--[no]native_kernels" in capsys.readouterr().out
+
+
+SMALL = ("--size=32", "--width=0.25", "--num_runs=1")
+
+
+@pytest.mark.parametrize("before", [None, "1"])
+def test_the_switch_holds_for_one_tool(
+    before: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAXDELEGATE_NATIVE_KERNELS", raising=False)
+    if before is not None and library.why_not() is None:
+        monkeypatch.setenv("JAXDELEGATE_NATIVE_KERNELS", before)
+    variables = dict(os.environ)
+    assert main(["demo", "--nonative_kernels", *SMALL]) == 0
+    assert "Native kernels: off; XLA computes all." in capsys.readouterr().out
+    assert dict(os.environ) == variables
+    assert main(["demo", *SMALL]) == 0
+    assert "Native kernels: off" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("xla_alone")
+def test_a_missing_library_is_said_once_by_name(
+    network: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "network.tflite").write_bytes(network)
+    model = ["--graph", str(tmp_path / "network.tflite"), "--num_runs=1", "--min_secs=0"]
+    for arguments in (["demo", *SMALL], ["benchmark_model", *model, "--warmup_min_secs=0"]):
+        assert main(arguments) == 0
+        captured = capsys.readouterr()
+        assert (captured.out + captured.err).count("absent was not built: that takes a C++") == 1
