@@ -8,7 +8,7 @@ SANITIZED := -std=c++17 -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=o
   -fsanitize=address,undefined -fno-sanitize-recover=all
 KERNEL_TESTS := $(wildcard tests/op_lowering/test_native*.py) tests/op_lowering/test_ended_convolution.py
 ZIG := $(abspath $(BIN))/python -m ziglang
-CASES := -k 'test_lowering_matches_the_reference or test_lowering_equals_the_reference'
+CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_way_ or test_the_twins_ or test_bits_match_'
 
 .PHONY: demo test test-slow emulate emulate-arm sanitize lint types docs format wheel clean
 
@@ -42,7 +42,7 @@ test: $(VENV)/.installed-test
 # The slow tests, then operator cases with all of XLA's optimizations.
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) -m 'slow and not gpu'
-	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/op_lowering -m 'not slow and not gpu' $(CASES)
+	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/op_lowering tests/quant -m 'not slow and not gpu' $(CASES)
 
 # As other x86-64 processors than this one: which kernels they choose, and the demo. Needs qemu-user.
 emulate: $(VENV)/.installed
