@@ -12,7 +12,7 @@ kernel's operands and results, `least_mb` what ideal fusion would move (bench/ro
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ from harness import AbsentError, append, last_line
 from jax.experimental import topologies
 from roofline import batched_specs, fused
 
-from jaxdelegate import lowering, precision_choice
-from jaxdelegate.compiler import ResidentWeights, compile_partition
+from jaxdelegate import lowering, precision_choice, runtime
+from jaxdelegate.compiler import compile_partition
 from jaxdelegate.errors import InterpreterError, LoweringError
-from jaxdelegate.lowered_partition import LoweredPartition, Weight
 from jaxdelegate.model import read_model
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.program import ResidentWeights
 from jaxdelegate.rewrites import table as rewrites
 
 FLAGS = flags.FLAGS
@@ -70,9 +70,9 @@ def described_device(target: Path) -> jax.Device:
 class _Shapes(ResidentWeights):
     """Weights of a device that is not there: shapes and dtypes only."""
 
-    def get(self, weight: Weight, partition: LoweredPartition) -> Any:
-        value = partition.value(weight)
-        return jax.ShapeDtypeStruct(value.shape, value.dtype)  # type: ignore[no-untyped-call]
+    def get(self, _weight: Any, _const: Any, value: Callable[[], Any]) -> Any:
+        array = value()
+        return jax.ShapeDtypeStruct(array.shape, array.dtype)  # type: ignore[no-untyped-call]
 
 
 def compiled(graph: Path, batch: int, options: DelegateOptions, device: jax.Device) -> Any:
@@ -98,7 +98,7 @@ def compiled(graph: Path, batch: int, options: DelegateOptions, device: jax.Devi
         )
     except (InterpreterError, LoweringError) as error:
         raise AbsentError(last_line(error)) from error
-    return compile_partition(partition, _Shapes(device)).executable
+    return compile_partition(partition, _Shapes(runtime.of_jax(device))).executable
 
 
 def measure(graph: Path, batch: int, options: DelegateOptions, device: jax.Device) -> Any:

@@ -22,9 +22,10 @@ from absl import app, flags
 from harness import append
 
 import jaxdelegate as jd
-from jaxdelegate import lowering, passes
-from jaxdelegate.compiler import ResidentWeights, compile_partition
+from jaxdelegate import lowering, passes, runtime
+from jaxdelegate.compiler import compile_partition
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.program import ResidentWeights
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "A quantized .tflite.", required=True)
@@ -62,7 +63,7 @@ def measure(path: str, quant_mode: Any) -> Megabytes:
     partition = lowering.lower_partition(
         subgraph.operators, specs, subgraph.inputs, subgraph.outputs, in_reach
     )
-    program = compile_partition(partition, ResidentWeights(jax.devices()[0]))
+    program = compile_partition(partition, ResidentWeights(runtime.of_jax(jax.devices()[0])))
     stored = {w.tensor: partition.outside(w.tensor).const for w in partition.preparations}
     executable: Any = program.executable
     return Megabytes(

@@ -4,9 +4,7 @@ Public names are loaded at their first use: importing this package imports neith
 ai_edge_litert.
 """
 
-import gc
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.errors import (
@@ -90,29 +88,13 @@ _SUBMODULES = ("litert", "reference", "testing")
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        return _imported(f"jaxdelegate.{name}")
+        return importlib.import_module(f"jaxdelegate.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'jaxdelegate' has no attribute {name!r}")
     module, attribute = _LAZY[name]
-    value = getattr(_imported(module), attribute)
+    value = getattr(importlib.import_module(module), attribute)
     globals()[name] = value
     return value
-
-
-def _imported(module: str) -> Any:
-    """A module, imported while Python's cyclic garbage collector rests.
-
-    What an import makes stays. The collector would look for garbage in it again and again, and once
-    in all that jax has made before.
-    """
-    if module in sys.modules or not gc.isenabled():
-        return importlib.import_module(module)
-    gc.disable()
-    try:
-        return importlib.import_module(module)
-    finally:
-        gc.enable()
-        gc.collect(1)  # else the next object that anybody makes would set it off
 
 
 def __dir__() -> list[str]:

@@ -265,10 +265,11 @@ class GpuProvider:
             return None
         options = jax_options(flag_values)
         delegate = importlib.import_module("jaxdelegate.delegate")
+        compilation = importlib.import_module("jaxdelegate.compilation")
         if options.platform is not None:
             return delegate.JaxDelegate(options)
         try:
-            delegate.find_device("gpu", options.device_index)
+            compilation.find_device("gpu", options.device_index)
         except OptionError as error:
             _LOGGER.warning("WARN: GPU acceleration is unsupported on this platform: %s", error)
             return delegate.JaxDelegate(options)

@@ -1,8 +1,6 @@
 """A lowered partition -> one XLA program, compiled ahead of time, its weights on the device."""
 
-import dataclasses
-import weakref
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +9,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import SingleDeviceSharding
 
+from jaxdelegate import runtime
 from jaxdelegate.jax_private import watch_jax_cache, without_source_lines
 from jaxdelegate.lowered_partition import LoweredPartition, Weight
-from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.program import Program, ResidentWeights, stored_states
 from jaxdelegate.xla_options import Options, compiler_options, platform_of
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
@@ -21,75 +21,30 @@ from jaxdelegate.xla_options import Options, compiler_options, platform_of
 ARGUMENT_BYTES = 64 * 1024
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """A compiled partition: call it with the inputs and states, get outputs and new states."""
+class JaxExecutable:
+    """What jax has compiled: called under 64-bit types, as it was compiled."""
 
-    executable: Callable[..., Sequence[jax.Array]]
-    weights: tuple[jax.Array, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    states: Mapping[int, TensorSpec]  # as hosts store them
-    donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
-    was_read: bool = False  # from JAX's own compilation cache
-    plans: tuple[jax.Array, ...] = ()  # of the chains in it (kernel_chains.py)
+    def __init__(self, compiled: jax.stages.Compiled) -> None:
+        """Take it over."""
+        self.compiled = compiled
 
-    @property
-    def constants(self) -> tuple[jax.Array, ...]:
-        """What the executable takes ahead of inputs and states."""
-        return (*self.plans, *self.weights)
-
-    def __call__(self, values: Sequence[Any]) -> Sequence[jax.Array]:
-        """Run on the values of `inputs`, then `states`; returns before the device is done."""
-        # An executable compiled under 64-bit types must be called under them too.
+    def run(self, constants: Sequence[Any], values: Sequence[Any]) -> Sequence[jax.Array]:
+        """Run on device arrays, then on values of the host or the device."""
         with jax.enable_x64(True):
-            return self.executable(*self.plans, *self.weights, *self._given_up(values))
+            results: Sequence[jax.Array] = self.compiled(*constants, *values)
+        return results
 
-    def _given_up(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Host arrays are copied to the device anyway; what lies there others may still read."""
-        if not self.donated:
-            return values
-        own = list(values)
-        for position in self.donated:
-            if isinstance(own[position], jax.Array):
-                own[position] = jax.device_put(own[position], may_alias=False)
-        return own
+    def as_text(self) -> str:
+        """The program as HLO."""
+        return str(self.compiled.as_text())
 
+    def memory_analysis(self) -> Any:
+        """XLA's plan of its memory."""
+        return self.compiled.memory_analysis()
 
-class ResidentWeights:
-    """Prepared constants on one device, shared by all shapes and partitions of a model."""
-
-    def __init__(self, device: jax.Device) -> None:
-        """Begin empty, on `device`."""
-        self.device = device
-        self._arrays: dict[Weight, tuple[np.ndarray | None, jax.Array]] = {}
-        self._by_digest: MutableMapping[str, jax.Array] = weakref.WeakValueDictionary()
-
-    def find(self, digest: str) -> jax.Array | None:
-        """The device array with these elements, dtype and shape, if `share` was told of it."""
-        return self._by_digest.get(digest)
-
-    def share(self, digest: str, array: jax.Array) -> jax.Array:
-        """The one device array to keep for a digest; what has the same gives up its own copy."""
-        kept = self._by_digest.setdefault(digest, array)
-        for weight, (const, resident) in self._arrays.items():
-            if resident is array:
-                self._arrays[weight] = const, kept
-        return kept
-
-    def get(self, weight: Weight, partition: LoweredPartition) -> jax.Array:
-        """The device array, moved there at its first use.
-
-        A constant that was folded from shapes may change with a resize; it is replaced then.
-        """
-        const = partition.outside(weight.tensor).const
-        if weight in self._arrays:
-            source, kept = self._arrays[weight]
-            if source is const or np.array_equal(source, const):  # type: ignore[arg-type]
-                return kept
-        resident: jax.Array = jax.device_put(partition.value(weight), self.device)
-        self._arrays[weight] = (const, resident)
-        return resident
+    def serialized(self) -> bytes:
+        """What `Runtime.load` takes."""
+        return runtime.serialized(self.compiled.runtime_executable())
 
 
 def compile_partition(
@@ -110,14 +65,14 @@ def compile_partition(
     Raises:
         LoweringError: a traced shape or dtype is not the propagated one.
     """
-    device = weights.device
+    device = weights.runtime.device
     platform = platform_of(device.platform)
     arguments, constants = _split_weights(partition, platform)
     with jax.enable_x64(True), jax.default_device(device):
-        prepared = tuple(weights.get(weight, partition) for weight in arguments)
+        prepared = tuple(_resident(weights, weight, partition) for weight in arguments)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
         call, plans = _traced(partition, [*prepared, *live], arguments, constants)
-        plans = jax.device_put(plans, device)
+        plans = tuple(map(weights.runtime.put, plans))
         resident = (*plans, *prepared)
         n = len(resident)
 
@@ -136,12 +91,20 @@ def compile_partition(
         donated = _replaceable(partition) if donate_inputs else ()
         numbers = tuple(n + position for position in donated)
         with without_source_lines():
-            lowered = jax.jit(program, donate_argnums=numbers).lower(*avals)
+            # A loaded program takes every argument, used or not.
+            jitted = jax.jit(program, donate_argnums=numbers, keep_unused=True)
+            lowered = jitted.lower(*avals)
         with watch_jax_cache() as was_read:
-            executable = _compiled(lowered, _options(partition, platform))
+            compiled = _compiled(lowered, _options(partition, platform))
     states = stored_states(partition.states, partition.outside)
     inputs, outputs = partition.inputs, partition.outputs
+    executable = JaxExecutable(compiled)
     return Program(executable, prepared, inputs, outputs, states, donated, was_read(), plans)
+
+
+def _resident(weights: ResidentWeights, weight: Weight, partition: LoweredPartition) -> Any:
+    const = partition.outside(weight.tensor).const
+    return weights.get(weight, const, lambda: partition.value(weight))
 
 
 def _traced(
@@ -204,13 +167,6 @@ def _compiled(lowered: jax.stages.Lowered, options: Options) -> jax.stages.Compi
         if not any(name in str(error) for name in options):
             raise
         return lowered.compile()
-
-
-def stored_states(
-    indices: Sequence[int], spec: Callable[[int], TensorSpec]
-) -> dict[int, TensorSpec]:
-    """The specs of a program's states as hosts store them."""
-    return {i: dataclasses.replace(spec(i), const=None) for i in indices}
 
 
 def _name(partition: LoweredPartition) -> str:

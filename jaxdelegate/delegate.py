@@ -1,35 +1,36 @@
-"""JaxDelegate: the delegate that runs partitions on XLA, written on the SimpleDelegate core."""
+"""JaxDelegate: the delegate that runs partitions on XLA, written on the SimpleDelegate core.
+
+Neither this module nor what it imports needs jax. A delegate imports it when its options do not
+mean the CPU for certain, when a rule has to be asked, and when a program has to be compiled.
+"""
 
 import dataclasses
+import functools
 import logging
+import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from types import ModuleType, TracebackType
 from typing import Any, Self
 
-import jax
 import numpy as np
 
-from jaxdelegate import batching, compiler, lowering, precision_choice, side_by_side
+from jaxdelegate import jax_settings, platforms, precision_choice, runtime
+from jaxdelegate.cache.answers import Answers
+from jaxdelegate.cache.key import Key
 from jaxdelegate.cache.partition_key import KnownModel, touched_by
 from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.compiler import Program, ResidentWeights
-from jaxdelegate.errors import (
-    DelegationError,
-    JaxDelegateError,
-    LoweringError,
-    OptionError,
-)
+from jaxdelegate.errors import DelegationError, OptionError
 from jaxdelegate.kernels import library as kernels
-from jaxdelegate.lowered_partition import LoweredPartition
-from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions, native_kernels_by_default
 from jaxdelegate.processor import cpu_features
+from jaxdelegate.program import Program, ResidentWeights
 from jaxdelegate.report.delegation import DelegationReport
 from jaxdelegate.rewrites import table as rewrites
+from jaxdelegate.runtime import Runtime
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -43,10 +44,16 @@ from jaxdelegate.xla_options import platform_of
 _LOGGER = logging.getLogger("jaxdelegate")
 _PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
 
-# What lowering, tracing and XLA raise; device and out-of-memory errors are RuntimeErrors.
-_COMPILE_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
-
 _DEVICE_NAMES = {"gpu": "the GPU", "tpu": "the TPU", "cpu": "XLA:CPU"}
+
+
+class _Planning(threading.local):
+    """The graph that this thread is planning: what is known and what was asked of its operators."""
+
+    def __init__(self) -> None:
+        self.key: Key | None = None
+        self.stored: Answers = {}
+        self.asked: dict[int, str | None] = {}
 
 
 class JaxDelegate(SimpleDelegate):
@@ -71,8 +78,11 @@ class JaxDelegate(SimpleDelegate):
         """
         super().__init__()
         self.options: DelegateOptions = DelegateOptions.of(options, **more)
-        self.device = find_device(self.options.platform, self.options.device_index)
-        platform = platform_of(self.device.platform)
+        self._can_do_without_jax = self.options.device_index == 0 and platforms.is_cpu(
+            self.options.platform
+        )
+        name = "cpu" if self._can_do_without_jax else self.device.platform
+        platform = platform_of(name)
         if self.options.native_kernels is None and platform == "cpu":
             default = native_kernels_by_default()
             self.options = dataclasses.replace(self.options, native_kernels=default)
@@ -90,12 +100,49 @@ class JaxDelegate(SimpleDelegate):
         self.device_name = _DEVICE_NAMES[self.lowering_context.platform]
         self.last_error: str | None = None
         self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
-        self._foreseen: dict[int, Node] = {}  # of the graph that is being planned, by identity
+        self._planning = _Planning()
         self.programs: ProgramCache | None = None
         if self.options.serialization_dir:
-            self.programs = ProgramCache(self.options.serialization_dir, self.device)
-        store = None if self.programs is None else self.programs.choices
-        self.tuner = Tuner(self.options.inference_preference, self.device, store)
+            self.programs = ProgramCache(self.options.serialization_dir)
+
+    @functools.cached_property
+    def device(self) -> Any:
+        """The jax.Device of the options.
+
+        Raises:
+            OptionError: there is none.
+        """
+        find = _with_jax().find_device
+        return find(self.options.platform, self.options.device_index)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Where programs run: without jax as long as that can be, and nobody has imported it."""
+        if self._can_do_without_jax and not jax_settings.is_jax_imported():
+            try:
+                return runtime.without_jax()
+            except runtime.LOAD_ERRORS as error:
+                _LOGGER.debug("jaxlib cannot be used without jax: %s", error)
+        self._can_do_without_jax = False
+        return runtime.of_jax(self.device)
+
+    @functools.cached_property
+    def tuner(self) -> Tuner:
+        """What is known of the ways to run operators."""
+        store = None if self.programs is None else self.programs.choices(self.device)
+        return Tuner(self.options.inference_preference, self.device, store)
+
+    @property
+    def compilation(self) -> Any:
+        """How partitions are compiled (compilation.py)."""
+        return _with_jax().Compilation(
+            self.lowering_context,
+            self.rewrites,
+            self.checks_precision,
+            self.options.donate_inputs,
+            self.tuner,
+            self.device,
+        )
 
     @property
     def checks_precision(self) -> bool:
@@ -124,23 +171,14 @@ class JaxDelegate(SimpleDelegate):
 
     def why_not(self, node: Node) -> str | None:
         """The rule's sentence; a node whose outputs are constants needs no rule."""
-        if node.is_constant or id(node) in self._foreseen:
+        planning = self._planning
+        if node.is_constant:
             return None
-        specs = dict(zip(node.operator.intermediates, node.intermediates, strict=False))
-        context = lowering.context_for(self.context_for(node), node.operator, specs)
-        return lowering.why_not(context, node.operator, node.inputs, node.outputs)
-
-    def context_for(self, node: Node, precision: PrecisionPolicy | None = None) -> LoweringContext:
-        """The lowering context, with the subgraphs of the node's model in reach.
-
-        Args:
-            node: the node.
-            precision: another policy than the options'.
-        """
-        context = self.lowering_context
-        if precision is not None:
-            context = dataclasses.replace(context, precision=precision)
-        return lowering.Callees(node.subgraphs, context).in_context()
+        if node.index in planning.stored:
+            return planning.stored[node.index]
+        reason: str | None = _with_jax().why_not(node, self.lowering_context)
+        planning.asked[node.index] = reason
+        return reason
 
     def cache_settings(self) -> dict[str, Any]:
         """What of this delegate belongs to the keys of stored programs."""
@@ -151,23 +189,26 @@ class JaxDelegate(SimpleDelegate):
             "lowering": [context.platform, context.precision, context.quant_mode],
             "rewrites": sorted(self.rewrites),
             "model_token": self.options.model_token,
-            "choices": self.tuner.digest(),
+            "choices": self._choices_digest(),
         }
 
-    def expect(self, content: memoryview) -> None:
-        """Begin to load the program that this model ran last."""
-        if self.programs is not None:
-            self.programs.expect(content, self.cache_settings())
+    def _choices_digest(self) -> str | None:
+        """Of stored choices, where programs depend on what was stored before them."""
+        is_open = self.options.inference_preference == "balanced" and self.programs is not None
+        return self.tuner.digest() if is_open else None
 
     def initialize(self, context: DelegateContext) -> None:
-        """Find out whether a stored program was made of this graph: no rule is asked then."""
-        self._foreseen = {}
+        """Look up what the rules have answered of this graph before."""
+        planning = self._planning
+        planning.key, planning.stored, planning.asked = None, {}, {}
         if self.programs is None:
             return
         nodes, known = context.nodes(), _Kept.of(context, self).known
         specs = {i: context.spec(i) for i in touched_by(nodes)}
-        if self.programs.foresees(nodes, specs, known, self.cache_settings()):
-            self._foreseen = {id(node): node for node in nodes}
+        device = self.runtime.device
+        key = self.programs.graph_key(nodes, specs, known, self.cache_settings(), device)
+        if key is not None:
+            planning.key, planning.stored = key, self.programs.answers(key) or {}
 
     def create_kernel(self) -> "JaxKernel":
         """A kernel for one partition."""
@@ -188,7 +229,10 @@ class JaxDelegate(SimpleDelegate):
         """
         report = dataclasses.replace(report, remark=self._kernels_in_words())
         super().on_partitioned(report)
-        self._foreseen = {}
+        planning = self._planning
+        if self.programs is not None and planning.key is not None and planning.asked:
+            self.programs.keep_answers(planning.key, {**planning.stored, **planning.asked})
+        planning.key, planning.stored, planning.asked = None, {}, {}
         if self.options.require_full_delegation and report.left:
             raise DelegationError(
                 f"{len(report.left)} of {len(report.nodes)} operators cannot be delegated:\n"
@@ -239,21 +283,12 @@ def warn_of_left_operators(report: DelegationReport) -> None:
     )
 
 
-def find_device(platform: str | None, index: int) -> jax.Device:
-    """The device that options name.
+def _with_jax() -> ModuleType:
+    """The module that compiles, and jax with it."""
+    jax_settings.import_jax()
+    from jaxdelegate import compilation  # noqa: PLC0415 (what stored programs do without)
 
-    Raises:
-        OptionError: no such platform or device; lists what is there.
-    """
-    try:
-        devices = jax.devices(platform) if platform else jax.devices()
-    except RuntimeError:
-        there = ", ".join(sorted({d.platform for d in jax.devices()}))
-        raise OptionError(f"platform: {platform!r} is not there; JAX has: {there}") from None
-    if index >= len(devices):
-        there = ", ".join(map(str, devices))
-        raise OptionError(f"device_index: {index} is not there; {devices[0].platform} has: {there}")
-    return devices[index]
+    return compilation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,6 +306,7 @@ class JaxKernel(SimpleDelegateKernel):
         """Belong to `delegate`."""
         self._delegate = delegate
         self._program: Program | None = None
+        self._is_constant = False  # nothing is left to run
         self.compiled: CompiledPartition | None = None
         self._constant_outputs: tuple[tuple[int, Any], ...] = ()
 
@@ -282,13 +318,16 @@ class JaxKernel(SimpleDelegateKernel):
         specs = touched(context, node)
         known = {i for i in node.outputs if specs[i].const is not None}
         self._constant_outputs = tuple((i, specs[i].const) for i in known)
+        if all(n.is_constant for n in node.nodes):
+            self._program, self.compiled, self._is_constant = None, None, True
+            return
         kept = _Kept.of(context, self._delegate)
         key = _program_key(context, node)
         program = kept.get(key)
         if program is None:
             program = self._made(node, specs, [i for i in node.outputs if i not in known], kept)
             kept.put(key, program)
-        self._program = program
+        self._program, self._is_constant = program, False
         self.compiled = CompiledPartition(node.nodes, program)
 
     def _made(
@@ -299,96 +338,29 @@ class JaxKernel(SimpleDelegateKernel):
         kept: "_Kept",
     ) -> Program:
         """The program from the cache, or a compiled one, which goes into it."""
-
-        def compiled() -> Program:
-            return self._compiled(node, specs, outputs, kept.weights)
-
-        cache = self._delegate.programs
-        if cache is None:
-            return compiled()
-        slot = cache.slot(node, specs, kept.known, self._delegate.cache_settings())
-        return compiled() if slot is None else cache.get(slot, kept.weights, compiled)
-
-    def _compiled(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        weights: ResidentWeights,
-    ) -> Program:
-        operators = [n.operator for n in node.nodes]
-        parts = self._turns(node, specs, outputs)
-        specs = specs if parts is None else parts.specs
-        lower = self.lowering_of(node, specs, outputs)
-        precision = self._delegate.lowering_context.precision
-        try:
-            if self._delegate.checks_precision:
-                precision = side_by_side.guarded(lower, precision, self._delegate.device)
-            partition = self._tuned(node, specs, outputs, lower(precision))
-            donate = self._delegate.options.donate_inputs
-            count = 1 if parts is None else parts.count
-            return compiler.compile_partition(partition, weights, donate, count)
-        except JaxDelegateError:
-            raise
-        except _COMPILE_ERRORS as error:
-            first, last = operators[0], operators[-1]
-            raise LoweringError(
-                f"nodes {first.index} ({first.name}) to {last.index} ({last.name}) "
-                f"could not be compiled for {self._delegate.device}: {error}"
-            ) from error
-
-    def _turns(
-        self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
-    ) -> batching.Turns | None:
-        """How a large batch is cut up; donated buffers are not."""
         delegate = self._delegate
-        if delegate.lowering_context.platform != "cpu" or delegate.options.donate_inputs:
-            return None
-        return batching.turns([n.operator for n in node.nodes], specs, node.inputs, outputs)
-
-    def _tuned(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        partition: LoweredPartition,
-    ) -> LoweredPartition:
-        """The partition with its operators lowered in the ways that were chosen for them."""
-        precision = partition.precision
-        context = self._delegate.context_for(node.nodes[0], precision)
-        ways = self._delegate.tuner.ways(partition, context)
-        return self.lowering_of(node, specs, outputs, ways)(precision) if ways else partition
-
-    def lowering_of(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        ways: Mapping[str, str] | None = None,
-    ) -> Callable[[PrecisionPolicy], LoweredPartition]:
-        """What lowers the partition under a precision policy; `ways` other than the defaults."""
-
-        def lower(precision: PrecisionPolicy) -> LoweredPartition:
-            context = self._delegate.context_for(node.nodes[0], precision)
-            return lowering.lower_partition(
-                [n.operator for n in node.nodes],
-                specs,
-                node.inputs,
-                outputs,
-                dataclasses.replace(context, ways=ways or {}),
-                rewrites=self._delegate.rewrites,
-            )
-
-        return lower
+        cache, settings = delegate.programs, delegate.cache_settings()
+        slot = None
+        if cache is not None:
+            for weights in kept.weights(delegate):
+                device = weights.runtime.device
+                slot = cache.slot(node, specs, kept.known, settings, device)
+                program = None if slot is None else cache.load(slot, weights)
+                if program is not None:
+                    return program
+        weights = kept.on(runtime.of_jax(delegate.device))
+        program = delegate.compilation.program(node, specs, outputs, weights)
+        return program if cache is None or slot is None else cache.save(slot, program, weights)
 
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """Dispatch the program; results stay on the device until the host wants them."""
         program = self._program
-        if program is None:
+        if program is not None:
+            results = program(arriving(program, context))
+            for index, result in zip((*program.outputs, *program.states), results, strict=True):
+                context.assign(index, result)
+        elif not self._is_constant:
             raise RuntimeError("eval before prepare")
-        results = program(arriving(program, context))
-        for index, result in zip((*program.outputs, *program.states), results, strict=True):
-            context.assign(index, result)
         for index, value in self._constant_outputs:
             context.assign(index, value)
 
@@ -422,17 +394,28 @@ def _calls_native_kernels(asked: bool | None, platform: str) -> bool:
 class _Kept:
     """What a delegate keeps with an open model: resident weights, the latest programs by shape."""
 
-    def __init__(self, device: jax.Device) -> None:
-        self.weights = ResidentWeights(device)
+    def __init__(self) -> None:
+        self._weights: dict[Runtime, ResidentWeights] = {}
         self.known = KnownModel()
         self._programs: OrderedDict[Hashable, Program] = OrderedDict()
 
     @classmethod
     def of(cls, context: DelegateContext, delegate: JaxDelegate) -> "_Kept":
-        kept = context.shared.setdefault(delegate, cls(delegate.device))
+        kept = context.shared.setdefault(delegate, cls())
         if not isinstance(kept, cls):
             raise TypeError(f"context.shared[delegate] holds {type(kept).__name__}")
         return kept
+
+    def on(self, where: Runtime) -> ResidentWeights:
+        """The weights on a device."""
+        return self._weights.setdefault(where, ResidentWeights(where))
+
+    def weights(self, delegate: JaxDelegate) -> Iterator[ResidentWeights]:
+        """Where a stored program can be loaded: without jax, then with it."""
+        first = delegate.runtime
+        yield self.on(first)
+        if not first.has_jax:
+            yield self.on(runtime.of_jax(delegate.device))
 
     def get(self, key: Hashable) -> Program | None:
         if key in self._programs:

@@ -11,7 +11,6 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from jaxdelegate.reading.source import ModelSource, open_source
@@ -112,6 +111,8 @@ def _combined(
     if workers < 2:
         parts = iter(digested(places))
     else:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (small models need none)
+
         with ThreadPoolExecutor(workers) as executor:
             batches = executor.map(digested, _batches(places, sizes, step))
             parts = itertools.chain.from_iterable(list(batches))

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate import batching
-from jaxdelegate.compiler import ARGUMENT_BYTES, Program, ResidentWeights, compile_partition
+from jaxdelegate import batching, runtime
+from jaxdelegate.compiler import ARGUMENT_BYTES, compile_partition
 from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, ModelError, TensorError
 from jaxdelegate.host import Host, ModelStore
@@ -21,6 +21,7 @@ from jaxdelegate.lowering import Callees, lower_partition
 from jaxdelegate.model import Model, Operator, SignatureDef, Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.program import Program, ResidentWeights
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.states import state_zero, with_explicit_states
 
@@ -218,7 +219,7 @@ class _Function:
             parts = batching.turns(operators, specs, self._inputs, outputs) if is_cpu else None
             specs, turns = (specs, 1) if parts is None else (parts.specs, parts.count)
             partition = self._lower(operators, specs, outputs, delegate)
-            resident = self._resident.setdefault(device, ResidentWeights(device))
+            resident = self._resident.setdefault(device, ResidentWeights(runtime.of_jax(device)))
             return compile_partition(partition, resident, turns=turns)
 
         return _kept(self._programs, (device, shapes), compiled)

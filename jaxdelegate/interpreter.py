@@ -15,7 +15,6 @@ from jaxdelegate.errors import InterpreterError, ModelError, TensorError
 from jaxdelegate.host import Host, ModelStore
 from jaxdelegate.model import Model, SignatureDef, read_model
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
-from jaxdelegate.reading.source import open_source
 from jaxdelegate.simple_delegate import SimpleDelegate
 
 _HELD_VIEW = """There is at least 1 reference to internal data
@@ -81,10 +80,7 @@ class Interpreter:
                     f"experimental_delegates: want SimpleDelegate objects, got "
                     f"{type(delegate).__name__}; compiled delegates need the stock interpreter"
                 )
-        source = open_source(model_content or model_path)  # type: ignore[arg-type]
-        for delegate in self._delegates:
-            delegate.expect(source.content)
-        self._model: Model = read_model(source)
+        self._model: Model = read_model(model_content or model_path)  # type: ignore[arg-type]
         if not self._model.subgraphs:
             raise ModelError(
                 f"{self._model.source}: Model.subgraphs: at least one is needed, got none"

@@ -22,7 +22,6 @@ class LazyTable(MutableMapping[str, _Row]):
         modules: Mapping[str, Sequence[str]],
         *,
         in_module: Mapping[str, str] = MappingProxyType({}),
-        at_once: Sequence[str] = (),
     ) -> None:
         """Know the names.
 
@@ -31,7 +30,6 @@ class LazyTable(MutableMapping[str, _Row]):
             attribute: what each module calls its own rows, a mapping by name.
             modules: the names of each module's rows, by the module's name in the package.
             in_module: the modules that go by another name.
-            at_once: modules to import now, since nearly everybody needs them.
 
         Raises:
             ValueError: two modules claim one name.
@@ -45,8 +43,6 @@ class LazyTable(MutableMapping[str, _Row]):
         if len(self._modules) != sum(map(len, modules.values())):
             raise ValueError(f"{package}: a name stands twice in the table of {attribute}")
         self._rows: dict[str, _Row] = {}
-        for module in at_once:
-            importlib.import_module(f"{package}.{module}")
 
     def __getitem__(self, name: str) -> _Row:
         if name not in self._rows and name in self._modules:

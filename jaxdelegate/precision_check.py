@@ -152,7 +152,7 @@ class _CheckingKernel(JaxKernel):
         super().prepare(context, node)
         specs = touched(context, node)
         outputs = [i for i in node.outputs if specs[i].const is None]
-        self._lower = self.lowering_of(node, specs, outputs)
+        self._lower = self._checking.compilation.lowering_of(node, specs, outputs)
         operators = [n.operator for n in node.nodes]
         for index, reason in unfit_constants(self._checking.policy, operators, specs).items():
             self._checking.constants.append(f"{specs[index].name!r} stays float32: {reason}")

@@ -53,7 +53,6 @@ def precompile(
         raise OptionError("serialization_dir: want the directory where programs are kept, got none")
     before = delegate.programs.statistics
     model = read_model(graph)
-    delegate.expect(model.content)
     store = ModelStore(model.subgraphs, [delegate])
     for index in dict.fromkeys((0, *(s.subgraph for s in model.signatures))):
         host = Host(model.subgraphs[index], [delegate], model=store)

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import platform
 
 from jaxdelegate.errors import OptionError
 
@@ -28,7 +27,7 @@ _BEHIND_ALL = ("amx_tile", "amx_int8", "amx_bf16", "amx_fp16", "avx512_fp16", "a
 def host_cpu() -> list[str]:
     """The host's architecture, processor and instruction sets."""
     known = {"vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part"}
-    lines = [platform.machine(), platform.system()]
+    lines = [os.uname().machine, os.uname().sysname]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -38,7 +37,7 @@ def host_cpu() -> list[str]:
                 if name.strip() in known:
                     lines.append(f"{name.strip()}: {' '.join(sorted(value.split()))}")
     except OSError:
-        lines.append(platform.processor())
+        lines.append(os.uname().version)
     return lines
 
 

@@ -138,12 +138,6 @@ class SimpleDelegate(abc.ABC):
     def create_kernel(self) -> SimpleDelegateKernel:
         """A fresh kernel for one partition."""
 
-    def expect(self, content: memoryview) -> None:  # noqa: B027 (optional to override)
-        """Learn which model the host is about to read, from the bytes of its file.
-
-        Not every host says so: a stock interpreter shows the delegate no file.
-        """
-
     def initialize(self, context: DelegateContext) -> None:  # noqa: B027 (optional to override)
         """Look at the graph before its nodes are asked about one by one."""
 

@@ -6,14 +6,15 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-
-import jax
+from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.choices import ChoiceStore
-from jaxdelegate.lowered_partition import LoweredPartition
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.options import Preference
 from jaxdelegate.report.tuning import Choice, TuningReport
+
+if TYPE_CHECKING:
+    from jaxdelegate.lowered_partition import LoweredPartition
 
 BUDGET_SECONDS = 30.0  # for all operators that one delegate measures, compilations included
 
@@ -23,9 +24,9 @@ Clock = Callable[[], float]
 
 
 def measured(
-    partition: LoweredPartition,
+    partition: "LoweredPartition",
     context: LoweringContext,
-    device: jax.Device,
+    device: Any,
     known: Mapping[str, Choice],
     *,
     budget: float,
@@ -42,7 +43,7 @@ class Tuner:
     def __init__(
         self,
         preference: Preference,
-        device: jax.Device,
+        device: Any,
         store: ChoiceStore | None,
         measure: Callable[..., dict[str, Choice]] = measured,
         budget: float = BUDGET_SECONDS,
@@ -67,7 +68,7 @@ class Tuner:
         self._clock = clock
         self._choices: dict[str, Choice] | None = None
 
-    def ways(self, partition: LoweredPartition, context: LoweringContext) -> dict[str, str]:
+    def ways(self, partition: "LoweredPartition", context: LoweringContext) -> dict[str, str]:
         """The ways other than defaults that operators are to take, by operator key.
 
         Args:
@@ -82,7 +83,7 @@ class Tuner:
         return {key: c.way for key, c in choices.items() if c.way != c.default}
 
     def _measured(
-        self, partition: LoweredPartition, context: LoweringContext, known: Mapping[str, Choice]
+        self, partition: "LoweredPartition", context: LoweringContext, known: Mapping[str, Choice]
     ) -> dict[str, Choice]:
         start = self._clock()
         new = self.measure(partition, context, self._device, known, budget=self._budget)

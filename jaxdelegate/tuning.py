@@ -18,9 +18,8 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from jaxdelegate import compiler, lowering
+from jaxdelegate import compiler, lowering, runtime
 from jaxdelegate.analysis.costs import Cost, operator_cost
-from jaxdelegate.compiler import Program, ResidentWeights
 from jaxdelegate.lowered_partition import LoweredPartition
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.options import default_options
@@ -29,6 +28,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.op_lowering.ways import operator_key
 from jaxdelegate.passes import gather
+from jaxdelegate.program import Program, ResidentWeights
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.side_by_side import ERROR_BOUND, seeded_values
 from jaxdelegate.testing.tolerance import Tolerance, assert_close
@@ -216,7 +216,7 @@ class _Bench:
             candidate.operator, self.partition.specs, self._inputs(candidate.operator)
         )
         partition = lowering.lower_partition(*alone, context)
-        return compiler.compile_partition(partition, ResidentWeights(self.device))
+        return compiler.compile_partition(partition, ResidentWeights(runtime.of_jax(self.device)))
 
     def _inputs(self, operator: Operator) -> tuple[int, ...]:
         specs = self.partition.specs
@@ -259,7 +259,7 @@ def _elementwise(index: int, name: str, code: int, x: int, y: int) -> Operator:
 
 
 def _run(program: Program, values: list[Any]) -> Run:
-    call = functools.partial(program.executable, *program.constants, *values)
+    call = functools.partial(program.executable.run, program.constants, values)
     # XLA:CPU would run several at the same time.
     return lambda: jax.block_until_ready(call())  # type: ignore[no-untyped-call]
 
@@ -270,7 +270,7 @@ def _outputs(results: Any) -> list[np.ndarray]:
 
 def _temporaries(program: Program) -> int:
     """Bytes; 0 where the platform does not say."""
-    analysis = getattr(program.executable, "memory_analysis", lambda: None)()
+    analysis = program.executable.memory_analysis()
     return int(getattr(analysis, "temp_size_in_bytes", 0))
 
 

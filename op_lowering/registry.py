@@ -10,7 +10,6 @@ RULES = LazyTable[OpRule](
     "RULES",
     FAMILIES,
     in_module={"parse_example": "text"},
-    at_once=("convolution", "elementwise", "matmul", "normalization", "reduction", "shape"),
 )
 
 # Operators that no file holds; only rewrites make them.

@@ -1,6 +1,5 @@
 """What a start imports: users wait for it. Modules are counted, since times are never the same."""
 
-import gc
 import json
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import jaxdelegate
 from jaxdelegate.op_lowering.options import Conv2DOptions, FullyConnectedOptions, ReshapeOptions
 from jaxdelegate.testing import ModelBuilder
 
@@ -92,32 +90,3 @@ def test_a_stored_program_of_a_convolutional_network_needs_no_more(
     _, to_load = start(network, directory)
     assert of(to_compile, "jaxdelegate.rewrites")
     assert of(to_load, "jaxdelegate") == set()
-
-
-# Prints the generations that were collected by an import, and whether the collector runs behind it.
-COLLECTED = """
-import gc, json, sys
-import jax
-import jaxdelegate as jd
-
-if sys.argv[1] == "off":
-    gc.disable()
-seen = []
-gc.callbacks.append(lambda phase, info: seen.append(info["generation"]))
-jd.Interpreter, jd.JaxDelegate
-print(json.dumps([sorted(set(seen)), gc.isenabled()]))
-"""
-
-
-@pytest.mark.parametrize(("state", "want"), [("on", [[1], True]), ("off", [[], False])])
-def test_imports_are_not_searched_for_garbage(state: str, want: object) -> None:
-    command = [sys.executable, "-c", COLLECTED, state]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert json.loads(done.stdout) == want
-
-
-def test_the_collector_goes_on_when_an_import_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(jaxdelegate._LAZY, "Nothing", ("jaxdelegate.no_such_module", "Nothing"))
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        _ = jaxdelegate.Nothing
-    assert gc.isenabled()

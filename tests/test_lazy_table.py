@@ -45,12 +45,6 @@ def test_a_row_imports_its_module_only(table: LazyTable[int]) -> None:
     assert dict(table) == {"apple": 1, "pear": 2, "beet": 3}
 
 
-def test_what_everybody_needs_is_imported_at_once(table: LazyTable[int]) -> None:
-    again = LazyTable[int](PACKAGE, "ROWS", NAMES, at_once=("roots",))
-    assert imported() == ["roots"]
-    assert again == table
-
-
 def test_rows_can_be_set_and_deleted(table: LazyTable[int]) -> None:
     table["leek"], table["pear"] = 4, 5
     assert (table["leek"], table["pear"], table["apple"]) == (4, 5, 1)

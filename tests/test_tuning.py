@@ -18,7 +18,6 @@ from jaxdelegate.cache import sources
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, prune
-from jaxdelegate.cache.sources import Sources
 from jaxdelegate.lowering import lower_partition
 from jaxdelegate.model import read_model
 from jaxdelegate.op_lowering import convolution, convolution_alternatives, convolution_ways
@@ -374,7 +373,7 @@ def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) ->
 )
 def test_damaged_choices_are_none(tmp_path: Path, content: bytes, why: str) -> None:
     directory = PrivateDirectory.open(tmp_path / "cache")
-    store = ChoiceStore(directory, jax.devices("cpu")[0], Sources())
+    store = ChoiceStore(directory, jax.devices("cpu")[0])
     choices = {"k": Choice("a", "b", {"b": 2.0, "a": 1.0}, {"c": "broken"})}
     store.add(choices)
     assert store.read() == choices
@@ -391,10 +390,9 @@ def test_choices_of_sources_that_changed_are_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = PrivateDirectory.open(tmp_path / "cache")
-    seen = Sources()
-    seen.parts(of_subgraphs=False)
+    sources.source_parts(of_subgraphs=False)
     monkeypatch.setattr(sources, "_LOADED", 0.0)
-    store = ChoiceStore(directory, jax.devices("cpu")[0], seen)
+    store = ChoiceStore(directory, jax.devices("cpu")[0])
     with pytest.warns(jd.CacheWarning, match="choices are not stored: .* has changed since"):
         store.add({"k": Choice("a", "a", {"a": 1.0}, {})})
     assert list(directory.names()) == []
@@ -418,7 +416,7 @@ def test_choices_belong_to_the_cache_directory(timer: FakeTimer, tmp_path: Path)
     tuned(network(), serialization_dir=str(directory))
     assert foreign_files(directory) == []
     removed = {Path(name).suffix for name in prune(directory, 0).removed}
-    assert removed == {".program", ".hint", ".sources", ".constants"}
+    assert removed == {".program", ".answers"}
     assert [p.suffix for p in directory.iterdir()] == [".choices"]
     assert timer.asked
 

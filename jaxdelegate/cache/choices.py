@@ -12,12 +12,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
+from jaxdelegate import jax_settings
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.environment import device_identity, environment_parts
 from jaxdelegate.cache.key import Key, Part
-from jaxdelegate.cache.sources import SourceError, Sources
+from jaxdelegate.cache.sources import SourceError, confirm, source_parts
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.report.tuning import Choice
 
@@ -28,10 +27,9 @@ _FORMAT = 1
 class ChoiceStore:
     """The choices for one device in a directory. Whatever is wrong with it costs time only."""
 
-    def __init__(self, directory: PrivateDirectory, device: jax.Device, sources: Sources) -> None:
+    def __init__(self, directory: PrivateDirectory, device: Any) -> None:
         """Look into an opened directory."""
         self._directory = directory
-        self._sources = sources
         self._device = device
 
     def read(self) -> dict[str, Choice]:
@@ -48,7 +46,7 @@ class ChoiceStore:
         """Store choices beside those that are there. A process that writes meanwhile may win."""
         try:
             key = self._key()
-            self._sources.confirm(of_subgraphs=False)
+            confirm(of_subgraphs=False)
             content = _packed(key, {**self.read(), **choices})
             self._directory.write(_file(key), [content])
         except (SourceError, OSError) as error:
@@ -68,8 +66,9 @@ class ChoiceStore:
         """Equal devices share choices: neither the ordinal nor the process counts."""
         device = device_identity(self._device)
         kind = [part for i, part in enumerate(device) if i not in (2, 3)]
-        environment = environment_parts(self._device) | self._sources.parts(of_subgraphs=False)
-        return Key({**environment, "device": Part.of(kind)})
+        environment = environment_parts(self._device) | source_parts(of_subgraphs=False)
+        settings = Part.of(jax_settings.current())
+        return Key({**environment, "device": Part.of(kind), "jax_config": settings})
 
 
 def _file(key: Key) -> str:

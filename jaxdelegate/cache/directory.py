@@ -7,7 +7,6 @@ under another name, flushed to the disk and renamed.
 
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -98,6 +97,8 @@ class PrivateDirectory:
         Raises:
             OSError: the disk is full, or the directory cannot be written to.
         """
+        import tempfile  # noqa: PLC0415 (what only reads does without it)
+
         file, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self.path)  # mode 0600
         try:
             with open(file, "wb") as stream:

@@ -22,7 +22,7 @@ from jaxdelegate.digests import algorithm_of, digests, is_known
 from jaxdelegate.op_lowering.spec import Shape
 
 _MAGIC = b"JAXDLGT\0"
-_VERSION = 4
+_VERSION = 5
 _HEADER = struct.Struct("<8sIIQ32s")
 
 

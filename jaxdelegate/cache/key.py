@@ -14,9 +14,6 @@ from jaxdelegate.digests import digests
 
 _TEXT = 100  # characters of a part that are kept for people
 
-# Parts that are known only when the constants and this package's files have been read.
-_LATE = frozenset(["model", "sources", "subgraph_sources"])
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -44,22 +41,14 @@ class Key:
 
     @functools.cached_property
     def digest(self) -> str:
-        """What the entry is called: 64 hexadecimal digits, which begin with those of `family`."""
-        return self.family + _digest(self.parts)[:32]
-
-    @functools.cached_property
-    def family(self) -> str:
-        """32 digits, known before anything is read; models that differ in constants share them."""
-        return _digest({n: part for n, part in self.parts.items() if n not in _LATE})[:32]
+        """What the entry is called: 64 hexadecimal digits."""
+        lines = [f"{name}={part.digest}" for name, part in sorted(self.parts.items())]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def moved(self, other: "Key") -> list[str]:
         """The names of the parts that differ."""
         names = {*self.parts, *other.parts}
         return sorted(n for n in names if self._digest_of(n) != other._digest_of(n))
-
-    def has(self, parts: Mapping[str, Part]) -> bool:
-        """Whether these are among its own."""
-        return all(self._digest_of(name) == part.digest for name, part in parts.items())
 
     def _digest_of(self, name: str) -> str | None:
         part = self.parts.get(name)
@@ -79,11 +68,6 @@ class Key:
             TypeError: the same.
         """
         return cls({str(n): Part(str(digest), str(text)) for n, (digest, text) in value.items()})
-
-
-def _digest(parts: Mapping[str, Part]) -> str:
-    lines = [f"{name}={part.digest}" for name, part in sorted(parts.items())]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -5,13 +5,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.cache import choices, constants, hints, sources
+from jaxdelegate.cache import answers, choices, settings
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.store import ProgramStore
 
-_DIGESTS = (constants.SUFFIX, sources.SUFFIX)
+_MEMORIES = (answers.SUFFIX, settings.SUFFIX)
 
 PathLike = str | os.PathLike[str]
 
@@ -79,7 +79,7 @@ def foreign_files(directory: PathLike) -> list[str]:
         OSError: there is no such directory, or others can write to it.
     """
     names = _store(directory).directory.names()
-    own = (".program", ".weights", choices.SUFFIX, hints.SUFFIX, *_DIGESTS)
+    own = (".program", ".weights", choices.SUFFIX, *_MEMORIES)
     return [name for name in names if not name.endswith(own)]
 
 
@@ -113,16 +113,11 @@ def prune(directory: PathLike, max_bytes: int) -> Pruned:
 
 
 def _orphans(store: ProgramStore, kept: Sequence[Entry]) -> Iterator[str]:
-    """Weights that no program names, hints at programs that are not kept, digests for none."""
+    """Weights that no program names, and with the last program what rules have answered."""
     weights = {entry.weights_file for entry in kept}
-    programs = {entry.file for entry in kept}
     for name in store.directory.names():
-        is_weight, is_hint = name.endswith(".weights"), name.endswith(hints.SUFFIX)
-        if is_weight and name not in weights:
-            yield name
-        if is_hint and hints.named_by(store, name) not in programs:
-            yield name
-        if name.endswith(_DIGESTS) and not kept:
+        is_weight = name.endswith(".weights") and name not in weights
+        if is_weight or (name.endswith(_MEMORIES) and not kept):
             yield name
 
 

@@ -6,6 +6,7 @@ not show the file, and small constants are baked into the program.
 
 import dataclasses
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 from jaxdelegate.cache.constants import ConstantDigests
 from jaxdelegate.cache.key import Part, dtype_name
 from jaxdelegate.model import Operator, Subgraph
-from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.simple_delegate import DelegateParams, Node
 
@@ -112,10 +112,14 @@ def model_part(constants: Mapping[int, str]) -> dict[str, Part]:
 
 def foreign_rule(nodes: Sequence[Node]) -> str | None:
     """The name of an operator whose rule is not of this package; its source is not known here."""
+    registry = sys.modules.get("jaxdelegate.op_lowering.registry")
+    if registry is None:  # nobody can have registered one
+        return None
     called = nodes[0].subgraphs if calls_subgraphs(nodes) else ()
     operators = [node.operator for node in nodes]
     operators += [op for subgraph in called for op in subgraph.operators]
-    return next((n for n in dict.fromkeys(op.name for op in operators) if not _is_own(n)), None)
+    names = dict.fromkeys(op.name for op in operators)
+    return next((name for name in names if not _is_own(registry.RULES.get(name))), None)
 
 
 def calls_subgraphs(nodes: Iterable[Node]) -> bool:
@@ -124,8 +128,7 @@ def calls_subgraphs(nodes: Iterable[Node]) -> bool:
     return any("subgraph" in name for options in by_kind.values() for name in vars(options))
 
 
-def _is_own(name: str) -> bool:
-    rule = RULES.get(name)
+def _is_own(rule: Any) -> bool:
     return rule is None or all(
         _module(function).startswith(_OWN_RULES) for function in (rule.lower, rule.why_not)
     )

@@ -32,15 +32,6 @@ class ProgramStore:
             raise EntryError(f"it is another program's: {', '.join(moved)} differ")
         return entry
 
-    def latest(self, family: str) -> Entry | None:
-        """The entry of a family of keys that was used last; None: none is there that is sound."""
-        try:
-            names = [n for n in self.directory.names() if n.startswith(family)]
-            name = max(names, key=self.directory.modified, default=None)
-            return None if name is None else unpack(self.directory.read(name))
-        except (EntryError, OSError):
-            return None
-
     def nearest(self, key: Key) -> list[str] | None:
         """Which parts differ from the entry that shares most of them; None: nothing is stored."""
         moved = (entry.key.moved(key) for _, entry in self.entries() if isinstance(entry, Entry))

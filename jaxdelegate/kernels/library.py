@@ -3,13 +3,13 @@
 import ctypes
 import functools
 import itertools
-import platform
+import os
 import threading
 from pathlib import Path
 
-import jax
 import numpy as np
 
+from jaxdelegate import runtime
 from jaxdelegate.processor import MAX_CPU_ISA, max_cpu_isa
 
 LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
@@ -64,7 +64,7 @@ def in_use() -> str:
 
 @functools.cache
 def _why_not(path: Path) -> str | None:
-    machine = platform.machine()
+    machine = os.uname().machine
     if machine not in ("x86_64", "AMD64"):
         return f"{path.name} is for x86-64 processors, and this is {machine}"
     if not path.exists():
@@ -82,8 +82,7 @@ def _why_not(path: Path) -> str | None:
             is_hidden = limit == "none"
             return f"{MAX_CPU_ISA} is none" if is_hidden else "this processor lacks AVX2 or FMA"
         for name, function in (*_HANDLERS.items(), (CHAIN, "jaxdelegate_chain")):
-            handler = jax.ffi.pycapsule(library[function])  # type: ignore[no-untyped-call]
-            jax.ffi.register_ffi_target(name, handler, platform="cpu")
+            runtime.register(name, library[function])
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
     return None

@@ -9,5 +9,4 @@ KERNELS = LazyTable[Kernel](
     "KERNELS",
     FAMILIES,
     in_module={"composite": "control_flow", "pooling_argmax": "pooling"},
-    at_once=("convolution", "elementwise", "matmul", "normalization", "reduction", "shape"),
 )

@@ -1,20 +1,15 @@
-"""Damage, foreign files, forbidden pickles, directories: right answers and a CacheWarning."""
+"""Damage, foreign files, directories: right answers and a CacheWarning."""
 
 import dataclasses
 import errno
-import io
 import os
-import pickle
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate import jax_private
 from jaxdelegate.cache.entry import pack, unpack
 
 
@@ -87,24 +82,7 @@ def forge(run, **changes: object) -> None:
     path.write_bytes(b"".join(pack(entry)))
 
 
-class Malicious:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return os.mkdir, (str(self.path),)
-
-
-def test_a_pickle_that_names_a_forbidden_global(run, tmp_path: Path) -> None:
-    run()
-    forge(run, code=pickle.dumps(Malicious(tmp_path / "done")))
-    assert_miss(run, "a stored program must not name posix.mkdir")
-    assert not (tmp_path / "done").exists()
-
-
-@pytest.mark.parametrize(
-    "code", [b"", b"garbage", pickle.dumps(1), pickle.dumps((1, 2, 3)), pickle.dumps(None)]
-)
+@pytest.mark.parametrize("code", [b"", b"garbage", b"\0" * 4096, b"cos\nmkdir\n(S'done'\ntR."])
 def test_code_that_is_none(run, code: bytes) -> None:
     run()
     forge(run, code=code)
@@ -197,48 +175,3 @@ def test_a_full_disk(run, directory: Path, monkeypatch: pytest.MonkeyPatch, call
             assert run() == "neither"
     assert list(directory.iterdir()) == []
     assert run() == "stored"
-
-
-# ---- the adapter
-
-
-def test_every_global_of_this_jaxs_executables_is_allowed(run) -> None:
-    """On a new jax this fails before users meet warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", jd.CacheWarning)
-        run()
-        run()
-        run(donate_inputs=True)
-        run(donate_inputs=True)
-
-
-def test_what_could_not_be_loaded_is_not_stored(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    allowed = jax_private._ALLOWED - {("jax._src.core", "ShapedArray")}
-    monkeypatch.setattr(jax_private, "_ALLOWED", allowed)
-    with pytest.warns(jd.CacheWarning, match="is not stored: .* name jax._src.core.ShapedArray"):
-        assert run() == "neither"
-    assert run.programs() == []
-
-
-def test_the_adapter_refuses_before_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
-    with pytest.raises(pickle.UnpicklingError, match=r"must not name antigravity\.geohash"):
-        jax_private.load_executable(b"cantigravity\ngeohash\n.", jax.devices()[0], 0, 0)
-    assert "antigravity" not in sys.modules
-
-
-def unpickled(text: bytes) -> object:
-    device = jax.devices()[0]
-    return jax_private._Unpickler(io.BytesIO(text), device.client, [device]).load()  # type: ignore[no-untyped-call]
-
-
-def test_members_of_enumerations_are_found_as_python_3_11_2_names_them() -> None:
-    found = unpickled(b"cbuiltins\ngetattr\n(cjax._src.mesh\nAxisType\nVAuto\ntR.")
-    assert found is jax.sharding.AxisType.Auto
-
-
-@pytest.mark.parametrize("name", [b"__class__", b"mro", b"nothing"])
-@pytest.mark.parametrize("kind", [b"jax._src.mesh\nAxisType", b"jax._src.core\nShapedArray"])
-def test_getattr_finds_nothing_else(kind: bytes, name: bytes) -> None:
-    with pytest.raises(pickle.UnpicklingError, match=f"must not name .*{name.decode()}"):
-        unpickled(b"cbuiltins\ngetattr\n(c%s\nV%s\ntR." % (kind, name))

@@ -108,14 +108,3 @@ def test_keys_compare_by_part() -> None:
     b = Key({"model": Part.of(1), "device": Part.of("y"), "new": Part.of(0)})
     assert a.moved(b) == ["device", "new"]
     assert a.moved(Key.from_json(json.loads(json.dumps(a.as_json())))) == []
-
-
-def test_a_family_is_known_before_anything_is_read() -> None:
-    parts = {"device": Part.of("x"), "options": Part.of(1)}
-    early = Key(parts)
-    whole = Key(parts | {name: Part.of(name) for name in ("model", "sources", "subgraph_sources")})
-    other = Key(dict(whole.parts) | {"model": Part.of("another one")})
-    assert early.family == whole.family == other.family == whole.digest[:32]
-    assert whole.digest != other.digest
-    assert len(whole.digest) == 64
-    assert Key(parts | {"options": Part.of(2)}).family != early.family

@@ -48,7 +48,7 @@ def test_pruning_takes_the_longest_unused(run, filled: Path) -> None:
     assert prune(filled, room).removed == ()
     done = prune(filled, room - 1)
     assert tokens(filled) == ["c", "b"]
-    assert [Path(name).suffix for name in done.removed] == [".program", ".hint"]
+    assert [Path(name).suffix for name in done.removed] == [".program"]
     assert done.before - done.after == sizes['"a"'].nbytes
     assert verify(filled)[0].problem is None
     assert run(model_token="b") == "loaded"

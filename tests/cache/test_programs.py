@@ -12,11 +12,10 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
 from jaxdelegate import compiler, lowering
-from jaxdelegate.cache import environment, sources
+from jaxdelegate.cache import environment, slot, sources
 from jaxdelegate.cache.entry import unpack
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.programs import Statistics
-from jaxdelegate.cache.sources import Sources
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import ModelBuilder
 
@@ -172,7 +171,6 @@ def test_states_survive(directory: Path) -> None:
         ("device_identity", lambda _: ["cpu", "another kind", 0]),
         ("device_identity", lambda _: ["cpu", "cpu", 1]),
         ("host_cpu", lambda: ["x86_64", "flags: sse2"]),
-        ("jax_config", lambda: {"jax_default_matmul_precision": "bfloat16"}),
     ],
 )
 def test_another_environment_is_another_program(
@@ -188,7 +186,7 @@ def test_another_environment_is_another_program(
 def test_other_sources_are_another_program(run, monkeypatch: pytest.MonkeyPatch) -> None:
     run()
     with monkeypatch.context() as patch:
-        patch.setattr(Sources, "digest", lambda _self, _names: "0" * 64)
+        patch.setattr(sources, "_digest", lambda _package, _names: "0" * 64)
         assert run() == "stored"
     assert run() == "loaded"
 
@@ -278,14 +276,13 @@ def test_sources_that_change_behind_the_key_are_not_stored(
     run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Modules that are imported now may be others than those that the key has seen."""
-    inner = Sources.parts
 
-    def parts(self: Sources, *, of_subgraphs: bool) -> dict[str, Part]:
-        found = inner(self, of_subgraphs=of_subgraphs)
+    def parts(*, of_subgraphs: bool) -> dict[str, Part]:
+        found = sources.source_parts(of_subgraphs=of_subgraphs)
         monkeypatch.setattr(sources, "_LOADED", 0.0)
         return found
 
-    monkeypatch.setattr(Sources, "parts", parts)
+    monkeypatch.setattr(slot, "source_parts", parts)
     with pytest.warns(jd.CacheWarning, match="is not stored: .* has changed since this process"):
         run()
     assert run.programs() == []

@@ -1,0 +1,37 @@
+"""JAX's settings as a part of keys, also for a process that has not imported jax.
+
+Such a process has the settings that jax would take from the environment. What those are stands in
+a file of the directory, under the environment and jax's version, written by a process in which
+nobody has changed them.
+"""
+
+import contextlib
+import re
+
+from jaxdelegate import jax_settings
+from jaxdelegate.cache.directory import PrivateDirectory
+from jaxdelegate.cache.environment import versions
+from jaxdelegate.cache.key import Part
+
+SUFFIX = ".settings"
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+
+
+def settings_part(directory: PrivateDirectory) -> Part | None:
+    """The part of a key; None: nothing in the directory tells it, and jax is not imported."""
+    name = Part.of([versions("cpu"), jax_settings.of_environment()]).digest + SUFFIX
+    if not jax_settings.is_jax_imported():
+        return _read(directory, name)
+    part = Part.of(jax_settings.current())
+    if jax_settings.are_of_environment() and _read(directory, name) != part:
+        with contextlib.suppress(OSError):  # as storing the program will say
+            directory.write(name, [f"{part.digest} {part.text}".encode()])
+    return part
+
+
+def _read(directory: PrivateDirectory, name: str) -> Part | None:
+    try:
+        digest, _, text = directory.read(name).decode().partition(" ")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Part(digest, text) if _DIGEST.fullmatch(digest) else None

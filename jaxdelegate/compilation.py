@@ -1,0 +1,163 @@
+"""A partition of a delegate -> a compiled program: its operators lowered as the options want it.
+
+Imports jax and all that lowers; a delegate that finds its programs on disk does not import this.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+
+from jaxdelegate import batching, compiler, lowering, side_by_side
+from jaxdelegate.errors import JaxDelegateError, LoweringError, OptionError
+from jaxdelegate.lowered_partition import LoweredPartition
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.program import Program, ResidentWeights
+from jaxdelegate.simple_delegate import DelegateParams, Node
+from jaxdelegate.tuner import Tuner
+
+# What lowering, tracing and XLA raise; device and out-of-memory errors are RuntimeErrors.
+_COMPILE_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+
+
+def find_device(platform: str | None, index: int) -> jax.Device:
+    """The device that options name.
+
+    Raises:
+        OptionError: no such platform or device; lists what is there.
+    """
+    try:
+        devices = jax.devices(platform) if platform else jax.devices()
+    except RuntimeError:
+        there = ", ".join(sorted({d.platform for d in jax.devices()}))
+        raise OptionError(f"platform: {platform!r} is not there; JAX has: {there}") from None
+    if index >= len(devices):
+        there = ", ".join(map(str, devices))
+        raise OptionError(f"device_index: {index} is not there; {devices[0].platform} has: {there}")
+    return devices[index]
+
+
+def context_for(
+    node: Node, context: LoweringContext, precision: PrecisionPolicy | None = None
+) -> LoweringContext:
+    """A lowering context with the subgraphs of the node's model in reach.
+
+    Args:
+        node: the node.
+        context: of the delegate.
+        precision: another policy than the context's.
+    """
+    if precision is not None:
+        context = dataclasses.replace(context, precision=precision)
+    return lowering.Callees(node.subgraphs, context).in_context()
+
+
+def why_not(node: Node, context: LoweringContext) -> str | None:
+    """Why XLA cannot run a node: its rule's sentence; None: it can."""
+    specs = dict(zip(node.operator.intermediates, node.intermediates, strict=False))
+    in_reach = lowering.context_for(context_for(node, context), node.operator, specs)
+    return lowering.why_not(in_reach, node.operator, node.inputs, node.outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """How a delegate compiles.
+
+    Attributes:
+        context: of all operators.
+        rewrites: the names of those that are applied.
+        checks_precision: whether each partition is checked for operators that need float32.
+        donates: whether results may take the place of inputs.
+        tuner: chooses between the ways to run an operator.
+        device: for which.
+    """
+
+    context: LoweringContext
+    rewrites: tuple[str, ...]
+    checks_precision: bool
+    donates: bool
+    tuner: Tuner
+    device: jax.Device
+
+    def program(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        weights: ResidentWeights,
+    ) -> Program:
+        """The program of a partition.
+
+        Args:
+            node: the partition.
+            specs: of every tensor that it touches.
+            outputs: those that are no constants.
+            weights: of the device.
+
+        Raises:
+            LoweringError: it cannot be compiled.
+        """
+        operators = [n.operator for n in node.nodes]
+        parts = self._turns(node, specs, outputs)
+        specs = specs if parts is None else parts.specs
+        lower = self.lowering_of(node, specs, outputs)
+        precision = self.context.precision
+        try:
+            if self.checks_precision:
+                precision = side_by_side.guarded(lower, precision, self.device)
+            partition = self._tuned(node, specs, outputs, lower(precision))
+            count = 1 if parts is None else parts.count
+            return compiler.compile_partition(partition, weights, self.donates, count)
+        except JaxDelegateError:
+            raise
+        except _COMPILE_ERRORS as error:
+            first, last = operators[0], operators[-1]
+            raise LoweringError(
+                f"nodes {first.index} ({first.name}) to {last.index} ({last.name}) "
+                f"could not be compiled for {self.device}: {error}"
+            ) from error
+
+    def _turns(
+        self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
+    ) -> batching.Turns | None:
+        """How a large batch is cut up; donated buffers are not."""
+        if self.context.platform != "cpu" or self.donates:
+            return None
+        return batching.turns([n.operator for n in node.nodes], specs, node.inputs, outputs)
+
+    def _tuned(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        partition: LoweredPartition,
+    ) -> LoweredPartition:
+        """The partition with its operators lowered in the ways that were chosen for them."""
+        precision = partition.precision
+        context = context_for(node.nodes[0], self.context, precision)
+        ways = self.tuner.ways(partition, context)
+        return self.lowering_of(node, specs, outputs, ways)(precision) if ways else partition
+
+    def lowering_of(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        ways: Mapping[str, str] | None = None,
+    ) -> Callable[[PrecisionPolicy], LoweredPartition]:
+        """What lowers the partition under a precision policy; `ways` other than the defaults."""
+
+        def lower(precision: PrecisionPolicy) -> LoweredPartition:
+            context = context_for(node.nodes[0], self.context, precision)
+            return lowering.lower_partition(
+                [n.operator for n in node.nodes],
+                specs,
+                node.inputs,
+                outputs,
+                dataclasses.replace(context, ways=ways or {}),
+                rewrites=self.rewrites,
+            )
+
+        return lower

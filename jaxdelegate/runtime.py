@@ -1,0 +1,230 @@
+"""Loads and runs compiled programs through jaxlib, with jax or without it.
+
+To import jax takes longer than everything else that a stored program needs until its first result.
+jaxlib alone can load it and run it. Its calls are private: nothing else of this package makes them,
+and whoever asks for a program without jax has to be ready for LOAD_ERRORS, and to go through jax.
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.op_lowering.spec import Shape
+
+# As jax does before it loads the library: else it logs every client that is made.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+from jaxlib import (
+    _jax,
+    xla_client,
+)
+
+# What loading may raise on bytes that are no executable of this jaxlib, or where its calls are
+# other ones: a miss, whatever it was.
+LOAD_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+    OSError,
+)
+
+Result = tuple[Shape, np.dtype]
+
+# Of what numpy can view without a copy where jax has not taught it how.
+_VIEWABLE = "biufc"
+
+
+class Runtime:
+    """One device, and how arrays get there."""
+
+    def __init__(self, device: Any, sharding: Any, aval: Callable[[Shape, np.dtype], Any]) -> None:
+        """Use `of_jax` or `without_jax` instead.
+
+        Args:
+            device: jaxlib's.
+            sharding: that puts an array on it.
+            aval: makes what jaxlib wants to know of an array.
+        """
+        self.device = device
+        self._sharding = sharding
+        self._devices = [device]
+        self.aval = functools.lru_cache(maxsize=1024)(aval)
+        self.has_jax = not isinstance(sharding, _Sharding)
+
+    def put(self, array: np.ndarray) -> Any:
+        """A device array of these elements; on a CPU it may be a view of their memory."""
+        aval = self.aval(array.shape, array.dtype)
+        return _jax.batched_device_put(
+            aval, self._sharding, [array], self._devices, True, enable_x64=True
+        )
+
+    def taken(self, value: Any) -> Any:
+        """An argument as an executable takes it: what lies on the device stays there."""
+        if self.has_jax and isinstance(value, _jax.ArrayImpl) and value.sharding == self._sharding:
+            return value
+        return self.put(np.asarray(value))
+
+    def load(
+        self, code: bytes | memoryview, arguments: int, results: Sequence[Result]
+    ) -> "Executable":
+        """The executable behind `serialized`; nothing is traced or compiled.
+
+        Args:
+            code: what `serialized` answered. It becomes machine code: check where it comes from.
+            arguments: how many it takes.
+            results: shape and dtype of each array that it returns.
+
+        Raises:
+            LOAD_ERRORS: it is no executable of this jaxlib, takes another number of arguments, or
+                cannot be run without jax.
+        """
+        if not self.has_jax:
+            odd = next((dtype for _, dtype in results if dtype.kind not in _VIEWABLE), None)
+            if odd is not None:
+                raise TypeError(f"results of {odd} need jax")
+        devices = _jax.DeviceList((self.device,))
+        loaded = self.device.client.deserialize_executable(bytes(code), devices)
+        if (count := len(loaded.get_parameter_layouts())) != arguments:
+            raise ValueError(f"the executable takes {count} arguments, {arguments} are known")
+        handlers = [
+            _jax.array_result_handler(self.aval(*result), self._sharding, True, True)
+            for result in results
+        ]
+        return Executable(self, loaded, handlers)
+
+
+class Executable:
+    """A loaded program. It answers arrays of jax; without jax numpy's, read-only."""
+
+    def __init__(self, runtime: Runtime, loaded: Any, handlers: Sequence[Any]) -> None:
+        """Made by `Runtime.load`."""
+        self._runtime, self._loaded, self._handlers = runtime, loaded, handlers
+        # Looked up now: who cannot run here has to know before he needs a result.
+        self._execute, self._consume = (
+            loaded.execute_sharded,
+            _jax.ExecuteResults.consume_with_handlers,
+        )
+
+    def run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        """Run; returns before the device is done.
+
+        Args:
+            constants: the first arguments, which `Runtime.put` has put on the device.
+            values: the others, of the host or the device.
+        """
+        arguments = [*constants, *map(self._runtime.taken, values)]
+        results = self._consume(self._execute(arguments), self._handlers)
+        return results if self._runtime.has_jax else [_viewed(array) for array in results]
+
+    def as_text(self) -> str:
+        """The program as HLO."""
+        return "\n\n".join(module.to_string() for module in self._loaded.hlo_modules())
+
+    def memory_analysis(self) -> Any:
+        """XLA's plan of its memory."""
+        return self._loaded.get_compiled_memory_stats()
+
+    def serialized(self) -> bytes:
+        """What `Runtime.load` takes."""
+        return serialized(self._loaded)
+
+
+def serialized(executable: Any) -> bytes:
+    """The bytes of a jaxlib LoadedExecutable.
+
+    Raises:
+        LOAD_ERRORS: its platform cannot serialize it.
+    """
+    return bytes(executable.client.serialize_executable(executable))
+
+
+def _viewed(array: Any) -> np.ndarray:
+    array.block_until_ready()
+    return np.asarray(array)
+
+
+# ---- with jax
+
+
+@functools.cache
+def of_jax(device: Any) -> Runtime:
+    """For a jax.Device: results are arrays of jax."""
+    import jax  # noqa: PLC0415 (whoever has such a device has it)
+
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    return Runtime(device, sharding, jax.core.ShapedArray)
+
+
+# ---- without jax
+
+
+class _Sharding(_jax.SingleDeviceSharding):  # type: ignore[misc]
+    """What jaxlib asks of a sharding, which jax gives elsewhere."""
+
+    memory_kind = None
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(device)
+        self._one = _jax.DeviceList((device,))
+
+    def _to_xla_hlo_sharding(self, _rank: int) -> Any:
+        return xla_client.HloSharding.replicate()
+
+    @property
+    def _internal_device_list(self) -> Any:
+        return self._one
+
+
+class _Aval:
+    """Shape and dtype of an array, as jaxlib asks for them."""
+
+    weak_type = False
+
+    def __init__(self, shape: Shape, dtype: np.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.ndim, self.size = len(shape), int(np.prod(shape, dtype=np.int64))
+
+
+@functools.cache
+def without_jax() -> Runtime:
+    """For the CPU, in a process that has not imported jax; results are arrays of numpy.
+
+    Raises:
+        LOAD_ERRORS: this jaxlib has other calls.
+    """
+    client: Any = xla_client.make_cpu_client()
+    device = client.local_devices()[0]
+    return Runtime(device, _Sharding(device), _Aval)
+
+
+# ---- calls of native code
+
+
+def register(name: str, function: Any) -> None:
+    """Let programs for the CPU call a handler of XLA's foreign function interface by a name.
+
+    Args:
+        name: that programs have.
+        function: of a ctypes library.
+
+    Raises:
+        LOAD_ERRORS: another function has that name.
+    """
+    address = ctypes.cast(function, ctypes.c_void_p)
+    capsule = _new_capsule(address, None, None)
+    xla_client.register_custom_call_target(name, capsule, platform="cpu", api_version=1)
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
