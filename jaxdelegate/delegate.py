@@ -1,8 +1,11 @@
 """JaxDelegate: the delegate that runs partitions on XLA, written on the SimpleDelegate core.
 
-Neither this module nor what it imports needs jax. A delegate imports it when its options do not
-mean the CPU for certain, when a rule has to be asked, and when a program has to be compiled.
+Neither this module nor what it imports needs jax, or knows operators. A delegate imports jax when
+its options do not mean the CPU for certain, when a rule has to be asked, and when a program has to
+be compiled.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import functools
@@ -10,26 +13,20 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from jaxdelegate import jax_settings, platforms, precision_choice, runtime
-from jaxdelegate.cache.answers import Answers
-from jaxdelegate.cache.key import Key
+from jaxdelegate import jax_settings, platforms, runtime
 from jaxdelegate.cache.partition_key import KnownModel, touched_by
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import DelegationError, OptionError
 from jaxdelegate.kernels import library as kernels
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions, native_kernels_by_default
 from jaxdelegate.processor import cpu_features
 from jaxdelegate.program import Program, ResidentWeights
-from jaxdelegate.report.delegation import DelegationReport
-from jaxdelegate.rewrites import table as rewrites
 from jaxdelegate.runtime import Runtime
 from jaxdelegate.simple_delegate import (
     DelegateContext,
@@ -38,8 +35,16 @@ from jaxdelegate.simple_delegate import (
     SimpleDelegate,
     SimpleDelegateKernel,
 )
-from jaxdelegate.tuner import Tuner
 from jaxdelegate.xla_options import platform_of
+
+if TYPE_CHECKING:
+    from jaxdelegate.cache.answers import Answers
+    from jaxdelegate.cache.key import Key
+    from jaxdelegate.cache.starts import Start
+    from jaxdelegate.op_lowering.rule import LoweringContext
+    from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.report.delegation import DelegationReport
+    from jaxdelegate.tuner import Tuner
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
@@ -82,28 +87,53 @@ class JaxDelegate(SimpleDelegate):
             self.options.platform
         )
         name = "cpu" if self._can_do_without_jax else self.device.platform
-        platform = platform_of(name)
-        if self.options.native_kernels is None and platform == "cpu":
+        self._platform = platform_of(name)
+        if self.options.native_kernels is None and self._platform == "cpu":
             default = native_kernels_by_default()
             self.options = dataclasses.replace(self.options, native_kernels=default)
-        is_native = _calls_native_kernels(self.options.native_kernels, platform)
-        self.lowering_context = LoweringContext(
-            platform=platform,
-            precision=precision_choice.policy_for(self.options, platform, cpu_features()),
-            quant_mode=self.options.quant_mode,
-            enable_quant=self.options.enable_quant,
-            native_kernels=is_native,
-            native_bfloat16=is_native and kernels.multiplies_bfloat16(),
-        )
-        self._say_what_is_not_used()
-        self.rewrites = rewrites.chosen(self.options.rewrites)
-        self.device_name = _DEVICE_NAMES[self.lowering_context.platform]
+        self._is_native = _calls_native_kernels(self.options.native_kernels, self._platform)
+        if self.options.rewrites not in ("all", "none"):
+            _ = self.rewrites  # names may be wrong
+        if self.options.compute_dtype not in (None, "float32"):
+            _ = self.lowering_context  # says what is not used
+        self.device_name = _DEVICE_NAMES[self._platform]
         self.last_error: str | None = None
         self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
+        self._starts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._planning = _Planning()
         self.programs: ProgramCache | None = None
         if self.options.serialization_dir:
             self.programs = ProgramCache(self.options.serialization_dir)
+
+    @functools.cached_property
+    def lowering_context(self) -> LoweringContext:
+        """Everything outside of an operator that its lowering depends on."""
+        from jaxdelegate import precision_choice  # noqa: PLC0415 (see the module's docstring)
+        from jaxdelegate.op_lowering.rule import LoweringContext  # noqa: PLC0415
+
+        precision = precision_choice.policy_for(self.options, self._platform, cpu_features())
+        remark = precision_choice.remark(self.options, self._platform, precision)
+        if remark is not None:
+            _LOGGER.info(remark)
+        return LoweringContext(
+            platform=self._platform,
+            precision=precision,
+            quant_mode=self.options.quant_mode,
+            enable_quant=self.options.enable_quant,
+            native_kernels=self._is_native,
+            native_bfloat16=self._is_native and kernels.multiplies_bfloat16(),
+        )
+
+    @functools.cached_property
+    def rewrites(self) -> tuple[str, ...]:
+        """The names of the rewrites that are applied.
+
+        Raises:
+            OptionError: an unknown name.
+        """
+        from jaxdelegate.rewrites import table  # noqa: PLC0415
+
+        return table.chosen(self.options.rewrites)
 
     @functools.cached_property
     def device(self) -> Any:
@@ -123,12 +153,13 @@ class JaxDelegate(SimpleDelegate):
                 return runtime.without_jax()
             except runtime.LOAD_ERRORS as error:
                 _LOGGER.debug("jaxlib cannot be used without jax: %s", error)
-        self._can_do_without_jax = False
         return runtime.of_jax(self.device)
 
     @functools.cached_property
     def tuner(self) -> Tuner:
         """What is known of the ways to run operators."""
+        from jaxdelegate.tuner import Tuner  # noqa: PLC0415
+
         store = None if self.programs is None else self.programs.choices(self.device)
         return Tuner(self.options.inference_preference, self.device, store)
 
@@ -149,12 +180,6 @@ class JaxDelegate(SimpleDelegate):
         """Whether each partition is checked for operators that need float32."""
         options = self.options
         return options.compute_dtype == "auto" and options.float32_operators is None
-
-    def _say_what_is_not_used(self) -> None:
-        context = self.lowering_context
-        remark = precision_choice.remark(self.options, context.platform, context.precision)
-        if remark is not None:
-            _LOGGER.info(remark)
 
     @classmethod
     def from_strings(cls, options: Mapping[str, str]) -> Self:
@@ -180,6 +205,58 @@ class JaxDelegate(SimpleDelegate):
         planning.asked[node.index] = reason
         return reason
 
+    # ---- starts without reading the model
+
+    def stored_start(self, content: memoryview) -> Start | None:
+        """What an earlier process has stored to start a model without reading it.
+
+        Args:
+            content: of the model's file.
+        """
+        key = self._start_key(content)
+        start = None if self.programs is None or key is None else self.programs.start(key)
+        if start is not None:
+            from jaxdelegate.report.delegation import fully_delegated  # noqa: PLC0415
+
+            self.on_partitioned(fully_delegated(self.name, self.device_name, start.nodes))
+        return start
+
+    def keep_start(self, content: memoryview, start: Start) -> None:
+        """Store it."""
+        key = self._start_key(content)
+        if self.programs is not None and key is not None:
+            self.programs.keep_start(key, start)
+
+    def load_start(
+        self, start: Start, content: memoryview, shared: MutableMapping[Any, Any]
+    ) -> Program:
+        """The program of a stored start, its weights on the device.
+
+        Args:
+            start: what was stored.
+            content: of the model's file.
+            shared: as of the main subgraph's DelegateContext, if the model is read after all.
+
+        Raises:
+            LOAD_ERRORS: it cannot be loaded without reading the model.
+        """
+        if self.programs is None:
+            raise LookupError("no programs are kept")
+        weights = _Kept.of(shared, self).on(self.runtime)
+        return self.programs.load_start(start, content, weights)
+
+    def started(self, start: Any) -> None:
+        """Know a start, whose model has to be read when somebody asks for `partitions`."""
+        self._starts.add(start)
+
+    def _start_key(self, content: memoryview) -> Key | None:
+        if self.programs is None or not self._can_do_without_jax:
+            return None
+        options = dataclasses.asdict(self.options)
+        del options["serialization_dir"]
+        settings = {"options": options, "choices": self._choices_digest()}
+        return self.programs.start_key(content, settings, self.runtime.device)
+
     def cache_settings(self) -> dict[str, Any]:
         """What of this delegate belongs to the keys of stored programs."""
         keyed = [f.name for f in dataclasses.fields(self.options) if f.metadata["keyed"]]
@@ -203,21 +280,23 @@ class JaxDelegate(SimpleDelegate):
         planning.key, planning.stored, planning.asked = None, {}, {}
         if self.programs is None:
             return
-        nodes, known = context.nodes(), _Kept.of(context, self).known
+        nodes, known = context.nodes(), _Kept.of(context.shared, self).known
         specs = {i: context.spec(i) for i in touched_by(nodes)}
         device = self.runtime.device
         key = self.programs.graph_key(nodes, specs, known, self.cache_settings(), device)
         if key is not None:
             planning.key, planning.stored = key, self.programs.answers(key) or {}
 
-    def create_kernel(self) -> "JaxKernel":
+    def create_kernel(self) -> JaxKernel:
         """A kernel for one partition."""
         kernel = JaxKernel(self)
         self._kernels.add(kernel)
         return kernel
 
-    def partitions(self) -> list["CompiledPartition"]:
+    def partitions(self) -> list[CompiledPartition]:
         """The partitions that open interpreters run now, in the order of their first nodes."""
+        for start in list(self._starts):
+            start.read()
         found = [k.compiled for k in self._kernels if k.compiled is not None]
         return sorted(found, key=lambda partition: partition.nodes[0].index)
 
@@ -242,9 +321,9 @@ class JaxDelegate(SimpleDelegate):
 
     def _kernels_in_words(self) -> str:
         """Which native kernels programs may call, and if none, why; empty on other devices."""
-        if self.lowering_context.platform != "cpu":
+        if self._platform != "cpu":
             return ""
-        if self.lowering_context.native_kernels:
+        if self._is_native:
             return f"Native kernels: {kernels.in_use()}."
         if self.options.native_kernels is False:
             return "Native kernels: off; XLA computes all."
@@ -321,7 +400,7 @@ class JaxKernel(SimpleDelegateKernel):
         if all(n.is_constant for n in node.nodes):
             self._program, self.compiled, self._is_constant = None, None, True
             return
-        kept = _Kept.of(context, self._delegate)
+        kept = _Kept.of(context.shared, self._delegate)
         key = _program_key(context, node)
         program = kept.get(key)
         if program is None:
@@ -335,7 +414,7 @@ class JaxKernel(SimpleDelegateKernel):
         node: DelegateParams,
         specs: Mapping[int, TensorSpec],
         outputs: Sequence[int],
-        kept: "_Kept",
+        kept: _Kept,
     ) -> Program:
         """The program from the cache, or a compiled one, which goes into it."""
         delegate = self._delegate
@@ -351,6 +430,11 @@ class JaxKernel(SimpleDelegateKernel):
         weights = kept.on(runtime.of_jax(delegate.device))
         program = delegate.compilation.program(node, specs, outputs, weights)
         return program if cache is None or slot is None else cache.save(slot, program, weights)
+
+    @property
+    def only_program(self) -> Program | None:
+        """Its program, if there is nothing else to it: no output is a constant."""
+        return None if self._constant_outputs else self._program
 
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """Dispatch the program; results stay on the device until the host wants them."""
@@ -400,8 +484,8 @@ class _Kept:
         self._programs: OrderedDict[Hashable, Program] = OrderedDict()
 
     @classmethod
-    def of(cls, context: DelegateContext, delegate: JaxDelegate) -> "_Kept":
-        kept = context.shared.setdefault(delegate, cls())
+    def of(cls, shared: MutableMapping[Any, Any], delegate: JaxDelegate) -> _Kept:
+        kept = shared.setdefault(delegate, cls())
         if not isinstance(kept, cls):
             raise TypeError(f"context.shared[delegate] holds {type(kept).__name__}")
         return kept

@@ -6,7 +6,6 @@ The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API s
 import contextlib
 import dataclasses
 import logging
-import math
 import weakref
 from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate import partition
+from jaxdelegate.buffers import aligned_zeros
 from jaxdelegate.choice import choose
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.list_updates import with_list_updates
@@ -73,6 +73,11 @@ class Host:
                 self.plan()
             except InterpreterError as error:
                 _LOGGER.debug("planning waits for allocate_tensors: %s", error)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The plan, in order."""
+        return self._steps
 
     @property
     def services(self) -> Services:
@@ -373,13 +378,3 @@ class ModelStore:
         """Set the variable tensors of called subgraphs as at the first invoke."""
         for host in self._callees.values():
             host.reset_variables()
-
-
-def aligned_zeros(shape: Shape, dtype: np.dtype) -> np.ndarray:
-    """A zeroed host buffer that begins at a multiple of 64 bytes: XLA reads it without a copy."""
-    if dtype.hasobject:
-        return np.full(shape, b"", dtype)
-    n = math.prod(shape) * dtype.itemsize
-    raw = np.zeros(n + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + n].view(dtype).reshape(shape)

@@ -3,19 +3,26 @@
 Without delegates it is the numpy CPU reference.
 """
 
+from __future__ import annotations
+
+import dataclasses
 import enum
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.details import handed_out, op_details, taken_in, tensor_details
+from jaxdelegate import stored_start
 from jaxdelegate.errors import InterpreterError, ModelError, TensorError
-from jaxdelegate.host import Host, ModelStore
-from jaxdelegate.model import Model, SignatureDef, read_model
-from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+from jaxdelegate.reading.source import Source, open_source
 from jaxdelegate.simple_delegate import SimpleDelegate
+
+if TYPE_CHECKING:
+    from jaxdelegate.host import Host, ModelStore
+    from jaxdelegate.model import Model, SignatureDef
+    from jaxdelegate.stored_start import StoredStart
 
 _HELD_VIEW = """There is at least 1 reference to internal data
       in the interpreter in the form of a numpy array or slice. Be sure to
@@ -80,31 +87,50 @@ class Interpreter:
                     f"experimental_delegates: want SimpleDelegate objects, got "
                     f"{type(delegate).__name__}; compiled delegates need the stock interpreter"
                 )
-        self._model: Model = read_model(model_content or model_path)  # type: ignore[arg-type]
-        if not self._model.subgraphs:
-            raise ModelError(
-                f"{self._model.source}: Model.subgraphs: at least one is needed, got none"
-            )
+        source = open_source(model_content or model_path)  # type: ignore[arg-type]
         self._preserve = experimental_preserve_all_tensors
-        self._store = ModelStore(self._model.subgraphs, self._delegates)
-        self._hosts: dict[int, Host] = {}
-        self._host(0)
+        self._source = source
+        self._read: _ReadModel | None = None
+        self._stored: StoredStart | None = None
+        if not self._preserve:
+            own = weakref.ref(self)  # nobody else may keep it alive
+            self._stored = stored_start.find(
+                self._delegates, source.content, lambda: _opened(own())
+            )
+        if self._stored is None:
+            self._host(0)
+
+    def _open(self) -> _ReadModel:
+        """The model, which is read when something is asked of it that no stored start knows."""
+        if self._read is None:
+            stored, self._stored = self._stored, None
+            self._read = _ReadModel.of(self._source, self._delegates, self._preserve)
+            if stored is not None:
+                self._read.store.shared[0] = stored.shared
+            if stored is not None and stored.is_allocated:
+                self._take_over(stored)
+        return self._read
+
+    def _take_over(self, stored: StoredStart) -> None:
+        host = self._host(0)
+        host.allocate()
+        for tensor in stored.inputs:
+            np.copyto(host.array(tensor.index), stored.values[tensor.index])
+        for tensor in stored.outputs:
+            if tensor.index in stored.values:
+                host.assign(tensor.index, stored.values[tensor.index])
+
+    @property
+    def _model(self) -> Model:
+        return self._open().model
+
+    @property
+    def _hosts(self) -> dict[int, Host]:
+        return self._open().hosts
 
     def _host(self, subgraph_index: int) -> Host:
         """The host of a subgraph, made at its first use."""
-        count = len(self._model.subgraphs)
-        if not 0 <= subgraph_index < count:
-            raise TensorError(
-                f"Invalid subgraph index {subgraph_index} exceeds max subgraph index {count - 1}"
-            )
-        if subgraph_index not in self._hosts:
-            self._hosts[subgraph_index] = Host(
-                self._model.subgraphs[subgraph_index],
-                self._delegates,
-                preserve_all_tensors=self._preserve,
-                model=self._store,
-            )
-        return self._hosts[subgraph_index]
+        return self._open().host(subgraph_index)
 
     # ---- running
 
@@ -115,8 +141,14 @@ class Interpreter:
             InterpreterError: an operator refuses its shapes, or has no kernel (a RuntimeError).
             RuntimeError: a numpy view from `tensor()` is still held.
         """
+        if self._stored is not None and self._stored.allocate():
+            return
         self._ensure_safe()
-        self._host(0).allocate()
+        host = self._host(0)
+        is_first = not host.is_allocated
+        host.allocate()
+        if is_first and not self._preserve:
+            stored_start.keep(self._delegates, self._model, host)
 
     def invoke(self) -> None:
         """Run the model. Blocking: results are there and device errors raised when it returns.
@@ -125,6 +157,9 @@ class Interpreter:
             InterpreterError: `allocate_tensors` was not called, or an operator failed on the host.
             RuntimeError: a numpy view from `tensor()` is still held.
         """
+        if self._stored is not None and self._stored.is_allocated:
+            self._stored.invoke()
+            return
         self._ensure_safe()
         self._invoke(0)
 
@@ -138,7 +173,7 @@ class Interpreter:
         """Set every variable tensor to zero, recurrent state included."""
         for host in self._hosts.values():
             host.reset_variables()
-        self._store.reset_variables()
+        self._open().store.reset_variables()
 
     def resize_tensor_input(
         self, input_index: int, tensor_size: Sequence[int], strict: bool = False
@@ -154,6 +189,9 @@ class Interpreter:
             InterpreterError: no such tensor, or `strict` forbids it.
             TensorError: a negative size.
         """
+        known = None if self._stored is None else self._stored.input(input_index)
+        if known is not None and not strict and known.shape == _sizes(tensor_size):
+            return
         self._ensure_safe()
         self._resize(0, input_index, tensor_size, strict=strict)
 
@@ -162,7 +200,7 @@ class Interpreter:
     ) -> None:
         host = self._host(subgraph_index)
         tensors = host.subgraph.tensors
-        new = tuple(int(n) for n in np.asarray(shape).reshape(-1))
+        new = _sizes(shape)
         if not 0 <= index < len(tensors):
             raise InterpreterError(
                 f"Invalid tensor index {index} exceeds max tensor index {len(tensors) - 1}"
@@ -187,9 +225,18 @@ class Interpreter:
         Raises:
             TensorError: dtype, rank or a dimension is not the tensor's, or nothing is allocated.
         """
-        self._set(0, tensor_index, value)
+        stored = self._stored
+        known = None if stored is None else stored.input(tensor_index)
+        if stored is None or known is None or not stored.is_allocated:
+            self._set(0, tensor_index, value)
+            return
+        array = np.asarray(value)
+        _check_value(tensor_index, known.name, array, np.dtype(known.dtype), known.shape)
+        np.copyto(stored.values[tensor_index], array)
 
     def _set(self, subgraph_index: int, index: int, value: Any) -> None:
+        from jaxdelegate.details import taken_in  # noqa: PLC0415
+
         host = self._checked(subgraph_index, index)
         spec = host.spec(index)
         array = taken_in(host.subgraph.tensors[index], _as_array(value, spec.dtype))
@@ -212,6 +259,11 @@ class Interpreter:
             TensorError: no such tensor, or it holds no data: nothing was run yet, or it is an
                 intermediate that was released (`experimental_preserve_all_tensors` keeps those).
         """
+        stored = self._stored
+        if stored is not None and subgraph_index == 0 and tensor_index in stored.values:
+            return np.array(stored.values[tensor_index])
+        from jaxdelegate.details import handed_out  # noqa: PLC0415 (knows the model's types)
+
         host = self._checked(subgraph_index, tensor_index)
         try:
             return handed_out(host.subgraph.tensors[tensor_index], host.array(tensor_index))
@@ -256,10 +308,14 @@ class Interpreter:
 
     def get_input_details(self) -> list[dict[str, Any]]:
         """Name, index, shape, shape_signature, dtype and quantization of each input."""
+        if self._stored is not None:
+            return [tensor.details() for tensor in self._stored.inputs]
         return [self._get_tensor_details(i, 0) for i in self._model.subgraphs[0].inputs]
 
     def get_output_details(self) -> list[dict[str, Any]]:
         """Name, index, shape, shape_signature, dtype and quantization of each output."""
+        if self._stored is not None:
+            return [tensor.details() for tensor in self._stored.outputs]
         return [self._get_tensor_details(i, 0) for i in self._model.subgraphs[0].outputs]
 
     def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]:
@@ -278,6 +334,8 @@ class Interpreter:
         return [self._get_tensor_details(i, subgraph_index) for i in range(len(tensors))]
 
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> dict[str, Any]:
+        from jaxdelegate.details import tensor_details  # noqa: PLC0415
+
         host = self._checked(subgraph_index, int(tensor_index))
         tensor = host.subgraph.tensors[tensor_index]
         value = host.value(int(tensor_index))
@@ -288,6 +346,8 @@ class Interpreter:
         subgraph = self._model.subgraphs[0]
         if not 0 <= op_index < len(subgraph.operators):
             raise ValueError("Invalid node index")
+        from jaxdelegate.details import op_details  # noqa: PLC0415
+
         return op_details(subgraph, op_index)
 
     def _get_ops_details(self) -> list[dict[str, Any]]:
@@ -308,7 +368,7 @@ class Interpreter:
             for s in self._model.signatures
         }
 
-    def get_signature_runner(self, signature_key: str | None = None) -> "SignatureRunner":
+    def get_signature_runner(self, signature_key: str | None = None) -> SignatureRunner:
         """A callable for one signature; the key may be left out if the model has exactly one.
 
         Raises:
@@ -375,6 +435,59 @@ class SignatureRunner:
         return {name: get(tensor, self._signature.subgraph) for name, tensor in names.items()}
 
 
+@dataclasses.dataclass
+class _ReadModel:
+    """A model that was read, and the hosts of its subgraphs."""
+
+    model: Model
+    store: ModelStore
+    delegates: Sequence[SimpleDelegate]
+    preserve: bool
+    hosts: dict[int, Host] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Source, delegates: Sequence[SimpleDelegate], preserve: bool) -> _ReadModel:
+        """Read it.
+
+        Raises:
+            ModelError: the file is damaged.
+        """
+        from jaxdelegate.host import ModelStore  # noqa: PLC0415 (a stored start needs none)
+        from jaxdelegate.model import read_model  # noqa: PLC0415
+
+        model = read_model(source)
+        if not model.subgraphs:
+            raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
+        return cls(model, ModelStore(model.subgraphs, delegates), delegates, preserve)
+
+    def host(self, index: int) -> Host:
+        """The host of a subgraph, made at its first use."""
+        from jaxdelegate.host import Host  # noqa: PLC0415
+
+        count = len(self.model.subgraphs)
+        if not 0 <= index < count:
+            raise TensorError(
+                f"Invalid subgraph index {index} exceeds max subgraph index {count - 1}"
+            )
+        if index not in self.hosts:
+            self.hosts[index] = Host(
+                self.model.subgraphs[index],
+                self.delegates,
+                preserve_all_tensors=self.preserve,
+                model=self.store,
+            )
+        return self.hosts[index]
+
+
+def _opened(interpreter: Interpreter | None) -> None:
+    if interpreter is not None:
+        interpreter._open()
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.asarray(shape).reshape(-1))
+
+
 def _check_arguments(path: Any, content: Any, num_threads: Any, resolver: Any) -> None:
     if not isinstance(resolver, enum.Enum) or resolver.name not in OpResolverType.__members__:
         raise ValueError(f"Unrecognized passed in op resolver type: {resolver}")
@@ -420,6 +533,8 @@ def _check_value(
 ) -> None:
     wants = f"{name!r} wants {dtype} {list(shape)}, got {array.dtype} {list(array.shape)}"
     if array.dtype != dtype:
+        from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES  # noqa: PLC0415
+
         got = TENSOR_TYPES[array.dtype].name if array.dtype in TENSOR_TYPES else str(array.dtype)
         raise TensorError(
             f"Cannot set tensor: Got value of type {got} but expected type "

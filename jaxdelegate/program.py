@@ -1,14 +1,18 @@
 """A compiled partition, and the weights that its device keeps for it. Knows no jax."""
 
+from __future__ import annotations
+
 import dataclasses
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.runtime import Runtime
+
+if TYPE_CHECKING:
+    from jaxdelegate.op_lowering.spec import TensorSpec
 
 
 class Executable(Protocol):
@@ -43,6 +47,7 @@ class Program:
     donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
     was_read: bool = False  # from JAX's own compilation cache
     plans: tuple[Any, ...] = ()  # of the chains in it (kernel_chains.py)
+    file: str | None = None  # that holds it in the cache directory
 
     @property
     def constants(self) -> tuple[Any, ...]:

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.spec import Shape
-
 # As jax does before it loads the library: else it logs every client that is made.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
@@ -38,6 +36,7 @@ LOAD_ERRORS = (
     OSError,
 )
 
+Shape = tuple[int, ...]
 Result = tuple[Shape, np.dtype]
 
 # Of what numpy can view without a copy where jax has not taught it how.

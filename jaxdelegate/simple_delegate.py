@@ -5,17 +5,20 @@ them into partitions and replaces each by one kernel, which is initialized once,
 shapes change, and evaluated at every invoke.
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import importlib
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-from jaxdelegate.model import Operator, Subgraph
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.report.delegation import DelegationReport
+    from jaxdelegate.model import Operator, Subgraph
+    from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+    from jaxdelegate.report.delegation import DelegationReport
 
 
 @dataclasses.dataclass(frozen=True)

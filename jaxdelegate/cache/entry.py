@@ -19,7 +19,6 @@ import numpy as np
 
 from jaxdelegate.cache.key import Key
 from jaxdelegate.digests import algorithm_of, digests, is_known
-from jaxdelegate.op_lowering.spec import Shape
 
 _MAGIC = b"JAXDLGT\0"
 _VERSION = 5
@@ -39,7 +38,7 @@ class StoredWeight:
 
     digest: str
     dtype: np.dtype
-    shape: Shape
+    shape: tuple[int, ...]
     tensor: int | None
 
     @property

@@ -105,11 +105,12 @@ def _plain_collection(value: Any) -> Any:
 
 def _plain_record(record: Any) -> list[Any]:
     cls: Any = type(record)
-    return [cls.__qualname__, {name: getattr(record, name) for name in _field_names(cls)}]
+    return [cls.__qualname__, {name: getattr(record, name) for name in field_names(cls)}]
 
 
 @functools.cache
-def _field_names(cls: type) -> tuple[str, ...]:
+def field_names(cls: type) -> tuple[str, ...]:
+    """The fields of a dataclass."""
     return tuple(field.name for field in dataclasses.fields(cls))
 
 

@@ -1,23 +1,43 @@
 """From a stored entry to a program on the device: machine code and weights."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
-from jaxdelegate.cache.slot import Slot
 from jaxdelegate.cache.store import ProgramStore
 from jaxdelegate.program import Program, ResidentWeights, stored_states
 
 
-def loaded(entry: Entry, store: ProgramStore, slot: Slot, weights: ResidentWeights) -> Program:
+class Ends(NamedTuple):
+    """Shape and dtype of a result."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Wanted(NamedTuple):
+    """What loading has to know of a model: a slot does, too.
+
+    Attributes:
+        specs: shapes and dtypes of results, by tensor.
+        constants: the elements of constants, by tensor.
+        digests: of the constants.
+    """
+
+    specs: Mapping[int, Any]
+    constants: Mapping[int, np.ndarray]
+    digests: Mapping[int, str]
+
+
+def loaded(entry: Entry, store: ProgramStore, slot: Any, weights: ResidentWeights) -> Program:
     """The program, its weights on the device.
 
     Args:
         entry: of the slot.
         store: where the files of weights are.
-        slot: of the entry's key.
+        slot: of the entry's key, or a Wanted.
         weights: what the device has; takes in what is missing.
 
     Raises:
@@ -50,7 +70,7 @@ def loaded(entry: Entry, store: ProgramStore, slot: Slot, weights: ResidentWeigh
 
 
 def _elements(
-    weights: Sequence[StoredWeight], entry: Entry, store: ProgramStore, slot: Slot
+    weights: Sequence[StoredWeight], entry: Entry, store: ProgramStore, slot: Any
 ) -> list[np.ndarray]:
     """The host array of each argument, from the file of weights or from the model."""
     is_in_file = any(weight.tensor is None for weight in weights)
@@ -65,10 +85,10 @@ def weight_name(weight: StoredWeight) -> str:
     return f"{weight.digest} {weight.dtype} {weight.shape}"
 
 
-def _constant(weight: StoredWeight, slot: Slot) -> np.ndarray:
+def _constant(weight: StoredWeight, slot: Any) -> np.ndarray:
     """An argument whose elements are those of a constant, in another shape perhaps."""
     index = -1 if weight.tensor is None else weight.tensor
-    if index not in slot.digests or slot.digests[index] != weight.digest:
+    if index not in slot.constants or slot.digests.get(index) != weight.digest:
         raise EntryError(f"its weight is constant {index}, which is another one here")
     return _shaped(slot.constants[index].reshape(-1), weight)
 

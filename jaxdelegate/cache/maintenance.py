@@ -5,13 +5,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.cache import answers, choices, settings
+from jaxdelegate.cache import answers, choices, settings, starts
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.store import ProgramStore
 
-_MEMORIES = (answers.SUFFIX, settings.SUFFIX)
+_MEMORIES = (answers.SUFFIX, settings.SUFFIX, starts.SUFFIX)
 
 PathLike = str | os.PathLike[str]
 

@@ -4,28 +4,26 @@ A partition is keyed by all that it holds, not by the file's name or a token: st
 not show the file, and small constants are baked into the program.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.constants import ConstantDigests
-from jaxdelegate.cache.key import Part, dtype_name
-from jaxdelegate.model import Operator, Subgraph
-from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.simple_delegate import DelegateParams, Node
+from jaxdelegate.cache.key import Part, dtype_name, field_names
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxdelegate.model import Operator, Subgraph
+    from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _OWN_RULES = "jaxdelegate.op_lowering."
-_other_fields = operator.attrgetter(
-    *(
-        field.name
-        for field in dataclasses.fields(TensorSpec)
-        if field.name not in ("name", "const", "quantization", "dtype")
-    )
-)
+_OWN_WAY = ("name", "const", "quantization", "dtype")  # fields of specs
 
 
 def touched_by(nodes: Iterable[Node]) -> set[int]:
@@ -150,7 +148,9 @@ def _spec(spec: TensorSpec) -> list[Any]:
     quantization = spec.quantization
     if quantization is not None:  # what the converter observed changes nothing
         quantization = dataclasses.replace(quantization, minimum=None, maximum=None)
-    return [quantization, dtype_name(spec.dtype), *_other_fields(spec)]
+    kind: Any = type(spec)
+    others = [name for name in field_names(kind) if name not in _OWN_WAY]
+    return [quantization, dtype_name(spec.dtype), *(getattr(spec, name) for name in others)]
 
 
 def _subgraph(subgraph: Subgraph) -> list[Any]:

@@ -4,22 +4,23 @@ Whatever is wrong with the cache costs time only: the program is compiled, and a
 what was found. Nothing here imports jax.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.cache import answers
+from jaxdelegate.cache import answers, starts
 from jaxdelegate.cache.answers import Answers
-from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.entry import Entry, EntryError
-from jaxdelegate.cache.key import Key
-from jaxdelegate.cache.loading import loaded, weight_name
+from jaxdelegate.cache.entry import Entry, EntryError, unpack
+from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.cache.loading import Ends, Wanted, loaded, weight_name
 from jaxdelegate.cache.partition_key import (
     KnownModel,
     calls_subgraphs,
@@ -30,13 +31,18 @@ from jaxdelegate.cache.partition_key import (
 from jaxdelegate.cache.settings import settings_part
 from jaxdelegate.cache.slot import Slot, process_parts
 from jaxdelegate.cache.sources import SourceError, source_parts
+from jaxdelegate.cache.starts import Start
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content
+from jaxdelegate.digests import digests
 from jaxdelegate.errors import CacheWarning
-from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.program import Program, ResidentWeights
 from jaxdelegate.runtime import LOAD_ERRORS
-from jaxdelegate.simple_delegate import DelegateParams, Node
+
+if TYPE_CHECKING:
+    from jaxdelegate.cache.choices import ChoiceStore
+    from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -67,6 +73,8 @@ class ProgramCache:
 
     def choices(self, device: Any) -> ChoiceStore | None:
         """The measured choices for a device; None: the directory is not used."""
+        from jaxdelegate.cache.choices import ChoiceStore  # noqa: PLC0415 (few have any)
+
         return None if self._store is None else ChoiceStore(self._store.directory, device)
 
     # ---- which operators are supported
@@ -121,6 +129,76 @@ class ProgramCache:
             answers.write(self._store.directory, key, given)
         except OSError as error:  # as storing the program will say
             _LOGGER.debug("cache: answers are not stored: %s", error)
+
+    # ---- starts
+
+    def start_key(
+        self, content: memoryview, settings: Mapping[str, Any], device: Any
+    ) -> Key | None:
+        """What a model's start is kept under; None: it is not.
+
+        Args:
+            content: of the model's file.
+            settings: of the delegate.
+            device: where programs run.
+        """
+        if self._store is None:
+            return None
+        jax_config = settings_part(self._store.directory)
+        if jax_config is None:
+            return None
+        try:
+            return Key(
+                {
+                    **process_parts(settings, device),
+                    "jax_config": jax_config,
+                    "file": Part.of(digests([content])),
+                    **source_parts(of_subgraphs=True),
+                }
+            )
+        except SourceError as error:
+            _LOGGER.debug("cache: no key: %s", error)
+            return None
+
+    def start(self, key: Key) -> Start | None:
+        """What is stored of a model; None: nothing that can be used."""
+        if self._store is None:
+            return None
+        try:
+            return starts.read(self._store.directory, key)
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            _warn(f"stored start {key.digest[:12]} is not used: {error}")
+            return None
+
+    def keep_start(self, key: Key, start: Start) -> None:
+        """Keep it."""
+        if self._store is None:
+            return
+        try:
+            starts.write(self._store.directory, key, start)
+        except OSError as error:  # as storing the program has said
+            _LOGGER.debug("cache: the start is not stored: %s", error)
+
+    def load_start(self, start: Start, content: memoryview, weights: ResidentWeights) -> Program:
+        """The program of a start, its weights on the device.
+
+        Raises:
+            LOAD_ERRORS: it cannot be loaded.
+        """
+        if self._store is None:
+            raise LookupError("no programs are kept")
+        entry = unpack(self._store.directory.read(start.program))
+        if entry.file != start.program:
+            raise EntryError(f"it belongs under the name {entry.file}")
+        bytes_of_file = np.frombuffer(content, np.uint8)
+        wanted = Wanted(
+            {t.index: Ends(t.shape, np.dtype(t.dtype)) for t in start.outputs},
+            {i: bytes_of_file[at : at + nbytes] for i, (at, nbytes) in start.constants.items()},
+            {w.tensor: w.digest for w in entry.weights if w.tensor is not None},
+        )
+        program = loaded(entry, self._store, wanted, weights)
+        self._loaded(entry)
+        return program
 
     # ---- programs
 
@@ -178,10 +256,8 @@ class ProgramCache:
             else:  # with jax it may go
                 _LOGGER.debug("cache: program %.12s: %s", slot.key.digest, error)
             return None
-        _LOGGER.debug("cache: program %.12s was loaded", entry.key.digest)
-        self._store.directory.touch(entry.file)
-        self._count(loaded=1)
-        return program
+        self._loaded(entry)
+        return dataclasses.replace(program, file=entry.file)
 
     def save(self, slot: Slot, program: Program, weights: ResidentWeights) -> Program:
         """Store a program that was compiled for the slot; answers it with shared weights."""
@@ -213,6 +289,7 @@ class ProgramCache:
             )
             self._store.save(entry, content)
             self._count(stored=1)
+            program = dataclasses.replace(program, file=entry.file)
         except (SourceError, *LOAD_ERRORS) as error:
             _warn(f"program {slot.key.digest[:12]} is not stored: {error}")
         shared = [
@@ -220,6 +297,12 @@ class ProgramCache:
             for w, array in zip(records, program.weights, strict=True)
         ]
         return dataclasses.replace(program, weights=tuple(shared))
+
+    def _loaded(self, entry: Entry) -> None:
+        _LOGGER.debug("cache: program %.12s was loaded", entry.key.digest)
+        if self._store is not None:
+            self._store.directory.touch(entry.file)
+        self._count(loaded=1)
 
     def _count(self, *, loaded: int = 0, stored: int = 0) -> None:
         now = self.statistics

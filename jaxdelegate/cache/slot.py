@@ -1,9 +1,9 @@
 """The place of one program in the cache, and how its key comes together."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.key import Key, Part
@@ -16,8 +16,12 @@ from jaxdelegate.cache.partition_key import (
 )
 from jaxdelegate.cache.sources import confirm, source_parts
 from jaxdelegate.digests import PREFERRED
-from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.simple_delegate import DelegateParams
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.simple_delegate import DelegateParams
 
 
 class Slot:

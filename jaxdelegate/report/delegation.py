@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,3 +96,17 @@ class DelegationReport:
 def _some(indices: list[int]) -> str:
     shown = ", ".join(f"#{i}" for i in indices[:8])
     return shown + (", ..." if len(indices) > 8 else "")
+
+
+def fully_delegated(
+    delegate: str, device: str, nodes: Iterable[tuple[int, str, int, int]]
+) -> DelegationReport:
+    """The report of a graph that is one partition.
+
+    Args:
+        delegate: its name.
+        device: as of DelegationReport.
+        nodes: index, operator, its code and version, of each.
+    """
+    rows = (NodeReport(*node, delegated=True, reason=None, partition=0) for node in nodes)
+    return DelegationReport(delegate, device, tuple(rows))

@@ -1,0 +1,184 @@
+"""An interpreter's main subgraph as one stored program, run without reading the model.
+
+It does what programs that serve a model do: it describes inputs and outputs, takes and returns
+their values, and runs. For everything else the interpreter reads the model.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxdelegate.buffers import aligned_zeros
+from jaxdelegate.cache.starts import Start, StoredTensor
+from jaxdelegate.delegate import JaxDelegate, JaxKernel
+from jaxdelegate.runtime import LOAD_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxdelegate.host import Host
+    from jaxdelegate.model import Model, Tensor
+    from jaxdelegate.program import Program
+    from jaxdelegate.simple_delegate import SimpleDelegate
+
+_LOGGER = logging.getLogger("jaxdelegate")
+
+
+class StoredStart:
+    """What was stored for a model, and its inputs' and outputs' values."""
+
+    def __init__(
+        self, delegate: JaxDelegate, start: Start, content: memoryview, read: Callable[[], object]
+    ) -> None:
+        """Use `find` instead."""
+        self._delegate, self._start, self._content = delegate, start, content
+        self.read = read
+        self._program: Program | None = None
+        self._tensors = {t.index: t for t in (*start.inputs, *start.outputs)}
+        self.values: dict[int, Any] = {}  # by tensor
+        self.shared: dict[Any, Any] = {}  # what the delegate keeps with the main subgraph
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether it can run."""
+        return self._program is not None
+
+    @property
+    def inputs(self) -> Sequence[StoredTensor]:
+        """Of the main subgraph."""
+        return self._start.inputs
+
+    @property
+    def outputs(self) -> Sequence[StoredTensor]:
+        """Of the main subgraph."""
+        return self._start.outputs
+
+    def input(self, index: int) -> StoredTensor | None:
+        """The input with this index; None: it is another tensor."""
+        return next((t for t in self.inputs if t.index == index), None)
+
+    def allocate(self) -> bool:
+        """Load the program and lay out the inputs; False: it cannot be loaded."""
+        if self._program is None:
+            try:
+                self._program = self._delegate.load_start(self._start, self._content, self.shared)
+            except LOAD_ERRORS as error:
+                _LOGGER.debug("cache: the stored start is not used: %s", error)
+                return False
+            for tensor in self.inputs:
+                self.values[tensor.index] = aligned_zeros(tensor.shape, np.dtype(tensor.dtype))
+        return True
+
+    def invoke(self) -> None:
+        """Run the program on the inputs; results are there when it returns."""
+        program = self._program
+        if program is None:
+            raise RuntimeError("invoke before allocate")
+        results = program([self.values[i] for i in program.inputs])
+        for array in results:
+            if not isinstance(array, np.ndarray):
+                array.block_until_ready()
+        self.values.update(zip(program.outputs, results, strict=True))
+
+
+def find(
+    delegates: Sequence[SimpleDelegate], content: memoryview, read: Callable[[], object]
+) -> StoredStart | None:
+    """What is stored for a model and its only delegate; None: the model has to be read.
+
+    Args:
+        delegates: of the interpreter.
+        content: of the model's file.
+        read: reads the model after all, for who asks the delegate for its partitions.
+    """
+    delegate = _only_delegate(delegates)
+    start = None if delegate is None else delegate.stored_start(content)
+    if start is None or delegate is None:
+        return None
+    found = StoredStart(delegate, start, content, read)
+    delegate.started(found)
+    return found
+
+
+def keep(delegates: Sequence[SimpleDelegate], model: Model, host: Host) -> None:
+    """Store what the next start needs, if the main subgraph has become one stored program."""
+    delegate = _only_delegate(delegates)
+    subgraph, program = host.subgraph, _only_program(host)
+    if (
+        delegate is None
+        or program is None
+        or program.file is None
+        or program.states
+        or program.donated
+    ):
+        return
+    ends = [subgraph.tensors[i] for i in (*subgraph.inputs, *subgraph.outputs)]
+    is_whole = {*program.outputs} == {*subgraph.outputs} and not model.external_buffer_groups
+    if not is_whole or not all(map(_is_plain, ends)):
+        return
+    if any(host.spec(t.index).shape != t.shape for t in ends):
+        return
+    constants = _places(host, model.content)
+    start = Start(
+        program.file,
+        tuple(_stored(subgraph.tensors[i]) for i in subgraph.inputs),
+        tuple(_stored(subgraph.tensors[i]) for i in subgraph.outputs),
+        constants,
+        tuple((op.index, op.name, op.builtin_code, op.version) for op in subgraph.operators),
+    )
+    delegate.keep_start(model.content, start)
+
+
+def _only_delegate(delegates: Sequence[SimpleDelegate]) -> JaxDelegate | None:
+    """What other delegates do to a graph, and what those derived from ours do, is not stored."""
+    first = delegates[0] if len(delegates) == 1 else None
+    return first if isinstance(first, JaxDelegate) and type(first) is JaxDelegate else None
+
+
+def _only_program(host: Host) -> Program | None:
+    kernels = [getattr(step, "kernel", None) for step in host.steps]
+    if len(kernels) == 1 and isinstance(kernels[0], JaxKernel):
+        return kernels[0].only_program
+    return None
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether interpreters hand it out as it lies, and its description fits a record."""
+    q = tensor.quantization
+    return (
+        tensor.dtype.kind in "biufc"
+        and tensor.sparsity is None
+        and not tensor.is_variable
+        and (q is None or q.blockwise is None)
+    )
+
+
+def _stored(tensor: Tensor) -> StoredTensor:
+    q = tensor.quantization
+    return StoredTensor(
+        tensor.index,
+        tensor.name,
+        tensor.shape,
+        tensor.shape_signature or tensor.shape,
+        tensor.dtype.name,
+        () if q is None else tuple(np.array(q.scale, np.float32).tolist()),
+        () if q is None else tuple(np.array(q.zero_point, np.int32).tolist()),
+        0 if q is None else q.quantized_dimension,
+    )
+
+
+def _places(host: Host, content: memoryview) -> dict[int, tuple[int, int]]:
+    """Where in the file each constant lies that does lie there, and its bytes."""
+    begin = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
+    places = {}
+    for tensor in host.subgraph.tensors:
+        const = host.spec(tensor.index).const
+        if const is None or const.dtype.hasobject or not const.flags.c_contiguous:
+            continue
+        at = const.__array_interface__["data"][0] - begin
+        if const.nbytes and 0 <= at <= len(content) - const.nbytes:
+            places[tensor.index] = (at, const.nbytes)
+    return places

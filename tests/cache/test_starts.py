@@ -1,0 +1,276 @@
+"""Interpreters that start from what was stored, and read the model only when they have to."""
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.cache import starts
+from jaxdelegate.op_lowering.options import AddOptions
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import ModelBuilder
+
+
+def quantized() -> bytes:
+    """int8 -> int8, ADD of a constant: scales, zero points and a shape signature."""
+
+    def scale(value: float, zero: int) -> Quantization:
+        return Quantization(np.array([value], np.float32), np.array([zero]))
+
+    builder = ModelBuilder()
+    x = builder.input((1, 40), np.int8, "x", quantization=scale(0.1, 3))
+    table = np.random.default_rng(2).integers(-100, 100, (1, 40), np.int8)
+    constant = builder.constant(table, "table", quantization=scale(0.05, -7))
+    y = builder.tensor((1, 40), np.int8, quantization=scale(0.15, -1))
+    builder.operator("ADD", [x, constant], [y], AddOptions())
+    builder.outputs(y)
+    return builder.build()
+
+
+@pytest.fixture(params=["network", "quantized"])
+def model(request: pytest.FixtureRequest, network: bytes) -> bytes:
+    return network if request.param == "network" else quantized()
+
+
+def opened(model: bytes, directory: Path, **options: Any) -> jd.Interpreter:
+    delegate = jd.JaxDelegate(serialization_dir=str(directory), **options)
+    return jd.Interpreter(model_content=model, experimental_delegates=[delegate])
+
+
+def fill(model: bytes, directory: Path, **options: Any) -> jd.Interpreter:
+    """An interpreter that has read the model; the next one need not."""
+    interpreter = opened(model, directory, **options)
+    interpreter.allocate_tensors()
+    return interpreter
+
+
+def ends(interpreter: jd.Interpreter) -> list[dict[str, Any]]:
+    return interpreter.get_input_details() + interpreter.get_output_details()
+
+
+def run(interpreter: jd.Interpreter, seed: int = 0) -> np.ndarray:
+    (detail,) = interpreter.get_input_details()
+    values = np.random.default_rng(seed).normal(0, 20, detail["shape"])
+    interpreter.set_tensor(detail["index"], values.astype(detail["dtype"]))
+    interpreter.invoke()
+    return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+
+def was_read(interpreter: jd.Interpreter) -> bool:
+    return interpreter._read is not None
+
+
+def started(model: bytes, directory: Path) -> jd.Interpreter:
+    interpreter = opened(model, directory)
+    interpreter.allocate_tensors()
+    assert not was_read(interpreter)
+    return interpreter
+
+
+# ---- what needs no model
+
+
+def test_it_runs_and_describes_without_reading(model: bytes, directory: Path) -> None:
+    first = fill(model, directory)
+    second = started(model, directory)
+    np.testing.assert_equal(ends(second), ends(first))
+    for detail, other in zip(ends(second), ends(first), strict=True):
+        assert detail["dtype"] is other["dtype"]
+        for name in ("scales", "zero_points"):
+            own = detail["quantization_parameters"][name]
+            assert own.dtype == other["quantization_parameters"][name].dtype
+    for seed in (1, 2):
+        np.testing.assert_array_equal(run(second, seed), run(first, seed))
+    assert str(second._delegates[0].report()) == str(first._delegates[0].report())
+    assert not was_read(second)
+
+
+def test_inputs_are_copied_and_results_belong_to_the_caller(model: bytes, directory: Path) -> None:
+    fill(model, directory)
+    interpreter = started(model, directory)
+    one = run(interpreter, 1)
+    kept = one.copy()
+    two = run(interpreter, 2)
+    np.testing.assert_array_equal(one, kept)
+    assert not np.array_equal(one, two)
+    one[...] = 0  # writable
+    (detail,) = interpreter.get_input_details()
+    given = interpreter.get_tensor(detail["index"])
+    given[...] = 0
+    np.testing.assert_array_equal(run(interpreter, 1), kept)
+
+
+def test_the_same_shape_is_no_resize(network: bytes, directory: Path) -> None:
+    fill(network, directory)
+    interpreter = started(network, directory)
+    (detail,) = interpreter.get_input_details()
+    interpreter.resize_tensor_input(detail["index"], detail["shape"])
+    interpreter.allocate_tensors()
+    assert not was_read(interpreter)
+
+
+def test_messages_are_the_same(network: bytes, directory: Path) -> None:
+    first, second = fill(network, directory), started(network, directory)
+    calls: list[Callable[[jd.Interpreter], object]] = [
+        lambda i: i.set_tensor(0, np.zeros((1, 2), np.float32)),
+        lambda i: i.set_tensor(0, np.zeros(i.get_input_details()[0]["shape"], np.int8)),
+        lambda i: i.get_tensor(i.get_output_details()[0]["index"]),
+        lambda i: i.get_tensor(99),
+        lambda i: i.set_tensor(99, 0),
+        lambda i: i.resize_tensor_input(99, [1]),
+    ]
+    for call in calls:
+        said = []
+        for interpreter in (first, second):
+            with pytest.raises((ValueError, RuntimeError)) as error:
+                call(interpreter)
+            said.append((type(error.value), str(error.value)))
+        assert said[0] == said[1]
+
+
+def test_running_before_allocation_is_refused(network: bytes, directory: Path) -> None:
+    fill(network, directory)
+    with pytest.raises(jd.InterpreterError, match="Invoke called on model that is not ready"):
+        opened(network, directory).invoke()
+
+
+# ---- what reads the model
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda i: i.get_tensor_details(),
+        lambda i: i.tensor(0)(),
+        lambda i: i.get_signature_list(),
+        lambda i: i._get_ops_details(),
+        lambda i: i.num_subgraphs(),
+        lambda i: i.reset_all_variables(),
+        lambda i: i._delegates[0].partitions(),
+    ],
+)
+def test_everything_else_reads_it_and_values_stay(
+    network: bytes, directory: Path, ask: Callable[[jd.Interpreter], object]
+) -> None:
+    fill(network, directory)
+    interpreter = started(network, directory)
+    want = run(interpreter, 1)
+    given = interpreter.get_tensor(0)
+    ask(interpreter)
+    assert was_read(interpreter)
+    output = interpreter.get_output_details()[0]["index"]
+    np.testing.assert_array_equal(interpreter.get_tensor(0), given)
+    np.testing.assert_array_equal(interpreter.get_tensor(output), want)
+    interpreter.invoke()
+    np.testing.assert_array_equal(interpreter.get_tensor(output), want)
+    assert len(interpreter._delegates[0].partitions()) == 1
+
+
+def test_weights_are_on_the_device_once(network: bytes, directory: Path) -> None:
+    fill(network, directory)
+    interpreter = started(network, directory)
+    assert interpreter._stored is not None
+    assert interpreter._stored._program is not None
+    before = interpreter._stored._program.weights
+    (partition,) = interpreter._delegates[0].partitions()
+    assert [id(w) for w in partition.program.weights] == [id(w) for w in before]
+
+
+def test_nobody_keeps_an_interpreter_alive(network: bytes, directory: Path) -> None:
+    fill(network, directory)
+    interpreter = started(network, directory)
+    assert sys.getrefcount(interpreter) == 2
+
+
+# ---- what is not stored
+
+
+def test_another_file_is_another_start(network: bytes, directory: Path) -> None:
+    """A byte that no operator reads is enough."""
+    fill(network, directory)
+    assert not was_read(opened(network, directory))
+    assert was_read(opened(network + b"\0", directory))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quant_mode": "integer"},
+        {"min_nodes_per_partition": 2},
+        {"last_delegate_node_index": 1},
+        {"model_token": "mine"},
+    ],
+)
+def test_other_options_are_another_start(
+    network: bytes, directory: Path, options: dict[str, Any]
+) -> None:
+    fill(network, directory)
+    assert was_read(opened(network, directory, **options))
+
+
+def test_what_keeps_all_tensors_is_read(network: bytes, directory: Path) -> None:
+    fill(network, directory)
+    delegate = jd.JaxDelegate(serialization_dir=str(directory))
+    interpreter = jd.Interpreter(
+        model_content=network,
+        experimental_delegates=[delegate],
+        experimental_preserve_all_tensors=True,
+    )
+    assert was_read(interpreter)
+
+
+def test_a_subclass_may_do_other_things(network: bytes, directory: Path) -> None:
+    class Mine(jd.JaxDelegate):
+        pass
+
+    fill(network, directory)
+    delegate = Mine(serialization_dir=str(directory))
+    assert was_read(jd.Interpreter(model_content=network, experimental_delegates=[delegate]))
+
+
+def test_two_partitions_are_not_one_start(network: bytes, directory: Path) -> None:
+    fill(network, directory, last_delegate_node_index=0)
+    assert not list(directory.glob(f"*{starts.SUFFIX}"))
+
+
+def test_donated_inputs_are_not_started(network: bytes, directory: Path) -> None:
+    fill(network, directory, donate_inputs=True)
+    interpreter = fill(network, directory, donate_inputs=True)
+    if interpreter._host(0).steps[0].kernel.only_program.donated:  # type: ignore[attr-defined]
+        assert was_read(interpreter)
+
+
+# ---- damage
+
+
+@pytest.mark.parametrize("at", [0, 40, -1])
+def test_a_damaged_record_is_named_and_made_anew(network: bytes, directory: Path, at: int) -> None:
+    fill(network, directory)
+    (path,) = directory.glob(f"*{starts.SUFFIX}")
+    content = bytearray(sound := path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(jd.CacheWarning, match="stored start .* is not used: its SHA-256 is wrong"):
+        interpreter = opened(network, directory)
+    assert was_read(interpreter)
+    interpreter.allocate_tensors()
+    assert path.read_bytes() == sound
+
+
+@pytest.mark.parametrize("kind", ["*.program", "*.weights"])
+def test_without_its_program_the_model_is_read(network: bytes, directory: Path, kind: str) -> None:
+    want = run(fill(network, directory))
+    for path in directory.glob(kind):
+        path.unlink()
+    interpreter = opened(network, directory)
+    assert not was_read(interpreter)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jd.CacheWarning)  # that weights are gone is said
+        interpreter.allocate_tensors()
+    assert was_read(interpreter)
+    np.testing.assert_array_equal(run(interpreter), want)
