@@ -1,33 +1,25 @@
-"""Start-up: from a file to a model that is ready, with a cold and a warm program cache.
+"""Whole processes, from exec to exit: the first result of a model, with a cold and a warm cache.
 
-    python bench/startup.py [--graph=a.tflite,b.tflite] [--runs=5] [--nonative_kernels]
-        [--out=startup.jsonl]
+    python bench/startup.py --graph=a.tflite,b.tflite [--runs=7] [--quant_mode=integer]
+        [--nonative_kernels] [--out=bench/results/startup.jsonl]
 
-Without --graph: MobileNet v1 1.0 224 from jaxdelegate.testing. Every run is a process of its own.
-Modules come from bytecode, which the first process writes where an installation has not. Its clock
-starts behind `jax.devices()` and the imports, which are reported apart, and stops when
-`allocate_tensors` has returned with the program and its weights on the device; the first inference
-is reported apart, too. "cold" finds an empty cache directory and fills it, "uncached" has none,
-"warm" finds what a process before it left. Stock LiteRT stands beside them, with its own clock from
-the same place. Milliseconds, medians; `warm_over_cold` and `warm_over_uncached` are what to look
-at. Phases in threads run side by side: their sum may exceed the time to ready. `load` is what is
-left of looking into the cache: waiting for the digests of constants, mostly. `ready_cpu` is the
-processor time of all threads, `ready_garbage` what Python's garbage collector took on the way, in
-whatever phase. Outputs of all runs are compared.
+Every run is a process of its own, and kinds take turns: "cold" finds an empty cache directory and
+fills it, "warm" finds what a cold one left, "with_jax" does so too, but has imported jax before,
+"uncached" has no directory, "litert" is the stock interpreter. Modules come from bytecode, as
+installations have it. Milliseconds, medians: `process` is what the parent sees, `cpu` the
+processor time of all threads, `start` until Python runs the first line, `imports` of numpy and the
+interpreter's package, `ready` until `allocate_tensors` has returned, `first` the first inference
+and its result, `exit` the rest. `over_litert` is the ratio of whole processes, run by run. Outputs
+of cold, warm and with_jax must be equal to the bit; LiteRT's error is said.
 """
 
-import contextlib
-import functools
-import gc
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,235 +29,136 @@ from absl import app, flags
 from harness import append
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("graph", [], "Models; unset: MobileNet v1 1.0 224, built by jaxdelegate.testing.")
-flags.DEFINE_integer("runs", 5, "Processes of each kind.", 1)
-flags.DEFINE_string("platform", None, "Where partitions run; unset: JAX's default.")
+flags.DEFINE_list("graph", None, "Models.", required=True)
+flags.DEFINE_integer("runs", 7, "Processes of each kind.", 1)
+flags.DEFINE_string("quant_mode", None, "The delegate's.")
 flags.DEFINE_bool("native_kernels", None, "The delegate's; unset: where they were built.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
-flags.DEFINE_string("child", None, "For the script itself: what one process measures.")
 
-# Phase -> (module, class or None, function); nested ones are charged to themselves only.
-PHASES = {
-    "expect": ("jaxdelegate.cache.programs", "ProgramCache", "expect"),
-    "read": ("jaxdelegate.interpreter", None, "read_model"),
-    "plan": ("jaxdelegate.host", "Host", "plan"),
-    "key": ("jaxdelegate.cache.programs", "ProgramCache", "slot"),
-    "guess": ("jaxdelegate.cache.store", "ProgramStore", "latest"),
-    "hash_constants": ("jaxdelegate.cache.constants", None, "_digests_of"),
-    "sources": ("jaxdelegate.cache.sources", "Sources", "parts"),
-    "find": ("jaxdelegate.cache.store", "ProgramStore", "find"),
-    "executable": ("jaxdelegate.jax_private", None, "load_executable"),
-    "load": ("jaxdelegate.cache.programs", "ProgramCache", "_load"),
-    "wait_for_executable": ("jaxdelegate.cache.loading", "Loading", "program"),
-    "read_weights": ("jaxdelegate.cache.store", "ProgramStore", "weights"),
-    "to_device": ("jax", None, "device_put"),
-    "lower": ("jaxdelegate.lowering", None, "lower_partition"),
-    "compile": ("jaxdelegate.compiler", None, "compile_partition"),
-    "store": ("jaxdelegate.cache.programs", "ProgramCache", "_save"),
+# What every process runs. `make` opens the model; times are of the clock that the parent has, too.
+_PROCESS = """
+import time
+begin = time.time()
+import json, sys
+import numpy as np
+graph, directory, options = json.loads(sys.argv[1])
+{imports}
+imported = time.time()
+{make}
+interpreter.allocate_tensors()
+ready = time.time()
+rng = np.random.default_rng(0)
+for detail in interpreter.get_input_details():
+    values = rng.uniform(0, 1, detail["shape"]).astype(detail["dtype"])
+    interpreter.set_tensor(detail["index"], values)
+interpreter.invoke()
+outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+done = time.time()
+stamps, output = [begin, imported, ready, done], outputs[0].ravel()[:2000].tolist()
+print(json.dumps([*stamps, "jax" in sys.modules, output]))
+"""
+_OURS = """delegate = jd.JaxDelegate(serialization_dir=directory, **options)
+interpreter = jd.Interpreter(model_path=graph, experimental_delegates=[delegate])"""
+_IMPORT = "import jaxdelegate as jd; jd.Interpreter, jd.JaxDelegate"
+_KINDS = {
+    "cold": (_IMPORT, _OURS),
+    "warm": (_IMPORT, _OURS),
+    "with_jax": (f"import jax; {_IMPORT}", _OURS),
+    "uncached": (_IMPORT, _OURS),
+    "litert": (
+        "from ai_edge_litert.interpreter import Interpreter",
+        "interpreter = Interpreter(model_path=graph)",
+    ),
 }
 
-
-class Phases:
-    """Seconds by phase, without those of phases inside; threads' phases run side by side."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._thread = threading.local()
-
-    @contextlib.contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        inside = self._thread.__dict__.setdefault("inside", [])
-        inside.append(0.0)
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = time.perf_counter() - start
-            self.seconds[name] += spent - inside.pop()
-            if inside:
-                inside[-1] += spent
-
-    def watch(self, name: str, owner: Any, function: str) -> None:
-        inner: Callable[..., Any] = getattr(owner, function)
-
-        @functools.wraps(inner)
-        def outer(*args: Any, **kwargs: Any) -> Any:
-            with self.timed(name):
-                return inner(*args, **kwargs)
-
-        setattr(owner, function, outer)
+Run = dict[str, Any]
 
 
-class Collector:
-    """Seconds that Python's garbage collector takes from now on."""
-
-    def __init__(self) -> None:
-        self.seconds = self._start = 0.0
-        gc.callbacks.append(self._note)
-
-    def _note(self, phase: str, _info: dict[str, int]) -> None:
-        now = time.perf_counter()
-        if phase == "start":
-            self._start = now
-        else:
-            self.seconds += now - self._start
-
-
-def measure(graph: str, directory: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """One start of jaxdelegate in this process."""
-    begin = time.perf_counter()
-    import jax  # noqa: PLC0415 (timed)
-
-    jax.devices()
-    devices = time.perf_counter()
-    import jaxdelegate as jd  # noqa: PLC0415 (timed)
-
-    make, delegate_type = jd.Interpreter, jd.JaxDelegate
-    imported = time.perf_counter()
-    phases = Phases()
-    for name, (module, owner, function) in PHASES.items():
-        found = sys.modules[module]
-        phases.watch(name, getattr(found, owner) if owner else found, function)
-    collector = Collector()
-    start, start_cpu = time.perf_counter(), time.process_time()
-    with phases.timed("rest"):
-        delegate = delegate_type(serialization_dir=directory, **options)
-        interpreter = make(model_path=graph, experimental_delegates=[delegate])
-        interpreter.allocate_tensors()
-        _wait(interpreter)
-    ready, ready_cpu = time.perf_counter(), time.process_time()
-    garbage = collector.seconds
-    result = _infer(interpreter)
-    return {
-        "import_jax": devices - begin,
-        "import_jaxdelegate": imported - devices,
-        "ready": ready - start,
-        "ready_cpu": ready_cpu - start_cpu,
-        "ready_garbage": garbage,
-        "first_inference": time.perf_counter() - ready,
-        **{f"phase_{name}": seconds for name, seconds in phases.seconds.items()},
-        "output": result,
-    }
-
-
-def measure_litert(graph: str) -> dict[str, Any]:
-    """One start of stock LiteRT in this process."""
-    from ai_edge_litert.interpreter import Interpreter  # noqa: PLC0415 (timed)
-
-    start = time.perf_counter()
-    interpreter = Interpreter(model_path=graph)
-    interpreter.allocate_tensors()
-    ready = time.perf_counter()
-    result = _infer(interpreter)
-    return {
-        "ready": ready - start,
-        "first_inference": time.perf_counter() - ready,
-        "output": result,
-    }
-
-
-def _wait(interpreter: Any) -> None:
-    """Weights are moved asynchronously: ready is when they are there."""
-    for step in interpreter._host(0)._steps:
-        program = getattr(getattr(step, "kernel", None), "_program", None)
-        for array in getattr(program, "weights", ()):
-            array.block_until_ready()
-
-
-def _infer(interpreter: Any) -> list[float]:
-    rng = np.random.default_rng(0)
-    for detail in interpreter.get_input_details():
-        values = rng.uniform(0, 1, detail["shape"]).astype(detail["dtype"])
-        interpreter.set_tensor(detail["index"], values)
-    interpreter.invoke()
-    detail = interpreter.get_output_details()[0]
-    return [float(y) for y in interpreter.get_tensor(detail["index"]).ravel()[:1000]]
-
-
-def child(kind: str, graph: str, directory: str | None) -> dict[str, Any]:
-    """The measurements of a process of its own."""
-    arguments = [kind, graph, directory, _options()]
-    script = [sys.executable, str(Path(__file__).resolve()), f"--child={json.dumps(arguments)}"]
+def process(kind: str, graph: str, directory: str | None) -> Run:
+    """One process: its times in milliseconds, whether it imported jax, and its first output."""
+    imports, make = _KINDS[kind]
+    script = _PROCESS.format(imports=imports, make=make)
+    arguments = [sys.executable, "-c", script, json.dumps([graph, directory, _options()])]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run(script, check=True, capture_output=True, text=True, env=environment)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    start = time.time()
+    child = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    )
+    if child.stdout is None:
+        raise RuntimeError("the process has no output")
+    with child.stdout:
+        said = child.stdout.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    end = time.time()
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise RuntimeError(f"{kind}: the process ended with {child.returncode}")
+    *stamps, has_jax, output = json.loads(said.splitlines()[-1])
+    names = ("start", "imports", "ready", "first", "exit")
+    moments = [start, *stamps, end]
+    spans = {name: b - a for name, a, b in zip(names, moments, moments[1:], strict=False)}
+    spans |= {"process": end - start, "cpu": usage.ru_utime + usage.ru_stime}
+    ms = {name: 1e3 * span for name, span in spans.items()}
+    return {"ms": ms, "jax": has_jax, "output": np.array(output, np.float64)}
 
 
 def _options() -> dict[str, Any]:
-    given = {"platform": FLAGS.platform, "native_kernels": FLAGS.native_kernels}
+    given = {"quant_mode": FLAGS.quant_mode, "native_kernels": FLAGS.native_kernels}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def run_child(arguments: str) -> None:
-    kind, graph, directory, options = json.loads(arguments)
-    if kind == "litert":
-        print(json.dumps(measure_litert(graph)))
-    else:
-        print(json.dumps(measure(graph, directory, options)))
-
-
-def start_times(graph: str, runs: int) -> dict[str, list[dict[str, Any]]]:
+def processes(graph: str, runs: int) -> dict[str, list[Run]]:
     """All runs by kind, kinds taking turns."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    found: dict[str, list[Run]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as root:
-        child("uncached", graph, None)  # what the system reads from its disk, it reads here
+        process("uncached", graph, None)  # what the system reads from its disk, it reads here
+        process("litert", graph, None)
         for run in range(runs):
             directory = f"{root}/{run}"
-            found["cold"].append(child("cold", graph, directory))
-            found["warm"].append(child("warm", graph, directory))
-            found["uncached"].append(child("uncached", graph, None))
-            found["litert"].append(child("litert", graph, None))
+            for kind in _KINDS:
+                cache = None if kind in ("uncached", "litert") else directory
+                found[kind].append(process(kind, graph, cache))
     return found
 
 
-def medians(runs: list[dict[str, Any]]) -> dict[str, float]:
-    names = [name for name in runs[0] if name != "output"]
-    return {name: round(1e3 * median(run.get(name, 0.0) for run in runs), 2) for name in names}
+def error(found: dict[str, list[Run]]) -> float:
+    """Ours beside LiteRT's, of the largest output.
 
-
-def compare(found: dict[str, list[dict[str, Any]]]) -> None:
-    (want, *_) = (np.array(run["output"]) for run in found["uncached"])
-    scale = max(float(np.abs(want).max()), 1e-6)
+    Raises:
+        SystemExit: runs of ours differ.
+    """
+    want = found["cold"][0]["output"]
     for kind, runs in found.items():
-        for run in runs:
-            error = float(np.abs(np.array(run["output"]) - want).max()) / scale
-            if error > (1e-3 if kind == "litert" else 0):
-                raise SystemExit(f"{kind} answers differently: {error:.1e} of the largest output")
+        if kind != "litert" and any(not np.array_equal(run["output"], want) for run in runs):
+            raise SystemExit(f"{kind} answers other bits")
+    stock = found["litert"][0]["output"]
+    return float(np.abs(want - stock).max() / max(np.abs(stock).max(), 1e-6))
+
+
+def medians(runs: list[Run]) -> dict[str, float]:
+    return {name: round(median(run["ms"][name] for run in runs), 1) for name in runs[0]["ms"]}
 
 
 def main(_argv: list[str]) -> None:
-    if FLAGS.child:
-        run_child(FLAGS.child)
-        return
-    with tempfile.TemporaryDirectory() as root:
-        for graph in FLAGS.graph or [_embedded(root)]:
-            found = start_times(graph, FLAGS.runs)
-            compare(found)
-            ms = {kind: medians(runs) for kind, runs in found.items()}
-            ready = {kind: [run["ready"] for run in runs] for kind, runs in found.items()}
+    for graph in FLAGS.graph:
+        found = processes(graph, FLAGS.runs)
 
-            def over(kind: str, ready: dict[str, list[float]] = ready) -> float:
-                pairs = zip(ready["warm"], ready[kind], strict=True)
-                return round(median(warm / other for warm, other in pairs), 4)
+        def over(kind: str, found: dict[str, list[Run]] = found) -> list[float]:
+            pairs = zip(found[kind], found["litert"], strict=True)
+            ratios = sorted(a["ms"]["process"] / b["ms"]["process"] for a, b in pairs)
+            return [round(r, 2) for r in (median(ratios), ratios[0], ratios[-1])]
 
-            line = {
-                "bench": "startup",
-                "graph": Path(graph).name,
-                "options": _options(),
-                "runs": FLAGS.runs,
-                "ms": ms,
-                "warm_over_cold": over("cold"),
-                "warm_over_uncached": over("uncached"),
-            }
-            append(line, FLAGS.out)
-
-
-def _embedded(root: str) -> str:
-    from jaxdelegate.testing.networks import mobilenet_v1  # noqa: PLC0415 (children need none)
-
-    path = Path(root, "mobilenet_v1_1.0_224.tflite")
-    path.write_bytes(mobilenet_v1())
-    return str(path)
+        line = {
+            "bench": "startup",
+            "graph": Path(graph).name,
+            "options": _options(),
+            "runs": FLAGS.runs,
+            "ms": {kind: medians(runs) for kind, runs in found.items()},
+            "over_litert": {kind: over(kind) for kind in found if kind != "litert"},
+            "imports_jax": {kind: runs[-1]["jax"] for kind, runs in found.items()},
+            "error_of_largest": error(found),
+        }
+        append(line, FLAGS.out)
 
 
 if __name__ == "__main__":

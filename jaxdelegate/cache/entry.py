@@ -99,6 +99,14 @@ def pack(entry: Entry) -> list[bytes]:
     return [header, text, rest]
 
 
+def is_of_another_version(beginning: bytes) -> bool:
+    """Whether a file that begins so is an entry of another version than these."""
+    if len(beginning) < _HEADER.size:
+        return False
+    magic, version, *_ = _HEADER.unpack_from(beginning)
+    return bool(magic == _MAGIC and version != _VERSION)
+
+
 def unpack(content: bytes) -> Entry:
     """The entry in a file's content.
 

@@ -248,6 +248,7 @@ class ProgramCache:
             entry = self._store.find(slot.key)
             if entry is None:
                 self._log_miss(slot.key)
+                _warn_of_other_versions(self._store)
                 return None
             program = loaded(entry, self._store, slot, weights)
         except (EntryError, *LOAD_ERRORS) as error:
@@ -314,6 +315,23 @@ class ProgramCache:
         moved = self._store.nearest(key)
         why = "nothing is stored yet" if moved is None else f"moved: {', '.join(moved)}"
         _LOGGER.debug("cache: program %.12s is not there; %s", key.digest, why)
+
+
+_seen: set[str] = set()  # directories that were looked through
+
+
+def _warn_of_other_versions(store: ProgramStore) -> None:
+    """Once in a process for each directory."""
+    path = str(store.directory.path)
+    if path in _seen:
+        return
+    _seen.add(path)
+    if count := store.outdated():
+        _warn(
+            f"{count} programs in {path} are of another version of jaxdelegate and not used: they "
+            f"are compiled anew. To remove them: jaxdelegate cache prune "
+            f"--delegate_serialize_dir={path} --max_size=10G"
+        )
 
 
 def _log_key(key: Key) -> None:

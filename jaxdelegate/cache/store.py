@@ -6,7 +6,15 @@ import numpy as np
 
 from jaxdelegate.cache import weights
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight, file_of, pack, unpack
+from jaxdelegate.cache.entry import (
+    Entry,
+    EntryError,
+    StoredWeight,
+    file_of,
+    is_of_another_version,
+    pack,
+    unpack,
+)
 from jaxdelegate.cache.key import Key, array_digests
 
 
@@ -49,6 +57,19 @@ class ProgramStore:
                     yield name, error
                 except OSError as error:
                     yield name, EntryError(str(error))
+
+    def outdated(self) -> int:
+        """How many programs are of other versions of the format."""
+        return sum(map(self._is_outdated, self.directory.names()))
+
+    def _is_outdated(self, name: str) -> bool:
+        if not name.endswith(".program"):
+            return False
+        try:
+            with open(self.directory.descriptor(name), "rb") as file:
+                return is_of_another_version(file.read(1024))
+        except OSError:
+            return False
 
     def save(self, entry: Entry, content: np.ndarray | None) -> None:
         """Write an entry, and the file of its weights if that is not there yet.

@@ -11,6 +11,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.cache.entry import pack, unpack
+from jaxdelegate.cache.maintenance import prune
 
 
 def assert_miss(run, damage: str = "") -> None:
@@ -121,6 +122,19 @@ def test_foreign_files_are_left_alone(run, directory: Path) -> None:
     assert run() == "stored"
     assert run() == "loaded"
     assert (directory / "README").read_text() == "mine"
+
+
+def test_entries_of_another_format_are_said_once(run, directory: Path) -> None:
+    """What an earlier version has left is compiled anew, and can be removed."""
+    directory.mkdir(mode=0o700)
+    older = b"JAXDLGT\0" + (4).to_bytes(4, "little") + bytes(100)
+    for name in "ab":
+        (directory / f"{name * 64}.program").write_bytes(older)
+    with pytest.warns(jd.CacheWarning, match="2 programs in .* are of another version"):
+        assert run() == "stored"
+    assert run(model_token="other") == "stored"
+    assert run() == "loaded"
+    assert len(prune(directory, 1 << 30).removed) == 2
 
 
 # ---- directories
