@@ -8,19 +8,20 @@ import dataclasses
 import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from jaxdelegate import partition
 from jaxdelegate.buffers import aligned_zeros
 from jaxdelegate.choice import choose
-from jaxdelegate.errors import InterpreterError, JaxDelegateError
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, TensorError
 from jaxdelegate.list_updates import with_list_updates
-from jaxdelegate.model import Subgraph
+from jaxdelegate.model import Model, Subgraph, read_model
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes import declared_specs, gather, propagate
 from jaxdelegate.plan import OperatorStep, PartitionStep, Step
+from jaxdelegate.reading.source import Source
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
 from jaxdelegate.states import state_zero, with_explicit_states
@@ -378,3 +379,42 @@ class ModelStore:
         """Set the variable tensors of called subgraphs as at the first invoke."""
         for host in self._callees.values():
             host.reset_variables()
+
+
+@dataclasses.dataclass
+class OpenModel:
+    """A model that was read, and the hosts of its subgraphs."""
+
+    model: Model
+    store: ModelStore
+    delegates: Sequence[SimpleDelegate]
+    preserve: bool
+    hosts: dict[int, Host] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Source, delegates: Sequence[SimpleDelegate], preserve: bool) -> Self:
+        """Read it.
+
+        Raises:
+            ModelError: the file is damaged.
+        """
+        model = read_model(source)
+        if not model.subgraphs:
+            raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
+        return cls(model, ModelStore(model.subgraphs, delegates), delegates, preserve)
+
+    def host(self, index: int) -> Host:
+        """The host of a subgraph, made at its first use."""
+        count = len(self.model.subgraphs)
+        if not 0 <= index < count:
+            raise TensorError(
+                f"Invalid subgraph index {index} exceeds max subgraph index {count - 1}"
+            )
+        if index not in self.hosts:
+            self.hosts[index] = Host(
+                self.model.subgraphs[index],
+                self.delegates,
+                preserve_all_tensors=self.preserve,
+                model=self.store,
+            )
+        return self.hosts[index]

@@ -5,23 +5,23 @@ Without delegates it is the numpy CPU reference.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxdelegate import stored_start
-from jaxdelegate.errors import InterpreterError, ModelError, TensorError
-from jaxdelegate.reading.source import Source, open_source
+from jaxdelegate.errors import InterpreterError, TensorError
+from jaxdelegate.reading.source import open_source
+from jaxdelegate.signature_runner import SignatureRunner
 from jaxdelegate.simple_delegate import SimpleDelegate
 
 if TYPE_CHECKING:
-    from jaxdelegate.host import Host, ModelStore
-    from jaxdelegate.model import Model, SignatureDef
+    from jaxdelegate.host import Host, OpenModel
+    from jaxdelegate.model import Model
     from jaxdelegate.stored_start import StoredStart
 
 _HELD_VIEW = """There is at least 1 reference to internal data
@@ -90,7 +90,7 @@ class Interpreter:
         source = open_source(model_content or model_path)  # type: ignore[arg-type]
         self._preserve = experimental_preserve_all_tensors
         self._source = source
-        self._read: _ReadModel | None = None
+        self._read: OpenModel | None = None
         self._stored: StoredStart | None = None
         if not self._preserve:
             own = weakref.ref(self)  # nobody else may keep it alive
@@ -100,11 +100,13 @@ class Interpreter:
         if self._stored is None:
             self._host(0)
 
-    def _open(self) -> _ReadModel:
+    def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""
         if self._read is None:
+            from jaxdelegate.host import OpenModel  # noqa: PLC0415 (a stored start needs none)
+
             stored, self._stored = self._stored, None
-            self._read = _ReadModel.of(self._source, self._delegates, self._preserve)
+            self._read = OpenModel.of(self._source, self._delegates, self._preserve)
             if stored is not None:
                 self._read.store.shared[0] = stored.shared
             if stored is not None and stored.is_allocated:
@@ -385,98 +387,6 @@ class Interpreter:
         if signature_key not in signatures:
             raise ValueError(f'Invalid signature_key provided: "{signature_key}".')
         return SignatureRunner(self, signatures[signature_key])
-
-
-class SignatureRunner:
-    """Runs one signature: keyword arrays in, a dictionary of arrays out."""
-
-    def __init__(self, interpreter: Interpreter, signature: SignatureDef) -> None:
-        """Made by `Interpreter.get_signature_runner`."""
-        self._interpreter = interpreter
-        self._signature = signature
-
-    def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Resize to the given arrays' shapes, run, and return a copy of every output by name.
-
-        Raises:
-            ValueError: too few, too many or unknown names; a wrong dtype (TensorError).
-        """
-        expected, index = self._signature.inputs, self._signature.subgraph
-        if len(inputs) != len(expected):
-            raise ValueError(
-                "Invalid number of inputs provided for running a SignatureDef, "
-                f"expected {len(expected)} vs provided {len(inputs)}"
-            )
-        arrays = {name: np.asarray(value) for name, value in inputs.items()}
-        interpreter = self._interpreter
-        for name, array in arrays.items():
-            if name not in expected:
-                raise ValueError(f"Invalid Input name ({name}) for SignatureDef")
-            interpreter._resize(index, expected[name], array.shape, strict=False)
-        host = interpreter._host(index)
-        if not host.is_allocated:
-            host.allocate()
-        for name, array in arrays.items():
-            interpreter._set(index, expected[name], array)
-        interpreter._invoke(index)
-        outputs: Mapping[str, int] = self._signature.outputs
-        return {name: interpreter.get_tensor(tensor, index) for name, tensor in outputs.items()}
-
-    def get_input_details(self) -> dict[str, dict[str, Any]]:
-        """Tensor details by input name."""
-        return self._details(self._signature.inputs)
-
-    def get_output_details(self) -> dict[str, dict[str, Any]]:
-        """Tensor details by output name."""
-        return self._details(self._signature.outputs)
-
-    def _details(self, names: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-        get = self._interpreter._get_tensor_details
-        return {name: get(tensor, self._signature.subgraph) for name, tensor in names.items()}
-
-
-@dataclasses.dataclass
-class _ReadModel:
-    """A model that was read, and the hosts of its subgraphs."""
-
-    model: Model
-    store: ModelStore
-    delegates: Sequence[SimpleDelegate]
-    preserve: bool
-    hosts: dict[int, Host] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(cls, source: Source, delegates: Sequence[SimpleDelegate], preserve: bool) -> _ReadModel:
-        """Read it.
-
-        Raises:
-            ModelError: the file is damaged.
-        """
-        from jaxdelegate.host import ModelStore  # noqa: PLC0415 (a stored start needs none)
-        from jaxdelegate.model import read_model  # noqa: PLC0415
-
-        model = read_model(source)
-        if not model.subgraphs:
-            raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
-        return cls(model, ModelStore(model.subgraphs, delegates), delegates, preserve)
-
-    def host(self, index: int) -> Host:
-        """The host of a subgraph, made at its first use."""
-        from jaxdelegate.host import Host  # noqa: PLC0415
-
-        count = len(self.model.subgraphs)
-        if not 0 <= index < count:
-            raise TensorError(
-                f"Invalid subgraph index {index} exceeds max subgraph index {count - 1}"
-            )
-        if index not in self.hosts:
-            self.hosts[index] = Host(
-                self.model.subgraphs[index],
-                self.delegates,
-                preserve_all_tensors=self.preserve,
-                model=self.store,
-            )
-        return self.hosts[index]
 
 
 def _opened(interpreter: Interpreter | None) -> None:

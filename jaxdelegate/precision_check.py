@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxdelegate import precision_choice, side_by_side
-from jaxdelegate.delegate import JaxDelegate, JaxKernel, arriving, touched
+from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function import CallableModel
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.jax_kernel import JaxKernel, arriving, touched
 from jaxdelegate.model import Model, read_model
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions

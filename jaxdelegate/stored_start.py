@@ -13,7 +13,8 @@ import numpy as np
 
 from jaxdelegate.buffers import aligned_zeros
 from jaxdelegate.cache.starts import Start, StoredTensor
-from jaxdelegate.delegate import JaxDelegate, JaxKernel
+from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.jax_kernel import JaxKernel
 from jaxdelegate.runtime import LOAD_ERRORS
 
 if TYPE_CHECKING:

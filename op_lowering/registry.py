@@ -1,27 +1,94 @@
 """Every operator that XLA can run; `reference/registry.py` is its twin in numpy."""
 
-from jaxdelegate.lazy_table import LazyTable
-from jaxdelegate.op_lowering.families import FAMILIES
-from jaxdelegate.op_lowering.options import FusedOptions, Options
-from jaxdelegate.op_lowering.rule import OpRule
-
-RULES = LazyTable[OpRule](
-    "jaxdelegate.op_lowering",
-    "RULES",
-    FAMILIES,
-    in_module={"parse_example": "text"},
+from jaxdelegate.op_lowering import (
+    activation,
+    attention,
+    cast,
+    comparison,
+    composite,
+    control_flow,
+    convolution,
+    custom,
+    detection,
+    elementwise,
+    ended_convolution,
+    indexing,
+    layer_norm,
+    layout,
+    lookup,
+    lstm,
+    matmul,
+    normalization,
+    padding,
+    pooling,
+    pooling_argmax,
+    random,
+    recurrent,
+    reduction,
+    resize,
+    resources,
+    segment,
+    shape,
+    signal,
+    slicing,
+    sorting,
+    sparse,
+    stablehlo,
+    stablehlo_gather,
+    stablehlo_products,
+    stablehlo_shape,
+    stablehlo_sort,
+    stablehlo_window,
+    text,
+    transpose_conv,
 )
+from jaxdelegate.op_lowering.options import FusedOptions, Options
+from jaxdelegate.op_lowering.rule import OpRule, table
+
+_MODULES = (
+    activation,
+    cast,
+    comparison,
+    composite,
+    control_flow,
+    convolution,
+    custom,
+    detection,
+    elementwise,
+    indexing,
+    layout,
+    lookup,
+    lstm,
+    matmul,
+    normalization,
+    padding,
+    pooling,
+    pooling_argmax,
+    random,
+    recurrent,
+    reduction,
+    resize,
+    resources,
+    segment,
+    shape,
+    signal,
+    slicing,
+    sorting,
+    sparse,
+    stablehlo,
+    stablehlo_gather,
+    stablehlo_products,
+    stablehlo_shape,
+    stablehlo_sort,
+    stablehlo_window,
+    text,
+    transpose_conv,
+)
+
+RULES: dict[str, OpRule] = table(*(rule for m in _MODULES for rule in m.RULES.values()))
 
 # Operators that no file holds; only rewrites make them.
-FUSED = LazyTable[OpRule](
-    "jaxdelegate.op_lowering",
-    "FUSED",
-    {
-        "layer_norm": ("fused_layer_norm",),
-        "attention": ("fused_attention",),
-        "ended_convolution": ("ended_convolution",),
-    },
-)
+FUSED: dict[str, OpRule] = {**attention.FUSED, **ended_convolution.FUSED, **layer_norm.FUSED}
 
 
 def rule_of(name: str, options: Options) -> OpRule | None:

@@ -81,14 +81,14 @@ def test_only_rewrites_reach_a_fused_operator(name: str) -> None:
     ],
     ids=["rules", "fused", "kernels", "rewrites"],
 )
-def test_a_table_lists_every_row_of_every_module(
+def test_a_table_has_every_row_of_every_module_once(
     folder: str, package: str, attribute: str, listed: Collection[str]
 ) -> None:
     names = []
     for path in sorted((ROOT / folder).glob("[!_]*.py")):
-        module = importlib.import_module(f"{package}.{path.stem}")
-        rows = getattr(module, attribute, {})
-        names += list(rows) if isinstance(rows, dict) else []  # the whole table is no dict
+        if path.stem not in ("registry", "table"):
+            module = importlib.import_module(f"{package}.{path.stem}")
+            names += list(getattr(module, attribute, {}))
     assert sorted(names) == sorted(listed)
 
 

@@ -3,28 +3,28 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lazy_table import LazyTable
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.rewrites import (
+    attention,
+    cleanup,
+    dilation,
+    endings,
+    gelu,
+    layer_norm,
+    padding,
+    scaling,
+)
 from jaxdelegate.rewrites.draft import Draft, IsLowered, Rewritten
 
 Rewrite = Callable[[Draft, Operator], bool]  # whether it changed anything
 
-# Module -> its rewrites, as they are tried: each may make room for those behind it.
-REWRITES = LazyTable[Rewrite](
-    "jaxdelegate.rewrites",
-    "REWRITES",
-    {
-        "cleanup": ("remove_no_ops",),
-        "dilation": ("dilate_convolution",),
-        "padding": ("pad_convolution",),
-        "scaling": ("scale_convolution",),
-        "gelu": ("fuse_gelu",),
-        "layer_norm": ("fuse_layer_norm",),
-        "attention": ("fuse_attention",),
-        "endings": ("end_convolution",),
-    },
-)
+# As they are tried: each may make room for those behind it.
+_MODULES = (cleanup, dilation, padding, scaling, gelu, layer_norm, attention, endings)
+
+REWRITES: dict[str, Rewrite] = {
+    name: rewrite for module in _MODULES for name, rewrite in module.REWRITES.items()
+}
 
 
 def chosen(text: str) -> tuple[str, ...]:
@@ -61,10 +61,9 @@ def rewritten(
         names: which rewrites to apply.
     """
     draft = Draft(operators, specs, kept, is_lowered)
-    for name in REWRITES:
+    for name, rewrite in REWRITES.items():
         if name not in names:
             continue
-        rewrite = REWRITES[name]
         for operator in draft.operators():
             now = draft.get(operator.index)
             while now is not None and rewrite(draft, now):
