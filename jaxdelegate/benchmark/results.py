@@ -41,7 +41,7 @@ class BenchmarkReport:
         delegates: in the order they were applied.
         platform: where partitions ran: "gpu", "tpu" or "cpu"; None without JaxDelegate.
         device: its name; None without JaxDelegate.
-        startup_us: making the delegates: loading jax and starting its devices.
+        startup_us: making the delegates, and starting jax's devices where that may be a GPU's.
         init_us: reading, choosing operators, compiling, moving weights, laying out tensors.
         warmup: the untimed runs; the first of them is the first inference.
         inference: the timed runs.

@@ -385,8 +385,8 @@ def _batch(session: Session) -> int:
 
 def _device(made: Sequence[ProvidedDelegate]) -> Any:
     """The first device that a delegate of ours runs on."""
-    devices = [getattr(row.delegate, "device", None) for row in made]
-    found = [d for d in devices if hasattr(d, "memory_stats")]
+    places = [getattr(row.delegate, "runtime", None) for row in made]
+    found = [place.device for place in places if place is not None]
     return found[0] if found else None
 
 
