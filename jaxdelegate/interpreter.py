@@ -159,8 +159,7 @@ class Interpreter:
             InterpreterError: `allocate_tensors` was not called, or an operator failed on the host.
             RuntimeError: a numpy view from `tensor()` is still held.
         """
-        if self._stored is not None and self._stored.is_allocated:
-            self._stored.invoke()
+        if self._stored is not None and self._stored.is_allocated and self._stored.invoke():
             return
         self._ensure_safe()
         self._invoke(0)

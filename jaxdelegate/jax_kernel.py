@@ -89,11 +89,18 @@ class JaxKernel(SimpleDelegateKernel):
         """Its program, if there is nothing else to it: no output is a constant."""
         return None if self._constant_outputs else self._program
 
-    def eval(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
+    def eval(self, context: DelegateContext, node: DelegateParams) -> None:
         """Dispatch the program; results stay on the device until the host wants them."""
         program = self._program
         if program is not None:
-            results = program(arriving(program, context))
+            values = arriving(program, context)
+            try:
+                results = program(values)
+            except runtime.NeedsJaxError:
+                Kept.of(context.shared, self._delegate).forget()
+                self.prepare(context, node)
+                self.eval(context, node)
+                return
             for index, result in zip((*program.outputs, *program.states), results, strict=True):
                 context.assign(index, result)
         elif not self._is_constant:
@@ -141,6 +148,10 @@ class Kept:
         yield self.on(first)
         if not first.has_jax:
             yield self.on(runtime.of_jax(delegate.device))
+
+    def forget(self) -> None:
+        """Drop all programs."""
+        self._programs.clear()
 
     def get(self, key: Hashable) -> Program | None:
         """The program of a partition for some shapes, if it is kept."""

@@ -43,6 +43,13 @@ Result = tuple[Shape, np.dtype]
 _VIEWABLE = "biufc"
 
 
+class NeedsJaxError(RuntimeError):
+    """What was begun without jax has to be done with it."""
+
+
+_broken: list[BaseException] = []  # what running without jax has ended in
+
+
 class Runtime:
     """One device, and how arrays get there."""
 
@@ -95,11 +102,15 @@ class Runtime:
         loaded = self.device.client.deserialize_executable(bytes(code), devices)
         if (count := len(loaded.get_parameter_layouts())) != arguments:
             raise ValueError(f"the executable takes {count} arguments, {arguments} are known")
-        handlers = [
-            _jax.array_result_handler(self.aval(*result), self._sharding, True, True)
-            for result in results
-        ]
-        return Executable(self, loaded, handlers)
+        return Executable(self, loaded, [self._handler(*result) for result in results])
+
+    def _handler(self, shape: Shape, dtype: np.dtype) -> Any:
+        """What makes an array of a result."""
+        make, committed, unchecked = _jax.array_result_handler, True, True
+        try:
+            return make(self.aval(shape, dtype), self._sharding, committed, unchecked)
+        except TypeError:  # from jaxlib 0.12 on nothing is checked
+            return make(self.aval(shape, dtype), self._sharding, committed)
 
 
 class Executable:
@@ -114,13 +125,29 @@ class Executable:
             _jax.ExecuteResults.consume_with_handlers,
         )
 
+    _has_run = False
+
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Run; returns before the device is done.
 
         Args:
             constants: the first arguments, which `Runtime.put` has put on the device.
             values: the others, of the host or the device.
+
+        Raises:
+            NeedsJaxError: this jaxlib has other calls than these; no program asks it again.
         """
+        if self._runtime.has_jax or self._has_run:
+            return self._run(constants, values)
+        try:
+            results = self._run(constants, values)
+        except LOAD_ERRORS as error:
+            _broken.append(error)
+            raise NeedsJaxError(f"the program cannot be run without jax: {error}") from error
+        self._has_run = True
+        return results
+
+    def _run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         arguments = [*constants, *map(self._runtime.taken, values)]
         results = self._consume(self._execute(arguments), self._handlers)
         return results if self._runtime.has_jax else [_viewed(array) for array in results]
@@ -194,13 +221,19 @@ class _Aval:
         self.ndim, self.size = len(shape), int(np.prod(shape, dtype=np.int64))
 
 
-@functools.cache
 def without_jax() -> Runtime:
     """For the CPU, in a process that has not imported jax; results are arrays of numpy.
 
     Raises:
         LOAD_ERRORS: this jaxlib has other calls.
     """
+    if _broken:
+        raise NeedsJaxError(str(_broken[0]))
+    return _host_cpu()
+
+
+@functools.cache
+def _host_cpu() -> Runtime:
     client: Any = xla_client.make_cpu_client()
     device = client.local_devices()[0]
     return Runtime(device, _Sharding(device), _Aval)

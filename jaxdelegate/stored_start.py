@@ -15,7 +15,7 @@ from jaxdelegate.buffers import aligned_zeros
 from jaxdelegate.cache.starts import Start, StoredTensor
 from jaxdelegate.delegate import JaxDelegate
 from jaxdelegate.jax_kernel import JaxKernel
-from jaxdelegate.runtime import LOAD_ERRORS
+from jaxdelegate.runtime import LOAD_ERRORS, NeedsJaxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,16 +73,21 @@ class StoredStart:
                 self.values[tensor.index] = aligned_zeros(tensor.shape, np.dtype(tensor.dtype))
         return True
 
-    def invoke(self) -> None:
-        """Run the program on the inputs; results are there when it returns."""
+    def invoke(self) -> bool:
+        """Run the program on the inputs, and wait for the results; False: that takes jax."""
         program = self._program
         if program is None:
             raise RuntimeError("invoke before allocate")
-        results = program([self.values[i] for i in program.inputs])
+        try:
+            results = program([self.values[i] for i in program.inputs])
+        except NeedsJaxError as error:
+            _LOGGER.debug("cache: the stored start is not used: %s", error)
+            return False
         for array in results:
             if not isinstance(array, np.ndarray):
                 array.block_until_ready()
         self.values.update(zip(program.outputs, results, strict=True))
+        return True
 
 
 def find(
