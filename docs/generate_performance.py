@@ -72,6 +72,7 @@ KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
     "operators": lambda r: (r["graph"], r["device"], r["threads"], r["index"]),
     "invoke_overhead": lambda r: (r["device"], r["bytes"]),
     "scaling": lambda r: (r["graph"], r["device"], r["threads"], r["batch"], r["size"]),
+    "startup": lambda r: (r["graph"], str(r["options"])),
 }
 
 
@@ -298,6 +299,36 @@ def _draw(axes: Any, records: Rows, place: Callable[[Record], float]) -> None:
     axes.set_yscale("log", base=2)
 
 
+STAGES = ("start", "imports", "ready", "first", "exit", "process")
+
+
+def startup(records: Rows) -> list[str]:
+    """Whole processes, stage by stage."""
+    if not records:
+        return []
+    lines = [
+        "",
+        "## Start-up",
+        "",
+        "Whole processes, from exec to exit, with the first result of one inference in between;",
+        "milliseconds, medians, kinds taking turns (bench/startup.py): until Python runs the first",
+        "line, imports, until the model is ready, the first result, and the rest. `warm` finds its",
+        "program in the cache directory, `cold` fills it. The last column is the ratio of whole",
+        "processes to LiteRT's, run by run.",
+        "",
+        row(["model", "process", *STAGES[:-1], "whole", "over LiteRT"]),
+        "|---|---|" + "--:|" * (len(STAGES) + 1),
+    ]
+    for record in sorted(records, key=lambda r: str(r["graph"])):
+        options = "".join(f", {name}={value}" for name, value in record["options"].items())
+        for kind in ("litert", "warm", "cold"):
+            ms = record["ms"][kind]
+            ratio = record["over_litert"].get(kind, [None])[0]
+            name = f"{Path(record['graph']).stem}{options}"
+            lines.append(row([name, kind, *(f"{ms[s]:.0f}" for s in STAGES), _cell(ratio)]))
+    return lines
+
+
 def main(arguments: Sequence[str]) -> None:
     mpl.rcParams["svg.hashsalt"] = "performance"
     paths = [Path(a) for a in arguments] or sorted(DOCS.parent.glob("bench/results/*.jsonl"))
@@ -307,6 +338,7 @@ def main(arguments: Sequence[str]) -> None:
         *operators(benches.get("operators", [])),
         *overhead(benches.get("invoke_overhead", [])),
         *scaling(benches.get("scaling", [])),
+        *startup(benches.get("startup", [])),
     )
     if not sections:
         raise SystemExit(f"no results in {', '.join(map(str, paths)) or 'bench/results'}")

@@ -147,4 +147,19 @@ def test_overhead_and_scaling(page: Any, tmp_path: Path) -> None:
 
 def test_no_results_are_an_error(page: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no results"):
-        written(page, tmp_path, {"bench": "startup"})
+        written(page, tmp_path, {"bench": "latency"})
+
+
+def test_start_up_is_told_stage_by_stage(page: Any, tmp_path: Path) -> None:
+    stages = {s: 10.0 * i for i, s in enumerate(page.STAGES, start=1)}
+    record = {
+        "bench": "startup",
+        "graph": "net.tflite",
+        "options": {"quant_mode": "integer"},
+        "ms": {"litert": stages, "warm": stages, "cold": stages},
+        "over_litert": {"warm": [1.5, 1.4, 1.6], "cold": [9.0, 8.0, 10.0]},
+        "machine": MACHINE,
+    }
+    text = written(page, tmp_path, record)
+    assert "| net, quant_mode=integer | warm | 10 | 20 | 30 | 40 | 50 | 60 | 1.50 |" in text
+    assert "| net, quant_mode=integer | litert | 10 | 20 | 30 | 40 | 50 | 60 | - |" in text
