@@ -17,7 +17,7 @@ from jaxdelegate import float_view, reduced_view
 from jaxdelegate.errors import LoweringError
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.materialize import materialized
-from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.precision import PRODUCTS, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -73,7 +73,8 @@ class LoweredPartition:
     @property
     def has_integer_products(self) -> bool:
         """Whether an operator multiplies matrices of integers."""
-        read = (i for step in self.steps for i in step.operator.inputs if i in self.specs)
+        products = (step.operator for step in self.steps if step.operator.name in PRODUCTS)
+        read = (i for operator in products for i in operator.inputs if i in self.specs)
         return any(self.specs[i].is_quantized for i in read)
 
     def value(self, weight: Weight) -> np.ndarray:

@@ -68,11 +68,19 @@ def lower_partition(
         stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
         operators, specs = float_view.view(operators, specs)
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
-    is_lowered = functools.partial(_is_lowered, context, specs)
+    quantized_later = _quantized_later(pending, specs)
+    is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
     draft = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
     specs, context = draft.specs, _keeping_whole(context, draft.parts)
     steps = [
-        _step(draft.parts[op.index], op, specs, context, preparations, raw_weights=raw_weights)
+        _step(
+            draft.parts[op.index],
+            op,
+            specs,
+            dataclasses.replace(context, quantized_later=op.index in quantized_later),
+            preparations,
+            raw_weights=raw_weights,
+        )
         for op in draft.operators
     ]
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
@@ -97,15 +105,33 @@ def lower_partition(
     )
 
 
+def _quantized_later(
+    operators: Sequence[Operator], specs: Mapping[int, TensorSpec]
+) -> frozenset[int]:
+    """Operators, by index, that compute what a quantized one of the same program works on."""
+    found: set[int] = set()
+    read: set[int] = set()
+    for operator in reversed(operators):
+        if not read.isdisjoint(operator.outputs):
+            found.add(operator.index)
+            read.update(operator.inputs)
+        touched = (specs[i] for i in (*operator.inputs, *operator.outputs) if i in specs)
+        if any(spec.is_quantized for spec in touched):
+            read.update(operator.inputs)
+    return frozenset(found)
+
+
 def _is_lowered(
     context: LoweringContext,
     specs: Mapping[int, TensorSpec],
+    quantized_later: Collection[int],
     operator: Operator,
     parts: Sequence[Operator],
     inputs: Specs,
     outputs: Specs,
 ) -> bool:
-    whole = _keeping_whole(context, {operator.index: parts})
+    later = dataclasses.replace(context, quantized_later=operator.index in quantized_later)
+    whole = _keeping_whole(later, {operator.index: parts})
     return why_not(context_for(whole, operator, specs), operator, inputs, outputs) is None
 
 

@@ -54,6 +54,7 @@ class LoweringContext:
     op_version: int = 1
     native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
     native_bfloat16: bool = False  # and that one among them which multiplies bfloat16
+    quantized_later: bool = False  # a quantized operator works on what becomes of its results
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
     # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
     lower_subgraph: Callable[..., Function] | None = None
@@ -63,8 +64,9 @@ class LoweringContext:
 
     @property
     def follows_kernels(self) -> bool:
-        """Whether floats are added in their kernels' order: what follows may quantize them."""
-        return self.quant_mode == "integer" and self.platform == "cpu"
+        """Whether floats are added in their kernels' order: what follows quantizes them."""
+        is_asked = self.quant_mode == "integer" and self.platform == "cpu"
+        return is_asked and self.quantized_later
 
     def on_gpu(self, precision: PrecisionPolicy) -> Self:
         """The same as for a GPU, whose part any device may take, under a precision policy."""
