@@ -295,9 +295,23 @@ def grouped_dot(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     padded = pad_windows(x, c.windows, 0)
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
     padded = jnp.moveaxis(padded, -2, 0).reshape(-1, *padded.shape[1:-2], c.depth)
-    patches = jnp.concatenate([read_tap(padded, c.windows, tap) for tap in taps(c.windows)], -1)
+    patches = _patches(materialized(padded), c.windows)  # or every loop would compute it anew
     y = a.dot(patches.reshape(c.groups, -1, c.products), w, ((2,), (1,)), ((0,), (0,)))
     return y.transpose(1, 0, 2).reshape(-1, *c.out, c.units)
+
+
+def _patches(x: jax.Array, windows: Windows) -> jax.Array:
+    """[N, *in, C] -> [N, *out, taps * C]: all that each window reads.
+
+    Dimension by dimension: XLA:CPU compiles a kernel for each slice, and two rows of three slices
+    in half the time that nine take.
+    """
+    for i, d in reversed([*enumerate(windows, 1)]):
+        starts = range(0, d.span, d.dilation)
+        last = (d.n_out - 1) * d.stride + 1
+        parts = [lax.slice_in_dim(x, s, s + last, d.stride, i) for s in starts]
+        x = jnp.concatenate(parts, -1)
+    return x
 
 
 def group_by_group(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
