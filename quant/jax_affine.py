@@ -13,6 +13,7 @@ from jax import lax
 from jaxdelegate.quant.affine import along, block_parameters, block_scales, nudged_range
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 
+_BEYOND = 2.0**127  # all products here
 _Real = jax.Array | np.ndarray | np.floating
 
 
@@ -36,8 +37,8 @@ def _quotient(x: _Real, y: _Real) -> jax.Array:
 
 
 def _product(x: jax.Array, y: _Real) -> jax.Array:
-    """The float32 product of float32 values in float64: not to be fused with a sum."""
-    return as_float32(x.astype(np.float64) * jnp.asarray(y, np.float64))
+    """The product of float32 values, which no compiler fuses with a sum: a minimum is between."""
+    return lax.min(x * y, jnp.asarray(_BEYOND, np.float32))
 
 
 def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
@@ -100,7 +101,8 @@ def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     empty = extent == 0
     divisor = jnp.where(empty, jnp.ones_like(extent), extent)
     inverse = _quotient(np.float32(127), divisor)
-    steps = _round_half_away(_product(jnp.where(empty, jnp.zeros_like(x), x), inverse))
+    inside = jnp.where(empty, jnp.zeros_like(x), x)
+    steps = _round_half_away(_product(inside, inverse.astype(np.float32)))
     scale = jnp.where(empty, jnp.ones_like(inverse), _quotient(extent, np.float32(127)))
     return jnp.clip(steps, -127, 127).astype(np.int8), scale[..., 0].astype(np.float32)
 
@@ -113,8 +115,9 @@ def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     offset = _nudged_offset(low / exact, high / exact)
     offset = jnp.where(empty, jnp.zeros_like(offset), offset)
     scale = as_float32(exact)
-    steps = _round_half_away(_product(x, _quotient(np.float32(1), scale)))
-    q = jnp.clip(steps + offset, -128, 127).astype(np.int8)
+    inverse = _quotient(np.float32(1), scale).astype(np.float32)
+    steps = _round_half_away(_product(x, inverse)) + offset.astype(np.float32)
+    q = jnp.clip(steps, -128, 127).astype(np.int8)
     return q, scale[..., 0].astype(np.float32), offset[..., 0].astype(np.int32)
 
 
@@ -148,7 +151,7 @@ def fake_quantize(
 def quantize_and_dequantize(x: jax.Array, low: float, high: float, scale: float) -> jax.Array:
     """float32 `x` on steps of `scale` from `low`; see affine.quantize_and_dequantize."""
     first, last, step = np.float32(low), np.float32(high), np.float32(scale)
-    steps = _round_half_away(_quotient(_clamp(x, first, last) - first, step))
+    steps = _round_half_away(_quotient(_clamp(x, first, last) - first, step)).astype(np.float32)
     return _on_grid(steps, first, step)
 
 
@@ -159,4 +162,4 @@ def _clamp(x: jax.Array, first: np.float32, last: np.float32) -> jax.Array:
 
 
 def _on_grid(steps: jax.Array, first: np.float32, step: np.float32) -> jax.Array:
-    return (_product(steps, step) + np.float64(first)).astype(np.float32)
+    return _product(steps, step) + first
