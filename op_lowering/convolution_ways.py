@@ -245,13 +245,14 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     # of groups, which XLA:CPU pads slowly.
     padded = materialized(pad_windows(x, c.windows, 0))
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
-    ones = (1,) * (1 + len(c.windows))
+    rows = w.astype(a.accumulator).reshape(-1, *[1] * len(c.windows), *w.shape[-2:])
     terms = []
     for tap in taps(c.windows):
         shifted = read_tap(padded, c.windows, tap)  # [N, *out, groups, I]
         for i in range(c.depth):
-            row = w[(*tap, i)].astype(a.accumulator).reshape(*ones, c.groups, -1)
-            terms.append(lax.slice_in_dim(shifted, i, i + 1, axis=-1).astype(a.accumulator) * row)
+            pixels = shifted if c.depth == 1 else lax.slice_in_dim(shifted, i, i + 1, axis=-1)
+            row = lax.slice_in_dim(rows, len(terms), len(terms) + 1)
+            terms.append(pixels.astype(a.accumulator) * row)
     y: jax.Array = functools.reduce(operator.add, terms)
     return y.reshape(*y.shape[:-2], c.units)
 

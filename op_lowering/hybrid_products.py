@@ -1,6 +1,7 @@
 """What hybrid convolutions and matrix products share: float32 activations by integer filters."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,7 @@ def quantize_rows(
     return asymmetric_quantize(x) if asymmetric else (*symmetric_quantize(x), 0)
 
 
+@functools.partial(jax.jit, static_argnames=["in_turn"])
 def rescaled(
     total: jax.Array, scale: jax.Array, scales: np.ndarray, *, in_turn: bool = False
 ) -> jax.Array:

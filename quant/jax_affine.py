@@ -95,6 +95,7 @@ def _spread(values: jax.Array, shape: tuple[int, ...], blockwise: Blockwise) -> 
 # ---- Floats on the fly, for hybrid kernels
 
 
+@jax.jit  # traced once for each shape; so are the other functions with this line
 def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """int8 rows and their scales; see affine.symmetric_quantize."""
     extent = jnp.max(jnp.abs(x), -1, keepdims=True, initial=0)
@@ -107,6 +108,7 @@ def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.clip(steps, -127, 127).astype(np.int8), scale[..., 0].astype(np.float32)
 
 
+@jax.jit
 def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """int8 rows, their scales and offsets; see affine.asymmetric_quantize."""
     low, high = (f(x, -1, keepdims=True, initial=0).astype(np.float64) for f in (jnp.min, jnp.max))
