@@ -4,6 +4,8 @@ Needs 64-bit types. Multipliers, shifts and exponents are integers, numpy arrays
 an array must have the rank of the data, as jax's strict rank promotion demands.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +40,7 @@ def wrap(x: jax.Array, dtype: np.dtype) -> jax.Array:
 def saturate(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """int64 values clamped to the range of an integer dtype of numpy."""
     info = np.iinfo(dtype)
-    return jnp.clip(x, int(info.min), int(info.max)).astype(dtype)
+    return lax.clamp(np.int64(info.min), x, np.int64(info.max)).astype(dtype)
 
 
 def _is_zero(x: Integers) -> bool:
@@ -53,6 +55,11 @@ def _is_between(x: Integers, low: int, high: int) -> bool:
     )
 
 
+def _number(x: Integers) -> Integers:
+    """int64, in numpy where it is known now: what is computed of it is no part of the program."""
+    return wide(x) if isinstance(x, jax.Array) else np.asarray(x, np.int64)
+
+
 def _positive_part(x: Integers) -> Integers:
     return jnp.maximum(x, 0) if isinstance(x, jax.Array) else np.maximum(x, 0)
 
@@ -65,27 +72,29 @@ def multiply_by_quantized_multiplier(
 ) -> jax.Array:
     """int32; see fixed_point.multiply_by_quantized_multiplier."""
     if single_rounding:
-        return _scale_once(x, multiplier, 31 - wide(shift))
+        return _scale_once(x, multiplier, 31 - _number(shift))
     left, right = _positive_part(shift), _positive_part(-shift)
+    x = jnp.asarray(x).astype(_INT32)
     if not _is_zero(left):
-        x = wrap(wide(x) << wide(left), _INT32)
-    product = saturating_rounding_doubling_high_mul(wrap(wide(x), _INT32), multiplier)
+        x = x << jnp.asarray(left).astype(_INT32)
+    product = saturating_rounding_doubling_high_mul(x, multiplier)
     return product if _is_zero(right) else rounding_divide_by_pot(product, right)
 
 
-def _scale_once(x: Integers, multiplier: Integers, right_shift: jax.Array) -> jax.Array:
+def _scale_once(x: Integers, multiplier: Integers, right_shift: Integers) -> jax.Array:
     """int32: x * multiplier / 2**right_shift, ties upwards."""
-    half = jnp.int64(1) << (right_shift - 1)
-    return wrap((wide(x) * wide(multiplier) + half) >> right_shift, _INT32)
+    half = np.int64(1) << (right_shift - 1)
+    return wrap((wide(x) * _number(multiplier) + half) >> right_shift, _INT32)
 
 
 def multiply_by_quantized_multiplier_64(
     x: Integers, multiplier: Integers, shift: Integers
 ) -> jax.Array:
     """int32 from int64; see fixed_point.multiply_by_quantized_multiplier_64."""
-    multiplier = wide(multiplier)
-    reduced = jnp.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
-    return _scale_once(x, reduced, 15 - wide(shift))
+    multiplier = _number(multiplier)
+    numpy: Any = jnp if isinstance(multiplier, jax.Array) else np
+    reduced = numpy.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
+    return _scale_once(x, reduced, 15 - _number(shift))
 
 
 def multiply_smaller_than_one(
@@ -113,7 +122,7 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array
     """The product a * b / 2**(bits - 1), ties upwards, saturated."""
     dtype = dtype_of(a)
     value_bits = 8 * dtype.itemsize - 1
-    product = (wide(a) * wide(b) + (1 << (value_bits - 1))) >> value_bits
+    product = (wide(a) * _number(b) + (1 << (value_bits - 1))) >> value_bits
     least, largest = -1 << value_bits, (1 << value_bits) - 1
     if _is_between(b, least + 1, largest):  # only the square of the least value is beyond
         return wrap(product, dtype)

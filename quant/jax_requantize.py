@@ -24,8 +24,8 @@ def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
     """`x` in [low, high], as integers of `dtype`."""
     whole = np.iinfo(np.int32)
     if isinstance(x, jax.Array) and x.dtype == _INT32 and whole.min <= low and high <= whole.max:
-        return jnp.clip(x, low, high).astype(dtype)
-    return jnp.clip(wide(x), low, high).astype(dtype)
+        return lax.clamp(np.int32(low), x, np.int32(high)).astype(dtype)
+    return lax.clamp(np.int64(low), wide(x), np.int64(high)).astype(dtype)
 
 
 def add_bias(accumulator: jax.Array, bias: jax.Array | np.ndarray | None) -> jax.Array:
@@ -41,7 +41,7 @@ def requantize(
 ) -> jax.Array:
     """Integers of the source's scale as integers of the target's; see requantize.requantize."""
     multiplier, shift = rescale_multiplier(source, target)
-    steps = wrap(wide(q) - tensor_zero_point(source), _INT32)
+    steps = jnp.asarray(q).astype(_INT32) - np.int32(tensor_zero_point(source))
     bounds = integer_range(dtype)
     return requantize_accumulator(
         steps, multiplier, shift, tensor_zero_point(target), bounds, dtype
@@ -64,7 +64,7 @@ def requantize_accumulator(
     )
     rank = accumulator.ndim
     scaled = multiply(accumulator, _for_last_axis(multiplier, rank), _for_last_axis(shift, rank))
-    return clamp(scaled + np.int32(zero_point), *bounds, dtype)
+    return clamp(scaled + np.int32(zero_point) if zero_point else scaled, *bounds, dtype)
 
 
 def requantize_accumulator_by_real(
@@ -78,7 +78,8 @@ def requantize_accumulator_by_real(
     real = jnp.asarray(_for_last_axis(scale, accumulator.ndim), np.float64)
     product = wide(accumulator).astype(np.float64) * real
     steps = lax.round(product, lax.RoundingMethod.AWAY_FROM_ZERO)
-    return jnp.clip(steps + zero_point, *bounds).astype(dtype)
+    low, high = map(np.float64, bounds)
+    return lax.clamp(low, steps + zero_point, high).astype(dtype)
 
 
 def _for_last_axis(values: float | np.ndarray, rank: int) -> Any:
