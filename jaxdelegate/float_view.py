@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -134,7 +135,12 @@ def simulate(value: Any, spec: TensorSpec) -> Any:
         return value
     scale, zero_point = (x.reshape(()) for x in affine.along(spec.quantization, 0))
     low, high = (np.float32(q - zero_point) for q in affine.integer_range(spec.dtype))
-    first, last, value = scale * low, scale * high, jnp.asarray(value, np.float32)
+    return _on_grid(jnp.asarray(value, np.float32), scale, low, high)
+
+
+@jax.jit  # traced and lowered once for each shape
+def _on_grid(value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    first, last = scale * low, scale * high
     inside = jnp.minimum(jnp.where(value > first, value, first), last)
     steps = lax.round((inside - first) / scale, lax.RoundingMethod.AWAY_FROM_ZERO)
     return (steps + low) * scale

@@ -19,16 +19,26 @@ from jaxdelegate.op_lowering.integer_products import (
     matrix_product,
     moved,
     pieces,
+    product,
     to_int8,
 )
 from jaxdelegate.op_lowering.options import Padding
-from jaxdelegate.op_lowering.products import Arithmetic
+from jaxdelegate.op_lowering.products import Arithmetic, Axes
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.op_lowering.ways import chosen
 from jaxdelegate.op_lowering.window import Spreads
 
-_INT8 = Arithmetic(np.dtype(np.int8), np.dtype(np.int32), "default")
+
+class _Bytes(Arithmetic):
+    """int8, summed in int32."""
+
+    def dot(self, x: Any, w: Any, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
+        """See integer_products.product."""
+        return product(x, w, contract, batch)
+
+
+_INT8 = _Bytes(np.dtype(np.int8), np.dtype(np.int32), "default")
 _INT32 = Arithmetic(np.dtype(np.int32), np.dtype(np.int32), "default")
 
 

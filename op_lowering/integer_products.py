@@ -19,7 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.products import Axes
+
 MOST_PRODUCTS = 1 << 17  # of two int8 each: int32 holds their sum
+
+_SMALL = 1 << 16  # values of a matrix that one row is multiplied by
 
 Zero = int | jax.Array  # an array broadcasts with the values
 
@@ -83,15 +87,27 @@ def matrix_product(
     return add_up((a.factor * b.factor, _product(a, b, axes, w_sums)) for a in x for b in w)
 
 
+def product(x: Any, w: Any, contract: Axes, batch: Axes) -> jax.Array:
+    """lax.dot_general of int8, in int32.
+
+    One row by a small matrix is a sum: XLA:CPU compiles it in half the time that a product takes,
+    and only once where several are alike. It runs as fast.
+    """
+    (i,), (k,) = contract
+    if x.size != x.shape[i] or w.ndim != 2 or w.size > _SMALL:
+        return lax.dot_general(x, w, (contract, batch), preferred_element_type=np.int32)
+    row = x.astype(np.int32).reshape((-1, 1) if k == 0 else (1, -1))
+    sums = jnp.sum(row * w.astype(np.int32), k, dtype=np.int32)
+    return sums.reshape(*(1,) * (x.ndim - 1), -1)
+
+
 def _product(
     x: Piece, w: Piece, axes: tuple[int, int], w_sums: np.ndarray | jax.Array | None
 ) -> jax.Array:
     rank, depth = x.values.ndim, x.values.shape[axes[0]]
     batch = tuple(range(rank - 2))
     contract = (rank + axes[0],), (rank + axes[1],)
-    total = lax.dot_general(
-        x.values, w.values, (contract, (batch, batch)), preferred_element_type=np.int32
-    )
+    total = product(x.values, w.values, contract, (batch, batch))
     if _may_shift(w.zero):
         total = total - w.zero * jnp.expand_dims(_sums(x.values, axes[0]), -1)
     if _may_shift(x.zero):

@@ -12,7 +12,6 @@ from jaxdelegate.quant.jax_fixed_point import (
     multiply_by_quantized_multiplier,
     multiply_by_quantized_multiplier_64,
     wide,
-    wrap,
 )
 from jaxdelegate.quant.params import Quantization, along_axis, integer_range, tensor_zero_point
 from jaxdelegate.quant.requantize import rescale_multiplier
