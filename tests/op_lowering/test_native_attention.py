@@ -1,5 +1,6 @@
 """Attention by the package's own kernel, against the operators written out in float64."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -97,6 +98,8 @@ def test_what_it_takes() -> None:
     assert not native_attention.takes(CONTEXT, (1, 1, 15, 16), three)
     assert not native_attention.takes(LoweringContext(), (1, 1, 16, 16), three)
     integer = LoweringContext(native_kernels=True, quant_mode="integer")
+    assert native_attention.takes(integer, (1, 1, 16, 16), three)
+    integer = dataclasses.replace(integer, quantized_later=True)
     assert not native_attention.takes(integer, (1, 1, 16, 16), three)
     for policy in (PrecisionPolicy(operand=BFLOAT16), PrecisionPolicy(storage=BFLOAT16)):
         short = LoweringContext(native_kernels=True, precision=policy)

@@ -1,4 +1,4 @@
-"""Short float convolutions in integer mode: what BUILTIN_REF computes, to the bit."""
+"""Short float convolutions ahead of quantized operators: what BUILTIN_REF computes, to the bit."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Case, const, f32
 
-INTEGER = LoweringContext(quant_mode="integer", native_kernels=True)
+INTEGER = LoweringContext(quant_mode="integer", native_kernels=True, quantized_later=True)
 SAME, VALID = Padding.SAME, Padding.VALID
 
 
@@ -49,5 +49,6 @@ def test_long_ones_and_other_modes_are_left_to_the_usual_ways() -> None:
         return rule(context, case.op_options, *case.specs())
 
     assert not ways(CASES[0], INTEGER)
-    assert ways(CASES[0], LoweringContext(native_kernels=True))
+    assert ways(CASES[0], LoweringContext(native_kernels=True, quantized_later=True))
+    assert ways(CASES[0], LoweringContext(native_kernels=True, quant_mode="integer"))
     assert ways(conv("long", (6, 1, 1, 65), Conv2DOptions(SAME, 1, 1)), INTEGER)

@@ -222,7 +222,8 @@ def test_integer_mode_rounds_float_sums_as_litert(
     """To the bit: hybrid operators behind a sum quantize it on the fly."""
     case = reducer(name, "long", of(np.float32, *shape, low=0, high=3), axes)
     want = case.run_litert()[0]
-    np.testing.assert_array_equal(case.run_lowered(RULES[name])[0], want)
+    context = LoweringContext(quant_mode="integer", quantized_later=True)
+    np.testing.assert_array_equal(case.run_lowered(RULES[name], context)[0], want)
     np.testing.assert_array_equal(case.run_reference()[0], want)
     floats = case.run_lowered(RULES[name], LoweringContext())[0]
     np.testing.assert_allclose(floats, want, rtol=1e-5)

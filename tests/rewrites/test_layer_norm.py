@@ -217,12 +217,6 @@ def test_an_inner_result_that_leaves_stays(graph: Any, lowered: Any) -> None:
     assert len(lowered(content, ALL)[0].steps) == 7
 
 
-def test_integer_mode_rounds_as_the_kernels_do(graph: Any, lowered: Any) -> None:
-    content = graph.content(normalized(graph, graph.input(3, 8)))
-    context = LoweringContext(quant_mode="integer")
-    assert len(lowered(content, ALL, context)[0].steps) == 7
-
-
 @pytest.mark.parametrize("write", WRITES)
 def test_in_float16_less_is_rounded(write: Write, graph: Any, lowered: Any) -> None:
     """One rounding, of the result, in place of one behind each operator."""
