@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.products import Axes
 
 MOST_PRODUCTS = 1 << 17  # of two int8 each: int32 holds their sum
 
-_SMALL = 1 << 16  # values of a matrix that one row is multiplied by
+_SMALL = 1 << 12  # values of a matrix that one row is multiplied by
 
 Zero = int | jax.Array  # an array broadcasts with the values
 

@@ -1,6 +1,9 @@
-"""A residual or a curved activation behind a convolution joins it where its rule takes it."""
+"""What stands behind a convolution, product or sum joins it where its rule takes it."""
 
 import dataclasses
+from typing import Any
+
+import numpy as np
 
 from jaxdelegate.model import Operator
 from jaxdelegate.op_lowering.options import (
@@ -13,6 +16,25 @@ from jaxdelegate.op_lowering.options import (
     MulOptions,
 )
 from jaxdelegate.rewrites.draft import Draft
+
+_NONE, _RELU, _RELU6 = (ActivationFunctionType[name] for name in ("NONE", "RELU", "RELU6"))
+_CLAMPS = {"RELU": _RELU, "RELU6": _RELU6}
+_CLAMPED = frozenset(["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD"])
+
+
+def fuse_activation(draft: Draft, operator: Operator) -> bool:
+    """Let an operator end in the RELU or RELU6 behind it."""
+    x = operator.inputs[0]
+    maker = draft.private_maker(x) if operator.name in _CLAMPS else None
+    if maker is None or maker.name not in _CLAMPED or draft.spec(x).dtype != np.float32:
+        return False
+    options: Any = maker.options
+    clamps = {options.fused_activation_function, _CLAMPS[operator.name]}
+    if not clamps <= {_NONE, _RELU, _RELU6}:
+        return False
+    both = _RELU6 if _RELU6 in clamps else _RELU
+    options = dataclasses.replace(options, fused_activation_function=both)
+    return draft.fuse(maker.name, options, maker.inputs, operator, {maker.index})
 
 
 def end_convolution(draft: Draft, operator: Operator) -> bool:
@@ -68,4 +90,4 @@ def _end(
     return draft.fuse("ended_convolution", options, inputs, root, parts | {made.index})
 
 
-REWRITES = {"end_convolution": end_convolution}
+REWRITES = {"fuse_activation": fuse_activation, "end_convolution": end_convolution}

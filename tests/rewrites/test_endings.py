@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import jaxdelegate as jd
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -18,10 +19,11 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import assert_close
+from jaxdelegate.testing.running import run_once
 
-ALL = ["pad_convolution", "end_convolution"]
+ALL = ["pad_convolution", "fuse_activation", "end_convolution"]
 NATIVE = LoweringContext(native_kernels=True)
-RELU = ActivationFunctionType.RELU
+RELU, RELU6 = ActivationFunctionType.RELU, ActivationFunctionType.RELU6
 CONV = Conv2DOptions(Padding.SAME, 1, 1)
 BUILT = pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
 Write = Callable[[Any], int]
@@ -178,3 +180,73 @@ def test_a_residual_made_after_the_convolution(graph: Any, lowered: Any) -> None
     assert partition.steps[-1].operator.options.curve is Curve.NONE
     assert [part.name for part in partition.steps[-1].parts] == ["CONV_2D", "ADD"]
     np.testing.assert_allclose(got[0], lowered(content)[1][0], rtol=1e-5, atol=1e-5)
+
+
+# ---- fuse_activation
+
+
+def depthwise(g: Any) -> int:
+    o = DepthwiseConv2DOptions(Padding.SAME, 1, 1, depth_multiplier=1)
+    return g("DEPTHWISE_CONV_2D", g.input(1, 5, 6, 20), g.values(1, 3, 3, 20) - 1, options=o)
+
+
+def product(g: Any) -> int:
+    return g("FULLY_CONNECTED", g.input(4, 20), g.values(20, 20) - 1, g.values(20))
+
+
+def total(g: Any) -> int:
+    return g("ADD", g.input(4, 20), g.values(20) - 1)
+
+
+@pytest.mark.parametrize("context", [LoweringContext(), pytest.param(NATIVE, marks=BUILT)])
+@pytest.mark.parametrize("name", ["RELU", "RELU6"])
+@pytest.mark.parametrize("write", [conv, depthwise, product, total])
+def test_a_clamp_joins_what_it_clamps(
+    write: Write, name: str, context: LoweringContext, graph: Any, lowered: Any
+) -> None:
+    content = graph.content(graph(name, write(graph)))
+    partition, got = lowered(content, ALL, context)
+    (step,) = partition.steps
+    assert step.operator.options.fused_activation_function is ActivationFunctionType[name]
+    assert step.name == name  # as the file calls the last one
+    np.testing.assert_array_equal(got[0], lowered(content, [], context)[1][0])
+
+
+@pytest.mark.parametrize(
+    ("own", "name", "joined"),
+    [(RELU, "RELU", RELU), (RELU6, "RELU", RELU6), (RELU, "RELU6", RELU6), (RELU6, "RELU6", RELU6)],
+)
+def test_of_two_clamps_the_narrower_counts(
+    own: Any, name: str, joined: Any, graph: Any, lowered: Any
+) -> None:
+    content = graph.content(
+        graph(name, conv(graph, options=Conv2DOptions(Padding.SAME, 1, 1, own)))
+    )
+    partition, got = lowered(content, ALL)
+    assert [s.operator.options.fused_activation_function for s in partition.steps] == [joined]
+    np.testing.assert_array_equal(got[0], lowered(content)[1][0])
+
+
+def test_a_residual_and_a_clamp_join_a_convolution(graph: Any, lowered: Any) -> None:
+    content = graph.content(graph("RELU", residual(graph)))
+    partition, got = lowered(content, ALL, LoweringContext(platform="gpu"))
+    assert [step.operator.name for step in partition.steps] == ["ended_convolution"]
+    assert_close(got, lowered(content)[1], accumulated=20)
+
+
+def test_other_activations_and_results_that_are_read_stay(graph: Any, lowered: Any) -> None:
+    tanh = ActivationFunctionType.TANH
+    curved = graph("ADD", graph.input(4, 20), graph.values(20), options=AddOptions(tanh))
+    read = total(graph)
+    outputs = [graph("RELU", curved), graph("RELU", read), read, graph("ABS", total(graph))]
+    assert len(lowered(graph.content(*outputs), ALL)[0].steps) == 6
+
+
+@pytest.mark.parametrize("native", [False, None])
+@pytest.mark.parametrize("write", [conv, product])
+def test_nan_stays_nan(write: Write, native: bool | None, graph: Any) -> None:
+    content = graph.content(graph("RELU", write(graph)))
+    delegate = jd.JaxDelegate(native_kernels=native)
+    interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
+    x = np.full(interpreter.get_input_details()[0]["shape"], np.nan, np.float32)
+    assert np.isnan(run_once(interpreter, [x])[0]).all()
