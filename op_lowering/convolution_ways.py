@@ -246,7 +246,7 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     padded = materialized(pad_windows(x, c.windows, 0))
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
     rows = w.astype(a.accumulator).reshape(-1, *[1] * len(c.windows), *w.shape[-2:])
-    terms = []
+    terms: list[jax.Array] = []
     for tap in taps(c.windows):
         shifted = read_tap(padded, c.windows, tap)  # [N, *out, groups, I]
         for i in range(c.depth):
@@ -310,8 +310,8 @@ def _patches(x: jax.Array, windows: Windows) -> jax.Array:
     for i, d in reversed([*enumerate(windows, 1)]):
         starts = range(0, d.span, d.dilation)
         last = (d.n_out - 1) * d.stride + 1
-        parts = [lax.slice_in_dim(x, s, s + last, d.stride, i) for s in starts]
-        x = jnp.concatenate(parts, -1)
+        rows = [lax.slice_in_dim(x, s, s + last, d.stride, i) for s in starts]
+        x = lax.concatenate(rows, x.ndim - 1)
     return x
 
 

@@ -136,3 +136,17 @@ def test_cost_by_batch_and_size(tmp_path: Path) -> None:
     ended = script("scaling.py", f"--out={out}", *sizes)
     assert ended.returncode == 0, ended.stderr
     assert [(r["batch"], r["size"]) for r in records(out)] == [(2, 224), (1, 32)]
+
+
+def test_cold_loads_are_told_apart_by_mode(models: Path, tmp_path: Path) -> None:
+    (models / "broken.tflite").write_bytes(b"no model")
+    out = tmp_path / "cold.jsonl"
+    done = script("cold_loads.py", f"--models={models}", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    found = {(r["graph"], r["mode"]): r for r in records(out)}
+    assert len(found) == 8
+    assert all("error" in found["broken.tflite", mode] for mode in ("default", "integer"))
+    times = found["small.tflite", "default"]
+    assert times["wall"] > times["xla"] > 0 < times["equations"]
+    assert times["equations"] == found["small.tflite", "integer"]["equations"]
+    assert len(done.stdout.splitlines()) == 1 + 6
