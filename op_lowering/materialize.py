@@ -12,13 +12,18 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 
-@functools.partial(jax.jit, inline=True)  # traced once for each shape
 def materialized(x: jax.Array) -> jax.Array:
     """`x`, which no fusion behind computes anew; other platforms than a CPU decide by themselves.
 
     Args:
         x: of any shape and dtype. Derivatives, batches and exports pass through.
     """
+    result: jax.Array = _by_platform(x)
+    return result
+
+
+@functools.partial(jax.jit, inline=True)  # traced once for each shape
+def _by_platform(x: jax.Array) -> jax.Array:
     result: jax.Array = lax.platform_dependent(x, cpu=_called, default=lambda v: v)
     return result
 

@@ -5,10 +5,12 @@ last bit into one of a step. Source: Conv of kernels/internal/reference/conv.h, 
 depthwiseconv_float.h: taps by rows, then channels, then the bias.
 """
 
+import itertools
 from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 
 from jaxdelegate.op_lowering.convolution_ways import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
@@ -34,13 +36,12 @@ def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         padded = pad_windows(x, c.windows, 0)
+        rows = w.reshape(c.products, *[1] * (x.ndim - 2), c.units)
         total: Any = 0.0
-        for tap in taps(c.windows):
+        for k, (tap, i) in enumerate(itertools.product(taps(c.windows), range(c.depth))):
             pixels = read_tap(padded, c.windows, tap)
-            for channel in range(c.depth):
-                one = pixels if c.groups > 1 else pixels[..., channel, None]
-                row = w[tap][channel].reshape((1,) * (x.ndim - 1) + (-1,))
-                total = total + rounded(one * row)
+            one = pixels if c.groups > 1 else lax.slice_in_dim(pixels, i, i + 1, axis=-1)
+            total = total + rounded(one * lax.slice_in_dim(rows, k, k + 1))
         return (finish(total, bias, activation, tensors.y.dtype, is_finite=True),)
 
     return Lowered(convolution, {1: spatial_io}, "ordered")
