@@ -108,7 +108,7 @@ def lower_partition(
 def _quantized_later(
     operators: Sequence[Operator], specs: Mapping[int, TensorSpec]
 ) -> frozenset[int]:
-    """Operators, by index, that compute what a quantized one of the same program works on."""
+    """Operators, by index, that compute what a quantized one among them works on."""
     found: set[int] = set()
     read: set[int] = set()
     for operator in reversed(operators):
