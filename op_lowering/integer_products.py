@@ -94,7 +94,8 @@ def product(x: Any, w: Any, contract: Axes, batch: Axes) -> jax.Array:
     and only once where several are alike. It runs as fast.
     """
     (i,), (k,) = contract
-    if x.size != x.shape[i] or w.ndim != 2 or w.size > _SMALL:
+    is_row = x.size == x.shape[i] > 0
+    if not is_row or w.ndim != 2 or w.size > _SMALL:
         return lax.dot_general(x, w, (contract, batch), preferred_element_type=np.int32)
     row = x.astype(np.int32).reshape((-1, 1) if k == 0 else (1, -1))
     sums = jnp.sum(row * w.astype(np.int32), k, dtype=np.int32)

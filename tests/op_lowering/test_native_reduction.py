@@ -46,7 +46,10 @@ OTHERS = {
     "few-channels": (mean((2, 3, 3, 15), (1, 2)), CONTEXT),
     "nothing": (mean((2, 0, 3, 16), (1, 2)), CONTEXT),
     "no-kernels": (CASES[0], LoweringContext()),
-    "integer": (CASES[0], LoweringContext(native_kernels=True, quant_mode="integer")),
+    "quantized-later": (
+        CASES[0],
+        LoweringContext(native_kernels=True, quant_mode="integer", quantized_later=True),
+    ),
     "short": (
         CASES[0],
         LoweringContext(native_kernels=True, precision=PrecisionPolicy(storage=BFLOAT16)),
