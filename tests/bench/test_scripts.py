@@ -147,6 +147,6 @@ def test_cold_loads_are_told_apart_by_mode(models: Path, tmp_path: Path) -> None
     assert len(found) == 8
     assert all("error" in found["broken.tflite", mode] for mode in ("default", "integer"))
     times = found["small.tflite", "default"]
-    assert times["wall"] > times["xla"] > 0 < times["equations"]
-    assert times["equations"] == found["small.tflite", "integer"]["equations"]
+    assert times["wall"] > times["xla"] > 0 < times["operations"]
+    assert times["operations"] == found["small.tflite", "integer"]["operations"]
     assert len(done.stdout.splitlines()) == 1 + 6
