@@ -27,7 +27,8 @@ struct ProductTile {
   long run_stride;    // from one to the next
   const typename E::Weight* b;  // the first panel
   long b_stride;      // from one panel to the next
-  long b_ahead;       // from the first panel to what is fetched into the cache meanwhile
+  const char* next;   // what is fetched into the cache meanwhile, and how many bytes of it for
+  long next_stride;   // each step
   const typename E::Sum* bias;  // null: go on from the sums in y
   typename E::Sum* y;
   long y_stride;

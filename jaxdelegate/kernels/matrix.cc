@@ -11,6 +11,7 @@ namespace {
 
 constexpr long kTasks = 8;       // for each thread: they do not all run equally fast
 constexpr long kRowsOfRead = 4;  // that are multiplied while a weight is read from memory
+constexpr long kFetchingTiles = 8;  // the last ones, each a part of what comes next
 constexpr long kMostColumns = kMostPanels * kPanel;
 
 // Rows that begin in the same set of the first-level cache push each other out, if they are many.
@@ -100,18 +101,26 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
   const auto* kernels = block.is_spread ? functions.spread : functions.product[count];
   const int most_rows = block.is_spread ? functions.spread_rows : functions.rows[count];
   const long tiles = ceil_div(block.count, most_rows);
+  const long rows_of_tile = block.count / tiles, larger = block.count % tiles;
+  ProductTile<E> t;
+  t.a_stride = block.stride, t.runs = block.runs, t.run_stride = block.run_stride;
+  t.b_stride = matrix.depth * kPanel;
+  t.b = matrix.weights + panel * t.b_stride + block.from * kPanel;
+  t.bias = block.from == 0 ? matrix.bias + column : nullptr;
+  t.depth = (block.to - block.from) / block.runs;
+  t.is_last = block.to == matrix.depth;
+  t.ending = matrix.ending;
+  // The next panels come in line by line, while all tiles of these are computed.
+  const long fetching = std::min(tiles, kFetchingTiles);
+  const long line = sizeof(typename E::Weight) * E::kDeep * kPanel;
+  t.next_stride = line / fetching;
+  const long of_tile = (block.to - block.from) / E::kDeep * t.next_stride;
+  const char* next = reinterpret_cast<const char*>(t.b + ahead);
   for (long tile = 0, row = 0; tile < tiles; ++tile) {
-    const long rows = ceil_div(block.count - row, tiles - tile);
-    ProductTile<E> t;
-    t.a = block.a + row * block.stride, t.a_stride = block.stride;
-    t.runs = block.runs, t.run_stride = block.run_stride;
-    t.b_stride = matrix.depth * kPanel;
-    t.b = matrix.weights + panel * t.b_stride + block.from * kPanel;
-    t.b_ahead = tile + 1 < tiles ? 0 : ahead;
-    t.bias = block.from == 0 ? matrix.bias + column : nullptr;
-    t.depth = (block.to - block.from) / block.runs;
-    t.is_last = block.to == matrix.depth;
-    t.ending = matrix.ending;
+    const long rows = rows_of_tile + (tile < larger);
+    t.a = block.a + row * block.stride;
+    t.next = next;
+    if (tile >= tiles - fetching) next += of_tile;
     run_tile(set, kernels[rows - 1], count, matrix, t,
              {block.row + row, rows, column, columns},
              row_bias == nullptr ? nullptr : row_bias + row);
