@@ -21,6 +21,7 @@ constexpr long kLeastChannels = 16;
 // Of elements E, y [rows, panels * 16] = bias + a [rows, runs * depth] b, or a part of that sum.
 template <class E>
 struct ProductTile {
+  long tiles;         // of as many rows each, which follow each other
   const typename E::Factor* a;
   long a_stride;      // from one row to the next, in elements, as all strides
   long runs;          // of values that follow each other in a row of a

@@ -91,6 +91,12 @@ void run_tile(const InstructionSet& set, Functions<Int8>::Product kernel, int,
   set.int8->requantize(done);
 }
 
+// Whether sums are results as they are, and have their place.
+template <class E>
+bool is_plain(const Matrix<E>& matrix, long columns, int panels) {
+  return E::kSplits && matrix.finish == nullptr && columns == panels * kPanel;
+}
+
 // The rows of a block times `count` panels from `panel` on; `ahead`: those that come next.
 template <class E>
 void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>& block,
@@ -110,21 +116,22 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
   t.depth = (block.to - block.from) / block.runs;
   t.is_last = block.to == matrix.depth;
   t.ending = matrix.ending;
-  // The next panels come in line by line, while all tiles of these are computed.
-  const long fetching = std::min(tiles, kFetchingTiles);
-  const long line = sizeof(typename E::Weight) * E::kDeep * kPanel;
-  t.next_stride = line / fetching;
-  const long of_tile = (block.to - block.from) / E::kDeep * t.next_stride;
-  const char* next = reinterpret_cast<const char*>(t.b + ahead);
-  for (long tile = 0, row = 0; tile < tiles; ++tile) {
-    const long rows = rows_of_tile + (tile < larger);
+  // The next panels come in line by line, while the last tiles of these are computed.
+  const long fetching = std::min(tiles, kFetchingTiles), line = kPanel * E::kDeep * sizeof *t.b;
+  const long steps = (block.to - block.from) / E::kDeep;
+  t.next = reinterpret_cast<const char*>(t.b + ahead);
+  for (long tile = 0, row = 0; tile < tiles; tile += t.tiles) {
+    const bool is_larger = tile < larger, fetches = tile >= tiles - fetching;
+    const long rows = rows_of_tile + is_larger;
+    const long alike = std::min(is_larger ? larger : tiles, fetches ? tiles : tiles - fetching);
+    t.tiles = is_plain<E>(matrix, columns, count) ? alike - tile : 1;
     t.a = block.a + row * block.stride;
-    t.next = next;
-    if (tile >= tiles - fetching) next += of_tile;
+    t.next_stride = fetches ? line / fetching : 0;
     run_tile(set, kernels[rows - 1], count, matrix, t,
-             {block.row + row, rows, column, columns},
+             {block.row + row, rows * t.tiles, column, columns},
              row_bias == nullptr ? nullptr : row_bias + row);
-    row += rows;
+    row += rows * t.tiles;
+    t.next += t.tiles * steps * t.next_stride;
   }
 }
 
