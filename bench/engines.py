@@ -168,6 +168,17 @@ def litert_gpu(settings: Settings, arrays: Arrays) -> Run:
     )
 
 
+def litert_ynnpack(settings: Settings, arrays: Arrays) -> Run:
+    """LiteRT's CPU options have YNNPACK take what it can, ahead of XNNPACK."""
+    options = _module("ai_edge_litert.options").Options
+    cpu_options = _module("ai_edge_litert.cpu_options").CpuOptions
+    own = cpu_options(num_threads=settings.threads, enable_ynnpack=True)
+    try:
+        return compiled_model(settings, arrays, options(cpu_options=own))
+    except AbsentError as error:  # as of ai-edge-litert 2.3.0, whose wheel was built without it
+        raise AbsentError(f"LiteRT does not run it with YNNPACK: {error}") from error
+
+
 def compiled_model(settings: Settings, arrays: Arrays, options: Any) -> Run:
     """The model by LiteRT's newer API; `options` say on which accelerator."""
     library = _module("ai_edge_litert.compiled_model")
@@ -201,6 +212,7 @@ ENGINES: dict[str, Callable[[Settings, Arrays], Run]] = {
     "jaxdelegate_function": function,
     "jaxdelegate_on_device": on_device,
     "jaxdelegate_float_twin": float_twin,
+    "litert_ynnpack": litert_ynnpack,
     "litert_gpu": litert_gpu,
     "openvino": openvino,
     "onnxruntime": onnx_runtime,

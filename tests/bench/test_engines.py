@@ -50,6 +50,17 @@ def test_the_newer_api_of_litert_computes_the_model(engines: Any, graph: Path) -
     assert rule.why_not(run(arrays)) is None
 
 
+def test_ynnpack_computes_the_model_or_is_absent(engines: Any, graph: Path) -> None:
+    agreement, harness = pytest.importorskip("agreement"), pytest.importorskip("harness")
+    arrays = agreement.inputs([IMAGE], 1)
+    try:
+        run = engines.litert_ynnpack(engines.Settings(graph), arrays)
+    except harness.AbsentError:
+        pytest.skip("LiteRT was built without it")
+    rule = agreement.judge(graph.read_bytes(), arrays, None)
+    assert rule.why_not(run(arrays)) is None
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "why"),
     [
