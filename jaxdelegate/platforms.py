@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 # Where a driver shows a device that jax would look for, or whose absence it would remark on.
@@ -16,18 +16,23 @@ def is_cpu(platform: str | None) -> bool:
     Args:
         platform: of the delegate's options; None: JAX's default.
     """
-    return platform == "cpu" or (
-        platform is None
-        and defaults_to_cpu(os.environ)
-        and not any(map(os.path.exists, _DEVICES))
-        and not any(map(has_plugin, sys.path))
-    )
+    if platform is not None:
+        return platform == "cpu"
+    return means_cpu(os.environ, sys.path, any(map(os.path.exists, _DEVICES)))
 
 
-def defaults_to_cpu(environment: Mapping[str, str]) -> bool:
-    """Whether the environment leaves the choice to jax, or names the CPU."""
-    asked = (environment.get(name, "") for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
-    return all(text in ("", "cpu") for text in asked)
+def means_cpu(environment: Mapping[str, str], path: Sequence[str], has_device: bool) -> bool:
+    """Whether JAX's default platform is the CPU for certain.
+
+    Args:
+        environment: its variables.
+        path: folders of modules.
+        has_device: whether this machine shows an accelerator.
+    """
+    asked = environment.get("JAX_PLATFORMS") or environment.get("JAX_PLATFORM_NAME")
+    if asked:
+        return asked == "cpu"
+    return not has_device and not any(map(has_plugin, path))
 
 
 def has_plugin(folder: str) -> bool:

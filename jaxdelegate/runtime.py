@@ -16,10 +16,7 @@ import numpy as np
 # As jax does before it loads the library: else it logs every client that is made.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
-from jaxlib import (
-    _jax,
-    xla_client,
-)
+from jaxlib import _jax, xla_client
 
 # What loading may raise on bytes that are no executable of this jaxlib, or where its calls are
 # other ones: a miss, whatever it was.
@@ -120,12 +117,9 @@ class Executable:
         """Made by `Runtime.load`."""
         self._runtime, self._loaded, self._handlers = runtime, loaded, handlers
         # Looked up now: who cannot run here has to know before he needs a result.
-        self._execute, self._consume = (
-            loaded.execute_sharded,
-            _jax.ExecuteResults.consume_with_handlers,
-        )
-
-    _has_run = False
+        self._execute = loaded.execute_sharded
+        self._consume = _jax.ExecuteResults.consume_with_handlers
+        self._has_run = False
 
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Run; returns before the device is done.
