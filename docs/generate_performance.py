@@ -36,6 +36,7 @@ ENGINES = (
 )
 LEAST_MS = 2.0  # faster models measure the call, not the network
 OPERATORS = 10  # of each model, those that take longest
+SLOWEST = 15  # cold loads
 
 Record = dict[str, Any]
 Settings = tuple[Any, ...]
@@ -73,6 +74,7 @@ KEYS: dict[str, Callable[[Record], tuple[Any, ...]]] = {
     "invoke_overhead": lambda r: (r["device"], r["bytes"]),
     "scaling": lambda r: (r["graph"], r["device"], r["threads"], r["batch"], r["size"]),
     "startup": lambda r: (r["graph"], str(r["options"])),
+    "cold_loads": lambda r: (r["graph"], r["mode"]),
 }
 
 
@@ -314,7 +316,7 @@ def startup(records: Rows) -> list[str]:
         "milliseconds, medians, kinds taking turns (bench/startup.py): until Python runs the first",
         "line, imports, until the model is ready, the first result, and the rest. `warm` finds its",
         "program in the cache directory, `cold` fills it. The last column is the ratio of whole",
-        "processes to LiteRT's, run by run.",
+        f"processes to LiteRT's, run by run. {_machines(records)}",
         "",
         row(["model", "process", *STAGES[:-1], "whole", "over LiteRT"]),
         "|---|---|" + "--:|" * (len(STAGES) + 1),
@@ -329,6 +331,41 @@ def startup(records: Rows) -> list[str]:
     return lines
 
 
+def cold_loads(records: Rows) -> list[str]:
+    """Loads without a cache: how many there are, and the slowest."""
+    loads = [r for r in records if "error" not in r]
+    if not loads:
+        return []
+    by_graph: dict[str, dict[str, Record]] = {}
+    for record in loads:
+        by_graph.setdefault(record["graph"], {})[record["mode"]] = record
+    modes = sorted({r["mode"] for r in loads})
+    slowest = sorted(by_graph, key=lambda g: -max(r["wall"] for r in by_graph[g].values()))
+    lines = [
+        "",
+        "## Cold loads",
+        "",
+        "Seconds from a file to a model that is ready, imports apart, without a cache",
+        f"(bench/cold_loads.py): the slowest {min(SLOWEST, len(by_graph))} of {len(by_graph)} models,",
+        f"by wall clock, and in brackets what XLA takes of it. {_machines(records)}",
+        "",
+        row(["model", *modes]),
+        "|---|" + "--:|" * len(modes),
+    ]
+    for graph in slowest[:SLOWEST]:
+        own = (by_graph[graph].get(mode) for mode in modes)
+        lines.append(row([graph, *("-" if r is None else _seconds(r) for r in own)]))
+    return lines
+
+
+def _seconds(record: Record) -> str:
+    return f"{record['wall']:.2f} ({record['xla']:.2f})"
+
+
+def _machines(records: Rows) -> str:
+    return f"Measured on {'; '.join(sorted({r['machine']['cpu'] for r in records}))}."
+
+
 def main(arguments: Sequence[str]) -> None:
     mpl.rcParams["svg.hashsalt"] = "performance"
     paths = [Path(a) for a in arguments] or sorted(DOCS.parent.glob("bench/results/*.jsonl"))
@@ -339,11 +376,13 @@ def main(arguments: Sequence[str]) -> None:
         *overhead(benches.get("invoke_overhead", [])),
         *scaling(benches.get("scaling", [])),
         *startup(benches.get("startup", [])),
+        *cold_loads(benches.get("cold_loads", [])),
     )
     if not sections:
         raise SystemExit(f"no results in {', '.join(map(str, paths)) or 'bench/results'}")
-    machines = sorted({r["machine"]["cpu"] for rows in benches.values() for r in rows})
-    lines = [f"Measured on {'; '.join(machines)}.", *sections]
+    said = ("startup", "cold_loads")  # which name their own
+    speeds = [r for bench, rows in benches.items() if bench not in said for r in rows]
+    lines = [*([_machines(speeds)] if speeds else []), *sections]
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     text = f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}"

@@ -163,3 +163,16 @@ def test_start_up_is_told_stage_by_stage(page: Any, tmp_path: Path) -> None:
     text = written(page, tmp_path, record)
     assert "| net, quant_mode=integer | warm | 10 | 20 | 30 | 40 | 50 | 60 | 1.50 |" in text
     assert "| net, quant_mode=integer | litert | 10 | 20 | 30 | 40 | 50 | 60 | - |" in text
+
+
+def test_the_slowest_cold_loads_come_first(page: Any, tmp_path: Path) -> None:
+    def load(graph: str, mode: str, wall: float) -> dict[str, Any]:
+        own = {"bench": "cold_loads", "graph": graph, "mode": mode, "machine": MACHINE}
+        return own | {"wall": wall, "cpu": wall, "xla": 0.5}
+
+    records = [load("a", "default", 1.0), load("a", "integer", 4.0), load("b", "default", 2.0)]
+    broken = load("c", "default", 9.0) | {"error": "no model"}
+    text = written(page, tmp_path, *records, broken)
+    rows = [line for line in text.splitlines() if line.startswith(("| a", "| b", "| c"))]
+    assert rows == ["| a | 1.00 (0.50) | 4.00 (0.50) |", "| b | 2.00 (0.50) | - |"]
+    assert "the slowest 2 of 2 models" in text
