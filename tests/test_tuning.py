@@ -416,7 +416,7 @@ def test_choices_belong_to_the_cache_directory(timer: FakeTimer, tmp_path: Path)
     tuned(network(), serialization_dir=str(directory))
     assert foreign_files(directory) == []
     removed = {Path(name).suffix for name in prune(directory, 0).removed}
-    assert removed == {".program", ".answers"}
+    assert removed == {".program", ".answers", ".start"}
     assert [p.suffix for p in directory.iterdir()] == [".choices"]
     assert timer.asked
 
