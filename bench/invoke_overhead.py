@@ -52,7 +52,7 @@ def measure(values: int, batch: int) -> dict[str, dict[str, float]]:
     array[...] = given
 
     def called() -> jax.Array:
-        (result,) = program.executable.run(program.weights, [array])
+        (result,) = program.executable.run(program.constants, [array])
         return result.block_until_ready()
 
     def invoke_and_get() -> None:

@@ -67,7 +67,7 @@ def measure(path: str, quant_mode: Any) -> Megabytes:
     stored = {w.tensor: partition.outside(w.tensor).const for w in partition.preparations}
     executable: Any = program.executable
     return Megabytes(
-        sum(array.nbytes for array in program.weights) / 2**20,
+        sum(array.nbytes for array in program.constants) / 2**20,
         constant_bytes(executable.as_text()) / 2**20,
         sum(array.nbytes for array in stored.values() if array is not None) / 2**20,
         executable.memory_analysis().temp_size_in_bytes / 2**20,

@@ -1,6 +1,6 @@
 """A lowered partition -> one XLA program, compiled ahead of time, its weights on the device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -71,19 +71,20 @@ def compile_partition(
     with jax.enable_x64(True), jax.default_device(device):
         prepared = tuple(_resident(weights, weight, partition) for weight in arguments)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
-        n = len(prepared)
+        call, plans = _traced(partition, [*prepared, *live], arguments, constants)
+        plans = tuple(map(weights.runtime.put, plans))
+        resident = (*plans, *prepared)
+        n = len(resident)
 
         def program(*arrays: Any) -> tuple[Any, ...]:
-            known: dict[Weight, Any] = dict(zip(arguments, arrays[:n], strict=True))
-            known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
-            return _in_turns(lambda values: partition.call(known, values), turns)(arrays[n:])
+            return _in_turns(lambda values: call(*arrays[:n], *values), turns)(arrays[n:])
 
         program.__name__ = _name(partition)
         sharding = SingleDeviceSharding(device)
         avals = [
             jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
             for shape, dtype in (
-                *((a.shape, a.dtype) for a in prepared),
+                *((a.shape, a.dtype) for a in resident),
                 *((_whole(a.shape, turns), a.dtype) for a in live),
             )
         ]
@@ -98,12 +99,40 @@ def compile_partition(
     states = stored_states(partition.states, partition.outside)
     inputs, outputs = partition.inputs, partition.outputs
     executable = JaxExecutable(compiled)
-    return Program(executable, prepared, inputs, outputs, states, donated, was_read())
+    return Program(executable, prepared, inputs, outputs, states, donated, was_read(), plans)
 
 
 def _resident(weights: ResidentWeights, weight: Weight, partition: LoweredPartition) -> Any:
     const = partition.outside(weight.tensor).const
     return weights.get(weight, const, lambda: partition.value(weight))
+
+
+def _traced(
+    partition: LoweredPartition,
+    arrays: Sequence[Any],
+    arguments: Sequence[Weight],
+    constants: Mapping[Weight, np.ndarray | None],
+) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+    """A function of plans (see `kernel_chains`) and of such arrays, and the plans.
+
+    Args:
+        partition: what it computes.
+        arrays: with the shapes and dtypes of arguments, inputs and states.
+        arguments: weights that it takes.
+        constants: those that it holds.
+    """
+
+    def once(*values: Any) -> tuple[Any, ...]:
+        known: dict[Weight, Any] = dict(zip(arguments, values, strict=False))
+        known.update((weight, jnp.asarray(value)) for weight, value in constants.items())
+        return partition.call(known, values[len(arguments) :])
+
+    # What it needs of jax.extend brings Pallas along, 20 ms that programs on disk are spared.
+    from jaxdelegate import kernel_chains  # noqa: PLC0415
+
+    types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]  # type: ignore[no-untyped-call]
+    with without_source_lines():
+        return kernel_chains.traced(once, types, below=ARGUMENT_BYTES)
 
 
 def _whole(shape: Shape, turns: int) -> Shape:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.monitoring
+import numpy as np
 from jax._src import config
 
 
@@ -44,3 +45,8 @@ def without_source_lines() -> contextlib.AbstractContextManager[Any]:
     """
     limit = getattr(config, "traceback_in_locations_limit", None)
     return contextlib.nullcontext() if limit is None else limit(0)
+
+
+def ffi_attributes(eqn: Any) -> dict[str, np.ndarray]:
+    """The arrays among the attributes of a traced `jax.ffi.ffi_call`, by name and in its order."""
+    return {name: hashable.val for name, hashable in eqn.params["attributes"]}

@@ -46,11 +46,17 @@ class Program:
     states: Mapping[int, TensorSpec]  # as hosts store them
     donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
     was_read: bool = False  # from JAX's own compilation cache
+    plans: tuple[Any, ...] = ()  # of the chains in it (kernel_chains.py)
     file: str | None = None  # that holds it in the cache directory
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """What the executable takes ahead of inputs and states."""
+        return (*self.plans, *self.weights)
 
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
         """Run on the values of `inputs`, then `states`; returns before the device is done."""
-        return self.executable.run(self.weights, self._given_up(values))
+        return self.executable.run(self.constants, self._given_up(values))
 
     def _given_up(self, values: Sequence[Any]) -> Sequence[Any]:
         """Host arrays are copied to the device anyway; what lies there others may still read."""

@@ -259,7 +259,7 @@ def _elementwise(index: int, name: str, code: int, x: int, y: int) -> Operator:
 
 
 def _run(program: Program, values: list[Any]) -> Run:
-    call = functools.partial(program.executable.run, program.weights, values)
+    call = functools.partial(program.executable.run, program.constants, values)
     # XLA:CPU would run several at the same time.
     return lambda: jax.block_until_ready(call())  # type: ignore[no-untyped-call]
 

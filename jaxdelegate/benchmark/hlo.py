@@ -2,13 +2,16 @@
 
 Lowering wraps each operator in a named scope, `Operator.scope`, or several of them joined by `+`
 where a rewrite made one operator of them. XLA keeps the scopes in the metadata of instructions; a
-fusion belongs to all operators whose instructions it swallowed.
+fusion belongs to all operators whose instructions it swallowed. A chain (kernel_chains.py) has one
+for each of its calls, with commas between them.
 """
 
 import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+
+from jaxdelegate.kernels.call_times import chain_number
 
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\(.*?\)|\S+) "
@@ -29,6 +32,19 @@ _SILENT = frozenset(("parameter", "constant", "get-tuple-element", "tuple", "bit
 
 
 @dataclasses.dataclass(frozen=True)
+class Chain:
+    """Several calls that are one instruction.
+
+    Attributes:
+        number: by which `call_times` knows it.
+        scopes: of the operators that each call computes.
+    """
+
+    number: int
+    scopes: tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Instruction:
     """One instruction of a compiled program.
 
@@ -39,6 +55,7 @@ class Instruction:
         bytes: of its results.
         touched: of its results and operands.
         called: instructions of the computations that it calls, all levels.
+        chain: what it is, if it is one.
     """
 
     name: str
@@ -47,6 +64,7 @@ class Instruction:
     bytes: int
     touched: int
     called: frozenset[str] = frozenset()
+    chain: Chain | None = None
 
     @property
     def is_control(self) -> bool:
@@ -62,6 +80,7 @@ class _Parsed:
     scopes: tuple[str, ...]
     operands: tuple[str, ...]
     computations: tuple[str, ...]
+    chain: Chain | None
 
 
 def read_program(text: str, scopes: Collection[str]) -> dict[str, Instruction]:
@@ -93,16 +112,19 @@ def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
     rest = found["rest"]
     metadata = _OP_NAME.search(rest)
     parts = metadata[1].split("/") if metadata else []
-    own = next((known for part in parts if (known := _known(part, scopes))), ())
+    by_part = {part: [_known(call, scopes) for call in part.split(",")] for part in parts}
+    name = next((part for part, calls in by_part.items() if any(calls)), "")
+    calls = tuple(by_part.get(name, ()))
     computations = [c for group in _CALLED.findall(rest) for c in group.strip("{}").split(",")]
     operands = rest.split("), ", 1)[0]
     return _Parsed(
         found["name"],
         found["opcode"],
         found["shape"],
-        own,
+        tuple(dict.fromkeys(scope for call in calls for scope in call)),
         tuple(_OPERAND.findall(operands)),
         tuple(c.strip().lstrip("%") for c in computations if c.strip()),
+        Chain(chain_number(name), calls) if len(calls) > 1 else None,
     )
 
 
@@ -135,6 +157,7 @@ class _Program:
                 _bytes(i.shape),
                 _bytes(i.shape) + sum(_bytes(self._by_name[o].shape) for o in self._operands(i)),
                 frozenset(inner.name for inner in self._inside(i)),
+                i.chain if i.opcode == "custom-call" else None,
             )
             for i in self._by_name.values()
         }

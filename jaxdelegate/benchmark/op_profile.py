@@ -16,6 +16,7 @@ from jaxdelegate.benchmark import hlo, trace
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.work import OperatorWork, Span, host_span, work_of
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.kernels.call_times import CallTime, timed_calls
 from jaxdelegate.plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.simple_delegate import Node
 from jaxdelegate.stats import Stat
@@ -121,7 +122,7 @@ def collect(
     invokes: list[float] = []
     with tempfile.TemporaryDirectory() as folder, _watched(session) as steps:
         traced = _tracing(folder, perfetto=bool(perfetto_trace), inside=bool(partitions))
-        with traced:
+        with traced, timed_calls(bool(partitions)) as calls:
             for _ in range(runs):
                 session.set(arrays)
                 start = time.perf_counter()
@@ -129,7 +130,7 @@ def collect(
                 invokes.append(1e6 * (time.perf_counter() - start))
         events = trace.read_events(Path(folder))
         _keep_trace(Path(folder), perfetto_trace)
-    tables = [(p.nodes, _inside(p.nodes, p.program, events, runs)) for p in partitions]
+    tables = [(p.nodes, _inside(p.nodes, p.program, events, calls, runs)) for p in partitions]
     inside = tuple(row for _, rows in tables for row in rows)
     nodes = steps.rows() if steps else _seen_from_outside(partitions, inside, invokes)
     work = [w for own, rows in tables for w in work_of([row.span() for row in rows], own)]
@@ -166,6 +167,7 @@ def _inside(
     nodes: Sequence[Node],
     program: Any,
     events: Sequence[trace.Event],
+    calls: Sequence[CallTime],
     runs: int,
 ) -> list[OpTime]:
     """The operators of one partition, those first that come first in the model."""
@@ -175,7 +177,7 @@ def _inside(
     instructions = hlo.read_program(text, tuple(by_scope))
     own = [e for e in events if e.module == module and e.instruction in instructions]
     found: dict[tuple[str, ...], list[_Piece]] = {}
-    for piece in _pieces(own, instructions):
+    for piece in _pieces(own, instructions, calls):
         found.setdefault(piece.label, []).append(piece)
     rows = [
         _operator_row([by_scope[s] for s in label if s in by_scope], label, pieces, runs)
@@ -186,26 +188,36 @@ def _inside(
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """An instruction that ran once."""
+    """What ran once: an instruction, or a call of a chain."""
 
     label: tuple[str, ...]  # the operators' scopes, or what XLA calls it
-    source: str  # the instruction
+    source: tuple[str, int]  # the instruction, and the place of the call in it
     us: float
     bytes: int  # of its results
     touched: int
 
 
 def _pieces(
-    events: Sequence[trace.Event], instructions: Mapping[str, hlo.Instruction]
+    events: Sequence[trace.Event],
+    instructions: Mapping[str, hlo.Instruction],
+    calls: Iterable[CallTime],
 ) -> Iterator[_Piece]:
-    """Everything that ran."""
+    """Everything that ran, chains call by call."""
     seen = {event.instruction for event in events}
+    by_place = _by(lambda call: (call.chain, call.call), calls)
+    timed = {place: iter(group) for place, group in by_place.items()}
     for event in events:
         own = instructions[event.instruction]
-        if not (own.is_control and own.called & seen):  # what it runs is counted by itself
+        if own.chain is not None:
+            for place, scopes in enumerate(own.chain.scopes):
+                call = next(timed.get((own.chain.number, place), iter(())), None)
+                if call is not None:
+                    us, source = call.nanoseconds / 1e3, (event.instruction, place)
+                    yield _Piece(scopes, source, us, call.result_bytes, call.bytes)
+        elif not (own.is_control and own.called & seen):  # what it runs is counted by itself
             label = own.scopes or (f"XLA {own.opcode}",)
-            us = event.duration / 1e3
-            yield _Piece(label, event.instruction, us, own.bytes, own.touched)
+            us, source = event.duration / 1e3, (event.instruction, 0)
+            yield _Piece(label, source, us, own.bytes, own.touched)
 
 
 def _per_run(times: Iterable[Sequence[float]], runs: int) -> list[float]:

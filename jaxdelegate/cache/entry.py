@@ -1,12 +1,13 @@
 """One stored program as a file: a header that is checked, a description, machine code.
 
 Layout, little endian: magic [8], format version u32, length of the description u32, length of the
-code u64, SHA-256 of the description [32]; then the description as JSON, with the digest of the
-code; then the code.
+rest u64, SHA-256 of the description [32]; then the description as JSON, with the digest of the
+rest; then the rest: machine code, and the plans of chains (kernel_chains.py) one behind the other.
 """
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import struct
@@ -58,6 +59,7 @@ class Entry:
     weights: tuple[StoredWeight, ...]
     weights_digest: str | None  # of their file's content; None: all are constants of the model
     code: bytes | memoryview
+    plans: tuple[bytes | memoryview, ...] = ()  # what the program takes ahead of its weights
     created: float = dataclasses.field(default_factory=time.time)  # seconds of the epoch
 
     @property
@@ -78,6 +80,7 @@ def file_of(key: Key) -> str:
 
 def pack(entry: Entry) -> list[bytes]:
     """The parts of the file."""
+    rest = b"".join([entry.code, *entry.plans])
     description = {
         "key": entry.key.as_json(),
         "created": entry.created,
@@ -87,12 +90,13 @@ def pack(entry: Entry) -> list[bytes]:
         "donated": entry.donated,
         "weights": [[w.digest, str(w.dtype), w.shape, w.tensor] for w in entry.weights],
         "weights_digest": entry.weights_digest,
-        "digest": digests([memoryview(entry.code)])[0],
+        "plans": [len(plan) for plan in entry.plans],
+        "digest": digests([memoryview(rest)])[0],
     }
     text = json.dumps(description).encode()
     digest = hashlib.sha256(text).digest()
-    header = _HEADER.pack(_MAGIC, _VERSION, len(text), len(entry.code), digest)
-    return [header, text, bytes(entry.code)]
+    header = _HEADER.pack(_MAGIC, _VERSION, len(text), len(rest), digest)
+    return [header, text, rest]
 
 
 def is_of_another_version(beginning: bytes) -> bool:
@@ -134,20 +138,25 @@ def unpack(content: bytes) -> Entry:
         raise EntryError(f"its description cannot be read: {error}") from error
 
 
-def _check_digest(digest: str, code: memoryview) -> None:
+def _check_digest(digest: str, rest: memoryview) -> None:
     algorithm = algorithm_of(digest)
     if not is_known(algorithm):
         raise EntryError(f"it cannot be checked: {algorithm} is not installed here")
-    if digests([code], algorithm) != [digest]:
+    if digests([rest], algorithm) != [digest]:
         raise EntryError("the digest of its code is wrong")
 
 
-def _entry(description: Any, code: memoryview) -> Entry:
-    """The entry; its code, which may be large, is a view."""
+def _entry(description: Any, rest: memoryview) -> Entry:
+    """The entry; code and plans, which may be large, are views."""
 
     def indices(name: str) -> tuple[int, ...]:
         return tuple(int(i) for i in description[name])
 
+    code_size = len(rest) - sum(sizes := indices("plans"))
+    if code_size < 0 or min(sizes, default=0) < 0:
+        raise ValueError("its plans do not fit the file")
+    begins = itertools.accumulate(sizes, initial=code_size)
+    plans = tuple(rest[at : at + size] for at, size in zip(begins, sizes, strict=False))
     return Entry(
         Key.from_json(description["key"]),
         indices("inputs"),
@@ -156,7 +165,8 @@ def _entry(description: Any, code: memoryview) -> Entry:
         indices("donated"),
         tuple(_weight(*row) for row in description["weights"]),
         _digest(description["weights_digest"]),
-        code,
+        rest[:code_size],
+        plans,
         float(description["created"]),
     )
 

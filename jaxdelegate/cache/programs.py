@@ -286,6 +286,7 @@ class ProgramCache:
                 records,
                 content_digest(content),
                 program.executable.serialized(),
+                tuple(np.asarray(plan).tobytes() for plan in program.plans),
             )
             self._store.save(entry, content)
             self._count(stored=1)

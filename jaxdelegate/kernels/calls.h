@@ -30,6 +30,14 @@ inline bool answers_metadata(const XLA_FFI_CallFrame& frame) {
   return true;
 }
 
+// By the name that the library exports; chains call it by its number.
+struct Kernel {
+  const char* name;
+  XLA_FFI_Error* (*run)(XLA_FFI_CallFrame*);
+};
+extern const Kernel kKernels[];
+extern const long kKernelCount;
+
 inline const XLA_FFI_Buffer& argument(const XLA_FFI_CallFrame& frame, int64_t i) {
   return *static_cast<const XLA_FFI_Buffer*>(frame.args.args[i]);
 }

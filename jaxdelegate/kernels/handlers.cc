@@ -300,6 +300,22 @@ EXPORT XLA_FFI_Error* jaxdelegate_depthwise_int8(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Depthwise<kernels::Int8>>(frame);
 }
 
+#define KERNEL(name) {#name, name}
+
+// In the order of library.py, which compares the names.
+const kernels::Kernel kernels::kKernels[] = {
+    KERNEL(jaxdelegate_product),      KERNEL(jaxdelegate_depthwise),
+    KERNEL(jaxdelegate_winograd),     KERNEL(jaxdelegate_attention),
+    KERNEL(jaxdelegate_mean),         KERNEL(jaxdelegate_product_bfloat16),
+    KERNEL(jaxdelegate_product_int8), KERNEL(jaxdelegate_depthwise_int8),
+};
+const long kernels::kKernelCount = sizeof kernels::kKernels / sizeof *kernels::kKernels;
+
+// The name of the kernel that chains call by this number; null: there is none.
+EXPORT const char* jaxdelegate_kernel_name(long number) {
+  return number >= 0 && number < kernels::kKernelCount ? kernels::kKernels[number].name : nullptr;
+}
+
 // The name of the instruction set in use; null: the processor has none that the kernels know, or is
 // not to use it.
 EXPORT const char* jaxdelegate_instruction_set() {

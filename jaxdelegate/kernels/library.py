@@ -2,14 +2,16 @@
 
 import ctypes
 import functools
+import itertools
 import os
 import threading
 from pathlib import Path
 
+import numpy as np
+
 from jaxdelegate import runtime
 from jaxdelegate.processor import MAX_CPU_ISA, max_cpu_isa
 
-MACHINE = os.uname().machine
 LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 
 # What compiled programs call, ours in JAX's own cache as well: the number goes up where operands or
@@ -29,6 +31,9 @@ _HANDLERS = {
     PRODUCT_INT8: "jaxdelegate_product_int8",
     DEPTHWISE_INT8: "jaxdelegate_depthwise_int8",
 }
+CHAIN = "jaxdelegate.chain.1"
+# What a chain calls, by number: `why_not` compares the list with the library's.
+CHAINED = tuple(_HANDLERS)
 
 # Columns of a panel of weights, and the least channels of what is computed by channel (kernels.h).
 PANEL = LEAST_CHANNELS = 16
@@ -59,8 +64,9 @@ def in_use() -> str:
 
 @functools.cache
 def _why_not(path: Path) -> str | None:
-    if MACHINE not in ("x86_64", "AMD64"):
-        return f"{path.name} is for x86-64 processors, and this is {MACHINE}"
+    machine = os.uname().machine
+    if machine not in ("x86_64", "AMD64"):
+        return f"{path.name} is for x86-64 processors, and this is {machine}"
     if not path.exists():
         return (
             f"{path.name} was not built: that takes a C++ compiler when jaxdelegate is installed. "
@@ -68,16 +74,36 @@ def _why_not(path: Path) -> str | None:
         )
     try:
         library = opened(path)
+        if kernel_names(library) != list(_HANDLERS.values()):
+            return f"{path.name} was built of other sources, with kernels in another order"
         if (limit := max_cpu_isa()) is not None:
             library.jaxdelegate_limit_instruction_set(limit.encode())
         if instruction_set(library) is None:
             is_hidden = limit == "none"
             return f"{MAX_CPU_ISA} is none" if is_hidden else "this processor lacks AVX2 or FMA"
-        for name, function in _HANDLERS.items():
+        for name, function in (*_HANDLERS.items(), (CHAIN, "jaxdelegate_chain")):
             runtime.register(name, library[function])
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
     return None
+
+
+# Of element types, as XLA_FFI_DataType numbers them (xla/ffi/api/c_api.h).
+_FFI_TYPES = {
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "uint8": 6,
+    "float32": 11,
+    "float64": 12,
+    "bfloat16": 16,
+}
+
+
+def ffi_type(dtype: np.dtype) -> int:
+    """The number by which XLA's foreign function interface knows an element type."""
+    return _FFI_TYPES[dtype.name]
 
 
 def multiplies_bfloat16() -> bool:
@@ -95,7 +121,15 @@ def opened(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.jaxdelegate_instruction_set.restype = ctypes.c_char_p
     library.jaxdelegate_limit_instruction_set.argtypes = [ctypes.c_char_p]
+    library.jaxdelegate_kernel_name.restype = ctypes.c_char_p
+    library.jaxdelegate_kernel_name.argtypes = [ctypes.c_long]
     return library
+
+
+def kernel_names(library: ctypes.CDLL) -> list[str]:
+    """Its kernels, in the order of the numbers by which chains call them."""
+    names = map(library.jaxdelegate_kernel_name, itertools.count())
+    return [name.decode() for name in itertools.takewhile(bool, names)]
 
 
 def instruction_set(library: ctypes.CDLL) -> str | None:

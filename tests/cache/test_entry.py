@@ -26,6 +26,7 @@ ENTRY = Entry(
     ),
     weights_digest="d" * 64,
     code=bytes(range(256)) * 20,
+    plans=(b"first", b"second plan"),
 )
 CONTENT = b"".join(pack(ENTRY))
 DESCRIPTION = json.loads(CONTENT[56 : 56 + struct.unpack_from("<I", CONTENT, 12)[0]])
@@ -75,6 +76,10 @@ def forged(description: object, rest: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     "change",
     [
+        {"plans": [1]},
+        {"plans": [-1, 1]},
+        {"plans": None},
+        {"plans": ["many"]},
         {"weights": [["../../etc/passwd", "float32", [1], None]]},
         {"weights": [["a" * 64, "no dtype", [1], None]]},
         {"weights": [["a" * 64, "float32", None, None]]},
@@ -91,7 +96,7 @@ def forged(description: object, rest: bytes = b"") -> bytes:
     ],
 )
 def test_descriptions_that_cannot_be(change: dict[str, object]) -> None:
-    right = DESCRIPTION | {"digest": digests([memoryview(b"")])[0]}
+    right = DESCRIPTION | {"plans": [], "digest": digests([memoryview(b"")])[0]}
     assert unpack(forged(right)).key == ENTRY.key
     with pytest.raises(EntryError, match="its description cannot be read"):
         unpack(forged({**right, **change}))
@@ -110,7 +115,7 @@ def test_code_that_cannot_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_code_is_refused() -> None:
-    rest = CONTENT[-len(ENTRY.code) :]
+    rest = CONTENT[-(len(ENTRY.code) + sum(map(len, ENTRY.plans))) :]
     assert unpack(forged(DESCRIPTION, rest)) == ENTRY
     with pytest.raises(EntryError, match="the digest of its code is wrong"):
         unpack(forged(DESCRIPTION, rest[:-1] + b"?"))

@@ -179,7 +179,7 @@ interpreter = jd.Interpreter(
     model_content=mobilenet_v1(size=32, width=0.25), experimental_delegates=[delegate]
 )
 interpreter.allocate_tensors()
-calls = "jaxdelegate.product" in delegate.partitions()[0].program.executable.as_text()
+calls = "jaxdelegate.chain" in delegate.partitions()[0].program.executable.as_text()
 print(delegate.report().remark, calls)
 """
 
@@ -271,7 +271,7 @@ def test_the_limit_belongs_to_the_key_of_stored_programs(monkeypatch: pytest.Mon
 def test_who_has_no_library_is_told_what_helps(
     machine: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(library, "MACHINE", machine)
+    monkeypatch.setattr(library.platform, "machine", lambda: machine)
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent.so")
     assert re.match(said, library.why_not() or "")
 

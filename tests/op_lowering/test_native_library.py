@@ -115,13 +115,15 @@ def test_without_memory_a_call_answers_an_error(units: int) -> None:
 
 
 @BUILT
-def test_a_library_without_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was built of other sources."""
-    handlers = {**library._HANDLERS, "jaxdelegate.new.1": "jaxdelegate_new"}
-    monkeypatch.setattr(library, "_HANDLERS", handlers)
-    library._why_not.cache_clear()
-    assert "undefined symbol: jaxdelegate_new" in (library.why_not() or "")
-    library._why_not.cache_clear()
+def test_a_library_with_kernels_in_another_order_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Chains call them by number."""
+    names = library.kernel_names(library.opened(library.LIBRARY))
+    monkeypatch.setattr(library, "kernel_names", lambda _library: names[::-1])
+    monkeypatch.setattr(library, "LIBRARY", tmp_path / "libother.so")
+    library.LIBRARY.symlink_to(Path(library.__file__).parent / "libjaxdelegate_kernels.so")
+    assert "libother.so was built of other sources" in (library.why_not() or "")
 
 
 @pytest.mark.usefixtures("xla_alone")

@@ -1,0 +1,285 @@
+"""Calls of the native kernels that follow each other -> one call, a chain.
+
+XLA spends some microseconds on each call, JAX on each operand, and both on each of them again when
+a program is compiled or read from the cache. A chain is one call; its first operand is the
+plan of what to run on what (see kernels/chain.cc), with small weights behind it. What its calls
+hand to each other lies in memory that XLA provides as one more result.
+"""
+
+import collections
+import dataclasses
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from jaxdelegate.jax_private import ffi_attributes
+from jaxdelegate.kernels.call_times import chain_number
+from jaxdelegate.kernels.library import CHAIN, CHAINED, ffi_type
+
+_ALIGNMENT = 64  # bytes, of what lies in scratch memory or behind a plan
+_WORD = 8  # bytes
+
+# What a tensor's place in a plan can be (kernels/chain.cc).
+_ARGUMENT, _RESULT, _SCRATCH, _CONSTANT = range(4)
+
+
+def traced(
+    function: Callable[..., Any], types: Sequence[jax.ShapeDtypeStruct], *, below: int
+) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+    """A function of plans and of arrays of these types, with chains for calls, and the plans."""
+    closed, plans = joined(jax.make_jaxpr(function)(*types), below=below)
+    return core.jaxpr_as_fun(closed), plans
+
+
+def joined(
+    closed: core.ClosedJaxpr, *, below: int
+) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
+    """The same function with chains instead of single calls, and their plans.
+
+    Plans come ahead of its arguments: a program that holds none of them is the sooner read.
+
+    Args:
+        closed: of a function of arrays; what nobody reads in it is left out.
+        below: constants of fewer bytes become part of plans.
+    """
+    if not any(map(_is_call, closed.jaxpr.eqns)):
+        return closed, ()
+    return _Program(closed, below).with_chains()
+
+
+def _is_call(eqn: core.JaxprEqn) -> bool:
+    return eqn.primitive.name == "ffi_call" and eqn.params["target_name"] in CHAINED
+
+
+def _is_view(eqn: core.JaxprEqn) -> bool:
+    """Whether an equation passes its last input on as it lies in memory."""
+    if eqn.primitive.name == "reshape":
+        return eqn.params["dimensions"] is None
+    # op_lowering/materialize.py: what is an identity on other platforms is one on a CPU, too. It
+    # keeps XLA from fusing a result with its readers, and no kernel is fused.
+    *_, default = eqn.params.get("branches", [None])
+    is_by_platform = eqn.params.get("branches_platforms") is not None
+    return (
+        is_by_platform and not default.jaxpr.eqns and default.jaxpr.outvars == default.jaxpr.invars
+    )
+
+
+class _Program:
+    """A traced function, seen as calls and other equations."""
+
+    def __init__(self, closed: core.ClosedJaxpr, below: int) -> None:
+        jaxpr = closed.jaxpr
+        self._below = below
+        self._jaxpr = jaxpr
+        self._constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        self._views = {eqn.outvars[0]: eqn.invars[-1] for eqn in jaxpr.eqns if _is_view(eqn)}
+
+    def with_chains(self) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
+        """See `joined`."""
+        eqns: list[core.JaxprEqn] = []
+        plans: dict[Any, np.ndarray] = {}
+        needed = set(_variables(self._jaxpr.outvars))
+        for group in reversed(_grouped(self._jaxpr.eqns, self._reads)):
+            eqn = group[0]
+            if _is_call(eqn):
+                eqn, plan = self._chain(group, needed).equation()
+                plans[eqn.invars[0]] = plan
+            elif not eqn.effects and needed.isdisjoint(eqn.outvars):
+                continue
+            eqns.append(eqn)
+            needed.update(_variables(eqn.invars))
+        jaxpr = self._jaxpr.replace(eqns=eqns[::-1], invars=[*plans, *self._jaxpr.invars])
+        return core.ClosedJaxpr(jaxpr, list(self._constants.values())), tuple(plans.values())
+
+    def _source(self, value: Any) -> Any:
+        """The variable or literal behind any number of views."""
+        while isinstance(value, core.Var) and value in self._views:
+            value = self._views[value]
+        return value
+
+    def _reads(self, eqn: core.JaxprEqn) -> list[core.Var]:
+        return _variables(map(self._source, eqn.invars) if _is_call(eqn) else eqn.invars)
+
+    def _chain(self, calls: Sequence[core.JaxprEqn], needed: Collection[core.Var]) -> "_Chain":
+        sources = {v: self._source(v) for eqn in calls for v in eqn.invars}
+        results = [v for eqn in calls for v in eqn.outvars if v in needed]
+        known = {v: c for v in sources.values() if (c := self._constant(v)) is not None}
+        return _Chain(calls, sources, results, known)
+
+    def _constant(self, value: Any) -> np.ndarray | None:
+        """The elements of what is small and known; None: it is an operand."""
+        known = value.val if isinstance(value, core.Literal) else self._constants.get(value)
+        if known is None or _bytes(value) >= self._below:
+            return None
+        return np.asarray(known, value.aval.dtype)
+
+
+def _variables(values: Iterable[Any]) -> list[core.Var]:
+    return [v for v in values if isinstance(v, core.Var)]
+
+
+def _grouped(
+    eqns: Sequence[core.JaxprEqn], reads: Callable[[core.JaxprEqn], Sequence[core.Var]]
+) -> list[list[core.JaxprEqn]]:
+    """All equations, each behind what it reads: calls in groups, as large as that allows."""
+    makers = {v: i for i, eqn in enumerate(eqns) for v in eqn.outvars}
+    needs = [{makers[v] for v in reads(eqn) if v in makers} for eqn in eqns]
+    readers = collections.defaultdict(list)
+    for i, before in enumerate(needs):
+        for maker in before:
+            readers[maker].append(i)
+    missing = [len(before) for before in needs]
+    ready: dict[bool, list[int]] = {True: [], False: []}  # heaps, of calls and of others
+    for i, count in enumerate(missing):
+        if not count:
+            ready[_is_call(eqns[i])].append(i)
+
+    def taken(queue: list[int]) -> Iterator[core.JaxprEqn]:
+        while queue:
+            i = heapq.heappop(queue)
+            yield eqns[i]
+            for reader in readers[i]:
+                missing[reader] -= 1
+                if not missing[reader]:
+                    heapq.heappush(ready[_is_call(eqns[reader])], reader)
+
+    groups: list[list[core.JaxprEqn]] = []
+    while ready[True] or ready[False]:
+        groups.extend([eqn] for eqn in taken(ready[False]))
+        if calls := list(taken(ready[True])):
+            groups.append(calls)
+    return groups
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chain:
+    """Calls that become one.
+
+    Attributes:
+        calls: each behind those whose results it reads.
+        sources: what stands for their operands.
+        results: of theirs, what others read.
+        known: sources whose elements become part of the plan.
+    """
+
+    calls: Sequence[core.JaxprEqn]
+    sources: Mapping[Any, Any]
+    results: Sequence[core.Var]
+    known: Mapping[Any, np.ndarray]
+
+    def equation(self) -> tuple[core.JaxprEqn, np.ndarray]:
+        """The chain as one equation, and the plan that its first variable stands for."""
+        operands = self._operands()
+        scratch, size = _scratch(self.calls, self.sources, self.results)
+        places = {
+            **{v: (_ARGUMENT, number) for number, v in enumerate(operands, 1)},
+            **{v: (_RESULT, number) for number, v in enumerate(self.results)},
+            **{v: (_SCRATCH, offset) for v, offset in scratch.items()},
+        }
+        plan = self._plan(places)
+        types = [*map(_type_of, self.results), _type((size,), np.dtype(np.uint8))]
+        call = jax.named_scope(self._name())(jax.ffi.ffi_call(CHAIN, types))
+        traced = jax.make_jaxpr(call)(_type(plan.shape, plan.dtype), *map(_type_of, operands))
+        (eqn,) = traced.jaxpr.eqns
+        own = [*self.results, eqn.outvars[-1]]
+        return eqn.replace(invars=[eqn.invars[0], *operands], outvars=own), plan
+
+    def _operands(self) -> list[Any]:
+        made = {eqn.outvars[0] for eqn in self.calls}
+        read = dict.fromkeys(self.sources[v] for eqn in self.calls for v in eqn.invars)
+        return [v for v in read if v not in made and v not in self.known]
+
+    def _name(self) -> str:
+        """The scopes of the calls' operators, as profiles read them (benchmark/hlo.py)."""
+        return ",".join(str(eqn.source_info.name_stack).split("/")[0] for eqn in self.calls)
+
+    def _plan(self, places: Mapping[Any, tuple[int, int]]) -> np.ndarray:
+        """The words of kernels/chain.cc, as bytes, which XLA reads from stored programs fastest."""
+        behind, constants = _laid_out(self.known)
+        placed = dict(places) | {v: (_CONSTANT, at) for v, at in behind.items()}
+        calls = [word for eqn in self.calls for word in self._words(eqn, placed)]
+        begin = _aligned(_WORD * (3 + len(calls)))
+        head = np.zeros(begin // _WORD, np.int64)
+        head[: 3 + len(calls)] = [len(self.calls), begin, chain_number(self._name()), *calls]
+        return np.concatenate([head, constants]).view(np.uint8)
+
+    def _words(self, eqn: core.JaxprEqn, places: Mapping[Any, tuple[int, int]]) -> Iterator[int]:
+        """One call in the plan."""
+        yield CHAINED.index(eqn.params["target_name"])
+        yield len(eqn.invars)
+        for v in (*eqn.invars, *eqn.outvars):
+            yield from places[self.sources.get(v, v)]
+            kind = _type_of(v)
+            yield from (ffi_type(kind.dtype), len(kind.shape), *kind.shape)
+        attributes = ffi_attributes(eqn)
+        yield len(attributes)
+        for value in attributes.values():
+            yield from (ffi_type(value.dtype), value.size)
+            yield from _in_words(value).tolist()
+
+
+def _scratch(
+    calls: Sequence[core.JaxprEqn], sources: Mapping[Any, Any], results: Collection[core.Var]
+) -> tuple[dict[core.Var, int], int]:
+    """Where what only the calls read lies, in bytes, and how much memory that takes.
+
+    The largest first, each at the first place that is free as long as it is read ("greedy by size"
+    among TFLite's memory planners).
+    """
+    last = {sources[v]: i for i, eqn in enumerate(calls) for v in eqn.invars}
+    made = {eqn.outvars[0]: i for i, eqn in enumerate(calls) if eqn.outvars[0] not in results}
+    lives = {y: (i, last.get(y, i)) for y, i in made.items()}
+    offsets: dict[core.Var, int] = {}
+    size = _ALIGNMENT
+    for y in sorted(made, key=lambda y: -_bytes(y)):
+        first, end = lives[y]
+        beside = (v for v in offsets if lives[v][0] <= end and first <= lives[v][1])
+        taken = sorted((offsets[v], offsets[v] + _aligned(_bytes(v))) for v in beside)
+        offsets[y] = _first_gap(taken, _aligned(_bytes(y)))
+        size = max(size, offsets[y] + _aligned(_bytes(y)))
+    return offsets, size
+
+
+def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
+    begin = 0
+    for start, end in taken:
+        if start - begin >= nbytes:
+            return begin
+        begin = max(begin, end)
+    return begin
+
+
+def _laid_out(known: Mapping[Any, np.ndarray]) -> tuple[dict[Any, int], np.ndarray]:
+    """Where each constant begins, in bytes, and all of them one behind the other, int64 [n]."""
+    parts = [_in_words(elements, _ALIGNMENT) for elements in known.values()]
+    begins = itertools.accumulate((part.nbytes for part in parts), initial=0)
+    return dict(zip(known, begins, strict=False)), np.concatenate([*parts, np.zeros(0, np.int64)])
+
+
+def _in_words(elements: np.ndarray, unit: int = _WORD) -> np.ndarray:
+    """The bytes of an array, filled up to a multiple of so many, as int64 [n]."""
+    content = elements.tobytes()
+    return np.frombuffer(content + bytes(-len(content) % unit), np.int64)
+
+
+def _aligned(nbytes: int) -> int:
+    return math.ceil(nbytes / _ALIGNMENT) * _ALIGNMENT
+
+
+def _bytes(v: Any) -> int:
+    kind = _type_of(v)
+    return int(math.prod(kind.shape) * kind.dtype.itemsize)
+
+
+def _type_of(v: Any) -> jax.ShapeDtypeStruct:
+    return _type(v.aval.shape, v.aval.dtype)
+
+
+def _type(shape: Sequence[int], dtype: np.dtype) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
