@@ -12,6 +12,7 @@ import numpy as np
 from jaxdelegate import runtime
 from jaxdelegate.processor import MAX_CPU_ISA, max_cpu_isa
 
+MACHINE = os.uname().machine
 LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
 
 # What compiled programs call, ours in JAX's own cache as well: the number goes up where operands or
@@ -64,9 +65,8 @@ def in_use() -> str:
 
 @functools.cache
 def _why_not(path: Path) -> str | None:
-    machine = os.uname().machine
-    if machine not in ("x86_64", "AMD64"):
-        return f"{path.name} is for x86-64 processors, and this is {machine}"
+    if MACHINE not in ("x86_64", "AMD64"):
+        return f"{path.name} is for x86-64 processors, and this is {MACHINE}"
     if not path.exists():
         return (
             f"{path.name} was not built: that takes a C++ compiler when jaxdelegate is installed. "

@@ -271,7 +271,7 @@ def test_the_limit_belongs_to_the_key_of_stored_programs(monkeypatch: pytest.Mon
 def test_who_has_no_library_is_told_what_helps(
     machine: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(library.platform, "machine", lambda: machine)
+    monkeypatch.setattr(library, "MACHINE", machine)
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent.so")
     assert re.match(said, library.why_not() or "")
 
