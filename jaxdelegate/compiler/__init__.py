@@ -1,0 +1,1 @@
+"""A JAX function -> an executable and its resident weights, compiled ahead of time by XLA."""

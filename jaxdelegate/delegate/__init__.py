@@ -1,0 +1,1 @@
+"""JaxDelegate: options -> policy; partitions -> stored or compiled programs that run as kernels."""

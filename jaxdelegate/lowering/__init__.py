@@ -1,0 +1,1 @@
+"""A partition -> one pure JAX function. Knows no device and no host."""

@@ -1,0 +1,1 @@
+"""Patterns of operators -> fewer operators that compute the same."""

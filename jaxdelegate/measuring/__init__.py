@@ -1,0 +1,1 @@
+"""What tools share to measure and to compare: inputs, statistics, tolerances, costs, protos."""

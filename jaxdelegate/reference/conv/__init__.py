@@ -1,0 +1,1 @@
+"""Convolutions: float, quantized and dynamic range; plain, depthwise and transposed."""

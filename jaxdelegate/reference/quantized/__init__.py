@@ -1,0 +1,1 @@
+"""Integer kernels of the categories of builtin/, and what integer kernels share."""

@@ -1,0 +1,1 @@
+"""RNN, SVDF and the LSTMs: float, quantized and dynamic range."""

@@ -1,0 +1,1 @@
+"""Runs one subgraph: which nodes a delegate takes, its execution plan, its tensors. Knows no XLA."""

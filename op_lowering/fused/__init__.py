@@ -1,0 +1,1 @@
+"""Operators that only rewrites make: attention, normalization, convolutions with an epilogue."""

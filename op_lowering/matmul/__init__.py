@@ -1,0 +1,1 @@
+"""Matrix products: float, quantized and dynamic range."""

@@ -1,0 +1,1 @@
+"""StableHLO operators, as the StableHLO specification defines them."""
