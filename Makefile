@@ -6,7 +6,7 @@ JOBS ?= 2
 BUILT_FROM := pyproject.toml setup.py $(wildcard jaxdelegate/litert/*.[ch] jaxdelegate/kernels/*.cc jaxdelegate/kernels/*.h jaxdelegate/kernels/*.inc)
 SANITIZED := -std=c++17 -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-trapping-math -fwrapv \
   -fsanitize=address,undefined -fno-sanitize-recover=all
-KERNEL_TESTS := $(wildcard tests/op_lowering/test_native*.py) tests/op_lowering/test_ended_convolution.py
+KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kernels/test_library.py tests/op_lowering/fused/test_convolution.py
 ZIG := $(abspath $(BIN))/python -m ziglang
 CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_way_ or test_the_twins_ or test_bits_match_'
 

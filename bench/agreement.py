@@ -27,9 +27,9 @@ from ai_edge_litert.interpreter import OpResolverType
 from harness import AbsentError, last_line
 from numpy.lib.array_utils import byte_bounds
 
-from jaxdelegate.model import read_model
+from jaxdelegate.measuring.tolerance import NETWORK
+from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.tolerance import NETWORK
 
 Arrays = Sequence[np.ndarray]
 

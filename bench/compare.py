@@ -37,9 +37,9 @@ from harness import AbsentError, append, interleaved, last_line, ratios, spread,
 from roofline import measured_peaks, model_seconds
 from torch_engines import TORCH_ENGINES
 
-from jaxdelegate import precision_choice
+from jaxdelegate.delegate import precision_policy
+from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.processor import cpu_features
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "The .tflite.", required=True)
@@ -83,7 +83,7 @@ def settings() -> Settings:
 def short_dtype(options: Mapping[str, Any]) -> np.dtype | None:
     """The dtype that the delegate may compute in; None: float32."""
     platform = jax.devices(options.get("platform"))[0].platform
-    wanted = precision_choice.compute_dtype(DelegateOptions(**options), platform, cpu_features())
+    wanted = precision_policy.compute_dtype(DelegateOptions(**options), platform, cpu_features())
     return None if wanted in ("float32", "tensorfloat32") else jax.numpy.dtype(wanted)
 
 

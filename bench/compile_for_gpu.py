@@ -26,14 +26,16 @@ from harness import AbsentError, append, last_line
 from jax.experimental import topologies
 from roofline import batched_specs, fused
 
-from jaxdelegate import lowering, precision_choice, runtime
-from jaxdelegate.compiler import compile_partition
+from jaxdelegate.compiler.aot import compile_partition
+from jaxdelegate.compiler.program import ResidentWeights
+from jaxdelegate.delegate import precision_policy
 from jaxdelegate.errors import InterpreterError, LoweringError
-from jaxdelegate.model import read_model
+from jaxdelegate.lowering import partition as lowering
+from jaxdelegate.lowering.rewrites import registry as rewrites
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.program import ResidentWeights
-from jaxdelegate.rewrites import table as rewrites
+from jaxdelegate.pjrt import client
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("graph", None, "One or several .tflite.", required=True)
@@ -83,7 +85,7 @@ def compiled(graph: Path, batch: int, options: DelegateOptions, device: jax.Devi
     """
     model = read_model(graph)
     subgraph = model.subgraphs[0]
-    policy = precision_choice.policy_for(options, "gpu", frozenset())
+    policy = precision_policy.policy_for(options, "gpu", frozenset())
     context = LoweringContext(
         platform="gpu", precision=policy, quant_mode=options.quant_mode, native_kernels=False
     )
@@ -98,7 +100,7 @@ def compiled(graph: Path, batch: int, options: DelegateOptions, device: jax.Devi
         )
     except (InterpreterError, LoweringError) as error:
         raise AbsentError(last_line(error)) from error
-    return compile_partition(partition, _Shapes(runtime.of_jax(device))).executable
+    return compile_partition(partition, _Shapes(client.of_jax(device))).executable
 
 
 def measure(graph: Path, batch: int, options: DelegateOptions, device: jax.Device) -> Any:

@@ -18,7 +18,7 @@ from absl import app, flags
 from harness import append, interleaved, repeated, spread
 
 import jaxdelegate as jd
-from jaxdelegate.buffers import aligned_zeros
+from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.testing import ModelBuilder
 
 FLAGS = flags.FLAGS

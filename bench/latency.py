@@ -16,9 +16,9 @@ from ai_edge_litert.interpreter import OpResolverType
 from harness import append, interleaved, ratios, spread, threads
 
 import jaxdelegate as jd
+from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.tolerance import NETWORK, assert_close
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "A float .tflite; unset: MobileNet v1 1.0 224, built in memory.")

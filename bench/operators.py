@@ -25,10 +25,10 @@ from roofline import Peaks, measured_peaks
 from tqdm import tqdm
 
 import jaxdelegate as jd
-from jaxdelegate.analysis.costs import Cost, operator_cost
-from jaxdelegate.model import Operator, Subgraph, read_model
+from jaxdelegate.measuring.costs import Cost, operator_cost
+from jaxdelegate.model.records import Operator, Subgraph, read_model
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes import declared_specs, gather, is_constant, propagate
+from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, propagate
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 

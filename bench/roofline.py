@@ -4,7 +4,7 @@ A model's roofline is the sum over its fused operators of max(FLOPs by the measu
 the measured bandwidth) (Williams, Waterman and Patterson, 2009). Fusion is taken to be ideal:
 whatever does at most one operation per element joins the last operator that it waits for, and only
 what a group reads from outside and what others read of it counts as moved. FLOPs are counted as
-jaxdelegate.analysis.costs does: windows whole, Winograd's savings not.
+jaxdelegate.measuring.costs does: windows whole, Winograd's savings not.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from harness import AbsentError
 
-from jaxdelegate.analysis.costs import operator_cost, spec_bytes
+from jaxdelegate.compiler.xla_options import compiler_options
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.model import Operator, Subgraph, read_model
+from jaxdelegate.measuring.costs import operator_cost, spec_bytes
+from jaxdelegate.model.records import Operator, Subgraph, read_model
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.passes import gather, is_constant, subgraph_specs
-from jaxdelegate.xla_options import compiler_options
+from jaxdelegate.passes.propagation import gather, is_constant, subgraph_specs
 
 _SIZES = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes of an array: caches, then memory
 _SIDES = {"cpu": (512, 1024, 2048)}  # of the product's matrices

@@ -13,7 +13,7 @@ from agreement import Arrays
 from engines import Run, Settings
 from harness import AbsentError, last_line
 
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 
 _WAYS: dict[str, dict[str, Any] | None] = {
     "pytorch": None,  # not compiled

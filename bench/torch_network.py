@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from harness import AbsentError
 
-from jaxdelegate.model import Model, Operator
+from jaxdelegate.model.records import Model, Operator
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.passes import declared_specs, gather, is_constant, propagate
+from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, propagate
 
 Tensor = torch.Tensor
 Step = Callable[..., Tensor]  # the run-time inputs, constants bound

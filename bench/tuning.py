@@ -15,14 +15,15 @@ from absl import app, flags
 from harness import append, ratios, spread
 
 import jaxdelegate as jd
-from jaxdelegate import tuner, tuning
+from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.tolerance import NETWORK, assert_close
+from jaxdelegate.tuning import measure as tuning
+from jaxdelegate.tuning import selector
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("graph", None, "One or several .tflite.", required=True)
 flags.DEFINE_integer("rounds", 30, "Timed rounds.", 3)
-flags.DEFINE_float("seconds", tuner.BUDGET_SECONDS, "Budget of measuring.", 0.0)
+flags.DEFINE_float("seconds", selector.BUDGET_SECONDS, "Budget of measuring.", 0.0)
 flags.DEFINE_string("platform", None, "Of the delegates; unset: JAX's default.")
 flags.DEFINE_enum("timer", "wall", ["wall", "cpu"], "What is counted.")
 flags.DEFINE_string("out", None, "A file to append JSON lines to.")
@@ -40,7 +41,7 @@ def compare(graph: Path, clock: tuning.Clock) -> None:
     tuned = jd.JaxDelegate(platform=FLAGS.platform, inference_preference="sustained_speed")
     timer = functools.partial(tuning.interleaved, clock=clock)
     measure = functools.partial(tuning.tune, timer=timer)
-    tuned.tuner = tuner.Tuner("sustained_speed", tuned.device, None, measure, FLAGS.seconds)
+    tuned.tuner = selector.Tuner("sustained_speed", tuned.device, None, measure, FLAGS.seconds)
     engines = {
         name: jd.Interpreter(model_content=content, experimental_delegates=[delegate])
         for name, delegate in (("default", default), ("tuned", tuned))

@@ -22,10 +22,12 @@ from absl import app, flags
 from harness import append
 
 import jaxdelegate as jd
-from jaxdelegate import lowering, passes, runtime
-from jaxdelegate.compiler import compile_partition
+from jaxdelegate.compiler.aot import compile_partition
+from jaxdelegate.compiler.program import ResidentWeights
+from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.program import ResidentWeights
+from jaxdelegate.passes import propagation
+from jaxdelegate.pjrt import client
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "A quantized .tflite.", required=True)
@@ -59,11 +61,11 @@ def measure(path: str, quant_mode: Any) -> Megabytes:
     subgraph = graph.subgraphs[0]
     context = LoweringContext(platform=jax.default_backend(), quant_mode=quant_mode)
     in_reach = lowering.Callees(graph.subgraphs, context).in_context()
-    specs = dict(enumerate(passes.subgraph_specs(subgraph, None, graph.subgraphs)))
+    specs = dict(enumerate(propagation.subgraph_specs(subgraph, None, graph.subgraphs)))
     partition = lowering.lower_partition(
         subgraph.operators, specs, subgraph.inputs, subgraph.outputs, in_reach
     )
-    program = compile_partition(partition, ResidentWeights(runtime.of_jax(jax.devices()[0])))
+    program = compile_partition(partition, ResidentWeights(client.of_jax(jax.devices()[0])))
     stored = {w.tensor: partition.outside(w.tensor).const for w in partition.preparations}
     executable: Any = program.executable
     return Megabytes(

@@ -17,8 +17,8 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxdelegate as jd
+from jaxdelegate.delegate.precision_policy import cpu_policy, emulated_policy
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.precision_choice import cpu_policy, emulated_policy
 from jaxdelegate.testing.running import random_inputs, run_once
 
 PAGE = Path(__file__).parent / "precision.md"

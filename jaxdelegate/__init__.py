@@ -21,19 +21,19 @@ from jaxdelegate.version import __version__
 
 if TYPE_CHECKING:
     from jaxdelegate import litert, reference, testing
+    from jaxdelegate.cache.digests import fingerprint
+    from jaxdelegate.comparison.precision_check import check_precision
     from jaxdelegate.custom import register_operator
-    from jaxdelegate.delegate import JaxDelegate
-    from jaxdelegate.digests import fingerprint
+    from jaxdelegate.delegate.jax_delegate import JaxDelegate
     from jaxdelegate.function import CallableModel as Model
     from jaxdelegate.function import load
     from jaxdelegate.interpreter import Interpreter, OpResolverType
     from jaxdelegate.litert import load_delegate
     from jaxdelegate.options import DelegateOptions
-    from jaxdelegate.precision_check import check_precision
     from jaxdelegate.providers import register_delegate_provider
     from jaxdelegate.report.delegation import DelegationReport
     from jaxdelegate.report.precision import PrecisionReport
-    from jaxdelegate.simple_delegate import SimpleDelegate, SimpleDelegateKernel
+    from jaxdelegate.runtime.simple_delegate import SimpleDelegate, SimpleDelegateKernel
 
 __all__ = [
     "CacheWarning",
@@ -70,14 +70,14 @@ _LAZY = {
     "DelegateOptions": ("jaxdelegate.options", "DelegateOptions"),
     "DelegationReport": ("jaxdelegate.report.delegation", "DelegationReport"),
     "Interpreter": ("jaxdelegate.interpreter", "Interpreter"),
-    "JaxDelegate": ("jaxdelegate.delegate", "JaxDelegate"),
+    "JaxDelegate": ("jaxdelegate.delegate.jax_delegate", "JaxDelegate"),
     "Model": ("jaxdelegate.function", "CallableModel"),
     "OpResolverType": ("jaxdelegate.interpreter", "OpResolverType"),
-    "SimpleDelegate": ("jaxdelegate.simple_delegate", "SimpleDelegate"),
-    "SimpleDelegateKernel": ("jaxdelegate.simple_delegate", "SimpleDelegateKernel"),
-    "fingerprint": ("jaxdelegate.digests", "fingerprint"),
+    "SimpleDelegate": ("jaxdelegate.runtime.simple_delegate", "SimpleDelegate"),
+    "SimpleDelegateKernel": ("jaxdelegate.runtime.simple_delegate", "SimpleDelegateKernel"),
+    "fingerprint": ("jaxdelegate.cache.digests", "fingerprint"),
     "PrecisionReport": ("jaxdelegate.report.precision", "PrecisionReport"),
-    "check_precision": ("jaxdelegate.precision_check", "check_precision"),
+    "check_precision": ("jaxdelegate.comparison.precision_check", "check_precision"),
     "load": ("jaxdelegate.function", "load"),
     "register_delegate_provider": ("jaxdelegate.providers", "register_delegate_provider"),
     "register_operator": ("jaxdelegate.custom", "register_operator"),

@@ -10,20 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate import batching, runtime
-from jaxdelegate.compiler import ARGUMENT_BYTES, compile_partition
-from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.compiler.aot import ARGUMENT_BYTES, compile_partition
+from jaxdelegate.compiler.program import Program, ResidentWeights
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, ModelError, TensorError
-from jaxdelegate.host import Host, ModelStore
-from jaxdelegate.list_updates import with_list_updates
-from jaxdelegate.lowered_partition import LoweredPartition, Weight
-from jaxdelegate.lowering import Callees, lower_partition
-from jaxdelegate.model import Model, Operator, SignatureDef, Subgraph, read_model
+from jaxdelegate.lowering import microbatching
+from jaxdelegate.lowering.computation import LoweredPartition, Weight
+from jaxdelegate.lowering.partition import Callees, lower_partition
+from jaxdelegate.model.records import Model, Operator, SignatureDef, Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
-from jaxdelegate.program import Program, ResidentWeights
+from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
+from jaxdelegate.passes.tensor_lists import with_list_updates
+from jaxdelegate.pjrt import client
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.states import state_zero, with_explicit_states
+from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 Params = dict[str, Any]
 Apply = Callable[..., Any]
@@ -216,10 +217,10 @@ class _Function:
             delegate = JaxDelegate(platform=device.platform)
             operators, specs, outputs = self._planned(shapes, delegate)
             is_cpu = device.platform == "cpu"
-            parts = batching.turns(operators, specs, self._inputs, outputs) if is_cpu else None
+            parts = microbatching.turns(operators, specs, self._inputs, outputs) if is_cpu else None
             specs, turns = (specs, 1) if parts is None else (parts.specs, parts.count)
             partition = self._lower(operators, specs, outputs, delegate)
-            resident = self._resident.setdefault(device, ResidentWeights(runtime.of_jax(device)))
+            resident = self._resident.setdefault(device, ResidentWeights(client.of_jax(device)))
             return compile_partition(partition, resident, turns=turns)
 
         return _kept(self._programs, (device, shapes), compiled)

@@ -8,21 +8,20 @@ from __future__ import annotations
 import enum
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate import stored_start
+from jaxdelegate.delegate import stored_start
 from jaxdelegate.errors import InterpreterError, TensorError
-from jaxdelegate.reading.source import open_source
-from jaxdelegate.signature_runner import SignatureRunner
-from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.model.source import open_source
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
 if TYPE_CHECKING:
-    from jaxdelegate.host import Host, OpenModel
-    from jaxdelegate.model import Model
-    from jaxdelegate.stored_start import StoredStart
+    from jaxdelegate.delegate.stored_start import StoredStart
+    from jaxdelegate.model.records import Model, SignatureDef
+    from jaxdelegate.runtime.subgraph import Host, OpenModel
 
 _HELD_VIEW = """There is at least 1 reference to internal data
       in the interpreter in the form of a numpy array or slice. Be sure to
@@ -103,7 +102,7 @@ class Interpreter:
     def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""
         if self._read is None:
-            from jaxdelegate.host import OpenModel  # noqa: PLC0415 (a stored start needs none)
+            from jaxdelegate.runtime.subgraph import OpenModel  # noqa: PLC0415 (a stored start needs none)
 
             stored, self._stored = self._stored, None
             self._read = OpenModel.of(self._source, self._delegates, self._preserve)
@@ -236,7 +235,7 @@ class Interpreter:
         np.copyto(stored.values[tensor_index], array)
 
     def _set(self, subgraph_index: int, index: int, value: Any) -> None:
-        from jaxdelegate.details import taken_in  # noqa: PLC0415
+        from jaxdelegate.runtime.tensor_details import taken_in  # noqa: PLC0415
 
         host = self._checked(subgraph_index, index)
         spec = host.spec(index)
@@ -263,7 +262,7 @@ class Interpreter:
         stored = self._stored
         if stored is not None and subgraph_index == 0 and tensor_index in stored.values:
             return np.array(stored.values[tensor_index])
-        from jaxdelegate.details import handed_out  # noqa: PLC0415 (knows the model's types)
+        from jaxdelegate.runtime.tensor_details import handed_out  # noqa: PLC0415 (knows the model's types)
 
         host = self._checked(subgraph_index, tensor_index)
         try:
@@ -335,7 +334,7 @@ class Interpreter:
         return [self._get_tensor_details(i, subgraph_index) for i in range(len(tensors))]
 
     def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> dict[str, Any]:
-        from jaxdelegate.details import tensor_details  # noqa: PLC0415
+        from jaxdelegate.runtime.tensor_details import tensor_details  # noqa: PLC0415
 
         host = self._checked(subgraph_index, int(tensor_index))
         tensor = host.subgraph.tensors[tensor_index]
@@ -347,7 +346,7 @@ class Interpreter:
         subgraph = self._model.subgraphs[0]
         if not 0 <= op_index < len(subgraph.operators):
             raise ValueError("Invalid node index")
-        from jaxdelegate.details import op_details  # noqa: PLC0415
+        from jaxdelegate.runtime.tensor_details import op_details  # noqa: PLC0415
 
         return op_details(subgraph, op_index)
 
@@ -460,3 +459,51 @@ def _check_value(
                 f"Cannot set tensor: Dimension mismatch. Got {got_size} but expected {size} "
                 f"for dimension {axis} of input {index}. ({wants})"
             )
+
+
+class SignatureRunner:
+    """Runs one signature: keyword arrays in, a dictionary of arrays out."""
+
+    def __init__(self, interpreter: Interpreter, signature: SignatureDef) -> None:
+        """Made by `Interpreter.get_signature_runner`."""
+        self._interpreter = interpreter
+        self._signature = signature
+
+    def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
+        """Resize to the given arrays' shapes, run, and return a copy of every output by name.
+
+        Raises:
+            ValueError: too few, too many or unknown names; a wrong dtype (TensorError).
+        """
+        expected, index = self._signature.inputs, self._signature.subgraph
+        if len(inputs) != len(expected):
+            raise ValueError(
+                "Invalid number of inputs provided for running a SignatureDef, "
+                f"expected {len(expected)} vs provided {len(inputs)}"
+            )
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        interpreter = self._interpreter
+        for name, array in arrays.items():
+            if name not in expected:
+                raise ValueError(f"Invalid Input name ({name}) for SignatureDef")
+            interpreter._resize(index, expected[name], array.shape, strict=False)
+        host = interpreter._host(index)
+        if not host.is_allocated:
+            host.allocate()
+        for name, array in arrays.items():
+            interpreter._set(index, expected[name], array)
+        interpreter._invoke(index)
+        outputs: Mapping[str, int] = self._signature.outputs
+        return {name: interpreter.get_tensor(tensor, index) for name, tensor in outputs.items()}
+
+    def get_input_details(self) -> dict[str, dict[str, Any]]:
+        """Tensor details by input name."""
+        return self._details(self._signature.inputs)
+
+    def get_output_details(self) -> dict[str, dict[str, Any]]:
+        """Tensor details by output name."""
+        return self._details(self._signature.outputs)
+
+    def _details(self, names: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+        get = self._interpreter._get_tensor_details
+        return {name: get(tensor, self._signature.subgraph) for name, tensor in names.items()}

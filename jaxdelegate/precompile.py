@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError
-from jaxdelegate.host import Host, ModelStore
-from jaxdelegate.model import Model, read_model
+from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.source import ModelSource
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.reading.source import ModelSource
+from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 
 @dataclasses.dataclass(frozen=True)

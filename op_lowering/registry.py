@@ -1,94 +1,31 @@
-"""Every operator that XLA can run; `reference/registry.py` is its twin in numpy."""
+"""Every operator that XLA can run; `reference/registry.py` is its twin in numpy.
 
-from jaxdelegate.op_lowering import (
-    activation,
-    attention,
-    cast,
-    comparison,
-    composite,
-    control_flow,
-    convolution,
-    custom,
-    detection,
-    elementwise,
-    ended_convolution,
-    indexing,
-    layer_norm,
-    layout,
-    lookup,
-    lstm,
-    matmul,
-    normalization,
-    padding,
-    pooling,
-    pooling_argmax,
-    random,
-    recurrent,
-    reduction,
-    resize,
-    resources,
-    segment,
-    shape,
-    signal,
-    slicing,
-    sorting,
-    sparse,
-    stablehlo,
-    stablehlo_gather,
-    stablehlo_products,
-    stablehlo_shape,
-    stablehlo_sort,
-    stablehlo_window,
-    text,
-    transpose_conv,
-)
+A rule is registered by standing in the table `RULES` of a module in one of the folders below.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
 from jaxdelegate.op_lowering.options import FusedOptions, Options
 from jaxdelegate.op_lowering.rule import OpRule, table
 
-_MODULES = (
-    activation,
-    cast,
-    comparison,
-    composite,
-    control_flow,
-    convolution,
-    custom,
-    detection,
-    elementwise,
-    indexing,
-    layout,
-    lookup,
-    lstm,
-    matmul,
-    normalization,
-    padding,
-    pooling,
-    pooling_argmax,
-    random,
-    recurrent,
-    reduction,
-    resize,
-    resources,
-    segment,
-    shape,
-    signal,
-    slicing,
-    sorting,
-    sparse,
-    stablehlo,
-    stablehlo_gather,
-    stablehlo_products,
-    stablehlo_shape,
-    stablehlo_sort,
-    stablehlo_window,
-    text,
-    transpose_conv,
-)
+FOLDERS = ("builtin", "conv", "fused", "matmul", "recurrent", "stablehlo")
 
-RULES: dict[str, OpRule] = table(*(rule for m in _MODULES for rule in m.RULES.values()))
+
+def _rules(attribute: str) -> Iterator[OpRule]:
+    """The rows of every module in these folders, in the order of their names."""
+    for folder in FOLDERS:
+        package = importlib.import_module(f"jaxdelegate.op_lowering.{folder}")
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(found.name)
+            yield from getattr(module, attribute, {}).values()
+
+
+RULES: dict[str, OpRule] = table(*_rules("RULES"))
 
 # Operators that no file holds; only rewrites make them.
-FUSED: dict[str, OpRule] = {**attention.FUSED, **ended_convolution.FUSED, **layer_norm.FUSED}
+FUSED: dict[str, OpRule] = table(*_rules("FUSED"))
 
 
 def rule_of(name: str, options: Options) -> OpRule | None:

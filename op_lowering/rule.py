@@ -92,7 +92,7 @@ class OpRule:
     `host_reason`: why the operator stays on the host whatever its attributes (see host_only).
     `arity` counts the leading inputs that must be there. `max_version` is the newest that LiteRT
     registers. `ways`: the alternatives that `lower` has for what `why_not` lets pass, by name, the
-    default first (see ways.py); None, or a single one: there is no choice.
+    default first (see common/algorithms.py); None, or a single one: there is no choice.
     """
 
     name: str

@@ -48,7 +48,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 @pytest.fixture
 def bfloat16_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delegates choose as on a processor that multiplies bfloat16; XLA computes it on any."""
-    monkeypatch.setattr("jaxdelegate.delegate.cpu_features", lambda: frozenset(["avx512_bf16"]))
+    monkeypatch.setattr(
+        "jaxdelegate.delegate.jax_delegate.cpu_features", lambda: frozenset(["avx512_bf16"])
+    )
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
+from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.testing.op_cases import OpCase, Run, check, find_cases, through
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.tolerance import NETWORK, assert_close
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 OP_CASES = list(find_cases(SHARED / "op_cases"))

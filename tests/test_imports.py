@@ -32,10 +32,10 @@ OF_OTHERS = (
     "jaxdelegate.analysis",
     "jaxdelegate.benchmark",
     "jaxdelegate.comparison",
-    "jaxdelegate.compilation",
+    "jaxdelegate.delegate.compilation",
     "jaxdelegate.evaluation",
-    "jaxdelegate.host",
-    "jaxdelegate.model",
+    "jaxdelegate.runtime.subgraph",
+    "jaxdelegate.model.records",
     "jaxdelegate.op_lowering.options",
     "jaxdelegate.reference",
     "jaxdelegate.rewrites",
@@ -83,5 +83,5 @@ def test_a_start_leaves_alone_what_it_does_not_need() -> None:
 
 def test_neither_does_a_stored_program_need_it(network: Path, tmp_path: Path) -> None:
     directory = tmp_path / "programs"
-    assert of_others(start(network, directory)) >= {"jax", "jaxdelegate.host"}
+    assert of_others(start(network, directory)) >= {"jax", "jaxdelegate.runtime.subgraph"}
     assert of_others(start(network, directory)) == set()

@@ -10,7 +10,7 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.networks import small_classifier
 
 quantizer = pytest.importorskip("ai_edge_quantizer.quantizer", reason="needs ai-edge-quantizer")

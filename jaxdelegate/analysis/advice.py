@@ -10,7 +10,7 @@ from jaxdelegate.analysis import (
 )
 from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding, SubgraphAnalysis
-from jaxdelegate.model import Model
+from jaxdelegate.model.records import Model
 
 _GRAPH_RULES: Sequence[Callable[[Graph], Iterable[Finding]]] = (
     advice_partitions.unplannable,

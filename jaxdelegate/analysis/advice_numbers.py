@@ -9,7 +9,7 @@ from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding
 from jaxdelegate.analysis.units import nodes, operations, percent, plural
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.simple_delegate import Node
+from jaxdelegate.runtime.simple_delegate import Node
 
 _LARGEST = 65504.0  # of float16
 _SMALLEST = 2.0**-24

@@ -7,7 +7,7 @@ from jaxdelegate.analysis import sizes
 from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding
 from jaxdelegate.analysis.units import data, percent, plural
-from jaxdelegate.model import Model, Tensor
+from jaxdelegate.model.records import Model, Tensor
 
 _TABLE_BYTES = 1 << 20
 _DUPLICATE_BYTES = 1 << 10

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.analysis import advice, sizes
-from jaxdelegate.analysis.cost_rules import Work
-from jaxdelegate.analysis.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import (
     ModelAnalysis,
@@ -23,16 +21,18 @@ from jaxdelegate.analysis.records import (
     json_value,
 )
 from jaxdelegate.analysis.survey import Survey, is_quantized, survey
-from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError
-from jaxdelegate.model import Model, Tensor, read_model
+from jaxdelegate.measuring.cost_rules import Work
+from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
+from jaxdelegate.model.operator_tables import called_subgraphs
+from jaxdelegate.model.records import Model, Tensor, read_model
+from jaxdelegate.model.source import ModelSource
 from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reading.operator_tables import called_subgraphs
-from jaxdelegate.reading.source import ModelSource
-from jaxdelegate.simple_delegate import Node, SimpleDelegate
+from jaxdelegate.runtime.simple_delegate import Node, SimpleDelegate
 from jaxdelegate.version import __version__
 
 _SHOWN = 5  # values of a constant

@@ -4,13 +4,13 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
 
-from jaxdelegate import partition
-from jaxdelegate.analysis.costs import Cost, specs_bytes
 from jaxdelegate.analysis.survey import Survey
-from jaxdelegate.model import Model, Tensor
+from jaxdelegate.measuring.costs import Cost, specs_bytes
+from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.plan import OperatorStep
-from jaxdelegate.simple_delegate import Node
+from jaxdelegate.runtime import node_subsets
+from jaxdelegate.runtime.execution_plan import OperatorStep
+from jaxdelegate.runtime.simple_delegate import Node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class Graph:
     def n_partitions(self, delegated: Iterable[int]) -> int:
         """How many partitions there would be if just these operators were delegated."""
         steps = [OperatorStep(node) for node in self.nodes]
-        subsets = partition.independent_subsets(steps, set(delegated))
+        subsets = node_subsets.independent_subsets(steps, set(delegated))
         return sum(subset.is_delegated for subset in subsets)
 
     def kind(self, tensor: Tensor) -> str:

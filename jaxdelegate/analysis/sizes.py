@@ -8,7 +8,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.analysis.records import Sizes
-from jaxdelegate.model import Model
+from jaxdelegate.model.records import Model
 
 
 def measure(model: Model) -> Sizes:

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.host import Host, ModelStore
-from jaxdelegate.model import Model, Operator, Subgraph
+from jaxdelegate.model.operator_tables import called_subgraphs
+from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes import declared_specs, gather
-from jaxdelegate.reading.operator_tables import called_subgraphs
+from jaxdelegate.passes.propagation import declared_specs, gather
 from jaxdelegate.report.delegation import DelegationReport
-from jaxdelegate.simple_delegate import (
+from jaxdelegate.runtime.simple_delegate import (
     DelegateContext,
     DelegateParams,
     Node,
     SimpleDelegate,
     SimpleDelegateKernel,
 )
+from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 # Operators that pass their arguments on; those that pass scalars (reductions) are left out.
 _PASSING = frozenset(

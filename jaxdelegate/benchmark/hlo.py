@@ -2,7 +2,7 @@
 
 Lowering wraps each operator in a named scope, `Operator.scope`, or several of them joined by `+`
 where a rewrite made one operator of them. XLA keeps the scopes in the metadata of instructions; a
-fusion belongs to all operators whose instructions it swallowed. A chain (kernel_chains.py) has one
+fusion belongs to all operators whose instructions it swallowed. A chain (call_batching.py) has one
 for each of its calls, with commas between them.
 """
 

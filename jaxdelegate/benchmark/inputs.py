@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.model_inputs import InputLayer, InputSource, UniformValues
+from jaxdelegate.measuring.inputs import InputLayer, InputSource, UniformValues
 
 
 def make_inputs(

@@ -17,9 +17,9 @@ from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.work import OperatorWork, Span, host_span, work_of
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.kernels.call_times import CallTime, timed_calls
-from jaxdelegate.plan import OperatorStep, PartitionStep, Step
-from jaxdelegate.simple_delegate import Node
-from jaxdelegate.stats import Stat
+from jaxdelegate.measuring.stats import Stat
+from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
+from jaxdelegate.runtime.simple_delegate import Node
 
 _T = TypeVar("_T")
 

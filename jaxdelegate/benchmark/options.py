@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any, get_args, get_type_hints
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.flag_values import Flag
-from jaxdelegate.model_inputs import InputLayer, parse_input_layers
+from jaxdelegate.measuring.inputs import InputLayer, parse_input_layers
+from jaxdelegate.providers.parsing import Flag
 
 
 def _option(default: Any, label: str, text: str) -> Any:

@@ -35,12 +35,12 @@ from jaxdelegate.benchmark.op_profile import OpTime, Profile, collect
 from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord
 from jaxdelegate.benchmark.session import ModelSource, Session
+from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
-from jaxdelegate.flag_values import FlagValues
+from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.providers import ProvidedDelegate
-from jaxdelegate.simple_delegate import SimpleDelegate
-from jaxdelegate.stats import Stat
-from jaxdelegate.xla_options import platform_of
+from jaxdelegate.providers.parsing import FlagValues
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
 Log = Callable[[str], None]
 Callback = Callable[[Session], None]
@@ -325,8 +325,9 @@ class _Run:
             )
         asked = self._values.jax_compute_dtype
         dtype = asked if asked in ("float16", "bfloat16") else "auto"
-        package = importlib.import_module("jaxdelegate")
-        return package.check_precision(self._model, list(arrays), dtype)
+        from jaxdelegate.comparison.precision_check import check_precision  # noqa: PLC0415
+
+        return check_precision(self._model, list(arrays), dtype)
 
 
 class _Pace:

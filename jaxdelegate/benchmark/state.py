@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate import protos
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.plan import OperatorStep, PartitionStep, Step
+from jaxdelegate.measuring import protos
+from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 
 
 def state_text(

@@ -8,7 +8,7 @@ from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import Log, benchmark
 from jaxdelegate.benchmark.session import ModelSource
 from jaxdelegate.errors import InterpreterError, LoweringError, OptionError
-from jaxdelegate.flag_values import FlagValues
+from jaxdelegate.providers.parsing import FlagValues
 
 
 @dataclasses.dataclass(frozen=True)

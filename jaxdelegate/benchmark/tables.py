@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxdelegate.benchmark.op_profile import OpTime, Profile, totals
-from jaxdelegate.stats import Stat
+from jaxdelegate.measuring.stats import Stat
 
 _RULE = "=" * 30
 _INIT = "Profiling Info for Benchmark Initialization:"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxdelegate.protos import message
+from jaxdelegate.measuring.protos import message
 
 _END = "end: "  # XLA:CPU marks so where an instruction that ran on several threads is done
 _MODULE_ID = re.compile(r"\(\d+\)$")

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from jaxdelegate.analysis.costs import operator_cost
-from jaxdelegate.simple_delegate import Node
+from jaxdelegate.measuring.costs import operator_cost
+from jaxdelegate.runtime.simple_delegate import Node
 
 
 @dataclasses.dataclass(frozen=True)

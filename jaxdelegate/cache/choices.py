@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from jaxdelegate import jax_settings
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.environment import device_identity, environment_parts
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.sources import SourceError, confirm, source_parts
 from jaxdelegate.errors import CacheWarning
+from jaxdelegate.pjrt import jax_settings
 from jaxdelegate.report.tuning import Choice
 
 SUFFIX = ".choices"

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jaxdelegate.reading.source import ModelSource, open_source
+from jaxdelegate.model.source import ModelSource, open_source
 
 SHA256, BLAKE3 = "sha256", "blake3"
 _HASHES: dict[str, Callable[..., Any]] = {SHA256: hashlib.sha256}

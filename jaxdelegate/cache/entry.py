@@ -2,7 +2,7 @@
 
 Layout, little endian: magic [8], format version u32, length of the description u32, length of the
 rest u64, SHA-256 of the description [32]; then the description as JSON, with the digest of the
-rest; then the rest: machine code, and the plans of chains (kernel_chains.py) one behind the other.
+rest; then the rest: machine code, and the plans of chains (call_batching.py) one behind the other.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and its like)
 import numpy as np
 
+from jaxdelegate.cache.digests import algorithm_of, digests, is_known
 from jaxdelegate.cache.key import Key
-from jaxdelegate.digests import algorithm_of, digests, is_known
 
 _MAGIC = b"JAXDLGT\0"
 _VERSION = 5

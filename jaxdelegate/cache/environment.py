@@ -14,11 +14,11 @@ from typing import Any
 
 from jaxlib import version as jaxlib_version
 
+from jaxdelegate.cache.digests import file_digest
 from jaxdelegate.cache.key import Part
-from jaxdelegate.digests import file_digest
+from jaxdelegate.compiler.xla_options import compiler_options
 from jaxdelegate.kernels import library as kernels
-from jaxdelegate.processor import host_cpu, max_cpu_isa, threads
-from jaxdelegate.xla_options import compiler_options
+from jaxdelegate.kernels.processor import host_cpu, max_cpu_isa, threads
 
 _PLUGINS = {
     "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt"),

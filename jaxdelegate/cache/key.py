@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.digests import digests
+from jaxdelegate.cache.digests import digests
 
 _TEXT = 100  # characters of a part that are kept for people
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.store import ProgramStore
-from jaxdelegate.program import Program, ResidentWeights, stored_states
+from jaxdelegate.compiler.program import Program, ResidentWeights, stored_states
 
 
 class Ends(NamedTuple):

@@ -18,9 +18,9 @@ from jaxdelegate.cache.key import Part, dtype_name, field_names
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxdelegate.model import Operator, Subgraph
+    from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.simple_delegate import DelegateParams, Node
+    from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 
 _OWN_RULES = "jaxdelegate.op_lowering."
 _OWN_WAY = ("name", "const", "quantization", "dtype")  # fields of specs

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxdelegate.cache import answers, starts
 from jaxdelegate.cache.answers import Answers
+from jaxdelegate.cache.digests import digests
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, unpack
 from jaxdelegate.cache.key import Key, Part
@@ -34,15 +35,14 @@ from jaxdelegate.cache.sources import SourceError, source_parts
 from jaxdelegate.cache.starts import Start
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content
-from jaxdelegate.digests import digests
+from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.errors import CacheWarning
-from jaxdelegate.program import Program, ResidentWeights
-from jaxdelegate.runtime import LOAD_ERRORS
+from jaxdelegate.pjrt.client import LOAD_ERRORS
 
 if TYPE_CHECKING:
     from jaxdelegate.cache.choices import ChoiceStore
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.simple_delegate import DelegateParams, Node
+    from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 
 _LOGGER = logging.getLogger("jaxdelegate")
 

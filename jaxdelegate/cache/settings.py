@@ -8,10 +8,10 @@ nobody has changed them.
 import contextlib
 import re
 
-from jaxdelegate import jax_settings
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.environment import versions
 from jaxdelegate.cache.key import Part
+from jaxdelegate.pjrt import jax_settings
 
 SUFFIX = ".settings"
 _DIGEST = re.compile(r"[0-9a-f]{32}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from jaxdelegate.cache.digests import PREFERRED
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.partition_key import (
@@ -15,13 +16,12 @@ from jaxdelegate.cache.partition_key import (
     read_constants,
 )
 from jaxdelegate.cache.sources import confirm, source_parts
-from jaxdelegate.digests import PREFERRED
 
 if TYPE_CHECKING:
     import numpy as np
 
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.simple_delegate import DelegateParams
+    from jaxdelegate.runtime.simple_delegate import DelegateParams
 
 
 class Slot:

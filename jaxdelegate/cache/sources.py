@@ -6,27 +6,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxdelegate.cache.digests import digests
 from jaxdelegate.cache.key import Part
-from jaxdelegate.digests import digests
 
 PACKAGE = Path(__file__).parents[1]
 _LOADED = time.time()
 
-# What has no say in what an operator becomes. Whatever is not named here counts.
-_UNRELATED = (
-    "analysis",
-    "benchmark",
-    "comparison",
-    "evaluation",
-    "litert",
-    "reading",
-    "reference",
-    "report",
-    "testing",
-    "tools",
+# The rooms whose code decides what program a partition becomes.
+_ROOMS = (
+    "compiler",
+    "delegate",
+    "kernels",
+    "lowering",
+    "model",
+    "op_lowering",
+    "passes",
+    "quant",
+    "tuning",
 )
 # What decides the shapes and constants inside of subgraphs that operators call.
-_SUBGRAPH_SOURCES = ("reading", "reference")
+_SUBGRAPH_ROOMS = ("reference",)
 
 
 class SourceError(Exception):
@@ -43,7 +42,7 @@ def source_parts(*, of_subgraphs: bool, package: Path = PACKAGE) -> dict[str, Pa
     Raises:
         SourceError: its files are not there, or not those that this process runs.
     """
-    found = _names(package, of_subgraphs=of_subgraphs)
+    found = _rooms(of_subgraphs=of_subgraphs)
     return {part: Part.of(_digest(package, names)) for part, names in found.items()}
 
 
@@ -55,21 +54,19 @@ def confirm(*, of_subgraphs: bool, package: Path = PACKAGE) -> None:
     Raises:
         SourceError: a file has changed since this process began.
     """
-    for names in _names(package, of_subgraphs=of_subgraphs).values():
+    for names in _rooms(of_subgraphs=of_subgraphs).values():
         _files(package, names)
 
 
-def _names(package: Path, *, of_subgraphs: bool) -> dict[str, tuple[str, ...]]:
-    """Files and folders, by the part of a key that they make up."""
-    there = sorted(os.listdir(package))
-    related = [n for n in there if n not in _UNRELATED and not n.startswith(("_", "."))]
-    names = {"sources": tuple(related)}
-    return names | {"subgraph_sources": _SUBGRAPH_SOURCES} if of_subgraphs else names
+def _rooms(*, of_subgraphs: bool) -> dict[str, tuple[str, ...]]:
+    """Folders, by the part of a key that they make up."""
+    rooms: dict[str, tuple[str, ...]] = {"sources": _ROOMS}
+    return rooms | {"subgraph_sources": _SUBGRAPH_ROOMS} if of_subgraphs else rooms
 
 
 @functools.cache
 def _digest(package: Path, names: tuple[str, ...]) -> str:
-    """Of the Python files among these files and in these folders."""
+    """Of the Python files in these folders."""
     content = bytearray()
     for file in _files(package, names):
         with open(file, "rb") as stream:
@@ -92,14 +89,15 @@ def _files(package: Path, names: tuple[str, ...]) -> list[str]:
     return list(found)
 
 
-def _in(path: str) -> Iterator[tuple[str, float]]:
-    """Python files and when they were written: a file itself, or those of a folder."""
-    if path.endswith(".py"):
-        yield path, os.stat(path).st_mtime
-    elif os.path.isdir(path):
-        for folder, inner, names in os.walk(path):
-            inner[:] = [name for name in inner if name != "__pycache__"]
-            for name in names:
-                if name.endswith(".py"):
-                    file = f"{folder}/{name}"
-                    yield file, os.stat(file).st_mtime
+def _in(room: str) -> Iterator[tuple[str, float]]:
+    """The Python files of a folder, and when they were written."""
+    for folder, inner, names in os.walk(room, onerror=_raise):
+        inner[:] = [name for name in inner if name != "__pycache__"]
+        for name in names:
+            if name.endswith(".py"):
+                file = f"{folder}/{name}"
+                yield file, os.stat(file).st_mtime
+
+
+def _raise(error: OSError) -> None:
+    raise error

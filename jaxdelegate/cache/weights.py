@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from jaxdelegate.cache.digests import algorithm_of, digests, is_known, read_into
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.key import array_bytes
-from jaxdelegate.digests import algorithm_of, digests, is_known, read_into
 
 _ALIGNMENT = 64  # bytes; XLA:CPU takes over host arrays that begin at multiples of them
 _LARGE_PAGE = 2 << 20  # bytes; of x86, and of ARM with base pages of 4 KiB

@@ -22,8 +22,8 @@ from jaxdelegate.comparison.sides import (
     open_reference,
 )
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
-from jaxdelegate.model import Model, read_model
-from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
 Verdict = Literal["agrees", "wrong_without_delegate", "found"]
 _NOWHERE = 2**31 - 1  # an operator index that no model reaches: nothing is delegated

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.testing.tolerance import NETWORK, TOLERANCES
+from jaxdelegate.measuring.tolerance import NETWORK, TOLERANCES
 
 _SHORT_FLOATS = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _REDUCED = TOLERANCES[np.dtype(np.float16)].rtol

@@ -12,8 +12,8 @@ from jaxdelegate.comparison.layers import LayerDiff, LayerReport, comparer_for
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.sides import ModelPath, Runner, Test, open_reference
 from jaxdelegate.errors import InterpreterError, OptionError
-from jaxdelegate.model import Model, read_model
-from jaxdelegate.stats import Latency
+from jaxdelegate.measuring.stats import Latency
+from jaxdelegate.model.records import Model, read_model
 
 
 @dataclasses.dataclass(frozen=True)

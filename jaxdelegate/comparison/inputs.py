@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.model_inputs import (
+from jaxdelegate.measuring.inputs import (
     InputLayer,
     InputSource,
     NormalValues,

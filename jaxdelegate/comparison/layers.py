@@ -10,10 +10,10 @@ from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.metrics import Comparer, TensorComparison, largest_magnitude
 from jaxdelegate.comparison.severed import SeveredRunner
 from jaxdelegate.comparison.sides import Restricted, Runner, Test
-from jaxdelegate.details import array_type
-from jaxdelegate.model import Model, Operator, Tensor
+from jaxdelegate.model.records import Model, Operator, Tensor
 from jaxdelegate.op_lowering.dtypes import HANDLES
-from jaxdelegate.passes import declared_specs, propagate
+from jaxdelegate.passes.propagation import declared_specs, propagate
+from jaxdelegate.runtime.tensor_details import array_type
 
 Kind = Literal["operator", "program"]
 

@@ -7,19 +7,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxdelegate import precision_choice, side_by_side
-from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.delegate import precision_policy
+from jaxdelegate.delegate.delegate_kernel import JaxKernel, arriving, touched
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function import CallableModel
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.jax_kernel import JaxKernel, arriving, touched
-from jaxdelegate.model import Model, read_model
+from jaxdelegate.lowering import error_probe
+from jaxdelegate.lowering.error_probe import ERROR_BOUND, Verdict
+from jaxdelegate.lowering.mixed_precision import unfit_constants
+from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.reduced_view import unfit_constants
 from jaxdelegate.report.precision import OperatorPrecision, PrecisionReport
-from jaxdelegate.side_by_side import ERROR_BOUND, Verdict
-from jaxdelegate.simple_delegate import DelegateContext, DelegateParams
+from jaxdelegate.runtime.simple_delegate import DelegateContext, DelegateParams
 
 Source = str | PathLike[str] | bytes
 ShortDtype = Literal["float16", "bfloat16"]
@@ -55,7 +56,7 @@ def check_precision(
     if not error_bound > 0:
         raise OptionError(f"error_bound: want a positive number, got {error_bound!r}")
     delegate = _CheckingDelegate(
-        DelegateOptions.of(options), precision_choice.emulated_policy(dtype), error_bound
+        DelegateOptions.of(options), precision_policy.emulated_policy(dtype), error_bound
     )
     if isinstance(source, bytes):
         interpreter = Interpreter(model_content=source, experimental_delegates=[delegate])
@@ -96,7 +97,7 @@ def _arrays(graph: Model, inputs: Sequence[Any] | Mapping[str, Any] | None) -> l
     """The inputs in the main subgraph's order."""
     main = graph.subgraphs[0]
     if inputs is None:
-        return list(side_by_side.seeded_values([main.tensors[i].spec() for i in main.inputs]))
+        return list(error_probe.seeded_values([main.tensors[i].spec() for i in main.inputs]))
     if not isinstance(inputs, Mapping):
         if len(inputs) != len(main.inputs):
             raise TensorError(f"the model has {len(main.inputs)} inputs, got {len(inputs)}")
@@ -146,7 +147,7 @@ class _CheckingKernel(JaxKernel):
     def __init__(self, delegate: _CheckingDelegate) -> None:
         super().__init__(delegate)
         self._checking = delegate
-        self._lower: side_by_side.Lower | None = None
+        self._lower: error_probe.Lower | None = None
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:
         """Also remember how to lower the partition for these shapes."""
@@ -164,7 +165,7 @@ class _CheckingKernel(JaxKernel):
             raise RuntimeError("eval before prepare")
         delegate = self._checking
         values = arriving(self.compiled.program, context)
-        verdict = side_by_side.judge(
+        verdict = error_probe.judge(
             self._lower, delegate.policy, values, delegate.device, delegate.error_bound
         )
         delegate.verdicts.append(verdict)

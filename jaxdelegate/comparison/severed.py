@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from jaxdelegate.details import handed_out, taken_in
-from jaxdelegate.host import Host, ModelStore
-from jaxdelegate.model import Operator, Subgraph, Tensor
-from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.model.records import Operator, Subgraph, Tensor
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.runtime.tensor_details import handed_out, taken_in
 
 
 @dataclasses.dataclass(frozen=True)

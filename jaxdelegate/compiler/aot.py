@@ -9,12 +9,12 @@ import numpy as np
 from jax import lax
 from jax.sharding import SingleDeviceSharding
 
-from jaxdelegate import runtime
-from jaxdelegate.jax_private import watch_jax_cache, without_source_lines
-from jaxdelegate.lowered_partition import LoweredPartition, Weight
+from jaxdelegate.compiler.jax_compat import watch_jax_cache, without_source_lines
+from jaxdelegate.compiler.program import Program, ResidentWeights, stored_states
+from jaxdelegate.compiler.xla_options import Options, compiler_options, platform_of
+from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.program import Program, ResidentWeights, stored_states
-from jaxdelegate.xla_options import Options, compiler_options, platform_of
+from jaxdelegate.pjrt import client
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
 # shapes and partitions; smaller ones are baked in, where XLA can fold them.
@@ -44,7 +44,7 @@ class JaxExecutable:
 
     def serialized(self) -> bytes:
         """What `Runtime.load` takes."""
-        return runtime.serialized(self.compiled.runtime_executable())
+        return client.serialized(self.compiled.runtime_executable())
 
 
 def compile_partition(
@@ -128,11 +128,11 @@ def _traced(
         return partition.call(known, values[len(arguments) :])
 
     # What it needs of jax.extend brings Pallas along, 20 ms that programs on disk are spared.
-    from jaxdelegate import kernel_chains  # noqa: PLC0415
+    from jaxdelegate.compiler import call_batching  # noqa: PLC0415
 
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]  # type: ignore[no-untyped-call]
     with without_source_lines():
-        return kernel_chains.traced(once, types, below=ARGUMENT_BYTES)
+        return call_batching.traced(once, types, below=ARGUMENT_BYTES)
 
 
 def _whole(shape: Shape, turns: int) -> Shape:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jaxdelegate.jax_private import ffi_attributes
+from jaxdelegate.compiler.jax_compat import ffi_attributes
 from jaxdelegate.kernels.call_times import chain_number
 from jaxdelegate.kernels.library import CHAIN, CHAINED, ffi_type
 
@@ -61,8 +61,8 @@ def _is_view(eqn: core.JaxprEqn) -> bool:
     """Whether an equation passes its last input on as it lies in memory."""
     if eqn.primitive.name == "reshape":
         return eqn.params["dimensions"] is None
-    # op_lowering/materialize.py: what is an identity on other platforms is one on a CPU, too. It
-    # keeps XLA from fusing a result with its readers, and no kernel is fused.
+    # op_lowering/common/fusion_barrier.py: what is an identity on other platforms is one on a CPU,
+    # too. It keeps XLA from fusing a result with its readers, and no kernel is fused.
     *_, default = eqn.params.get("branches", [None])
     is_by_platform = eqn.params.get("branches_platforms") is not None
     return (

@@ -1,4 +1,4 @@
-"""The one place that leans on jax's private side; jaxlib's is runtime.py's."""
+"""The one place that leans on jax's private side; jaxlib's is pjrt/client.py's."""
 
 import contextlib
 import threading

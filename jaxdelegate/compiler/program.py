@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.runtime import Runtime
+from jaxdelegate.pjrt.client import Runtime
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec
@@ -46,7 +46,7 @@ class Program:
     states: Mapping[int, TensorSpec]  # as hosts store them
     donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
     was_read: bool = False  # from JAX's own compilation cache
-    plans: tuple[Any, ...] = ()  # of the chains in it (kernel_chains.py)
+    plans: tuple[Any, ...] = ()  # of the chains in it (call_batching.py)
     file: str | None = None  # that holds it in the cache directory
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from jaxdelegate.processor import cpu_features, is_single_threaded
+from jaxdelegate.kernels.processor import cpu_features, is_single_threaded
 
 Options = Mapping[str, int | str]
 

@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from jaxdelegate import batching, compiler, lowering, side_by_side
+from jaxdelegate.compiler import aot
+from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.errors import JaxDelegateError, LoweringError, OptionError
-from jaxdelegate.lowered_partition import LoweredPartition
+from jaxdelegate.lowering import error_probe, microbatching
+from jaxdelegate.lowering import partition as lowering
+from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.program import Program, ResidentWeights
-from jaxdelegate.simple_delegate import DelegateParams, Node
-from jaxdelegate.tuner import Tuner
+from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
+from jaxdelegate.tuning.selector import Tuner
 
 # What lowering, tracing and XLA raise; device and out-of-memory errors are RuntimeErrors.
 _COMPILE_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
@@ -106,10 +108,10 @@ class Compilation:
         precision = self.context.precision
         try:
             if self.checks_precision:
-                precision = side_by_side.guarded(lower, precision, self.device)
+                precision = error_probe.guarded(lower, precision, self.device)
             partition = self._tuned(node, specs, outputs, lower(precision))
             count = 1 if parts is None else parts.count
-            return compiler.compile_partition(partition, weights, self.donates, count)
+            return aot.compile_partition(partition, weights, self.donates, count)
         except JaxDelegateError:
             raise
         except _COMPILE_ERRORS as error:
@@ -121,11 +123,11 @@ class Compilation:
 
     def _turns(
         self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
-    ) -> batching.Turns | None:
+    ) -> microbatching.Turns | None:
         """How a large batch is cut up; donated buffers are not."""
         if self.context.platform != "cpu" or self.donates:
             return None
-        return batching.turns([n.operator for n in node.nodes], specs, node.inputs, outputs)
+        return microbatching.turns([n.operator for n in node.nodes], specs, node.inputs, outputs)
 
     def _tuned(
         self,

@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate import runtime
 from jaxdelegate.cache.partition_key import KnownModel, touched_by
-from jaxdelegate.program import Program, ResidentWeights
-from jaxdelegate.simple_delegate import DelegateContext, DelegateParams, Node, SimpleDelegateKernel
+from jaxdelegate.compiler.program import Program, ResidentWeights
+from jaxdelegate.pjrt import client
+from jaxdelegate.runtime.simple_delegate import (
+    DelegateContext,
+    DelegateParams,
+    Node,
+    SimpleDelegateKernel,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 
-    from jaxdelegate.delegate import JaxDelegate
+    from jaxdelegate.delegate.jax_delegate import JaxDelegate
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.runtime import Runtime
+    from jaxdelegate.pjrt.client import Runtime
 
 _PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
 
@@ -80,7 +85,7 @@ class JaxKernel(SimpleDelegateKernel):
                 program = None if slot is None else cache.load(slot, weights)
                 if program is not None:
                     return program
-        weights = kept.on(runtime.of_jax(delegate.device))
+        weights = kept.on(client.of_jax(delegate.device))
         program = delegate.compilation.program(node, specs, outputs, weights)
         return program if cache is None or slot is None else cache.save(slot, program, weights)
 
@@ -96,7 +101,7 @@ class JaxKernel(SimpleDelegateKernel):
             values = arriving(program, context)
             try:
                 results = program(values)
-            except runtime.NeedsJaxError:
+            except client.NeedsJaxError:
                 Kept.of(context.shared, self._delegate).forget()
                 self.prepare(context, node)
                 self.eval(context, node)
@@ -147,7 +152,7 @@ class Kept:
         first = delegate.runtime
         yield self.on(first)
         if not first.has_jax:
-            yield self.on(runtime.of_jax(delegate.device))
+            yield self.on(client.of_jax(delegate.device))
 
     def forget(self) -> None:
         """Drop all programs."""

@@ -16,22 +16,18 @@ from collections.abc import Mapping, MutableMapping
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from jaxdelegate import jax_settings, platforms, runtime
 from jaxdelegate.cache.partition_key import touched_by
 from jaxdelegate.cache.programs import ProgramCache
+from jaxdelegate.compiler.program import Program
+from jaxdelegate.compiler.xla_options import platform_of
+from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel, Kept
 from jaxdelegate.errors import DelegationError, OptionError
-from jaxdelegate.jax_kernel import CompiledPartition, JaxKernel, Kept
 from jaxdelegate.kernels import library as kernels
+from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.options import DelegateOptions, native_kernels_by_default
-from jaxdelegate.processor import cpu_features
-from jaxdelegate.program import Program
-from jaxdelegate.runtime import Runtime
-from jaxdelegate.simple_delegate import (
-    DelegateContext,
-    Node,
-    SimpleDelegate,
-)
-from jaxdelegate.xla_options import platform_of
+from jaxdelegate.pjrt import client, jax_settings, platforms
+from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.runtime.simple_delegate import DelegateContext, Node, SimpleDelegate
 
 if TYPE_CHECKING:
     from jaxdelegate.cache.answers import Answers
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
     from jaxdelegate.cache.starts import Start
     from jaxdelegate.op_lowering.rule import LoweringContext
     from jaxdelegate.report.delegation import DelegationReport
-    from jaxdelegate.tuner import Tuner
+    from jaxdelegate.tuning.selector import Tuner
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -102,11 +98,11 @@ class JaxDelegate(SimpleDelegate):
     @functools.cached_property
     def lowering_context(self) -> LoweringContext:
         """Everything outside of an operator that its lowering depends on."""
-        from jaxdelegate import precision_choice  # noqa: PLC0415 (see the module's docstring)
+        from jaxdelegate.delegate import precision_policy  # noqa: PLC0415 (see the module's docstring)
         from jaxdelegate.op_lowering.rule import LoweringContext  # noqa: PLC0415
 
-        precision = precision_choice.policy_for(self.options, self._platform, cpu_features())
-        remark = precision_choice.remark(self.options, self._platform, precision)
+        precision = precision_policy.policy_for(self.options, self._platform, cpu_features())
+        remark = precision_policy.remark(self.options, self._platform, precision)
         if remark is not None:
             _LOGGER.info(remark)
         return LoweringContext(
@@ -125,9 +121,9 @@ class JaxDelegate(SimpleDelegate):
         Raises:
             OptionError: an unknown name.
         """
-        from jaxdelegate.rewrites import table  # noqa: PLC0415
+        from jaxdelegate.lowering.rewrites import registry  # noqa: PLC0415
 
-        return table.chosen(self.options.rewrites)
+        return registry.chosen(self.options.rewrites)
 
     @functools.cached_property
     def device(self) -> Any:
@@ -144,15 +140,15 @@ class JaxDelegate(SimpleDelegate):
         """Where programs run: without jax as long as that can be, and nobody has imported it."""
         if self._can_do_without_jax and not jax_settings.is_jax_imported():
             try:
-                return runtime.without_jax()
-            except runtime.LOAD_ERRORS as error:
+                return client.without_jax()
+            except client.LOAD_ERRORS as error:
                 _LOGGER.debug("jaxlib cannot be used without jax: %s", error)
-        return runtime.of_jax(self.device)
+        return client.of_jax(self.device)
 
     @functools.cached_property
     def tuner(self) -> Tuner:
         """What is known of the ways to run operators."""
-        from jaxdelegate.tuner import Tuner  # noqa: PLC0415
+        from jaxdelegate.tuning.selector import Tuner  # noqa: PLC0415
 
         store = None if self.programs is None else self.programs.choices(self.device)
         return Tuner(self.options.inference_preference, self.device, store)
@@ -359,7 +355,7 @@ def warn_of_left_operators(report: DelegationReport) -> None:
 def _with_jax() -> ModuleType:
     """The module that compiles, and jax with it."""
     jax_settings.import_jax()
-    from jaxdelegate import compilation  # noqa: PLC0415 (what stored programs do without)
+    from jaxdelegate.delegate import compilation  # noqa: PLC0415 (what stored programs do without)
 
     return compilation
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.buffers import aligned_zeros
 from jaxdelegate.cache.starts import Start, StoredTensor
-from jaxdelegate.delegate import JaxDelegate
-from jaxdelegate.jax_kernel import JaxKernel
-from jaxdelegate.runtime import LOAD_ERRORS, NeedsJaxError
+from jaxdelegate.delegate.delegate_kernel import JaxKernel
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
+from jaxdelegate.runtime.buffers import aligned_zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jaxdelegate.host import Host
-    from jaxdelegate.model import Model, Tensor
-    from jaxdelegate.program import Program
-    from jaxdelegate.simple_delegate import SimpleDelegate
+    from jaxdelegate.compiler.program import Program
+    from jaxdelegate.model.records import Model, Tensor
+    from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+    from jaxdelegate.runtime.subgraph import Host
 
 _LOGGER = logging.getLogger("jaxdelegate")
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from jaxdelegate import protos
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.run import ImageRun
+from jaxdelegate.measuring import protos
 
 
 def new_metrics(stage: str, run: ImageRun) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +60,9 @@ def open_interpreter(path: str | os.PathLike[str]) -> Interpreter:
 
     jax is loaded only here: whoever brings an interpreter may still set it up for that.
     """
-    delegate = importlib.import_module("jaxdelegate.delegate").JaxDelegate()
+    from jaxdelegate.delegate.jax_delegate import JaxDelegate  # noqa: PLC0415
+
+    delegate = JaxDelegate()
     return Interpreter(os.fspath(path), experimental_delegates=[delegate])
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.stats import Latency
+from jaxdelegate.measuring.stats import Latency
 
 Decode = Callable[[Path], np.ndarray]  # one image, prepared; raises DataError
 Invoke = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # [B, ...] to outputs [B, ...]

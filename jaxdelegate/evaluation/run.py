@@ -22,7 +22,7 @@ from jaxdelegate.evaluation.results import (
     identity,
     write_results,
 )
-from jaxdelegate.stats import Latency
+from jaxdelegate.measuring.stats import Latency
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

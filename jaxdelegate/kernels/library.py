@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdelegate import runtime
-from jaxdelegate.processor import MAX_CPU_ISA, max_cpu_isa
+from jaxdelegate.kernels.processor import MAX_CPU_ISA, max_cpu_isa
+from jaxdelegate.pjrt import client
 
 MACHINE = os.uname().machine
 LIBRARY = Path(__file__).parent / "libjaxdelegate_kernels.so"
@@ -82,7 +82,7 @@ def _why_not(path: Path) -> str | None:
             is_hidden = limit == "none"
             return f"{MAX_CPU_ISA} is none" if is_hidden else "this processor lacks AVX2 or FMA"
         for name, function in (*_HANDLERS.items(), (CHAIN, "jaxdelegate_chain")):
-            runtime.register(name, library[function])
+            client.register(name, library[function])
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
     return None

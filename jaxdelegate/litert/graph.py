@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.choice import Taken
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.nodes import PlanRow
 from jaxdelegate.litert.structures import Context, Tensor
 from jaxdelegate.litert.tensors import is_viewable, shape_of, spec_of
-from jaxdelegate.model import Operator
+from jaxdelegate.model.operator_tables import called_subgraphs
+from jaxdelegate.model.records import Operator
+from jaxdelegate.model.tensor_tables import with_block_values
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
-from jaxdelegate.partition import Subset, independent_subsets
-from jaxdelegate.passes import gather, propagate, unfolded
-from jaxdelegate.reading.operator_tables import called_subgraphs
-from jaxdelegate.reading.tensor_tables import with_block_values
+from jaxdelegate.passes.propagation import gather, propagate, unfolded
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.simple_delegate import Node
+from jaxdelegate.runtime.node_subsets import Subset, independent_subsets
+from jaxdelegate.runtime.partitioner import Taken
+from jaxdelegate.runtime.simple_delegate import Node
 
 Specs = Sequence[TensorSpec]
 

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import MutableMapping
 from typing import Any
 
-from jaxdelegate.choice import choose
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.context import PartitionContext, copy_resident
@@ -21,7 +20,8 @@ from jaxdelegate.litert.graph import Graph, TensorTable
 from jaxdelegate.litert.nodes import PlanReader
 from jaxdelegate.litert.partition import Partition
 from jaxdelegate.litert.structures import Context, DelegateParams, Node, Registration, elements
-from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.runtime.partitioner import choose
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _MOST_BYTES = 1023  # of a message; interpreters cut it there

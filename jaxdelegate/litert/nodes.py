@@ -23,9 +23,9 @@ from jaxdelegate.litert.structures import (
     elements,
     int_array,
 )
-from jaxdelegate.model import Operator
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import NoOptions, Options, custom_options
-from jaxdelegate.partition import Subset
+from jaxdelegate.runtime.node_subsets import Subset
 
 _NAMES = {code: name for name, code in vars(BuiltinOperator).items() if isinstance(code, int)}
 

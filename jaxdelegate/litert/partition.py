@@ -7,9 +7,9 @@ from typing import Any
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.litert.context import PartitionContext
 from jaxdelegate.litert.graph import Graph, Specs
-from jaxdelegate.model import Operator
-from jaxdelegate.plan import OperatorStep
-from jaxdelegate.simple_delegate import (
+from jaxdelegate.model.records import Operator
+from jaxdelegate.runtime.execution_plan import OperatorStep
+from jaxdelegate.runtime.simple_delegate import (
     DelegateContext,
     DelegateParams,
     SimpleDelegate,

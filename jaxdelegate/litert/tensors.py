@@ -8,11 +8,11 @@ import numpy as np
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.params import TENSOR_TYPES
 from jaxdelegate.litert.structures import Tensor, elements
+from jaxdelegate.model.stored import byte_count, decode, why_not_stored
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Shape, Sparsity, TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization
-from jaxdelegate.reading.stored import byte_count, decode, why_not_stored
 
 _PACKED = (TensorType.INT4, TensorType.UINT4, TensorType.INT2)
 _VIEWABLE = frozenset(TensorType) - {*_PACKED, TensorType.STRING}

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate import float_view, reduced_view
 from jaxdelegate.errors import LoweringError
-from jaxdelegate.model import Operator
-from jaxdelegate.op_lowering.materialize import materialized
+from jaxdelegate.lowering import fake_quantization, mixed_precision
+from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.common.fusion_barrier import materialized
 from jaxdelegate.op_lowering.precision import PRODUCTS, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -114,7 +114,7 @@ class LoweredPartition:
         known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
         if not inside:
             known.update(
-                (i, float_view.enter(known[i], self.stored[i])) for i in self._viewed(known)
+                (i, fake_quantization.enter(known[i], self.stored[i])) for i in self._viewed(known)
             )
         return known
 
@@ -122,7 +122,7 @@ class LoweredPartition:
         """Outputs, then new states, out of all values, as whoever runs the program stores them."""
         leaving = (*self.outputs, *self.states)
         left = {i: self._result(known, i) for i in leaving}
-        put = float_view.simulate if inside else float_view.leave
+        put = fake_quantization.simulate if inside else fake_quantization.leave
         left.update((i, put(left[i], self.stored[i])) for i in self._viewed(left))
         return tuple(left[i] for i in leaving)
 
@@ -148,14 +148,14 @@ class LoweredPartition:
             return None
         if isinstance(source, int):
             value, spec = known[source], self.specs[source]
-            return value if step.takes_short else reduced_view.widened(value, spec)
+            return value if step.takes_short else mixed_precision.widened(value, spec)
         if source.operator is not None:
             return weights[source]
-        return reduced_view.widened(weights[source], self.specs[source.tensor])
+        return mixed_precision.widened(weights[source], self.specs[source.tensor])
 
     def _held(self, index: int, value: Any, step: Step) -> Any:
         x = self._simulated(index, value)
-        held = reduced_view.held(x, index, step.operator, self.specs, self.short, self.precision)
+        held = mixed_precision.held(x, index, step.operator, self.specs, self.short, self.precision)
         return materialized(held) if index in self.shared else held
 
     def _viewed(self, indices: Iterable[int]) -> list[int]:
@@ -170,8 +170,8 @@ class LoweredPartition:
         """A quantized result that somebody here reads, back on its grid."""
         if index not in self.stored or index not in self._read:
             return value
-        wide = reduced_view.widened(value, self.specs[index])
-        return float_view.simulate(wide, self.stored[index])
+        wide = mixed_precision.widened(value, self.specs[index])
+        return fake_quantization.simulate(wide, self.stored[index])
 
     def _result(self, known: Mapping[int, Any], index: int) -> Any:
         const = self.specs[index].const
@@ -186,7 +186,7 @@ class LoweredPartition:
         may_be_short = step.takes_short or self.precision.rounds_convolutions
         for index, result in zip(written, results, strict=True):
             spec = self.specs.get(index, result)  # an output that the file leaves out has no spec
-            if not reduced_view.is_as_declared(result, spec, may_be_short=may_be_short):
+            if not mixed_precision.is_as_declared(result, spec, may_be_short=may_be_short):
                 raise LoweringError(
                     f"{node}: output {spec.name!r} was traced as {result.dtype} "
                     f"{list(result.shape)}, "

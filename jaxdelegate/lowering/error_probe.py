@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.lowered_partition import LoweredPartition, Step
+from jaxdelegate.lowering.computation import LoweredPartition, Step
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.spec import TensorSpec

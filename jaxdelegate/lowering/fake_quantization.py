@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.model import Operator
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import affine, jax_affine

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from jaxdelegate.model import Operator
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 # Smaller results cost less than to lay them out in memory.

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxdelegate.model import Operator
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.passes import gather, is_constant
+from jaxdelegate.passes.propagation import gather, is_constant
 
 # What the temporaries of one turn may take, about: below the C library's 32 MiB.
 _TURN_BYTES = 24 << 20

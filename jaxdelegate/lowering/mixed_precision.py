@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.model import Operator
+from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.common.downcast import narrow
+from jaxdelegate.op_lowering.common.downcast import widened as finite
 from jaxdelegate.op_lowering.dtypes import HALVES
-from jaxdelegate.op_lowering.narrowing import narrow
-from jaxdelegate.op_lowering.narrowing import widened as finite
 from jaxdelegate.op_lowering.precision import (
     FLOAT32,
     HELD_SHORT,

@@ -11,12 +11,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate import float_view, reduced_view
 from jaxdelegate.errors import InterpreterError, LoweringError
-from jaxdelegate.lowered_partition import LoweredPartition, Step, Weight
-from jaxdelegate.model import Operator, Subgraph
+from jaxdelegate.lowering import fake_quantization, mixed_precision
+from jaxdelegate.lowering.computation import LoweredPartition, Step, Weight
+from jaxdelegate.lowering.materialization import shared_results
+from jaxdelegate.lowering.rewrites.registry import rewritten
+from jaxdelegate.model.records import Operator, Subgraph
+from jaxdelegate.op_lowering.common.algorithms import fenced, with_way
+from jaxdelegate.op_lowering.common.downcast import narrow
 from jaxdelegate.op_lowering.dtypes import HANDLES
-from jaxdelegate.op_lowering.narrowing import narrow
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.registry import rule_of
 from jaxdelegate.op_lowering.rule import (
@@ -28,11 +31,8 @@ from jaxdelegate.op_lowering.rule import (
     first_reason,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.op_lowering.ways import fenced, with_way
-from jaxdelegate.passes import declared_specs, gather, is_constant, subgraph_specs
-from jaxdelegate.rewrites.table import rewritten
-from jaxdelegate.sharing import shared_results
-from jaxdelegate.states import with_explicit_states
+from jaxdelegate.passes.explicit_state import with_explicit_states
+from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, subgraph_specs
 
 
 def lower_partition(
@@ -66,7 +66,7 @@ def lower_partition(
     stored: dict[int, TensorSpec] = {}
     if context.quant_mode == "float_view":
         stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
-        operators, specs = float_view.view(operators, specs)
+        operators, specs = fake_quantization.view(operators, specs)
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
     quantized_later = _quantized_later(pending, specs)
     is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
@@ -84,7 +84,7 @@ def lower_partition(
         for op in draft.operators
     ]
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
-    short = reduced_view.held_short(
+    short = mixed_precision.held_short(
         context.precision,
         [step.operator for step in steps],
         specs,
@@ -269,11 +269,14 @@ def why_not(
         return "it is quantized, and enable_quant is off"
     options = operator.options
     if context.quant_mode == "float_view":
-        reason = first_reason(*map(float_view.why_not, present))
+        reason = first_reason(*map(fake_quantization.why_not, present))
         if reason is not None:
             return reason
-        options = float_view.options_of(options, inputs)
-        inputs, outputs = float_view.viewed_all(inputs), float_view.viewed_all(outputs)
+        options = fake_quantization.options_of(options, inputs)
+        inputs, outputs = (
+            fake_quantization.viewed_all(inputs),
+            fake_quantization.viewed_all(outputs),
+        )
     if _is_identity(context, rule, inputs, outputs):
         return None
     return rule.reason(context, options, inputs, outputs)

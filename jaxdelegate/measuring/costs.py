@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.analysis.cost_rules import RULES, Work
+from jaxdelegate.measuring.cost_rules import RULES, Work
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 

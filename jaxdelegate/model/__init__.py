@@ -1,1 +1,1 @@
-"""bytes -> a checked, frozen Model, or ModelError. Knows the file format, not what operators mean."""
+"""bytes -> a checked, frozen Model, or ModelError. Knows the file format, no operator."""

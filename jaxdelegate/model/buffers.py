@@ -5,8 +5,8 @@ import os
 
 import numpy as np
 
-from jaxdelegate.reading.flatbuffer import UINT32, UINT64, Flatbuffer, Table
-from jaxdelegate.reading.source import Source, map_file
+from jaxdelegate.model.flatbuffer import UINT32, UINT64, Flatbuffer, Table
+from jaxdelegate.model.source import Source, map_file
 
 
 class Buffers:

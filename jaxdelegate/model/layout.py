@@ -4,7 +4,7 @@ A union takes two fields, its type first. Deprecated fields keep their place. Th
 operators are read through the generated accessors instead.
 """
 
-from jaxdelegate.reading.flatbuffer import layout
+from jaxdelegate.model.flatbuffer import layout
 
 LAYOUT = layout(
     {

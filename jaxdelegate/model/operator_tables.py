@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
+from jaxdelegate.model.flatbuffer import INT8, UINT8, UINT64, Flatbuffer, Table
 from jaxdelegate.op_lowering.options import (
     AddOptions,
     Options,
@@ -18,7 +19,6 @@ from jaxdelegate.op_lowering.options import (
     options_class,
     widest_scalar,
 )
-from jaxdelegate.reading.flatbuffer import INT8, UINT8, UINT64, Flatbuffer, Table
 
 
 def _names(enumeration: type) -> dict[int, str]:

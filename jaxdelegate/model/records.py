@@ -11,27 +11,19 @@ from types import MappingProxyType
 import numpy as np
 
 from jaxdelegate.errors import ModelError
+from jaxdelegate.model.buffers import Buffers, ExternalBuffers
+from jaxdelegate.model.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Table
+from jaxdelegate.model.graph_checks import Fail, check_calls, check_order
+from jaxdelegate.model.layout import LAYOUT
+from jaxdelegate.model.operator_tables import OptionsReader, called_subgraphs, read_operator_code
+from jaxdelegate.model.source import ModelSource, Source, open_source
+from jaxdelegate.model.stored import byte_count, decode, why_not_stored
+from jaxdelegate.model.tensor_tables import read_quantization, read_sparsity, with_block_values
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import Shape, Sparsity, TensorSpec
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reading.buffers import Buffers, ExternalBuffers
-from jaxdelegate.reading.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Table
-from jaxdelegate.reading.graph_checks import Fail, check_calls, check_order
-from jaxdelegate.reading.layout import LAYOUT
-from jaxdelegate.reading.operator_tables import (
-    OptionsReader,
-    called_subgraphs,
-    read_operator_code,
-)
-from jaxdelegate.reading.source import ModelSource, Source, open_source
-from jaxdelegate.reading.stored import byte_count, decode, why_not_stored
-from jaxdelegate.reading.tensor_tables import (
-    read_quantization,
-    read_sparsity,
-    with_block_values,
-)
 
 _IDENTIFIER = b"TFL3"
 _VERSION = 3

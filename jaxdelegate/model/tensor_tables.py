@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from jaxdelegate.model.flatbuffer import INT8, INT32, UINT8, Table
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Shape, Sparsity
 from jaxdelegate.quant.packing import BITS
 from jaxdelegate.quant.params import Blockwise, Quantization
-from jaxdelegate.reading.flatbuffer import INT8, INT32, UINT8, Table
 
 _DENSE, _SPARSE_CSR = 0, 1  # DimensionType
 _DETAILS = {1: "CustomQuantization", 2: "BlockwiseQuantization", 3: "MultiAxisQuantization"}

@@ -1,1 +1,1 @@
-"""Model -> Model: shapes, folded constants, explicit state, static tensor lists. Knows no device."""
+"""Model -> Model: shapes, folded constants, explicit state, tensor lists. Knows no device."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 
-from jaxdelegate.model import Operator, Subgraph, Tensor
+from jaxdelegate.model.records import Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import HANDLES, TENSOR_TYPES
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.reference.builtin.resources import handle_key
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.reference.resources import handle_key
 
 Initial = Callable[[], np.ndarray]
 

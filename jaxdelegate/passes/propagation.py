@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.model import Operator, Subgraph
+from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.reference.builtin.sparse import densified
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.reference.sparse import densified
 
 # What a kernel may raise on a graph that is wrong, as opposed to a bug of ours.
 KERNEL_ERRORS = (ValueError, TypeError, IndexError, AttributeError, ArithmeticError, LookupError)

@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 from ai_edge_litert.schema_py_generated import BuiltinOperator
 
-from jaxdelegate.model import Operator, Subgraph
+from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.options import ConcatenationOptions, DynamicUpdateSliceOptions
 
 # What computes the slices of the original, and has no effect but its output.

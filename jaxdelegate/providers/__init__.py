@@ -17,7 +17,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxdelegate.builtin_providers import (
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, OptionError
+from jaxdelegate.providers.builtin import (
     CommonFlags,
     DelegateProvider,
     ExternalProvider,
@@ -25,9 +26,8 @@ from jaxdelegate.builtin_providers import (
     JaxProvider,
     XnnpackProvider,
 )
-from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, OptionError
-from jaxdelegate.flag_values import Flag, FlagValues
-from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.providers.parsing import Flag, FlagValues
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
 __all__ = [
     "DelegateProvider",
@@ -255,7 +255,9 @@ def open_interpreter(
     else:
         arguments["model_path"] = os.fspath(model)
     if host_of(values, delegates) == "jaxdelegate":
-        return importlib.import_module("jaxdelegate.interpreter").Interpreter(**arguments)
+        from jaxdelegate.interpreter import Interpreter  # noqa: PLC0415
+
+        return Interpreter(**arguments)
     return _stock_interpreter(values, arguments)
 
 

@@ -5,14 +5,13 @@ JaxDelegate stands in one table; JaxDelegate's own options are flags too: `--jax
 """
 
 import dataclasses
-import importlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.flag_values import Flag, FlagValues
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.providers.parsing import Flag, FlagValues
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _PREFIX = "jax_"
@@ -264,16 +263,16 @@ class GpuProvider:
         if not flag_values.use_gpu:
             return None
         options = jax_options(flag_values)
-        delegate = importlib.import_module("jaxdelegate.delegate")
-        compilation = importlib.import_module("jaxdelegate.compilation")
+        from jaxdelegate.delegate import compilation, jax_delegate  # noqa: PLC0415 (imports jax)
+
         if options.platform is not None:
-            return delegate.JaxDelegate(options)
+            return jax_delegate.JaxDelegate(options)
         try:
             compilation.find_device("gpu", options.device_index)
         except OptionError as error:
             _LOGGER.warning("WARN: GPU acceleration is unsupported on this platform: %s", error)
-            return delegate.JaxDelegate(options)
-        return delegate.JaxDelegate(options, platform="gpu")
+            return jax_delegate.JaxDelegate(options)
+        return jax_delegate.JaxDelegate(options, platform="gpu")
 
 
 class JaxProvider:
@@ -306,8 +305,9 @@ class JaxProvider:
         Raises:
             OptionError: an impossible value or combination.
         """
-        delegate = importlib.import_module("jaxdelegate.delegate")
-        return delegate.JaxDelegate(jax_options(flag_values))
+        from jaxdelegate.delegate.jax_delegate import JaxDelegate  # noqa: PLC0415
+
+        return JaxDelegate(jax_options(flag_values))
 
 
 class XnnpackProvider:
@@ -381,7 +381,8 @@ class ExternalProvider:
         if not path:
             return None
         options = external_options(flag_values.external_delegate_options)
-        litert = importlib.import_module("jaxdelegate.litert")
+        from jaxdelegate import litert  # noqa: PLC0415 (imports ai_edge_litert)
+
         try:
             return litert.load_delegate(path, options)
         except ValueError as error:  # what the stock function raises

@@ -1,1 +1,1 @@
-"""Runs one subgraph: which nodes a delegate takes, its execution plan, its tensors. Knows no XLA."""
+"""Runs one subgraph: who takes which nodes, its execution plan, its tensors. Knows no XLA."""

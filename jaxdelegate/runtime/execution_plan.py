@@ -6,14 +6,14 @@ from typing import Protocol
 
 import numpy as np
 
-from jaxdelegate.choice import Taken
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes import KERNEL_ERRORS, known_shapes, with_shape
+from jaxdelegate.passes.propagation import KERNEL_ERRORS, known_shapes, with_shape
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.simple_delegate import (
+from jaxdelegate.runtime.partitioner import Taken
+from jaxdelegate.runtime.simple_delegate import (
     DelegateContext,
     DelegateParams,
     Node,

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from jaxdelegate.partition import Subset, largest
 from jaxdelegate.report.delegation import DelegationReport, NodeReport
-from jaxdelegate.simple_delegate import DelegateContext, Node, SimpleDelegate
+from jaxdelegate.runtime.node_subsets import Subset, largest
+from jaxdelegate.runtime.simple_delegate import DelegateContext, Node, SimpleDelegate
 
 _NOT_KEPT = "its partition is not among those that the options allow"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxdelegate.model import Operator, Subgraph
+    from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import Specs, TensorSpec
     from jaxdelegate.report.delegation import DelegationReport
 

@@ -12,19 +12,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxdelegate import partition
-from jaxdelegate.buffers import aligned_zeros
-from jaxdelegate.choice import choose
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, TensorError
-from jaxdelegate.list_updates import with_list_updates
-from jaxdelegate.model import Model, Subgraph, read_model
+from jaxdelegate.model.records import Model, Subgraph, read_model
+from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
-from jaxdelegate.passes import declared_specs, gather, propagate
-from jaxdelegate.plan import OperatorStep, PartitionStep, Step
-from jaxdelegate.reading.source import Source
+from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
+from jaxdelegate.passes.propagation import declared_specs, gather, propagate
+from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.reference.kernel import Services
-from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
-from jaxdelegate.states import state_zero, with_explicit_states
+from jaxdelegate.runtime import node_subsets
+from jaxdelegate.runtime.buffers import aligned_zeros
+from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
+from jaxdelegate.runtime.partitioner import choose
+from jaxdelegate.runtime.simple_delegate import DelegateParams, Node, SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -146,7 +146,7 @@ class Host:
             delegate,
             self,
             [step.row for step in self._steps],
-            lambda chosen: partition.independent_subsets(self._steps, chosen),
+            lambda chosen: node_subsets.independent_subsets(self._steps, chosen),
             subgraph=self.subgraph.index,
         )
         self._steps = [
@@ -155,9 +155,9 @@ class Host:
 
     def _replaced(
         self,
-        subset: partition.Subset,
+        subset: node_subsets.Subset,
         delegate: SimpleDelegate,
-        subsets: Sequence[partition.Subset],
+        subsets: Sequence[node_subsets.Subset],
     ) -> Iterable[Step]:
         steps = [self._steps[i] for i in subset.items]
         if not subset.is_delegated:

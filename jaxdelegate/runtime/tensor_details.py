@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.model import Subgraph, Tensor
+from jaxdelegate.model.records import Subgraph, Tensor
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.quant.params import Blockwise
 

@@ -1,5 +1,8 @@
 """Tools for tests: tolerances, a model builder, operator cases. Importing it imports no jax."""
 
+from jaxdelegate.measuring.tolerance import TOLERANCES as TOLERANCES
+from jaxdelegate.measuring.tolerance import Tolerance as Tolerance
+from jaxdelegate.measuring.tolerance import assert_close as assert_close
 from jaxdelegate.testing.builder import ModelBuilder as ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder as SubgraphBuilder
 from jaxdelegate.testing.case import Arg as Arg
@@ -11,6 +14,3 @@ from jaxdelegate.testing.case import in_groups as in_groups
 from jaxdelegate.testing.case import of as of
 from jaxdelegate.testing.case import value as value
 from jaxdelegate.testing.case import variable as variable
-from jaxdelegate.testing.tolerance import TOLERANCES as TOLERANCES
-from jaxdelegate.testing.tolerance import Tolerance as Tolerance
-from jaxdelegate.testing.tolerance import assert_close as assert_close

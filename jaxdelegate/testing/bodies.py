@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.op_lowering.options import (
     IfOptions,

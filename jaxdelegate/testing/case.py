@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.measuring.tolerance import Tolerance, assert_close
 from jaxdelegate.op_lowering.options import NoOptions, Options, default_options
 from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes import known_shapes, with_shape
+from jaxdelegate.passes.propagation import known_shapes, with_shape
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.tolerance import Tolerance, assert_close
 
 # With what a case's lowering is compiled: what JAX's setting jax_disable_most_optimizations stands
 # for, since a case shows what a lowering means, and LLVM's optimizations are most of its time.

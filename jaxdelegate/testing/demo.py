@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 
-from jaxdelegate.delegate import JaxDelegate
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.report.delegation import DelegationReport
 from jaxdelegate.testing.networks import mobilenet_v1
-from jaxdelegate.testing.tolerance import NETWORK, assert_close
 
 
 @dataclasses.dataclass(frozen=True)

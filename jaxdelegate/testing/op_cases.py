@@ -17,9 +17,9 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.measuring.tolerance import EXACT, Tolerance, assert_close
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 from jaxdelegate.testing.running import run_once
-from jaxdelegate.testing.tolerance import EXACT, Tolerance, assert_close
 
 Run = Callable[[bytes, Sequence[np.ndarray]], Sequence[np.ndarray]]
 

@@ -7,9 +7,9 @@ from absl import flags
 from jaxdelegate.analysis import measured, model_explorer
 from jaxdelegate.analysis.analyzer import analyze_with
 from jaxdelegate.analysis.page import html_page
-from jaxdelegate.analysis.text import report
+from jaxdelegate.analysis.records import report
 from jaxdelegate.errors import OptionError
-from jaxdelegate.simple_delegate import SimpleDelegate
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 from jaxdelegate.tools import delegate_flags, output_files
 
 

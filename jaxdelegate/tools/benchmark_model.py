@@ -6,10 +6,10 @@ from typing import Any
 
 from absl import flags
 
-from jaxdelegate import model
 from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, labels
 from jaxdelegate.errors import OptionError
-from jaxdelegate.flag_values import Flag, FlagValues
+from jaxdelegate.model import records as model
+from jaxdelegate.providers.parsing import Flag, FlagValues
 from jaxdelegate.report.json_records import write_json
 from jaxdelegate.tools import delegate_flags, output_files
 

@@ -6,7 +6,7 @@ from absl import flags
 
 from jaxdelegate.benchmark import matrix
 from jaxdelegate.errors import OptionError
-from jaxdelegate.flag_values import Flag
+from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
 from jaxdelegate.tools import benchmark_model, delegate_flags, output_files
 

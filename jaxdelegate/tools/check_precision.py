@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from jaxdelegate.comparison.precision_check import check_precision
 from jaxdelegate.errors import OptionError
-from jaxdelegate.precision_check import check_precision
-from jaxdelegate.side_by_side import ERROR_BOUND
+from jaxdelegate.lowering.error_probe import ERROR_BOUND
 
 
 def define(values: flags.FlagValues) -> None:

@@ -5,7 +5,7 @@ import importlib
 from absl import flags
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.model_inputs import parse_input_layers
+from jaxdelegate.measuring.inputs import parse_input_layers
 from jaxdelegate.tools import delegate_flags
 
 

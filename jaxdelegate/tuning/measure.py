@@ -18,21 +18,25 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from jaxdelegate import compiler, lowering, runtime
-from jaxdelegate.analysis.costs import Cost, operator_cost
-from jaxdelegate.lowered_partition import LoweredPartition
-from jaxdelegate.model import Operator
+from jaxdelegate.compiler import aot
+from jaxdelegate.compiler.program import Program, ResidentWeights
+from jaxdelegate.lowering import partition as lowering
+from jaxdelegate.lowering.computation import LoweredPartition
+from jaxdelegate.lowering.error_probe import ERROR_BOUND, seeded_values
+from jaxdelegate.measuring.costs import Cost, operator_cost
+from jaxdelegate.measuring.tolerance import Tolerance, assert_close
+from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.common.algorithms import operator_key
 from jaxdelegate.op_lowering.options import default_options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.op_lowering.ways import operator_key
-from jaxdelegate.passes import gather
-from jaxdelegate.program import Program, ResidentWeights
+from jaxdelegate.passes.propagation import gather
+from jaxdelegate.pjrt import client
 from jaxdelegate.report.tuning import Choice
-from jaxdelegate.side_by_side import ERROR_BOUND, seeded_values
-from jaxdelegate.testing.tolerance import Tolerance, assert_close
-from jaxdelegate.tuner import BUDGET_SECONDS, Clock
+from jaxdelegate.tuning import BUDGET_SECONDS
+
+Clock = Callable[[], float]
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _GAIN = 0.03  # another way than the default must save that much,
@@ -216,7 +220,7 @@ class _Bench:
             candidate.operator, self.partition.specs, self._inputs(candidate.operator)
         )
         partition = lowering.lower_partition(*alone, context)
-        return compiler.compile_partition(partition, ResidentWeights(runtime.of_jax(self.device)))
+        return aot.compile_partition(partition, ResidentWeights(client.of_jax(self.device)))
 
     def _inputs(self, operator: Operator) -> tuple[int, ...]:
         specs = self.partition.specs

@@ -1,6 +1,6 @@
 """What a delegate knows of the ways to run operators: measured, or taken over from a directory.
 
-`tuning.py`, which measures, is imported when there is something to measure.
+`measure.py`, which measures, is imported when there is something to measure.
 """
 
 import logging
@@ -12,11 +12,10 @@ from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.options import Preference
 from jaxdelegate.report.tuning import Choice, TuningReport
+from jaxdelegate.tuning import BUDGET_SECONDS
 
 if TYPE_CHECKING:
-    from jaxdelegate.lowered_partition import LoweredPartition
-
-BUDGET_SECONDS = 30.0  # for all operators that one delegate measures, compilations included
+    from jaxdelegate.lowering.computation import LoweredPartition
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -32,7 +31,7 @@ def measured(
     budget: float,
 ) -> dict[str, Choice]:
     """As `tuning.tune`."""
-    from jaxdelegate import tuning  # noqa: PLC0415 (what few programs need)
+    from jaxdelegate.tuning import measure as tuning  # noqa: PLC0415 (what few programs need)
 
     return tuning.tune(partition, context, device, known, budget=budget)
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering import quantized_activation as quantized
-from jaxdelegate.op_lowering.common import clamp, scalar
+from jaxdelegate.op_lowering.common.basics import clamp, scalar
+from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise, unary
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
     GeluOptions,
@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
     LeakyReluOptions,
     NoOptions,
 )
-from jaxdelegate.op_lowering.pointwise import Elementwise, pointwise, unary
+from jaxdelegate.op_lowering.quantized import activation as quantized
 from jaxdelegate.op_lowering.rule import LoweringContext, table
 from jaxdelegate.op_lowering.spec import Specs
 

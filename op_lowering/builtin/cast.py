@@ -5,14 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import (
-    CastOptions,
-    DequantizeOptions,
-    FakeQuantOptions,
-    QuantizeOptions,
-)
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
     BOOLS,
     COMPLEX,
@@ -26,10 +19,17 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_count,
     why_not_stored,
 )
-from jaxdelegate.op_lowering.quantized_checks import (
+from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
     why_not_one_scale,
     why_not_symmetric,
+)
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import (
+    CastOptions,
+    DequantizeOptions,
+    FakeQuantOptions,
+    QuantizeOptions,
 )
 from jaxdelegate.op_lowering.rule import (
     Function,

@@ -6,23 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering import quantized_elementwise as quantized
-from jaxdelegate.op_lowering.common import align_ranks, why_not_broadcast
-from jaxdelegate.op_lowering.options import (
-    EqualOptions,
-    GreaterEqualOptions,
-    GreaterOptions,
-    LessEqualOptions,
-    LessOptions,
-    LogicalAndOptions,
-    LogicalNotOptions,
-    LogicalOrOptions,
-    NotEqualOptions,
-    Options,
-    SelectOptions,
-    SelectV2Options,
-)
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.common.basics import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.common.pointwise import (
     BOOLS,
     COMPLEX,
     INT16,
@@ -37,6 +22,21 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_one_shape,
     why_not_stored,
 )
+from jaxdelegate.op_lowering.options import (
+    EqualOptions,
+    GreaterEqualOptions,
+    GreaterOptions,
+    LessEqualOptions,
+    LessOptions,
+    LogicalAndOptions,
+    LogicalNotOptions,
+    LogicalOrOptions,
+    NotEqualOptions,
+    Options,
+    SelectOptions,
+    SelectV2Options,
+)
+from jaxdelegate.op_lowering.quantized import elementwise as quantized
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape, Specs
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.cast import DEQUANTIZE
+from jaxdelegate.op_lowering.builtin.cast import DEQUANTIZE
 from jaxdelegate.op_lowering.options import (
     DequantizeOptions,
     HadamardRotationOptions,

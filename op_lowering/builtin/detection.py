@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.builtin.reduction import why_not_count
+from jaxdelegate.op_lowering.builtin.sorting import top_k
+from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor
 from jaxdelegate.op_lowering.options import (
     DetectionPostProcessOptions,
     NonMaxSuppressionV4Options,
     NonMaxSuppressionV5Options,
     Options,
 )
-from jaxdelegate.op_lowering.quantized_checks import why_not_per_tensor
-from jaxdelegate.op_lowering.reduction import why_not_count
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -33,7 +34,6 @@ from jaxdelegate.op_lowering.rule import (
     why_not_const,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.sorting import top_k
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
 

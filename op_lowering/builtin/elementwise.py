@@ -13,8 +13,25 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering import quantized_elementwise as quantized
-from jaxdelegate.op_lowering.common import clamp, scalar
+from jaxdelegate.op_lowering.common.basics import clamp, scalar
+from jaxdelegate.op_lowering.common.pointwise import (
+    BOOLS,
+    COMPLEX,
+    INTEGERS,
+    NUMBERS,
+    PACKED,
+    Dtypes,
+    Elementwise,
+    IntegerKernel,
+    binary,
+    pointwise,
+    unary,
+    why_not_count,
+    why_not_one_dtype,
+    why_not_one_shape,
+    why_not_stored,
+)
+from jaxdelegate.op_lowering.common.quantization import zero_point_of
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
     AbsOptions,
@@ -42,24 +59,7 @@ from jaxdelegate.op_lowering.options import (
     SubOptions,
     ZerosLikeOptions,
 )
-from jaxdelegate.op_lowering.pointwise import (
-    BOOLS,
-    COMPLEX,
-    INTEGERS,
-    NUMBERS,
-    PACKED,
-    Dtypes,
-    Elementwise,
-    IntegerKernel,
-    binary,
-    pointwise,
-    unary,
-    why_not_count,
-    why_not_one_dtype,
-    why_not_one_shape,
-    why_not_stored,
-)
-from jaxdelegate.op_lowering.quantized_checks import zero_point_of
+from jaxdelegate.op_lowering.quantized import elementwise as quantized
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

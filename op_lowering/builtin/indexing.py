@@ -12,12 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_indices, why_not_moved
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.movement import (
-    why_not_axis,
-    why_not_indices,
-    why_not_moved,
-)
 from jaxdelegate.op_lowering.options import (
     GatherNdOptions,
     GatherOptions,
@@ -31,10 +27,7 @@ from jaxdelegate.op_lowering.options import (
     UniqueOptions,
     WhereOptions,
 )
-from jaxdelegate.op_lowering.quantized_layout import (
-    lower_dequantizing_lookup,
-    why_not_dequantized,
-)
+from jaxdelegate.op_lowering.quantized.layout import lower_dequantizing_lookup, why_not_dequantized
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import fused_activation, why_not_activation
-from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.movement import (
+from jaxdelegate.op_lowering.common.basics import fused_activation, why_not_activation
+from jaxdelegate.op_lowering.common.movement import (
     integers,
     why_not_axis,
     why_not_indices,
@@ -17,6 +16,7 @@ from jaxdelegate.op_lowering.movement import (
     why_not_present,
     zero_point,
 )
+from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     BatchToSpaceNDOptions,
@@ -30,7 +30,7 @@ from jaxdelegate.op_lowering.options import (
     TileOptions,
     TransposeOptions,
 )
-from jaxdelegate.op_lowering.quantized_layout import rescaler, why_not_joined
+from jaxdelegate.op_lowering.quantized.layout import rescaler, why_not_joined
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.builtin.farmhash import fingerprint64
+from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.farmhash import fingerprint64
-from jaxdelegate.op_lowering.movement import integers, why_not_moved
 from jaxdelegate.op_lowering.options import (
     CombinerType,
     EmbeddingLookupSparseOptions,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdelegate.op_lowering.common import scalar
+from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.options import (
     LogSoftmaxOptions,
     SoftmaxOptions,
 )
-from jaxdelegate.op_lowering.quantized_normalization import (
+from jaxdelegate.op_lowering.quantized.normalization import (
     lower_l2_normalization,
     lower_log_softmax,
     lower_softmax,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.movement import integers, why_not_moved, zero_point
+from jaxdelegate.op_lowering.common.movement import integers, why_not_moved, zero_point
 from jaxdelegate.op_lowering.options import (
     MirrorPadMode,
     MirrorPadOptions,

@@ -12,11 +12,20 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import finite
+from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.basics import finite
+from jaxdelegate.op_lowering.common.products import PRODUCT_FLOATS, nothing, why_not_fused
+from jaxdelegate.op_lowering.common.window import (
+    Window,
+    Windows,
+    pad_windows,
+    read_tap,
+    taps,
+    why_not_windows,
+)
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
-from jaxdelegate.op_lowering.products import PRODUCT_FLOATS, nothing, why_not_fused
-from jaxdelegate.op_lowering.quantized_pooling import fused_activation, why_not_pooled
+from jaxdelegate.op_lowering.quantized.pooling import fused_activation, why_not_pooled
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lower,
@@ -28,15 +37,6 @@ from jaxdelegate.op_lowering.rule import (
     table,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.ways import chosen
-from jaxdelegate.op_lowering.window import (
-    Window,
-    Windows,
-    pad_windows,
-    read_tap,
-    taps,
-    why_not_windows,
-)
 
 _INTEGERS = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16))
 _FEW_TAPS = 16  # on a CPU: windows that do not overlap are read in one fused loop up to here

@@ -11,20 +11,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common import finite, fused_activation
-from jaxdelegate.op_lowering.options import (
-    ActivationFunctionType,
-    MaxPoolWithArgmaxOptions,
-    PoolParamsOptions,
-)
-from jaxdelegate.op_lowering.pooling import (
+from jaxdelegate.op_lowering.builtin.pooling import (
     lowest,
     numbers,
     tensorflow_windows,
     why_not_tensorflow,
     windows_2d,
 )
-from jaxdelegate.op_lowering.products import nothing, why_not_floats, why_not_fused
+from jaxdelegate.op_lowering.common.basics import finite, fused_activation
+from jaxdelegate.op_lowering.common.products import nothing, why_not_floats, why_not_fused
+from jaxdelegate.op_lowering.common.window import (
+    Windows,
+    pad_windows,
+    read_tap,
+    taps,
+    why_not_windows,
+)
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    MaxPoolWithArgmaxOptions,
+    PoolParamsOptions,
+)
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -34,13 +41,6 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.window import (
-    Windows,
-    pad_windows,
-    read_tap,
-    taps,
-    why_not_windows,
-)
 
 _FRACTION = 0.1  # MediaPipe adds it to a float index, so that truncation finds the integer again
 

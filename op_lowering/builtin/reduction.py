@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering import native_reduction, quantized_reduction
+from jaxdelegate.op_lowering.builtin import mean_cpu_kernel
+from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_moved
+from jaxdelegate.op_lowering.common.pointwise import why_not_stored
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.movement import why_not_axis, why_not_moved
 from jaxdelegate.op_lowering.options import (
     ArgMaxOptions,
     ArgMinOptions,
@@ -21,7 +22,7 @@ from jaxdelegate.op_lowering.options import (
     Options,
     ReducerOptions,
 )
-from jaxdelegate.op_lowering.pointwise import why_not_stored
+from jaxdelegate.op_lowering.quantized import reduction as quantized_reduction
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -170,7 +171,7 @@ def _reducer(
     compares: bool = False,
     quantized: quantized_reduction.IntegerReduction | None = None,
     in_order: _Reduce | None = None,
-    own: native_reduction.Own | None = None,
+    own: mean_cpu_kernel.Own | None = None,
 ) -> OpRule:
     """A rule of the family: inputs x and axes, one output.
 
@@ -224,7 +225,7 @@ MEAN = _reducer(
     FLOATS | _INDICES,
     quantized=quantized_reduction.MEAN,
     in_order=_mean_in_order,
-    own=native_reduction.mean,
+    own=mean_cpu_kernel.mean,
 )
 SUM = _reducer(
     "SUM",

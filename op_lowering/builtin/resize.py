@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.op_lowering.common.movement import why_not_moved
+from jaxdelegate.op_lowering.common.pointwise import why_not_stored
+from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.movement import why_not_moved
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions, ResizeNearestNeighborOptions
-from jaxdelegate.op_lowering.pointwise import why_not_stored
-from jaxdelegate.op_lowering.rounding import rounded
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

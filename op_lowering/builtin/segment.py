@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.op_lowering.builtin.reduction import limits
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
     Options,
@@ -19,7 +20,6 @@ from jaxdelegate.op_lowering.options import (
     UnsortedSegmentProdOptions,
     UnsortedSegmentSumOptions,
 )
-from jaxdelegate.op_lowering.reduction import limits
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

@@ -10,7 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.movement import MOVABLE, integers, why_not_indices, why_not_moved
+from jaxdelegate.op_lowering.common.movement import (
+    MOVABLE,
+    integers,
+    why_not_indices,
+    why_not_moved,
+)
 from jaxdelegate.op_lowering.options import (
     BroadcastToOptions,
     CustomOptions,

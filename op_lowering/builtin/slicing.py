@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.movement import (
+from jaxdelegate.op_lowering.common.movement import (
     integers,
     why_not_axis,
     why_not_indices,

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.builtin.reduction import why_not_count, why_not_ordered
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import BucketizeOptions, TopKV2Options
-from jaxdelegate.op_lowering.reduction import why_not_count, why_not_ordered
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.movement import why_not_moved
+from jaxdelegate.op_lowering.common.movement import why_not_moved
 from jaxdelegate.op_lowering.options import DensifyOptions
 from jaxdelegate.op_lowering.rule import (
     Function,

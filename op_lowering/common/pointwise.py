@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.common import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.common.basics import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.common.quantization import why_not_one_scale, why_not_symmetric
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import Options
-from jaxdelegate.op_lowering.quantized_checks import why_not_one_scale, why_not_symmetric
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import finite, fused_activation
+from jaxdelegate.op_lowering.common.basics import finite, fused_activation
+from jaxdelegate.op_lowering.common.downcast import narrow, rounded, widened
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
-from jaxdelegate.op_lowering.narrowing import narrow, rounded, widened
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import window_padding
+from jaxdelegate.op_lowering.common.basics import window_padding
 from jaxdelegate.op_lowering.options import Padding
 
 

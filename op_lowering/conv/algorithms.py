@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdelegate.op_lowering.materialize import materialized
-from jaxdelegate.op_lowering.products import Arithmetic
+from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.common.products import Arithmetic
+from jaxdelegate.op_lowering.common.window import Windows, pad_windows, read_tap, taps
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.op_lowering.window import Windows, pad_windows, read_tap, taps
 
 # Limits of the CPU's ways. Products that one output value sums:
 _DEPTHWISE_TAPS = 256  # beyond, the unrolled sum takes seconds to compile

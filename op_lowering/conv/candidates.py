@@ -7,7 +7,7 @@ take seconds to compile, and patches that take memory of another order than the 
 import math
 from collections.abc import Iterator, Mapping
 
-from jaxdelegate.op_lowering.convolution_ways import (
+from jaxdelegate.op_lowering.conv.algorithms import (
     Convolution,
     Layout,
     Run,
@@ -26,7 +26,7 @@ from jaxdelegate.op_lowering.convolution_ways import (
     tap_sum_by_block,
     way,
 )
-from jaxdelegate.op_lowering.winograd import is_possible, pays, transformed, winograd
+from jaxdelegate.op_lowering.conv.winograd import is_possible, pays, transformed, winograd
 
 _LONGEST_SUM = 64  # products that are written out one by one
 _LONGEST_DEPTHWISE_SUM = 256

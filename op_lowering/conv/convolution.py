@@ -1,6 +1,6 @@
 """Convolutions: CONV_2D, DEPTHWISE_CONV_2D, CONV_3D.
 
-Floats are computed here, quantized tensors in quantized_convolution.py and hybrid_convolution.py.
+Floats are computed here, quantized tensors in quantized.py and dynamic_range.py.
 """
 
 import dataclasses
@@ -11,16 +11,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdelegate.op_lowering import (
-    hybrid_convolution,
-    native,
-    native_integers,
-    ordered_convolution,
-    quantized_convolution,
-    quantized_products,
+from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.products import (
+    Arithmetic,
+    finish,
+    nothing,
+    why_not_floats,
+    why_not_fused,
 )
-from jaxdelegate.op_lowering.convolution_alternatives import Ways, float_ways, integer_ways
-from jaxdelegate.op_lowering.convolution_ways import (
+from jaxdelegate.op_lowering.common.window import Window, Windows, why_not_fit, why_not_windows
+from jaxdelegate.op_lowering.conv import cpu_kernel, cpu_kernel_int8, kernel_order
+from jaxdelegate.op_lowering.conv import dynamic_range as hybrid_convolution
+from jaxdelegate.op_lowering.conv import quantized as quantized_convolution
+from jaxdelegate.op_lowering.conv.algorithms import (
     Convolution,
     Layout,
     Run,
@@ -29,7 +32,7 @@ from jaxdelegate.op_lowering.convolution_ways import (
     xla,
     xla_units_first,
 )
-from jaxdelegate.op_lowering.hybrid_products import Hybrid
+from jaxdelegate.op_lowering.conv.candidates import Ways, float_ways, integer_ways
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -39,14 +42,9 @@ from jaxdelegate.op_lowering.options import (
     Options,
     explicit_pads,
 )
-from jaxdelegate.op_lowering.products import (
-    Arithmetic,
-    finish,
-    nothing,
-    why_not_floats,
-    why_not_fused,
-)
-from jaxdelegate.op_lowering.quantized_products import Tensors
+from jaxdelegate.op_lowering.quantized import products as quantized_products
+from jaxdelegate.op_lowering.quantized.dynamic_range import Hybrid
+from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
@@ -58,8 +56,6 @@ from jaxdelegate.op_lowering.rule import (
     table,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.ways import chosen
-from jaxdelegate.op_lowering.window import Window, Windows, why_not_fit, why_not_windows
 
 _Geometry = Callable[[Any, Shape, Shape], Convolution]
 
@@ -139,11 +135,11 @@ class _Family:
             return {}
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
         if w.is_quantized:
-            by_kernel = native_integers.ways(context, tensors, c) if tensors.is_integer else ()
+            by_kernel = cpu_kernel_int8.ways(context, tensors, c) if tensors.is_integer else ()
             return {**dict.fromkeys(by_kernel), **integer_ways(context.platform, c)}
-        if ordered_convolution.is_chosen(context, c, tensors):
+        if kernel_order.is_chosen(context, c, tensors):
             return {}
-        own = native.ways(context, tensors, c)
+        own = cpu_kernel.ways(context, tensors, c)
         activation = o.fused_activation_function
         return {**dict.fromkeys(own), **_float_ways(context, c, tensors, activation)}
 
@@ -168,11 +164,11 @@ class _Family:
         """
         c = self.geometry(o, tensors.x.shape, tensors.w.shape)
         is_whole = tensors.y.shape == (c.images, *c.out, c.units) and 0 not in tensors.y.shape
-        if not is_whole or ordered_convolution.is_chosen(context, c, tensors):
+        if not is_whole or kernel_order.is_chosen(context, c, tensors):
             return None
-        own = native.chosen(context, tensors, c)
+        own = cpu_kernel.chosen(context, tensors, c)
         if own is not None:
-            return native.convolution(own, c, activation, self.spatial_io, curve)
+            return cpu_kernel.convolution(own, c, activation, self.spatial_io, curve)
         layout, run = by_library(context.platform)
         is_meant = context.platform == "gpu" and context.way in (None, run.__name__)
         by_cudnn = is_meant and curve is Curve.NONE and c.groups == 1
@@ -184,11 +180,11 @@ class _Family:
         self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
     ) -> Function:
         activation = o.fused_activation_function
-        if ordered_convolution.is_chosen(context, c, tensors):
-            return ordered_convolution.lower(c, self.spatial_io, activation, tensors)
-        own = native.chosen(context, tensors, c)
+        if kernel_order.is_chosen(context, c, tensors):
+            return kernel_order.lower(c, self.spatial_io, activation, tensors)
+        own = cpu_kernel.chosen(context, tensors, c)
         if own is not None:
-            return native.convolution(own, c, activation, self.spatial_io)
+            return cpu_kernel.convolution(own, c, activation, self.spatial_io)
         way = chosen(_float_ways(context, c, tensors, activation), context.way)
         return self._by_way(context, c, tensors, activation, way)
 

@@ -21,15 +21,15 @@ from jaxdelegate.kernels.library import (
     PRODUCT_BFLOAT16,
     WINOGRAD,
 )
-from jaxdelegate.op_lowering.common import LARGEST
-from jaxdelegate.op_lowering.convolution_ways import Convolution
+from jaxdelegate.op_lowering.common.basics import LARGEST
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
+from jaxdelegate.op_lowering.conv.winograd import has_few_filters, is_possible, transformed, work
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Curve
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT32
-from jaxdelegate.op_lowering.quantized_products import Tensors
+from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.op_lowering.winograd import has_few_filters, is_possible, transformed, work
 
 # The names of these ways: a product of matrices or a sum of taps, Winograd's F(2x2, 3x3), and a
 # product of matrices whose factors are rounded to bfloat16.

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import DEPTHWISE_INT8, PANEL, PRODUCT_INT8
-from jaxdelegate.op_lowering.convolution_ways import Convolution
-from jaxdelegate.op_lowering.integer_convolution import filter_sums
-from jaxdelegate.op_lowering.integer_products import moved, to_int8
-from jaxdelegate.op_lowering.native import (
+from jaxdelegate.op_lowering.common.quantization import zero_point_of
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
+from jaxdelegate.op_lowering.conv.cpu_kernel import (
     NATIVE,
     geometry,
     joined,
@@ -27,8 +26,9 @@ from jaxdelegate.op_lowering.native import (
     runs_as_products,
     runs_by_channel,
 )
-from jaxdelegate.op_lowering.quantized_checks import zero_point_of
-from jaxdelegate.op_lowering.quantized_products import INT8, INT32, UINT8, Ending, Tensors
+from jaxdelegate.op_lowering.conv.integer import filter_sums
+from jaxdelegate.op_lowering.quantized.integer_products import moved, to_int8
+from jaxdelegate.op_lowering.quantized.products import INT8, INT32, UINT8, Ending, Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
 

@@ -12,23 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.convolution_ways import Convolution
-from jaxdelegate.op_lowering.hybrid_products import (
+from jaxdelegate.op_lowering.common.products import finish
+from jaxdelegate.op_lowering.common.window import Spreads
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
+from jaxdelegate.op_lowering.conv.integer import IntegerConvolution, constant
+from jaxdelegate.op_lowering.quantized.dynamic_range import (
     Hybrid,
     filter_scales,
     quantize_rows,
     rescaled,
     signed,
 )
-from jaxdelegate.op_lowering.integer_convolution import (
-    IntegerConvolution,
-    constant,
-)
-from jaxdelegate.op_lowering.packed_weights import Kept
-from jaxdelegate.op_lowering.products import finish
-from jaxdelegate.op_lowering.quantized_products import INT4, INT8, UINT8, Tensors
+from jaxdelegate.op_lowering.quantized.packed_weights import Kept
+from jaxdelegate.op_lowering.quantized.products import INT4, INT8, UINT8, Tensors
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
-from jaxdelegate.op_lowering.window import Spreads
 
 CONV_2D = Hybrid(frozenset([INT8, UINT8, INT4]), symmetric=True)
 DEPTHWISE_CONV_2D = TRANSPOSE_CONV = Hybrid(frozenset([INT8]))
@@ -50,7 +47,10 @@ def lower(
     convolve = IntegerConvolution.of(
         context, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
     )
-    scales, kept = filter_scales(tensors.w, c.units), Kept.of_convolution(tensors.w, c)
+    scales, kept = (
+        filter_scales(tensors.w, c.units),
+        Kept.of_convolution(tensors.w, c.units, c.groups),
+    )
     # The symmetric kernel is for filters without groups whose scales are all the same.
     asymmetric = not kernels.symmetric or c.groups > 1 or bool((scales != scales[0]).any())
     in_turn = asymmetric and kernels.symmetric

@@ -1,4 +1,4 @@
-"""Exact convolutions of integers, plain and transposed, on the products of integer_products.py."""
+"""Exact convolutions of integers, plain and transposed, on quantized/integer_products.py."""
 
 import dataclasses
 import functools
@@ -10,9 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.convolution_alternatives import integer_ways
-from jaxdelegate.op_lowering.convolution_ways import Convolution, Layout, Run, tap_sum
-from jaxdelegate.op_lowering.integer_products import (
+from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.products import Arithmetic, Axes
+from jaxdelegate.op_lowering.common.window import Spreads
+from jaxdelegate.op_lowering.conv.algorithms import Convolution, Layout, Run, tap_sum
+from jaxdelegate.op_lowering.conv.candidates import integer_ways
+from jaxdelegate.op_lowering.options import Padding
+from jaxdelegate.op_lowering.quantized.integer_products import (
     Piece,
     Zero,
     add_up,
@@ -22,12 +26,8 @@ from jaxdelegate.op_lowering.integer_products import (
     product,
     to_int8,
 )
-from jaxdelegate.op_lowering.options import Padding
-from jaxdelegate.op_lowering.products import Arithmetic, Axes
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.op_lowering.ways import chosen
-from jaxdelegate.op_lowering.window import Spreads
 
 
 class _Bytes(Arithmetic):

@@ -12,13 +12,13 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.convolution_ways import Convolution
+from jaxdelegate.op_lowering.common.products import finish
+from jaxdelegate.op_lowering.common.rounding import rounded
+from jaxdelegate.op_lowering.common.window import pad_windows, read_tap, taps
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.products import finish
-from jaxdelegate.op_lowering.quantized_products import Tensors
-from jaxdelegate.op_lowering.rounding import rounded
+from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
-from jaxdelegate.op_lowering.window import pad_windows, read_tap, taps
 
 _MOST_PRODUCTS = 64  # of one output; each is a step of its own in the program
 

@@ -9,17 +9,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdelegate.op_lowering import native_integers
-from jaxdelegate.op_lowering.convolution_ways import Convolution
-from jaxdelegate.op_lowering.integer_convolution import (
+from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
+from jaxdelegate.op_lowering.common.window import Spreads
+from jaxdelegate.op_lowering.conv import cpu_kernel_int8
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
+from jaxdelegate.op_lowering.conv.integer import (
     IntegerConvolution,
     IntegerTransposedConvolution,
     constant,
 )
 from jaxdelegate.op_lowering.options import TensorType
-from jaxdelegate.op_lowering.packed_weights import Kept
-from jaxdelegate.op_lowering.quantized_checks import quantization_of, zero_point_of
-from jaxdelegate.op_lowering.quantized_products import (
+from jaxdelegate.op_lowering.quantized.packed_weights import Kept
+from jaxdelegate.op_lowering.quantized.products import (
     INT4,
     INT8,
     INT16,
@@ -38,7 +39,6 @@ from jaxdelegate.op_lowering.quantized_products import (
     why_not_tensors,
 )
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare, first_reason
-from jaxdelegate.op_lowering.window import Spreads
 from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
 
 _NARROW = frozenset([INT8, INT4])
@@ -111,11 +111,15 @@ def lower(
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     x, w = tensors.x, tensors.w
-    if native_integers.is_chosen(context, tensors, c):
+    if cpu_kernel_int8.is_chosen(context, tensors, c):
         end = _ending(o, tensors)
-        return native_integers.convolution(c, spatial_io, tensors, _filter_zero(w), end)
+        return cpu_kernel_int8.convolution(c, spatial_io, tensors, _filter_zero(w), end)
     convolve = IntegerConvolution.of(context, c, w.dtype, _filter_zero(w), constant(w, spatial_io))
-    zero, end, kept = zero_point_of(x), _ending(o, tensors), Kept.of_convolution(w, c)
+    zero, end, kept = (
+        zero_point_of(x),
+        _ending(o, tensors),
+        Kept.of_convolution(w, c.units, c.groups),
+    )
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         return end(convolve(x, zero, kept.read(w)), bias)

@@ -14,13 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering import (
-    hybrid_convolution,
-    quantized_convolution,
-    quantized_products,
+from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.products import (
+    Arithmetic,
+    finish,
+    nothing,
+    why_not_floats,
+    why_not_fused,
 )
-from jaxdelegate.op_lowering.hybrid_products import Hybrid
-from jaxdelegate.op_lowering.integer_convolution import overlap
+from jaxdelegate.op_lowering.common.window import Spread, Spreads, Window, Windows, why_not_windows
+from jaxdelegate.op_lowering.conv import dynamic_range as hybrid_convolution
+from jaxdelegate.op_lowering.conv import quantized as quantized_convolution
+from jaxdelegate.op_lowering.conv.integer import overlap
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv3DOptions,
@@ -28,14 +33,9 @@ from jaxdelegate.op_lowering.options import (
     Padding,
     TransposeConvOptions,
 )
-from jaxdelegate.op_lowering.products import (
-    Arithmetic,
-    finish,
-    nothing,
-    why_not_floats,
-    why_not_fused,
-)
-from jaxdelegate.op_lowering.quantized_products import Tensors
+from jaxdelegate.op_lowering.quantized import products as quantized_products
+from jaxdelegate.op_lowering.quantized.dynamic_range import Hybrid
+from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
@@ -49,8 +49,6 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.ways import chosen
-from jaxdelegate.op_lowering.window import Spread, Spreads, Window, Windows, why_not_windows
 
 
 def _why_not_shapes(

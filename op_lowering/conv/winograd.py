@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.convolution_ways import Convolution
-from jaxdelegate.op_lowering.materialize import materialized
-from jaxdelegate.op_lowering.products import Arithmetic
+from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.common.products import Arithmetic
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.spec import Shape
 
 _POINTS = 4  # of a tile, along each axis
@@ -29,7 +29,7 @@ _STEP = 2  # from tile to tile; as many results a tile has
 _LEAST_CHANNELS = 32  # shorter sums do not make up for the transforms
 _LEAST_PRODUCTS = 10_000_000  # less work does not make up for what a dozen kernels cost
 _MOST_FILTERS = 12_288  # pairs of channels by tiles: all 16 matrices are read, however few tiles
-_MOST_BYTES = 24 << 20  # of transformed tiles; see jaxdelegate/batching.py
+_MOST_BYTES = 24 << 20  # of transformed tiles; see jaxdelegate/lowering/microbatching.py
 
 # From the three values of a filter to four points.
 _FILTER = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], np.float32)

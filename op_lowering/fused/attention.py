@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering import native_attention
-from jaxdelegate.op_lowering.common import scalar
+from jaxdelegate.op_lowering.builtin.normalization import SOFTMAX
+from jaxdelegate.op_lowering.common.basics import scalar
+from jaxdelegate.op_lowering.common.downcast import narrow
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
-from jaxdelegate.op_lowering.matmul import BATCH_MATMUL
-from jaxdelegate.op_lowering.narrowing import narrow
-from jaxdelegate.op_lowering.normalization import SOFTMAX
+from jaxdelegate.op_lowering.fused import attention_cpu_kernel
+from jaxdelegate.op_lowering.matmul.matmul import BATCH_MATMUL
 from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions, SoftmaxOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -98,7 +98,7 @@ def _why_not(
         *(why_not_dtype(spec, FLOATS) for spec in (*inputs, *outputs) if spec is not None),
         None if fits else f"the mask does not broadcast to {list(o.logits)}",
         None
-        if native_attention.takes(context, o.logits, inputs)
+        if attention_cpu_kernel.takes(context, o.logits, inputs)
         else _why_not_by_cudnn(context, q.shape[-1]),
     )
 
@@ -118,8 +118,8 @@ def _lower(
     in_cudnn = is_by_cudnn(context, q.dtype, q.shape[-1], mask)
     if in_cudnn:
         run = by_cudnn(o.scale, context.precision.factor(q.dtype), run)
-    if native_attention.takes(context, o.logits, inputs):
-        run = native_attention.attention(o.scale)
+    if attention_cpu_kernel.takes(context, o.logits, inputs):
+        run = attention_cpu_kernel.attention(o.scale)
 
     def by_position(x: jax.Array, is_last: bool = False) -> jax.Array:
         """[..., T, H], or [..., H, T] if positions are last, as [B, T, N, H]."""

@@ -7,8 +7,8 @@ Whatever its name, a composite carries a subgraph that says what it computes. Fu
 import dataclasses
 import math
 
-from jaxdelegate.op_lowering.attention import by_cudnn, is_by_cudnn, is_mask_shape
-from jaxdelegate.op_lowering.control_flow import calling
+from jaxdelegate.op_lowering.builtin.control_flow import calling
+from jaxdelegate.op_lowering.fused.attention import by_cudnn, is_by_cudnn, is_mask_shape
 from jaxdelegate.op_lowering.options import FlexbufferOptions, StableHLOCompositeOptions
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, optional, table
 from jaxdelegate.op_lowering.spec import Specs

@@ -12,13 +12,13 @@ from typing import Any
 import jax
 from jax import lax
 
-from jaxdelegate.op_lowering.activation import hard_swish
-from jaxdelegate.op_lowering.common import fused_activation
-from jaxdelegate.op_lowering.convolution import family
-from jaxdelegate.op_lowering.convolution_ways import by_library
+from jaxdelegate.op_lowering.builtin.activation import hard_swish
+from jaxdelegate.op_lowering.common.basics import fused_activation
+from jaxdelegate.op_lowering.common.products import why_not_fused
+from jaxdelegate.op_lowering.conv.algorithms import by_library
+from jaxdelegate.op_lowering.conv.convolution import family
 from jaxdelegate.op_lowering.options import ActivationFunctionType, Curve, EndedConvolutionOptions
-from jaxdelegate.op_lowering.products import why_not_fused
-from jaxdelegate.op_lowering.quantized_products import Tensors
+from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,

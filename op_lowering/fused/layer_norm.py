@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdelegate.op_lowering.common import (
+from jaxdelegate.op_lowering.common.basics import (
     align_ranks,
     finite,
     fused_activation,

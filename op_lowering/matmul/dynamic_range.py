@@ -12,23 +12,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdelegate.op_lowering import hybrid_blocks
-from jaxdelegate.op_lowering.hybrid_products import (
+from jaxdelegate.op_lowering.common.products import finish
+from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
+from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
+from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.quantized.dynamic_range import (
     Hybrid,
     filter_scales,
     quantize_rows,
     rescaled,
     signed,
 )
-from jaxdelegate.op_lowering.integer_products import matrix_product, pieces
-from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
-from jaxdelegate.op_lowering.packed_weights import Kept
-from jaxdelegate.op_lowering.products import finish
-from jaxdelegate.op_lowering.quantized_matmul import batch_product, row_sums
-from jaxdelegate.op_lowering.quantized_products import INT2, INT4, INT8, UINT8, Tensors
+from jaxdelegate.op_lowering.quantized.integer_products import matrix_product, pieces
+from jaxdelegate.op_lowering.quantized.packed_weights import Kept
+from jaxdelegate.op_lowering.quantized.products import INT2, INT4, INT8, UINT8, Tensors
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
 
-FULLY_CONNECTED = Hybrid(frozenset([INT8, UINT8, INT4, INT2]), why_not_blocks=hybrid_blocks.why_not)
+FULLY_CONNECTED = Hybrid(
+    frozenset([INT8, UINT8, INT4, INT2]), why_not_blocks=dynamic_range_blockwise.why_not
+)
 BATCH_MATMUL = Hybrid(frozenset([INT8]))
 
 
@@ -37,9 +39,9 @@ def lower_fully_connected(
 ) -> Function:
     """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
     x_spec, w_spec, _, y_spec = tensors
-    blocks = hybrid_blocks.blocks_of(w_spec)
+    blocks = dynamic_range_blockwise.blocks_of(w_spec)
     if blocks is not None:
-        return hybrid_blocks.lower_fully_connected(context, o, tensors, blocks)
+        return dynamic_range_blockwise.lower_fully_connected(context, o, tensors, blocks)
     units, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
     scales, kept = filter_scales(w_spec, units), Kept.of(w_spec)

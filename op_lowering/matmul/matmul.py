@@ -1,6 +1,6 @@
 """Matrix products: FULLY_CONNECTED, BATCH_MATMUL.
 
-Floats are computed here, quantized tensors in quantized_matmul.py and hybrid_matmul.py.
+Floats are computed here, quantized tensors in quantized.py and dynamic_range.py.
 """
 
 import math
@@ -11,21 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering import hybrid_matmul, native, native_integers, quantized_matmul
-from jaxdelegate.op_lowering.common import align_ranks, why_not_activation, why_not_broadcast
-from jaxdelegate.op_lowering.options import (
-    BatchMatMulOptions,
-    FullyConnectedOptions,
-    FullyConnectedOptionsWeightsFormat,
-)
-from jaxdelegate.op_lowering.products import (
+from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.basics import align_ranks, why_not_activation, why_not_broadcast
+from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
     finish,
     nothing,
     why_not_floats,
     why_not_fused,
 )
-from jaxdelegate.op_lowering.quantized_products import Tensors
+from jaxdelegate.op_lowering.conv import cpu_kernel, cpu_kernel_int8
+from jaxdelegate.op_lowering.matmul import dynamic_range as hybrid_matmul
+from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
+from jaxdelegate.op_lowering.options import (
+    BatchMatMulOptions,
+    FullyConnectedOptions,
+    FullyConnectedOptionsWeightsFormat,
+)
+from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
@@ -36,7 +39,6 @@ from jaxdelegate.op_lowering.rule import (
     table,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.ways import chosen
 
 _XLA = "dot"  # the way of integers that is not a kernel's
 
@@ -91,9 +93,9 @@ def _lower_fully_connected(
     if tensors.is_hybrid:
         return hybrid_matmul.lower_fully_connected(context, o, tensors)
     rows, activation = math.prod(x.shape) // depth, o.fused_activation_function
-    own = native.chosen(context, tensors)
+    own = cpu_kernel.chosen(context, tensors)
     if own is not None:
-        return native.fully_connected(own, rows, depth, w.shape[0], activation, y.shape)
+        return cpu_kernel.fully_connected(own, rows, depth, w.shape[0], activation, y.shape)
     arithmetic = Arithmetic.of_dot(context, rows, w.shape[0], x, w)
     flip = chosen(_layouts(context, x, w), context.way)
     contract = ((1,), (0 if flip else 1,))
@@ -119,9 +121,9 @@ def _ways(
     if 0 in (*outputs[0].shape, w.shape[1]):
         return {}
     if w.is_quantized:
-        by_kernel = native_integers.ways(context, tensors) if tensors.is_integer else ()
+        by_kernel = cpu_kernel_int8.ways(context, tensors) if tensors.is_integer else ()
         return dict.fromkeys((*by_kernel, _XLA) if by_kernel else ())
-    return {**dict.fromkeys(native.ways(context, tensors)), **_layouts(context, x, w)}
+    return {**dict.fromkeys(cpu_kernel.ways(context, tensors)), **_layouts(context, x, w)}
 
 
 def _layouts(context: LoweringContext, x: TensorSpec, w: TensorSpec) -> Mapping[str, bool]:

@@ -11,23 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering import native_integers
-from jaxdelegate.op_lowering.integer_products import (
-    Zero,
-    matrix_product,
-    moved,
-    pieces,
-    to_int8,
-)
+from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
+from jaxdelegate.op_lowering.conv import cpu_kernel_int8
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     FullyConnectedOptions,
     TensorType,
 )
-from jaxdelegate.op_lowering.packed_weights import Kept
-from jaxdelegate.op_lowering.quantized_checks import quantization_of, zero_point_of
-from jaxdelegate.op_lowering.quantized_products import (
+from jaxdelegate.op_lowering.quantized.integer_products import (
+    Zero,
+    matrix_product,
+    moved,
+    pieces,
+    to_int8,
+)
+from jaxdelegate.op_lowering.quantized.packed_weights import Kept
+from jaxdelegate.op_lowering.quantized.products import (
     INT2,
     INT4,
     INT8,
@@ -115,8 +115,8 @@ def lower_fully_connected(
     rows = math.prod(x_spec.shape) // depth
     end = _fully_connected_ending(o, tensors)
     x_zero, w_zero = _moved_zero(x_spec), _filter_zero(w_spec)
-    if native_integers.is_chosen(context, tensors):
-        return native_integers.fully_connected(rows, tensors, w_zero, end)
+    if cpu_kernel_int8.is_chosen(context, tensors):
+        return cpu_kernel_int8.fully_connected(rows, tensors, w_zero, end)
     single = w_spec.const is not None and w_spec.dtype != INT16
     kept = Kept.of(w_spec)
     sums = row_sums(to_int8(w_spec.const), w_zero) if single else None

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.common.pointwise import (
     INT8,
     INT16,
     UINT8,
@@ -19,12 +17,10 @@ from jaxdelegate.op_lowering.pointwise import (
     Elementwise,
     IntegerKernel,
 )
-from jaxdelegate.op_lowering.quantized_checks import quantization_of, scale_of, zero_point_of
-from jaxdelegate.op_lowering.quantized_elementwise import (
-    alike,
-    steps_of,
-    tabulated,
-)
+from jaxdelegate.op_lowering.common.quantization import quantization_of, scale_of, zero_point_of
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions
+from jaxdelegate.op_lowering.quantized.elementwise import alike, steps_of, tabulated
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import lookup
 from jaxdelegate.quant.jax_fixed_point import (

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.quantized_checks import quantization_of, why_not_one_scale
-from jaxdelegate.op_lowering.quantized_products import UINT8, Tensors, why_not_scales
-from jaxdelegate.op_lowering.rounding import rounded
+from jaxdelegate.op_lowering.common.quantization import quantization_of, why_not_one_scale
+from jaxdelegate.op_lowering.common.rounding import rounded
+from jaxdelegate.op_lowering.quantized.products import UINT8, Tensors, why_not_scales
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_affine import asymmetric_quantize, symmetric_quantize

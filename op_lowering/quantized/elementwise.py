@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
     INT8,
     INT16,
@@ -23,7 +22,8 @@ from jaxdelegate.op_lowering.pointwise import (
     Elementwise,
     IntegerKernel,
 )
-from jaxdelegate.op_lowering.quantized_checks import quantization_of, scale_of, zero_point_of
+from jaxdelegate.op_lowering.common.quantization import quantization_of, scale_of, zero_point_of
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import fixed_math, fixed_point, lookup
 from jaxdelegate.quant.jax_fixed_math import reciprocal

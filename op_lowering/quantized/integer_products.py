@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.products import Axes
+from jaxdelegate.op_lowering.common.products import Axes
 
 MOST_PRODUCTS = 1 << 17  # of two int8 each: int32 holds their sum
 

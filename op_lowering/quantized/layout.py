@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.movement import why_not_moved
-from jaxdelegate.op_lowering.packed_weights import Kept
-from jaxdelegate.op_lowering.pointwise import INT8, UINT8
-from jaxdelegate.op_lowering.quantized_checks import (
+from jaxdelegate.op_lowering.common.movement import why_not_moved
+from jaxdelegate.op_lowering.common.pointwise import INT8, UINT8
+from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
     scale_of,
     why_not_per_tensor,
     zero_point_of,
 )
+from jaxdelegate.op_lowering.quantized.packed_weights import Kept
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.affine import block_parameters, round_half_away, spread, why_not_blocks

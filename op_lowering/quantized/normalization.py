@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.options import SoftmaxOptions
-from jaxdelegate.op_lowering.pointwise import INT8, INT16, UINT8
-from jaxdelegate.op_lowering.quantized_checks import (
+from jaxdelegate.op_lowering.common.pointwise import INT8, INT16, UINT8
+from jaxdelegate.op_lowering.common.quantization import (
     scale_of,
     why_not_per_tensor,
     why_not_same,
     why_not_zero_point,
     zero_point_of,
 )
+from jaxdelegate.op_lowering.options import SoftmaxOptions
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import fixed_math, fixed_point, lookup, multiplier

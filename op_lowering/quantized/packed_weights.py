@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.convolution_ways import Convolution
-from jaxdelegate.op_lowering.integer_products import to_int8
+from jaxdelegate.op_lowering.quantized.integer_products import to_int8
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.packing import BITS, bits_of
 
@@ -74,12 +73,12 @@ class Kept:
         return cls(Packed(w.dtype, w.shape[-1] if columns is None else columns))
 
     @classmethod
-    def of_convolution(cls, w: TensorSpec, c: Convolution) -> "Kept":
+    def of_convolution(cls, w: TensorSpec, output_channels: int, groups: int) -> "Kept":
         """The same for a convolution's filter as it is laid out: output channels stand last.
 
         Those of a group may be too few to fill bytes.
         """
-        return cls.of(w, c.units) if c.groups == 1 else cls(None)
+        return cls.of(w, output_channels) if groups == 1 else cls(None)
 
     def prepare(self, w: Any) -> Any:
         """As the file stores it, or laid out already -> as it is kept (see to_int8)."""

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering import common
-from jaxdelegate.op_lowering.options import ActivationFunctionType
-from jaxdelegate.op_lowering.quantized_checks import (
+from jaxdelegate.op_lowering.common import basics
+from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
     scale_of,
     why_not_activation_range,
     why_not_same,
     zero_point_of,
 )
+from jaxdelegate.op_lowering.options import ActivationFunctionType
 from jaxdelegate.op_lowering.rule import why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import activation_range, integer_range
@@ -57,8 +57,8 @@ def _why_not_one_scale(x: TensorSpec, y: TensorSpec) -> str | None:
 def fused_activation(activation: ActivationFunctionType, y: TensorSpec) -> Callable[[Any], Any]:
     """The function that a pool applies to its result before it stores it in `y`."""
     if not y.is_quantized:
-        return common.fused_activation(activation)
+        return basics.fused_activation(activation)
     low, high = activation_range(activation, quantization_of(y), y.dtype)
     if (low, high) == integer_range(y.dtype):
         return lambda pooled: pooled
-    return lambda pooled: common.clamp(pooled, low, high)
+    return lambda pooled: basics.clamp(pooled, low, high)

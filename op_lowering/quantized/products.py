@@ -8,15 +8,15 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.integer_products import MOST_PRODUCTS
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import TensorType
-from jaxdelegate.op_lowering.quantized_checks import (
+from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
     why_not_per_tensor,
     why_not_symmetric,
     zero_point_of,
 )
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import TensorType
+from jaxdelegate.op_lowering.quantized.integer_products import MOST_PRODUCTS
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_requantize import (

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.pointwise import INT8, INT16, UINT8
-from jaxdelegate.op_lowering.quantized_checks import (
+from jaxdelegate.op_lowering.common.pointwise import INT8, INT16, UINT8
+from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
     scale_of,
     why_not_same,
     why_not_symmetric,
     zero_point_of,
 )
-from jaxdelegate.op_lowering.rounding import rounded
+from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier_64, wide

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.quantized_checks import (
+from jaxdelegate.op_lowering.common.quantization import (
     scale_of,
     why_not_per_tensor,
     why_not_zero_point,
 )
-from jaxdelegate.op_lowering.rounding import rounded
+from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine

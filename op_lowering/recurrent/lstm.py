@@ -6,9 +6,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdelegate.op_lowering import quantized_lstm
-from jaxdelegate.op_lowering.hybrid_recurrent import operands
-from jaxdelegate.op_lowering.lstm_cell import (
+from jaxdelegate.op_lowering.options import (
+    BidirectionalSequenceLSTMOptions,
+    LSTMKernelType,
+    LSTMOptions,
+    UnidirectionalSequenceLSTMOptions,
+)
+from jaxdelegate.op_lowering.recurrent import quantized_lstm
+from jaxdelegate.op_lowering.recurrent.dynamic_range import operands
+from jaxdelegate.op_lowering.recurrent.lstm_cell import (
     BACKWARD,
     CELL,
     FORWARD,
@@ -18,13 +24,7 @@ from jaxdelegate.op_lowering.lstm_cell import (
     why_not_cell,
     why_not_parameters,
 )
-from jaxdelegate.op_lowering.options import (
-    BidirectionalSequenceLSTMOptions,
-    LSTMKernelType,
-    LSTMOptions,
-    UnidirectionalSequenceLSTMOptions,
-)
-from jaxdelegate.op_lowering.recurrent import (
+from jaxdelegate.op_lowering.recurrent.rnn import (
     along_rows,
     both_ways,
     matmul,

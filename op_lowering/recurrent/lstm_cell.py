@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import scalar
-from jaxdelegate.op_lowering.hybrid_recurrent import Matrix, joined
+from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceLSTMOptions,
     LSTMOptions,
     UnidirectionalSequenceLSTMOptions,
 )
-from jaxdelegate.op_lowering.recurrent import (
+from jaxdelegate.op_lowering.recurrent.dynamic_range import Matrix, joined
+from jaxdelegate.op_lowering.recurrent.rnn import (
     Functions,
     T,
     along_rows,

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering import quantized_checks
+from jaxdelegate.op_lowering.common import quantization
+from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor, why_not_zero_point
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import SVDFOptions
-from jaxdelegate.op_lowering.quantized_checks import why_not_per_tensor, why_not_zero_point
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier, saturate, wide
@@ -57,7 +57,7 @@ def side_by_side(scalings: Sequence[Scaling], widths: Sequence[int]) -> Scaling:
 
 def scale_of(spec: TensorSpec) -> np.float32:
     """The one scale of a tensor that the checks have let pass."""
-    return np.float32(quantized_checks.scale_of(spec))
+    return np.float32(quantization.scale_of(spec))
 
 
 def integer_dot(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -133,7 +133,7 @@ def svdf_step(
     range.
     """
     to_state, to_output = _svdf_scalings(inputs, outputs[0])
-    x_zero_point, y_zero_point = map(quantized_checks.zero_point_of, (inputs[0], outputs[0]))
+    x_zero_point, y_zero_point = map(quantization.zero_point_of, (inputs[0], outputs[0]))
     n_batch, (n_filters, n_memory) = inputs[0].shape[0], inputs[2].shape
 
     def svdf(

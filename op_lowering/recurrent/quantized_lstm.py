@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.integer_products import Piece, matrix_product, moved, to_int8
-from jaxdelegate.op_lowering.lstm_cell import CELL, Cell, Gate, read, why_not_cell
+from jaxdelegate.op_lowering.common.quantization import zero_point_of
 from jaxdelegate.op_lowering.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
-from jaxdelegate.op_lowering.quantized_checks import zero_point_of
-from jaxdelegate.op_lowering.quantized_recurrent import (
+from jaxdelegate.op_lowering.quantized.integer_products import Piece, matrix_product, moved, to_int8
+from jaxdelegate.op_lowering.recurrent.lstm_cell import CELL, Cell, Gate, read, why_not_cell
+from jaxdelegate.op_lowering.recurrent.quantized import (
     INT8,
     INT16,
     INT32,
@@ -31,7 +31,7 @@ from jaxdelegate.op_lowering.quantized_recurrent import (
     why_not_scaled,
     why_not_scaled_symmetric,
 )
-from jaxdelegate.op_lowering.recurrent import (
+from jaxdelegate.op_lowering.recurrent.rnn import (
     results,
     steps,
     why_not_counts,

@@ -12,17 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdelegate.op_lowering import quantized_recurrent
-from jaxdelegate.op_lowering.common import scalar
+from jaxdelegate.op_lowering.common.basics import scalar
+from jaxdelegate.op_lowering.common.downcast import narrow, widened
+from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.hybrid_recurrent import (
-    Matrix,
-    is_hybrid,
-    operands,
-    why_not_activation,
-    why_not_weights,
-)
-from jaxdelegate.op_lowering.narrowing import narrow, widened
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceRNNOptions,
@@ -31,7 +24,14 @@ from jaxdelegate.op_lowering.options import (
     SequenceRNNOptions,
     SVDFOptions,
 )
-from jaxdelegate.op_lowering.rounding import rounded
+from jaxdelegate.op_lowering.recurrent import quantized as quantized_recurrent
+from jaxdelegate.op_lowering.recurrent.dynamic_range import (
+    Matrix,
+    is_hybrid,
+    operands,
+    why_not_activation,
+    why_not_weights,
+)
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

@@ -14,10 +14,10 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from jaxdelegate.op_lowering.pointwise import BOOL
+from jaxdelegate.op_lowering.common.pointwise import BOOL
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.op_lowering.stablehlo import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
 
 _Dtypes = Sequence[np.dtype]
 _Arrays = tuple[jax.Array, ...]

@@ -13,19 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import scalar
-from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.movement import why_not_moved
-from jaxdelegate.op_lowering.options import (
-    NoOptions,
-    Options,
-    StablehloCompareOptions,
-    StablehloComparisonDirection,
-    StablehloComparisonType,
-    StablehloCustomCallOptions,
-    StablehloShiftLeftOptions,
-)
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.common.basics import scalar
+from jaxdelegate.op_lowering.common.movement import why_not_moved
+from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
     BOOLS,
     COMPLEX,
@@ -37,6 +27,16 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_count,
     why_not_one_dtype,
     why_not_one_shape,
+)
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import (
+    NoOptions,
+    Options,
+    StablehloCompareOptions,
+    StablehloComparisonDirection,
+    StablehloComparisonType,
+    StablehloCustomCallOptions,
+    StablehloShiftLeftOptions,
 )
 from jaxdelegate.op_lowering.rule import (
     Function,

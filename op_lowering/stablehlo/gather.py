@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.movement import why_not_indices, why_not_moved, why_not_present
-from jaxdelegate.op_lowering.options import StablehloGatherOptions, StablehloScatterOptions
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.common.movement import why_not_indices, why_not_moved, why_not_present
+from jaxdelegate.op_lowering.common.pointwise import (
     why_not_count,
     why_not_one_dtype,
     why_not_one_shape,
 )
-from jaxdelegate.op_lowering.products import nothing
+from jaxdelegate.op_lowering.common.products import nothing
+from jaxdelegate.op_lowering.options import StablehloGatherOptions, StablehloScatterOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -30,9 +30,9 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.stablehlo import ELEMENTS
-from jaxdelegate.op_lowering.stablehlo_body import Body, why_not_body
-from jaxdelegate.op_lowering.stablehlo_shape import signed, why_not_dims, why_not_length
+from jaxdelegate.op_lowering.stablehlo.body import Body, why_not_body
+from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo.shape import signed, why_not_dims, why_not_length
 
 _Scatter = Callable[..., jax.Array]  # lax.scatter, or one of its kin that combine
 

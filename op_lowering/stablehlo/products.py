@@ -14,13 +14,8 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.narrowing import narrow, widened
-from jaxdelegate.op_lowering.options import (
-    StablehloConvolutionOptions,
-    StablehloDotGeneralOptions,
-)
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.common.downcast import narrow, widened
+from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
     BOOLS,
     COMPLEX,
@@ -28,8 +23,13 @@ from jaxdelegate.op_lowering.pointwise import (
     why_not_count,
     why_not_one_dtype,
 )
+from jaxdelegate.op_lowering.common.products import nothing
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import (
+    StablehloConvolutionOptions,
+    StablehloDotGeneralOptions,
+)
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.products import nothing
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -39,8 +39,8 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.op_lowering.stablehlo import ELEMENTS, convert
-from jaxdelegate.op_lowering.stablehlo_shape import why_not_dims, why_not_length
+from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS, convert
+from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length
 
 _HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _KINDS = (FLOATS, INTEGERS, COMPLEX, BOOLS)

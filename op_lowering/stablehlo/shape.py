@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.movement import (
+from jaxdelegate.op_lowering.common.movement import (
     integers,
     why_not_indices,
     why_not_moved,
     why_not_present,
 )
+from jaxdelegate.op_lowering.common.pointwise import COMPLEX, NUMBERS, why_not_count
 from jaxdelegate.op_lowering.options import (
     DilateOptions,
     NoOptions,
@@ -30,7 +31,6 @@ from jaxdelegate.op_lowering.options import (
     StablehloSliceOptions,
     StablehloTransposeOptions,
 )
-from jaxdelegate.op_lowering.pointwise import COMPLEX, NUMBERS, why_not_count
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

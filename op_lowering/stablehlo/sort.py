@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.movement import why_not_present
+from jaxdelegate.op_lowering.common.movement import why_not_present
+from jaxdelegate.op_lowering.common.pointwise import BOOL, why_not_one_dtype, why_not_one_shape
 from jaxdelegate.op_lowering.options import StablehloSortOptions
-from jaxdelegate.op_lowering.pointwise import BOOL, why_not_one_dtype, why_not_one_shape
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -23,8 +23,8 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs
-from jaxdelegate.op_lowering.stablehlo import ELEMENTS
-from jaxdelegate.op_lowering.stablehlo_body import Body, Order, why_not_body
+from jaxdelegate.op_lowering.stablehlo.body import Body, Order, why_not_body
+from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
 
 _MOST_PAIRS = 1 << 24  # comparators that are no order of keys compare every pair
 

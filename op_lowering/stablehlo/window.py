@@ -14,22 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.movement import integers, why_not_present
-from jaxdelegate.op_lowering.options import (
-    ReduceWindowFunction,
-    ReduceWindowOptions,
-    StablehloReduceOptions,
-    StablehloReduceWindowOptions,
-)
-from jaxdelegate.op_lowering.pointwise import (
+from jaxdelegate.op_lowering.common.movement import integers, why_not_present
+from jaxdelegate.op_lowering.common.pointwise import (
     BOOLS,
     INTEGERS,
     why_not_count,
     why_not_one_dtype,
     why_not_one_shape,
 )
-from jaxdelegate.op_lowering.products import nothing
+from jaxdelegate.op_lowering.common.products import nothing
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import (
+    ReduceWindowFunction,
+    ReduceWindowOptions,
+    StablehloReduceOptions,
+    StablehloReduceWindowOptions,
+)
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -40,13 +40,9 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.op_lowering.stablehlo import ELEMENTS
-from jaxdelegate.op_lowering.stablehlo_body import Body, Fold, why_not_body
-from jaxdelegate.op_lowering.stablehlo_shape import (
-    why_not_dims,
-    why_not_length,
-    why_not_one_value,
-)
+from jaxdelegate.op_lowering.stablehlo.body import Body, Fold, why_not_body
+from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length, why_not_one_value
 
 # Windows of more elements are left to XLA's reduce-window instead of one slice for each element.
 _MOST_TAPS = 64

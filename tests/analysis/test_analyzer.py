@@ -9,8 +9,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.analysis.analyzer import analyze_model, analyze_with
-from jaxdelegate.analysis.records import ModelAnalysis
-from jaxdelegate.analysis.text import report
+from jaxdelegate.analysis.records import ModelAnalysis, report
 from jaxdelegate.op_lowering.options import CallOptions, WhileOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.builder import ModelBuilder

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jaxdelegate.analysis.analyzer import analyze_model
-from jaxdelegate.analysis.cost_rules import RULES as COST_RULES
-from jaxdelegate.analysis.cost_rules import Work
-from jaxdelegate.analysis.costs import Cost, operator_cost, spec_bytes
+from jaxdelegate.measuring.cost_rules import RULES as COST_RULES
+from jaxdelegate.measuring.cost_rules import Work
+from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     Conv2DOptions,

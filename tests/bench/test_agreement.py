@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import Conv2DOptions, ReshapeOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder

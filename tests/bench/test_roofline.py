@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import Conv2DOptions
 from jaxdelegate.testing import ModelBuilder
 

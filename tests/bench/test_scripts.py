@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import small_classifier
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
     ConcatenationOptions,
     Conv2DOptions,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.benchmark.inputs import make_inputs
-from jaxdelegate.model_inputs import InputLayer
+from jaxdelegate.measuring.inputs import InputLayer
 
 
 def detail(dtype: Any, *shape: int) -> dict[str, Any]:

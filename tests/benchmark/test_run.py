@@ -21,8 +21,8 @@ from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.sweep import batch_sweep, parse_batch_sizes, sweep_table
+from jaxdelegate.measuring.protos import message
 from jaxdelegate.op_lowering.options import AddOptions
-from jaxdelegate.protos import message
 from jaxdelegate.providers import flag_values
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1

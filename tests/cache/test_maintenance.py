@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jaxdelegate.cache import weights
+from jaxdelegate.cache.digests import PREFERRED
 from jaxdelegate.cache.maintenance import foreign_files, list_entries, prune, verify
-from jaxdelegate.digests import PREFERRED
 from jaxdelegate.tools.main import main
 
 

@@ -11,11 +11,12 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
-from jaxdelegate import compiler, lowering
 from jaxdelegate.cache import environment, slot, sources
 from jaxdelegate.cache.entry import unpack
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.programs import Statistics
+from jaxdelegate.compiler import aot
+from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import ModelBuilder
 
@@ -44,7 +45,7 @@ def test_a_warm_load_neither_lowers_nor_traces(run, monkeypatch: pytest.MonkeyPa
         raise AssertionError("a warm load must not do this")
 
     monkeypatch.setattr(lowering, "lower_partition", forbidden)
-    monkeypatch.setattr(compiler, "compile_partition", forbidden)
+    monkeypatch.setattr(aot, "compile_partition", forbidden)
     monkeypatch.setattr(jax, "jit", forbidden)
     monkeypatch.setattr(jax, "eval_shape", forbidden)
     assert run() == "loaded"

@@ -8,12 +8,13 @@ import pytest
 from jaxdelegate.cache import sources
 from jaxdelegate.cache.sources import SourceError
 
-NAMES = ("a.py", "rules")
+ROOMS = ("other", "rules")
 
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    (tmp_path / "a.py").write_text("a = 1")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.py").write_text("a = 1")
     (tmp_path / "rules" / "inner").mkdir(parents=True)
     (tmp_path / "rules" / "b.py").write_text("b = 1")
     (tmp_path / "rules" / "inner" / "c.py").write_text("c = 1")
@@ -23,7 +24,7 @@ def package(tmp_path: Path) -> Path:
 
 def digest(package: Path) -> str:
     sources._digest.cache_clear()  # as in another process
-    return sources._digest(package, NAMES)
+    return sources._digest(package, ROOMS)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_LOADED", float("inf"))
 
 
-@pytest.mark.parametrize("name", ["a.py", "rules/b.py", "rules/inner/c.py"])
+@pytest.mark.parametrize("name", ["other/a.py", "rules/b.py", "rules/inner/c.py"])
 def test_every_source_counts(package: Path, name: str) -> None:
     before = digest(package)
     assert digest(package) == before
@@ -57,8 +58,8 @@ def test_other_files_do_not_count(package: Path) -> None:
 
 
 def test_a_source_that_is_gone(package: Path) -> None:
-    (package / "a.py").unlink()
-    with pytest.raises(SourceError, match=r"a\.py is not there: installed without sources"):
+    shutil.rmtree(package / "other")
+    with pytest.raises(SourceError, match=r"other is not there: installed without sources"):
         digest(package)
 
 
@@ -83,8 +84,29 @@ def test_a_copy_has_the_same_digest(
     assert digest(copy) == digest(package)
 
 
-def test_tools_do_not_count() -> None:
-    (part,) = sources._names(sources.PACKAGE, of_subgraphs=False).values()
-    assert "tools" not in part
-    assert {"op_lowering", "quant", "rewrites", "compiler.py"} <= set(part)
-    assert "subgraph_sources" in sources._names(sources.PACKAGE, of_subgraphs=True)
+def test_the_rooms_that_make_programs_count_and_no_others() -> None:
+    """What compiles a partition imports them; a room that they import from and that is not in the
+    key must have no say in the program."""
+    rooms = {*sources._rooms(of_subgraphs=False)["sources"]}
+    found = {name for room in rooms for name in imported_rooms(room)}
+    no_say = {
+        "cache",  # stores programs
+        "errors",
+        "measuring",  # tolerances and costs of the tuner, whose choices are in the key
+        "options",  # in the key by value
+        "pjrt",  # runs programs
+        "reference",  # shapes and constants, which are in the key; and `subgraph_sources`
+        "report",
+        "runtime",  # which nodes there are, which is in the key
+    }
+    assert found - rooms <= no_say
+    assert "subgraph_sources" in sources._rooms(of_subgraphs=True)
+
+
+def imported_rooms(room: str) -> set[str]:
+    lines = [
+        line
+        for path in (sources.PACKAGE / room).rglob("*.py")
+        for line in path.read_text().splitlines()
+    ]
+    return {line.split(".")[1].split(" ")[0] for line in lines if "from jaxdelegate." in line}

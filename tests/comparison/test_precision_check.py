@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.delegate.precision_policy import emulated_policy
+from jaxdelegate.lowering.error_probe import seeded_values
 from jaxdelegate.op_lowering.options import (
     AddOptions,
     Conv2DOptions,
@@ -19,9 +21,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.precision_choice import emulated_policy
 from jaxdelegate.reference.kernel import Kernel, same_shape
-from jaxdelegate.side_by_side import seeded_values
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
 
@@ -266,12 +266,12 @@ def test_the_check_leaves_states_alone() -> None:
 
 
 def test_auto_needs_no_check_where_nothing_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jaxdelegate import side_by_side
+    from jaxdelegate.lowering import error_probe
 
     def fail(*_: object) -> None:
         raise AssertionError("checked")
 
-    monkeypatch.setattr(side_by_side, "judge", fail)
+    monkeypatch.setattr(error_probe, "judge", fail)
     delegate = with_policy(PrecisionPolicy(), compute_dtype="auto")
     interpreter = jd.Interpreter(model_content=summed(), experimental_delegates=[delegate])
     assert run_once(interpreter, [NUMBERS])[0] == pytest.approx(100)
@@ -285,7 +285,7 @@ def test_a_dtype_that_the_platform_does_not_use_is_logged(caplog: pytest.LogCapt
 
 # ---- real models, where they lie beside the checkout
 
-MODELS = Path(__file__).parents[1].parent / "shared" / "models"
+MODELS = Path(__file__).parents[2].parent / "shared" / "models"
 MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []
 FLOAT_NETWORKS = sorted(
     m["file"]

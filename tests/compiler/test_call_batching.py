@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from jax.extend import core
 
-from jaxdelegate.kernel_chains import joined
+from jaxdelegate.compiler.call_batching import joined
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.call_times import chain_number, timed_calls
-from jaxdelegate.op_lowering import native
-from jaxdelegate.op_lowering.materialize import materialized
-from jaxdelegate.op_lowering.native_reduction import mean
+from jaxdelegate.op_lowering.builtin.mean_cpu_kernel import mean
+from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.conv import cpu_kernel
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -35,7 +35,7 @@ def layer(x: Any, w: Any, act: Act = Act.RELU) -> Any:
     (rows, depth), units = x.shape, len(w)
     bias = np.linspace(-1, 1, units, dtype=np.float32)
     shape = (rows, units)
-    (y,) = native.fully_connected(native.NATIVE, rows, depth, units, act, shape)(x, w, bias)
+    (y,) = cpu_kernel.fully_connected(cpu_kernel.NATIVE, rows, depth, units, act, shape)(x, w, bias)
     return y
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.delegate.precision_policy import cpu_policy
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
-from jaxdelegate.precision_choice import cpu_policy
 from jaxdelegate.testing import ModelBuilder
 
 W = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)

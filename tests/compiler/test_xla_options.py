@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxdelegate import compiler, xla_options
+from jaxdelegate.compiler import aot, xla_options
 
 VECTORS, LIBRARY = "xla_cpu_prefer_vector_width", "xla_cpu_experimental_ynn_fusion_type"
 
@@ -41,7 +41,7 @@ def test_short_factors_leave_matrices_to_the_library(monkeypatch: pytest.MonkeyP
 def test_options_that_jaxlib_does_not_know_are_left_out(options) -> None:
     x = jnp.arange(3.0)
     lowered = jax.jit(lambda v: v * v).lower(x)
-    assert compiler._compiled(lowered, options)(x).tolist() == [0, 1, 4]
+    assert aot._compiled(lowered, options)(x).tolist() == [0, 1, 4]
 
 
 def test_what_else_goes_wrong_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +52,4 @@ def test_what_else_goes_wrong_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
     with pytest.raises(jax.errors.JaxRuntimeError, match="out of luck"):
-        compiler._compiled(lowered, {VECTORS: 512})
+        aot._compiled(lowered, {VECTORS: 512})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.compiler import ARGUMENT_BYTES, is_argument
+from jaxdelegate.compiler.aot import ARGUMENT_BYTES, is_argument
 from jaxdelegate.op_lowering.options import AddOptions, CustomOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference.kernel import Kernel, same_shape
@@ -150,13 +150,11 @@ def test_values_stay_on_the_device_between_partitions() -> None:
 
 
 def test_resizing_back_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jaxdelegate import compiler
+    from jaxdelegate.compiler import aot
 
     compiled = []
-    original = compiler.compile_partition
-    monkeypatch.setattr(
-        compiler, "compile_partition", lambda *a: (compiled.append(1), original(*a))[1]
-    )
+    original = aot.compile_partition
+    monkeypatch.setattr(aot, "compile_partition", lambda *a: (compiled.append(1), original(*a))[1])
     interpreter, _ = delegated(chain("ar"))
     for rows in (2, 5, 2, 5):
         interpreter.resize_tensor_input(0, [rows, 3])

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxdelegate import precision_choice
+from jaxdelegate.delegate import precision_policy
 from jaxdelegate.errors import OptionError
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, FLOAT32, PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
@@ -35,18 +35,18 @@ def options(*order: str, **more: object) -> DelegateOptions:
     ],
 )
 def test_auto_priorities_as_in_tflite(given: tuple[str, ...], want: tuple[str, ...]) -> None:
-    assert precision_choice.priorities(options(*given)) == want
+    assert precision_policy.priorities(options(*given)) == want
 
 
 def test_three_given_priorities_stay() -> None:
     for order in itertools.permutations(ALL):
-        assert precision_choice.priorities(options(*order)) == order
+        assert precision_policy.priorities(options(*order)) == order
 
 
 @pytest.mark.parametrize(("loss", "first"), [(False, "max_precision"), (True, "min_latency")])
 def test_is_precision_loss_allowed_overrides_priorities(loss: bool, first: str) -> None:
     given = options("min_memory_usage", is_precision_loss_allowed=loss)
-    assert precision_choice.priorities(given)[0] == first
+    assert precision_policy.priorities(given)[0] == first
 
 
 @pytest.mark.parametrize(
@@ -76,20 +76,20 @@ def test_storage_and_factors(
     storage: np.dtype,
     operand: np.dtype,
 ) -> None:
-    policy = precision_choice.policy_for(DelegateOptions.of(given), platform, features)
+    policy = precision_policy.policy_for(DelegateOptions.of(given), platform, features)
     assert (policy.storage, policy.operand) == (storage, operand)
     assert policy.accumulate_float32
 
 
 def test_the_default_is_true_float32_on_every_platform() -> None:
     for platform in ("cpu", "gpu", "tpu"):
-        policy = precision_choice.policy_for(DelegateOptions(), platform, WITH_BF16)
+        policy = precision_policy.policy_for(DelegateOptions(), platform, WITH_BF16)
         assert policy == PrecisionPolicy()
         assert policy.dot_precision == "highest"
 
 
 def test_tensorfloat32_on_a_gpu() -> None:
-    policy = precision_choice.policy_for(
+    policy = precision_policy.policy_for(
         DelegateOptions(compute_dtype="tensorfloat32"), "gpu", WITHOUT
     )
     assert (policy.is_reduced, policy.dot_precision) == (False, "tensorfloat32")
@@ -97,13 +97,13 @@ def test_tensorfloat32_on_a_gpu() -> None:
 
 def test_float16_sums_only_where_asked_for() -> None:
     given = DelegateOptions(is_precision_loss_allowed=True, accumulate_float32=False)
-    assert precision_choice.policy_for(given, "gpu", WITHOUT).total(FLOAT16) == FLOAT16
-    assert precision_choice.policy_for(given, "cpu", WITH_BF16).total(BFLOAT16) == FLOAT32
+    assert precision_policy.policy_for(given, "gpu", WITHOUT).total(FLOAT16) == FLOAT16
+    assert precision_policy.policy_for(given, "cpu", WITH_BF16).total(BFLOAT16) == FLOAT32
 
 
 def test_operators_to_keep() -> None:
     given = DelegateOptions(compute_dtype="float16", float32_operators="17, 3,3")
-    policy = precision_choice.policy_for(given, "gpu", WITHOUT)
+    policy = precision_policy.policy_for(given, "gpu", WITHOUT)
     assert policy.float32_operators == (3, 17)
     assert policy.of_operator(17).operand == FLOAT32
     assert policy.of_operator(4).operand == FLOAT16
@@ -120,6 +120,6 @@ def test_operators_to_keep_are_numbers() -> None:
 )
 def test_a_dtype_that_is_not_used_is_said(dtype: str, platform: str, said: bool) -> None:
     given = DelegateOptions.of({"compute_dtype": dtype})
-    policy = precision_choice.policy_for(given, platform, WITHOUT)
-    remark = precision_choice.remark(given, platform, policy)
+    policy = precision_policy.policy_for(given, platform, WITHOUT)
+    remark = precision_policy.remark(given, platform, policy)
     assert (remark is not None and "float32" in remark) == said

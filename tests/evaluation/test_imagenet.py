@@ -14,11 +14,11 @@ from jaxdelegate.evaluation import DataError, ImagenetResult, RunSettings, evalu
 from jaxdelegate.evaluation.imagenet import top_k_accuracies, top_k_indices
 from jaxdelegate.evaluation.images import Preprocessing
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.op_lowering.options import ReducerOptions, ResizeBilinearOptions
-from jaxdelegate.reference.resize import resize_bilinear as reference_resize
+from jaxdelegate.reference.builtin.resize import resize_bilinear as reference_resize
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
-from jaxdelegate.testing.tolerance import NETWORK, assert_close
 
 COLORS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 

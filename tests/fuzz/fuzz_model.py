@@ -12,7 +12,7 @@ import random
 import sys
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 
 _WORDS = (0, 1, 4, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1)
 

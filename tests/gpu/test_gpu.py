@@ -20,10 +20,10 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
+from jaxdelegate.measuring.tolerance import EXACT, NETWORK, Tolerance, assert_close
 from jaxdelegate.testing import Case
 from jaxdelegate.testing.networks import mobilenet_v1, small_classifier
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.tolerance import EXACT, NETWORK, Tolerance, assert_close
 
 PLATFORM = os.environ.get("JAXDELEGATE_GPU_PLATFORM", "gpu")
 OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"

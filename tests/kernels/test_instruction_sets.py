@@ -19,7 +19,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.kernels import library
-from jaxdelegate.processor import INSTRUCTION_SETS, MAX_CPU_ISA, allowed_features
+from jaxdelegate.kernels.processor import INSTRUCTION_SETS, MAX_CPU_ISA, allowed_features
 
 REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))

@@ -52,9 +52,9 @@ import sys, numpy as np, jax
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering import native
 assert library.why_not() is None
-from jaxdelegate.op_lowering.convolution_ways import Convolution
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act, Padding
-from jaxdelegate.op_lowering.window import Window
+from jaxdelegate.op_lowering.common.window import Window
 rng = np.random.default_rng(0)
 
 def save(lowered, x, w):

@@ -10,6 +10,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
+from jaxdelegate.measuring.tolerance import NETWORK
 from jaxdelegate.op_lowering.options import (
     AddOptions,
     CustomOptions,
@@ -21,11 +22,10 @@ from jaxdelegate.op_lowering.options import (
     TensorType,
     WhileOptions,
 )
-from jaxdelegate.simple_delegate import SimpleDelegateOptions
+from jaxdelegate.runtime.simple_delegate import SimpleDelegateOptions
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.tolerance import NETWORK
 
 Stock = Callable[..., Interpreter]
 pytestmark = pytest.mark.litert

@@ -14,7 +14,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
-from jaxdelegate import compiler
+from jaxdelegate.compiler import aot
 from jaxdelegate.litert import native
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
@@ -81,13 +81,13 @@ def test_programs_outlive_a_resize(
     stock: Stock, add_mul_sub: bytes, auto: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = []
-    compile_partition = compiler.compile_partition
+    compile_partition = aot.compile_partition
 
     def counted(partition: Any, *more: Any) -> Any:
         compiled.append(partition.inputs)
         return compile_partition(partition, *more)
 
-    monkeypatch.setattr(compiler, "compile_partition", counted)
+    monkeypatch.setattr(aot, "compile_partition", counted)
     interpreter = stock(add_mul_sub, [jd.JaxDelegate(last_delegate_node_index=0)], auto=auto)
     for n in (4, 8, 4, 8, 3):
         assert_close(run_once(interpreter, pair(n)), wanted(*pair(n)))

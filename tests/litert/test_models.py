@@ -9,8 +9,8 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 import jaxdelegate as jd
+from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.testing.tolerance import NETWORK, assert_close
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []

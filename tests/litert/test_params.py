@@ -14,7 +14,7 @@ from ai_edge_litert.schema_py_generated import BuiltinOperator
 
 import jaxdelegate as jd
 from jaxdelegate.litert import params
-from jaxdelegate.model import Operator, read_model
+from jaxdelegate.model.records import Operator, read_model
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,

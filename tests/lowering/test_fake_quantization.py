@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate import float_view, lowering, passes
-from jaxdelegate.lowered_partition import LoweredPartition
-from jaxdelegate.model import Subgraph
+from jaxdelegate.lowering import fake_quantization
+from jaxdelegate.lowering import partition as lowering
+from jaxdelegate.lowering.computation import LoweredPartition
+from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
@@ -27,6 +28,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.passes import propagation
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, ModelBuilder
@@ -59,7 +61,7 @@ def on_host(content: bytes, arrays: Sequence[np.ndarray]) -> Arrays:
 def lowered(content: bytes) -> LoweredPartition:
     """The whole model as one partition in float view."""
     subgraph: Subgraph = jd.load(content).graph.subgraphs[0]
-    specs = dict(enumerate(passes.subgraph_specs(subgraph, None, [])))
+    specs = dict(enumerate(propagation.subgraph_specs(subgraph, None, [])))
     return lowering.lower_partition(
         subgraph.operators, specs, subgraph.inputs, subgraph.outputs, LoweringContext()
     )
@@ -104,7 +106,7 @@ def test_a_simulator_gives_the_float_of_the_nearest_integer(
     info = np.iinfo(dtype)
     q = np.random.default_rng(0).integers(info.min, info.max, 500, endpoint=True).astype(dtype)
     near = dequantized(q, quantization) + scale * np.random.default_rng(1).uniform(-0.49, 0.49, 500)
-    got = float_view.simulate(near.astype(np.float32), spec_of(quantization, dtype))
+    got = fake_quantization.simulate(near.astype(np.float32), spec_of(quantization, dtype))
     np.testing.assert_array_equal(got, affine.dequantize(q, quantization))
 
 
@@ -113,14 +115,14 @@ def test_a_simulator_saturates(dtype: Any, scale: float, zero_point: int) -> Non
     quantization = scaled(scale, zero_point)
     ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
     far = np.array([-np.inf, np.inf, -1e30, 1e30, np.nan], np.float32)
-    got = float_view.simulate(far, spec_of(quantization, dtype))
+    got = fake_quantization.simulate(far, spec_of(quantization, dtype))
     low, high = affine.dequantize(ends, quantization)
     np.testing.assert_array_equal(got, np.array([low, high, low, high, low], np.float32))
 
 
 def test_a_simulator_rounds_halves_up_from_the_lowest_value() -> None:
     halves = np.array([-1.5, -0.5, 0.5, 1.5, 2.5], np.float32)
-    got = float_view.simulate(halves, spec_of(scaled(1.0, 0)))
+    got = fake_quantization.simulate(halves, spec_of(scaled(1.0, 0)))
     np.testing.assert_array_equal(got, np.array([-1, 0, 1, 2, 3], np.float32))
 
 
@@ -169,7 +171,7 @@ def test_graph_inputs_and_unread_outputs_have_no_simulator(
         simulated.append(spec.quantization.scale[0] if spec.quantization else None)
         return value
 
-    monkeypatch.setattr(float_view, "simulate", simulate)
+    monkeypatch.setattr(fake_quantization, "simulate", simulate)
     content, (first, _, last) = chain(0.01, 0.07, 0.05)
     got = delegated(content, [EVERY_INT8])[0]
     np.testing.assert_allclose(simulated, [0.07])

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate import compiler, lowering, passes
-from jaxdelegate.lowered_partition import LoweredPartition
+from jaxdelegate.compiler import aot
+from jaxdelegate.lowering import partition as lowering
+from jaxdelegate.lowering.computation import LoweredPartition
+from jaxdelegate.lowering.rewrites.registry import REWRITES
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     DepthwiseConv2DOptions,
@@ -17,8 +19,8 @@ from jaxdelegate.op_lowering.options import (
     ReducerOptions,
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.passes import propagation
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.rewrites.table import REWRITES
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 
@@ -80,7 +82,7 @@ def mixed_network() -> bytes:
 
 def lowered(content: bytes, context: LoweringContext) -> LoweredPartition:
     subgraph = jd.load(content).graph.subgraphs[0]
-    specs = dict(enumerate(passes.subgraph_specs(subgraph, None, [])))
+    specs = dict(enumerate(propagation.subgraph_specs(subgraph, None, [])))
     return lowering.lower_partition(
         subgraph.operators, specs, subgraph.inputs, subgraph.outputs, context, rewrites=REWRITES
     )
@@ -107,8 +109,8 @@ def test_what_xla_is_told_depends_on_products_of_integers() -> None:
         for context in (INTEGER, LoweringContext()):
             partition = lowered(content, context)
             assert partition.has_integer_products == (has_integers and context is INTEGER)
-    without = compiler._options(lowered(float_network(), INTEGER), "cpu")
-    assert without == compiler._options(lowered(float_network(), LoweringContext()), "cpu")
+    without = aot._options(lowered(float_network(), INTEGER), "cpu")
+    assert without == aot._options(lowered(float_network(), LoweringContext()), "cpu")
 
 
 def test_behind_the_last_quantized_operator_floats_are_lowered_as_by_default() -> None:

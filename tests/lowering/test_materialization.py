@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdelegate.model import Operator
-from jaxdelegate.op_lowering.materialize import materialized
+from jaxdelegate.lowering.materialization import shared_results
+from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.common.fusion_barrier import materialized
 from jaxdelegate.op_lowering.options import NoOptions
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.sharing import shared_results
 
 IMAGE = (1, 32, 32, 8)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate import batching
-from jaxdelegate.model import Operator
+from jaxdelegate.lowering import microbatching
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import ConcatenationOptions, NoOptions
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing.networks import mobilenet_v1
@@ -33,15 +33,15 @@ def test_a_network_in_turns_computes_the_same(monkeypatch: pytest.MonkeyPatch) -
     alone = np.concatenate([run(content, image[None]) for image in images])
     seen: list[int] = []
 
-    def spied(*args: object) -> batching.Turns | None:
+    def spied(*args: object) -> microbatching.Turns | None:
         found = original(*args)
         seen.append(1 if found is None else found.count)
         return found
 
-    original = batching.turns
-    monkeypatch.setattr(batching, "turns", spied)
+    original = microbatching.turns
+    monkeypatch.setattr(microbatching, "turns", spied)
     for least, count in ((1 << 30, 1), (70_000, 3), (1, 6)):
-        monkeypatch.setattr(batching, "_TURN_BYTES", least)
+        monkeypatch.setattr(microbatching, "_TURN_BYTES", least)
         np.testing.assert_allclose(run(content, images), alone, rtol=1e-4, atol=1e-6)
         assert seen.pop() == count
         (y,) = jd.load(content)(images)
@@ -56,14 +56,14 @@ def constant(name: str, values: object) -> TensorSpec:
 
 def turns_of(
     name: str, others: list[TensorSpec], y: tuple[int, ...], *, shape=IMAGE, options=NO_OPTIONS
-) -> batching.Turns | None:
+) -> microbatching.Turns | None:
     """The turns of one operator: x and `others` to `y`."""
     specs = {0: TensorSpec("x", shape, FLOAT), 99: TensorSpec("y", y, FLOAT)}
     specs |= {1 + i: other for i, other in enumerate(others)}
     live = [i for i, spec in specs.items() if spec.const is None and i != 99]
     inputs = (0, *range(1, 1 + len(others)))
     operator = Operator(0, name, 0, False, 1, inputs, (99,), (), options, b"", ())
-    return batching.turns([operator], specs, live, [99])
+    return microbatching.turns([operator], specs, live, [99])
 
 
 ROWS = (BATCH * 64 * 64, 8)
@@ -72,7 +72,9 @@ SAME = TensorSpec("z", IMAGE, FLOAT)
 
 @pytest.fixture(autouse=True)
 def _small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "_TURN_BYTES", 1 << 19)  # of images of 128 KiB: two in a turn
+    monkeypatch.setattr(
+        microbatching, "_TURN_BYTES", 1 << 19
+    )  # of images of 128 KiB: two in a turn
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.model import read_model
+from jaxdelegate.delegate.precision_policy import cpu_policy, device_policy, emulated_policy
+from jaxdelegate.lowering.mixed_precision import (
+    held_short,
+    is_as_declared,
+    moves_short,
+    unfit_constants,
+)
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
@@ -20,9 +27,7 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.op_lowering.precision import FLOAT16, PrecisionPolicy
-from jaxdelegate.precision_choice import cpu_policy, device_policy, emulated_policy
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reduced_view import held_short, is_as_declared, moves_short, unfit_constants
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import run_once

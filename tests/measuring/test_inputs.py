@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.model_inputs import (
+from jaxdelegate.measuring.inputs import (
     InputFlags,
     InputLayer,
     InputSource,

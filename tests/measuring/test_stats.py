@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jaxdelegate.stats import Latency, Stat
+from jaxdelegate.measuring.stats import Latency, Stat
 
 TFLITE = re.compile(
     r"^count=(\d+) first=(\d+) curr=(\d+) min=(\d+) max=(\d+) avg=([\d.e+]+) std=(\d+)"

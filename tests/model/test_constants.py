@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from jaxdelegate.model import Tensor, read_model
+from jaxdelegate.model.records import Tensor, read_model
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import Sparsity

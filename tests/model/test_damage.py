@@ -15,7 +15,7 @@ from flatbuffers import flexbuffers
 from hypothesis import strategies as st
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model import Model, read_model
+from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.op_lowering.options import (
     CustomOptions,
     ReshapeOptions,

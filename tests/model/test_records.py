@@ -12,7 +12,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model import Model, VariantType, read_model
+from jaxdelegate.model.records import Model, VariantType, read_model
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.testing import ModelBuilder
 
-SHARED = pathlib.Path(__file__).parents[1].parent / "shared"
+SHARED = pathlib.Path(__file__).parents[2].parent / "shared"
 
 
 def sum_model(**details: Any) -> ModelBuilder:

@@ -10,7 +10,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model import Tensor, read_model
+from jaxdelegate.model.records import Tensor, read_model
 from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
     CallOptions,

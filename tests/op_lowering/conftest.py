@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from jaxdelegate.kernels import library
-from jaxdelegate.processor import INSTRUCTION_SETS
+from jaxdelegate.kernels.processor import INSTRUCTION_SETS
 
 
 @pytest.fixture(params=["avx512f", "avx2"])

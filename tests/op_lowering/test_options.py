@@ -12,7 +12,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import flexbuffers
 
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering import options as all_options
 from jaxdelegate.op_lowering.options import (
     AddOptions,

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdelegate.delegate.precision_policy import cpu_policy, device_policy
 from jaxdelegate.op_lowering import precision
-from jaxdelegate.op_lowering.narrowing import narrow, widened
+from jaxdelegate.op_lowering.common.downcast import narrow, widened
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     Conv2DOptions,
@@ -17,7 +18,6 @@ from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, FLOAT32, Precis
 from jaxdelegate.op_lowering.registry import FUSED, RULES
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.precision_choice import cpu_policy, device_policy
 
 BF16_CPU = cpu_policy("bfloat16", frozenset(["avx512_bf16"]))
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.list_updates import with_list_updates
-from jaxdelegate.model import read_model
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
     AddOptions,
     ConcatenationOptions,
@@ -14,6 +13,7 @@ from jaxdelegate.op_lowering.options import (
     ReshapeOptions,
     WhileOptions,
 )
+from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.testing import ModelBuilder
 
 STEPS, WIDTH = 5, 3

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxdelegate import platforms
-from jaxdelegate.platforms import has_plugin, is_cpu, means_cpu
+from jaxdelegate.pjrt import platforms
+from jaxdelegate.pjrt.platforms import has_plugin, is_cpu, means_cpu
 
 
 @pytest.mark.parametrize(

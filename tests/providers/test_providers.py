@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate import builtin_providers, providers
-from jaxdelegate.flag_values import Flag, FlagValues
+from jaxdelegate import providers
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.providers import create_delegates, flag_values
+from jaxdelegate.providers import builtin, create_delegates, flag_values
+from jaxdelegate.providers.parsing import Flag, FlagValues
 from jaxdelegate.testing.networks import mobilenet_v1
 
 
@@ -148,7 +148,7 @@ def test_what_is_no_provider_is_refused() -> None:
 
 
 def options(**given: object) -> DelegateOptions:
-    return builtin_providers.jax_options(flag_values(**given))
+    return builtin.jax_options(flag_values(**given))
 
 
 def test_every_option_of_the_delegate_is_a_flag() -> None:
@@ -168,7 +168,7 @@ def test_every_option_of_the_delegate_is_a_flag() -> None:
         enable_quant=False,
         serialization_dir="/somewhere",
     )
-    flags = {flag.name: flag for flag in builtin_providers.JaxProvider().flags()}
+    flags = {flag.name: flag for flag in builtin.JaxProvider().flags()}
     assert set(flags) == {"use_jax"} | {
         f"jax_{name}" for name in DelegateOptions.__dataclass_fields__
     }
@@ -262,7 +262,7 @@ def test_mistakes_say_what_is_wrong(given: dict[str, object], message: str) -> N
     ],
 )
 def test_external_options(text: str, expected: dict[str, str]) -> None:
-    assert builtin_providers.external_options(text) == expected
+    assert builtin.external_options(text) == expected
 
 
 def test_an_external_class_gets_its_options() -> None:

@@ -13,7 +13,7 @@ from jaxdelegate.testing import ModelBuilder, assert_close
 
 def tutorial_delegate() -> type[jd.SimpleDelegate]:
     """MyDelegate as docs/architecture.md prints it."""
-    text = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
     (code,) = re.findall(r"```python\n(import numpy as np\n.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(code, "architecture.md", "exec"), names)
@@ -61,7 +61,7 @@ def test_two_delegates_in_one_interpreter() -> None:
 
 
 def test_partition_options_of_a_simple_delegate() -> None:
-    from jaxdelegate.simple_delegate import SimpleDelegateOptions
+    from jaxdelegate.runtime.simple_delegate import SimpleDelegateOptions
 
     class Small(tutorial_delegate()):  # type: ignore[misc]
         options = SimpleDelegateOptions(max_delegated_partitions=1)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.testing.builder import ModelBuilder
-from jaxdelegate.testing.tolerance import NETWORK, assert_close
 from jaxdelegate.tools.main import main
 
 DEEPLAB = (
@@ -271,12 +271,12 @@ def test_operators_left_behind_are_listed(graph: str, capsys: pytest.CaptureFixt
 def test_allow_fp16_is_handed_to_the_delegate(
     small: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jaxdelegate import builtin_providers
+    from jaxdelegate.providers import builtin
 
     seen = []
-    of = builtin_providers.jax_options
+    of = builtin.jax_options
     monkeypatch.setattr(
-        builtin_providers, "jax_options", lambda values: seen.append(of(values)) or of(values)
+        builtin, "jax_options", lambda values: seen.append(of(values)) or of(values)
     )
     main(["benchmark_model", f"--graph={small}", "--dry_run", "--allow_fp16"])
     main(["benchmark_model", f"--graph={small}", "--dry_run"])

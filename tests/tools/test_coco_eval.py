@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.protos import message
+from jaxdelegate.measuring.protos import message
 from jaxdelegate.testing.detectors import color_detector, mobilenet_v1_ssd
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main

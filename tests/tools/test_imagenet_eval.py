@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from jaxdelegate.evaluation.images import Preprocessing
-from jaxdelegate.protos import message
+from jaxdelegate.measuring.protos import message
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
 

@@ -12,27 +12,29 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate import compiler, tuning
-from jaxdelegate.analysis.costs import Cost
 from jaxdelegate.cache import sources
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, prune
-from jaxdelegate.lowering import lower_partition
-from jaxdelegate.model import read_model
-from jaxdelegate.op_lowering import convolution, convolution_alternatives, convolution_ways
+from jaxdelegate.compiler import aot
+from jaxdelegate.lowering.partition import lower_partition
+from jaxdelegate.measuring.costs import Cost
+from jaxdelegate.model.records import read_model
+from jaxdelegate.op_lowering.conv import algorithms as convolution_ways
+from jaxdelegate.op_lowering.conv import candidates, convolution
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     Padding,
     Pool2DOptions,
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.passes import subgraph_specs
+from jaxdelegate.passes.propagation import subgraph_specs
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.tuner import Tuner
+from jaxdelegate.tuning import measure as tuning
+from jaxdelegate.tuning.selector import Tuner
 
 SAME = Padding.SAME
 
@@ -127,7 +129,7 @@ def test_the_program_runs_what_was_chosen(
     timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timer.seconds = {"xla": 0.5}
-    monkeypatch.setattr(compiler, "compile_partition", spy := Spy(compiler.compile_partition))
+    monkeypatch.setattr(aot, "compile_partition", spy := Spy(aot.compile_partition))
     tuned(network())
     (whole,) = (p for p in spy.partitions if len(p.steps) == 5)
     ways = [w.layout[0] for w in whole.preparations if w.position == 1]
@@ -188,7 +190,7 @@ def broken(*_: object) -> Any:
 def test_ways_that_take_no_part(
     timer: FakeTimer, monkeypatch: pytest.MonkeyPatch, run_way: Callable[..., Any], reason: str
 ) -> None:
-    name, ways = run_way.__name__, convolution_alternatives.float_ways
+    name, ways = run_way.__name__, candidates.float_ways
 
     def with_one_more(platform: str, c: Any, **more: bool) -> dict[str, Any]:
         return {**ways(platform, c, **more), name: (convolution_ways.by_tap, run_way)}
@@ -220,14 +222,14 @@ def test_ways_that_take_much_memory(timer: FakeTimer, monkeypatch: pytest.Monkey
 def test_an_operator_that_does_not_run_alone_keeps_its_default(
     timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_partition = compiler.compile_partition
+    compile_partition = aot.compile_partition
 
     def only_whole(partition: Any, *rest: Any) -> Any:
         if len(partition.steps) <= 3:
             raise RuntimeError("RESOURCE_EXHAUSTED")
         return compile_partition(partition, *rest)
 
-    monkeypatch.setattr(compiler, "compile_partition", only_whole)
+    monkeypatch.setattr(aot, "compile_partition", only_whole)
     delegate, got, _ = tuned(network())
     assert reported(delegate) == []
     np.testing.assert_array_equal(got[0], run(network(), jd.JaxDelegate(platform="cpu"))[0][0])

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxdelegate import tuning
+from jaxdelegate.tuning import measure
 
 
 def test_the_fastest_beyond_noise() -> None:
-    fastest = tuning.fastest
+    fastest = measure.fastest
     assert fastest("a", {"a": [1.0] * 5, "b": [0.9] * 5, "c": [0.8] * 5}) == "c"
     assert fastest("a", {"a": [1.0] * 5, "b": [0.98] * 5}) == "a"  # within 3 %
     assert fastest("a", {"a": [1.0] * 5, "b": [1.2] * 5}) == "a"
@@ -36,7 +36,7 @@ def test_interleaved_takes_turns_and_drops_the_hopeless() -> None:
     clock, called = FakeClock(), list[str]()
     times = {"a": 1e-3, "b": 2e-3 - 1e-9, "slow": 0.5}
     runs = {name: clock.spending(t, called, name) for name, t in times.items()}
-    samples = tuning.interleaved(runs, "a", clock)
+    samples = measure.interleaved(runs, "a", clock)
     assert called.count("slow") == 2
     for name, seconds in times.items():
         np.testing.assert_allclose(samples[name], seconds, rtol=1e-6)
@@ -49,5 +49,5 @@ def test_interleaved_takes_turns_and_drops_the_hopeless() -> None:
 def test_interleaved_ends_in_time() -> None:
     clock, called = FakeClock(), list[str]()
     runs = {name: clock.spending(t, called, name) for name, t in {"a": 2.0, "b": 1.0}.items()}
-    samples = tuning.interleaved(runs, "a", clock)
+    samples = measure.interleaved(runs, "a", clock)
     assert {name: len(s) for name, s in samples.items()} == {"a": 3, "b": 3}

@@ -4,10 +4,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from jaxdelegate.model import Operator
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import ActivationFunctionType
-from jaxdelegate.rewrites.draft import Draft
 
 # A product of tensors, by index, in ascending order; ~index stands for one over the tensor.
 Monomial = tuple[int, ...]

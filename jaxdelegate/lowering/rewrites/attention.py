@@ -4,10 +4,16 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from jaxdelegate.model import Operator
+from jaxdelegate.lowering.rewrites.algebra import (
+    RESHAPES,
+    before_reshapes,
+    expanded,
+    is_close,
+    operands,
+)
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions, SoftmaxOptions
-from jaxdelegate.rewrites.algebra import RESHAPES, before_reshapes, expanded, is_close, operands
-from jaxdelegate.rewrites.draft import Draft
 
 
 @dataclasses.dataclass(frozen=True)

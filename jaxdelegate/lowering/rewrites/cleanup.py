@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxdelegate.model import Operator
-from jaxdelegate.rewrites.draft import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
 
 
 def remove_no_op(draft: Draft, operator: Operator) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.model import Operator
+from jaxdelegate.lowering.rewrites.padding import explicit, is_valid_convolution
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import Conv2DOptions, DepthwiseConv2DOptions
-from jaxdelegate.rewrites.draft import Draft
-from jaxdelegate.rewrites.padding import explicit, is_valid_convolution
 
 
 def dilate_convolution(draft: Draft, operator: Operator) -> bool:

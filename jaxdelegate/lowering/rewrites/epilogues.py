@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.model import Operator
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
@@ -15,7 +16,6 @@ from jaxdelegate.op_lowering.options import (
     EndedConvolutionOptions,
     MulOptions,
 )
-from jaxdelegate.rewrites.draft import Draft
 
 _NONE, _RELU, _RELU6 = (ActivationFunctionType[name] for name in ("NONE", "RELU", "RELU6"))
 _CLAMPS = {"RELU": _RELU, "RELU6": _RELU6}

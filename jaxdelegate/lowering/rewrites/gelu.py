@@ -6,10 +6,16 @@ exact form has no operator in the schema that it could be written out with.
 
 import math
 
-from jaxdelegate.model import Operator
+from jaxdelegate.lowering.rewrites.algebra import (
+    expanded,
+    expanded_result,
+    following,
+    is_plain,
+    operands,
+)
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import GeluOptions
-from jaxdelegate.rewrites.algebra import expanded, expanded_result, following, is_plain, operands
-from jaxdelegate.rewrites.draft import Draft
 
 _SLOPE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _SLOPE

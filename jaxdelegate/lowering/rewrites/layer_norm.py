@@ -9,10 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jaxdelegate.model import Operator
-from jaxdelegate.op_lowering.options import ActivationFunctionType, LayerNormOptions
-from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.rewrites.algebra import (
+from jaxdelegate.lowering.rewrites.algebra import (
     Expansion,
     before_reshapes,
     expanded_result,
@@ -20,7 +17,10 @@ from jaxdelegate.rewrites.algebra import (
     is_plain,
     scalar,
 )
-from jaxdelegate.rewrites.draft import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.options import ActivationFunctionType, LayerNormOptions
+from jaxdelegate.op_lowering.spec import Shape
 
 _ABSENT = -1
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.model import Operator
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     DepthwiseConv2DOptions,
@@ -16,7 +17,6 @@ from jaxdelegate.op_lowering.options import (
     ExplicitDepthwiseConv2DOptions,
     Padding,
 )
-from jaxdelegate.rewrites.draft import Draft
 
 Pads = tuple[tuple[int, int], tuple[int, int]]  # before and after, of height and width
 

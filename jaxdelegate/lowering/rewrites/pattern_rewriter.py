@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.model import Operator
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
-from jaxdelegate.passes import gather
+from jaxdelegate.passes.propagation import gather
 
 # New constants stand behind every tensor of any file; each operator has room for some.
 _FIRST_NEW, _ROOM = 1 << 40, 16

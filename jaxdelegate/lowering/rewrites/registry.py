@@ -3,24 +3,24 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.model import Operator
-from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.rewrites import (
+from jaxdelegate.lowering.rewrites import (
     attention,
     cleanup,
     dilation,
-    endings,
+    epilogues,
     gelu,
     layer_norm,
     padding,
     scaling,
 )
-from jaxdelegate.rewrites.draft import Draft, IsLowered, Rewritten
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft, IsLowered, Rewritten
+from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 Rewrite = Callable[[Draft, Operator], bool]  # whether it changed anything
 
 # As they are tried: each may make room for those behind it.
-_MODULES = (cleanup, dilation, padding, scaling, gelu, layer_norm, attention, endings)
+_MODULES = (cleanup, dilation, padding, scaling, gelu, layer_norm, attention, epilogues)
 
 REWRITES: dict[str, Rewrite] = {
     name: rewrite for module in _MODULES for name, rewrite in module.REWRITES.items()

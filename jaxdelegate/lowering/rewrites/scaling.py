@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxdelegate.model import Operator
+from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import ActivationFunctionType
-from jaxdelegate.rewrites.draft import Draft
 
 # Operator -> (position of the filter, its axis of output channels, position of the bias).
 _FILTERS = {

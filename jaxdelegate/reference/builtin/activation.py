@@ -7,9 +7,9 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference import quantized_activation as quantized
+from jaxdelegate.reference.common.pointwise import by_scale, elementwise, with_options
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
-from jaxdelegate.reference.pointwise import by_scale, elementwise, with_options
+from jaxdelegate.reference.quantized import activation as quantized
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 

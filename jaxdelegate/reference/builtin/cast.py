@@ -9,8 +9,8 @@ from jaxdelegate.op_lowering.options import FakeQuantOptions
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.requantize import requantize
+from jaxdelegate.reference.common.pointwise import widen
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
-from jaxdelegate.reference.pointwise import widen
 
 _HALF = (np.float16, ml_dtypes.bfloat16)
 _REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)

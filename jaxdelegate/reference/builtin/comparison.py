@@ -3,9 +3,9 @@
 import numpy as np
 
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference import quantized_elementwise as quantized
+from jaxdelegate.reference.common.pointwise import by_scale, elementwise
 from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
-from jaxdelegate.reference.pointwise import by_scale, elementwise
+from jaxdelegate.reference.quantized import elementwise as quantized
 
 _8_BITS, _WIDE = "int8 uint8", "int32 int64"
 _ORDERED = "int16 int32 int64"  # the kernels of the four orders compare stored int16

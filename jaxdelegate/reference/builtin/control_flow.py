@@ -18,8 +18,8 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.builtin.resources import nothing
 from jaxdelegate.reference.kernel import Array, Infer, Kernel, Services
-from jaxdelegate.reference.resources import nothing
 
 _Arrays = tuple[Array, ...]
 _Shapes = tuple[Shape | None, ...]

@@ -12,9 +12,9 @@ import numpy as np
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import BitcastOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference import quantized_elementwise as quantized
+from jaxdelegate.reference.common.pointwise import by_scale, elementwise, reject_quantized, widen
 from jaxdelegate.reference.kernel import Array, Folds, Kernel, Run, broadcast_shape, same_shape
-from jaxdelegate.reference.pointwise import by_scale, elementwise, reject_quantized, widen
+from jaxdelegate.reference.quantized import elementwise as quantized
 
 # ---- arithmetic with a fused activation
 

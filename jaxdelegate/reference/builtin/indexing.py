@@ -15,9 +15,9 @@ from jaxdelegate.op_lowering.options import (
     ReverseSequenceOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.common.movement import ints, resolved_axis
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
-from jaxdelegate.reference.movement import ints, resolved_axis
-from jaxdelegate.reference.quantized_layout import dequantized_rows
+from jaxdelegate.reference.quantized.layout import dequantized_rows
 
 
 def _check(operator: str, indices: Array, size: int) -> None:

@@ -14,15 +14,15 @@ from jaxdelegate.op_lowering.options import (
     SpaceToDepthOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
-from jaxdelegate.reference.movement import (
+from jaxdelegate.reference.common.movement import (
     ints,
     known,
     require_one_scaling,
     resolved_axis,
     scaling,
 )
-from jaxdelegate.reference.quantized_layout import rescaled
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.quantized.layout import rescaled
 
 
 def transposed_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:

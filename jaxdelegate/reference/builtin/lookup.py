@@ -13,9 +13,9 @@ from jaxdelegate.op_lowering.options import (
     Options,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.farmhash import fingerprint64
+from jaxdelegate.reference.builtin.farmhash import fingerprint64
+from jaxdelegate.reference.builtin.reduction import refuse_quantized
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.reduction import refuse_quantized
 
 
 def embedding_lookup_sparse_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:

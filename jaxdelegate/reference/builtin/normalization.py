@@ -10,9 +10,9 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.spec import Specs
-from jaxdelegate.reference import quantized_normalization
+from jaxdelegate.reference.builtin.reduction import accumulator, refuse_quantized
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
-from jaxdelegate.reference.reduction import accumulator, refuse_quantized
+from jaxdelegate.reference.quantized import normalization as quantized_normalization
 
 
 def _less_max(x: Array) -> Array:

@@ -4,8 +4,8 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import MirrorPadMode, MirrorPadOptions, Options
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.reference.common.movement import ints, require_one_scaling
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.movement import ints, require_one_scaling
 
 
 def padded_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:

@@ -20,15 +20,15 @@ from jaxdelegate.op_lowering.options import (
     PoolParamsOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference import quantized_pooling
-from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.window import (
+from jaxdelegate.reference.common.window import (
     clamp,
     image_shape,
     pad_before,
     require_floats,
     windows,
 )
+from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.quantized import pooling as quantized_pooling
 
 _INTEGERS = (np.uint8, np.int8, np.int16)
 _Dimension = tuple[int, int, int, int]  # size, stride, padding before, places

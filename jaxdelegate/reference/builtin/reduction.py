@@ -9,9 +9,9 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import CumsumOptions, Options, ReducerOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference import quantized_reduction
+from jaxdelegate.reference.common.movement import require_one_scaling
 from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape
-from jaxdelegate.reference.movement import require_one_scaling
+from jaxdelegate.reference.quantized import reduction as quantized_reduction
 
 _HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
 _NEEDS_SCALE = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))

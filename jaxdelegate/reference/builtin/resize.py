@@ -6,8 +6,8 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions, ResizeNearestNeighborOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.builtin.reduction import accumulator
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.reduction import accumulator
 
 
 def resized_shape(_options: object, inputs: Specs) -> tuple[Shape | None, ...]:

@@ -6,8 +6,8 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import Options, SegmentSumOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.builtin.reduction import accumulator, limits, refuse_quantized
 from jaxdelegate.reference.kernel import Array, Kernel, Run
-from jaxdelegate.reference.reduction import accumulator, limits, refuse_quantized
 
 
 def segment_sum_shape(_o: SegmentSumOptions, inputs: Specs) -> tuple[Shape | None, ...]:

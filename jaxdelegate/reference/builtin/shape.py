@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import Options, ReshapeOptions, SqueezeOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.common.movement import ints, known, require_one_scaling, resolved_axis
 from jaxdelegate.reference.kernel import Array, Folds, Kernel
-from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 
 def reshape_shape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:

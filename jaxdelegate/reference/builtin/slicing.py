@@ -12,8 +12,8 @@ from jaxdelegate.op_lowering.options import (
     UnpackOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.common.movement import ints, known, require_one_scaling, resolved_axis
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
-from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 
 def slice_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:

@@ -5,8 +5,8 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import BucketizeOptions, TopKV2Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.builtin.reduction import accumulator, refuse_quantized
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
-from jaxdelegate.reference.reduction import accumulator, refuse_quantized
 
 
 def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:

@@ -1,6 +1,6 @@
 """Convolutions: kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h.
 
-Quantized tensors go to quantized_convolution.py and hybrid_convolution.py.
+Quantized tensors go to quantized.py and dynamic_range.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,7 @@ from jaxdelegate.op_lowering.options import (
     DepthwiseConv2DOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference import hybrid_convolution, quantized_convolution
-from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.quantized_convolution import Sums
-from jaxdelegate.reference.window import (
+from jaxdelegate.reference.common.window import (
     clamp,
     image_shape,
     pad_before,
@@ -28,6 +25,10 @@ from jaxdelegate.reference.window import (
     sums_of,
     windows,
 )
+from jaxdelegate.reference.conv import dynamic_range as hybrid_convolution
+from jaxdelegate.reference.conv import quantized as quantized_convolution
+from jaxdelegate.reference.conv.quantized import Sums
+from jaxdelegate.reference.kernel import Array, Kernel
 
 _FEW_CHANNELS = 4  # an image's
 

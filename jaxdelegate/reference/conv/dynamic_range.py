@@ -13,10 +13,10 @@ import numpy as np
 
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import channel_scales
-from jaxdelegate.reference.hybrid_products import quantize_rows, signed
+from jaxdelegate.reference.common.quantization import quantization_of
+from jaxdelegate.reference.common.window import clamp, require_floats
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import quantization_of
-from jaxdelegate.reference.window import clamp, require_floats
+from jaxdelegate.reference.quantized.dynamic_range import quantize_rows, signed
 
 Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros -> [N, *out, O]
 # Adds, in place, what pixels [N, *in, I] and one tap of the filter, [O, I], make of [N, *in, O].

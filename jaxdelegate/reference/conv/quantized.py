@@ -14,9 +14,9 @@ from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import tensor_zero_point
 from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
+from jaxdelegate.reference.common.quantization import quantization_of, require_symmetric
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import quantization_of, require_symmetric
-from jaxdelegate.reference.quantized_products import accumulated, centered, requantized
+from jaxdelegate.reference.quantized.products import accumulated, centered, requantized
 
 Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros -> [N, *out, O]
 

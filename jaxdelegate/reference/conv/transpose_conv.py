@@ -17,10 +17,7 @@ from jaxdelegate.op_lowering.options import (
     TransposeConvOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference import hybrid_convolution, quantized_convolution
-from jaxdelegate.reference.hybrid_convolution import Add
-from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.window import (
+from jaxdelegate.reference.common.window import (
     clamp,
     image_shape,
     pad_before,
@@ -28,6 +25,10 @@ from jaxdelegate.reference.window import (
     size_out,
     sums_of,
 )
+from jaxdelegate.reference.conv import dynamic_range as hybrid_convolution
+from jaxdelegate.reference.conv import quantized as quantized_convolution
+from jaxdelegate.reference.conv.dynamic_range import Add
+from jaxdelegate.reference.kernel import Array, Kernel
 
 
 def _add_products(y: Array, x: Array, w: Array) -> None:

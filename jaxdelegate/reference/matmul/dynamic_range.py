@@ -14,10 +14,10 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.affine import block_parameters, spread
 from jaxdelegate.quant.params import Blockwise, Quantization, channel_scales
-from jaxdelegate.reference.hybrid_products import quantize_rows, signed
+from jaxdelegate.reference.common.quantization import quantization_of
+from jaxdelegate.reference.common.window import clamp, require_floats
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import quantization_of
-from jaxdelegate.reference.window import clamp, require_floats
+from jaxdelegate.reference.quantized.dynamic_range import quantize_rows, signed
 
 _IN_BLOCKS = [np.dtype(t) for t in (np.int8, ml_dtypes.int4, ml_dtypes.int2)]
 

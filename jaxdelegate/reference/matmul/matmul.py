@@ -1,6 +1,6 @@
 """Matrix products: kernels/internal/reference/fully_connected.h and batch_matmul.h.
 
-Quantized tensors go to quantized_matmul.py and hybrid_matmul.py.
+Quantized tensors go to quantized.py and dynamic_range.py.
 """
 
 import numpy as np
@@ -12,9 +12,10 @@ from jaxdelegate.op_lowering.options import (
     FullyConnectedOptionsWeightsFormat,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference import hybrid_matmul, quantized_matmul
+from jaxdelegate.reference.common.window import clamp, require_floats, sums_of
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.window import clamp, require_floats, sums_of
+from jaxdelegate.reference.matmul import dynamic_range as hybrid_matmul
+from jaxdelegate.reference.matmul import quantized as quantized_matmul
 
 _UNFUSED = (ActivationFunctionType.TANH, ActivationFunctionType.SIGN_BIT)
 

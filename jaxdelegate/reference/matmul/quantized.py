@@ -23,9 +23,9 @@ from jaxdelegate.quant.requantize import (
     product_multiplier,
     requantize_accumulator_by_real,
 )
+from jaxdelegate.reference.common.quantization import quantization_of, require_symmetric
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import quantization_of, require_symmetric
-from jaxdelegate.reference.quantized_products import accumulated, centered, requantized
+from jaxdelegate.reference.quantized.products import accumulated, centered, requantized
 
 _PACKED = (ml_dtypes.int4, ml_dtypes.int2)
 # Dtypes of the filter and of the output, by that of the activations.

@@ -23,7 +23,7 @@ from jaxdelegate.quant.multiplier import (
 )
 from jaxdelegate.quant.params import activation_range
 from jaxdelegate.reference.kernel import Array, Run
-from jaxdelegate.reference.quantized_elementwise import (
+from jaxdelegate.reference.quantized.elementwise import (
     centered,
     clamped,
     quantization_of,

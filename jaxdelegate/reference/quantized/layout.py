@@ -11,8 +11,8 @@ from jaxdelegate.quant.params import (
     tensor_scale,
     tensor_zero_point,
 )
+from jaxdelegate.reference.common.quantization import quantization_of
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import quantization_of
 
 _TABLES = (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.int2)
 

@@ -34,12 +34,12 @@ from jaxdelegate.quant.multiplier import (
 )
 from jaxdelegate.quant.params import tensor_scale, tensor_zero_point
 from jaxdelegate.quant.requantize import clamp
-from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import (
+from jaxdelegate.reference.common.quantization import (
     quantization_of,
     require_quantization,
     require_symmetric,
 )
+from jaxdelegate.reference.kernel import Array
 
 _INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
 _RESULTS = {

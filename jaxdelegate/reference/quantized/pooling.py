@@ -12,9 +12,9 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import activation_range, integer_range
 from jaxdelegate.quant.requantize import clamp
+from jaxdelegate.reference.common.quantization import quantization_of
+from jaxdelegate.reference.common.window import windows
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import quantization_of
-from jaxdelegate.reference.window import windows
 
 _POOLED = (np.int8, np.uint8, np.int16)
 _Dimensions = Sequence[tuple[int, int, int, int]]

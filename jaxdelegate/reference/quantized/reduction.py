@@ -14,8 +14,8 @@ from jaxdelegate.quant.fixed_point import multiply_by_quantized_multiplier_64, w
 from jaxdelegate.quant.multiplier import quantize_multiplier
 from jaxdelegate.quant.params import integer_range, tensor_scale, tensor_zero_point
 from jaxdelegate.quant.requantize import requantize_accumulator, rescale_multiplier
+from jaxdelegate.reference.common.quantization import quantization_of, require_symmetric
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_checks import quantization_of, require_symmetric
 
 _INT32 = np.dtype(np.int32)
 _SUMMED, _MULTIPLIED = (np.int8, np.uint8, np.int16), (np.int8, np.int16)

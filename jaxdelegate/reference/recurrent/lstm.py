@@ -14,10 +14,10 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.quant import eigen
-from jaxdelegate.reference import quantized_lstm
-from jaxdelegate.reference.hybrid_recurrent import as_operands, product
 from jaxdelegate.reference.kernel import Array, Folds, Kernel
-from jaxdelegate.reference.recurrent import (
+from jaxdelegate.reference.recurrent import quantized_lstm
+from jaxdelegate.reference.recurrent.dynamic_range import as_operands, product
+from jaxdelegate.reference.recurrent.rnn import (
     apply_activation,
     as_floats,
     merged_shapes,

@@ -21,8 +21,8 @@ from jaxdelegate.quant.fixed_point import (
 )
 from jaxdelegate.quant.multiplier import checked_log2, quantize_multiplier
 from jaxdelegate.reference.kernel import Array
-from jaxdelegate.reference.quantized_recurrent import check_dtypes, scale_of, zero_point_of
-from jaxdelegate.reference.recurrent import time_first, with_states
+from jaxdelegate.reference.recurrent.quantized import check_dtypes, scale_of, zero_point_of
+from jaxdelegate.reference.recurrent.rnn import time_first, with_states
 
 _Options = LSTMOptions | UnidirectionalSequenceLSTMOptions
 _INT8, _INT16, _INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)

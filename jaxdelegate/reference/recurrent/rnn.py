@@ -15,9 +15,9 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.quant import eigen
-from jaxdelegate.reference import quantized_recurrent
-from jaxdelegate.reference.hybrid_recurrent import Matrix, as_operands, product
 from jaxdelegate.reference.kernel import Array, Folds, Kernel
+from jaxdelegate.reference.recurrent import quantized as quantized_recurrent
+from jaxdelegate.reference.recurrent.dynamic_range import Matrix, as_operands, product
 
 
 def apply_activation(kind: ActivationFunctionType, x: Array) -> Array:

@@ -12,8 +12,8 @@ from jaxdelegate.op_lowering.options import (
     StablehloCustomCallOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.common.pointwise import elementwise, reject_quantized, widen
 from jaxdelegate.reference.kernel import Array, Folds, Kernel, same_shape, undeclared_shapes
-from jaxdelegate.reference.pointwise import elementwise, reject_quantized, widen
 
 Shapes = tuple[Shape | None, ...]
 

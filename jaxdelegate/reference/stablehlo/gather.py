@@ -6,10 +6,10 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import StablehloGatherOptions, StablehloScatterOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.common.pointwise import reject_quantized
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.pointwise import reject_quantized
-from jaxdelegate.reference.stablehlo_body import Call, elementwise
-from jaxdelegate.reference.stablehlo_shape import check
+from jaxdelegate.reference.stablehlo.body import Call, elementwise
+from jaxdelegate.reference.stablehlo.shape import check
 
 Shapes = tuple[Shape | None, ...]
 

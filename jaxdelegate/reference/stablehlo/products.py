@@ -12,9 +12,9 @@ from jaxdelegate.op_lowering.options import (
     StablehloDotGeneralOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.common.pointwise import reject_quantized
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.pointwise import reject_quantized
-from jaxdelegate.reference.stablehlo_shape import check
+from jaxdelegate.reference.stablehlo.shape import check
 
 Shapes = tuple[Shape | None, ...]
 _HALF = (np.float16, ml_dtypes.bfloat16)

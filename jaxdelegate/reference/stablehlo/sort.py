@@ -4,10 +4,10 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import StablehloSortOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.common.pointwise import reject_quantized
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.pointwise import reject_quantized
-from jaxdelegate.reference.stablehlo_body import Apply, Call, elementwise
-from jaxdelegate.reference.stablehlo_shape import check
+from jaxdelegate.reference.stablehlo.body import Apply, Call, elementwise
+from jaxdelegate.reference.stablehlo.shape import check
 
 _BOOL = np.dtype(np.bool_)
 

@@ -5,12 +5,12 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdelegate.lowered_partition import LoweredPartition
-from jaxdelegate.lowering import lower_partition
-from jaxdelegate.model import read_model
+from jaxdelegate.lowering.computation import LoweredPartition
+from jaxdelegate.lowering.partition import lower_partition
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.passes import declared_specs, propagate
+from jaxdelegate.passes.propagation import declared_specs, propagate
 from jaxdelegate.testing import ModelBuilder
 
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxdelegate.delegate.precision_policy import device_policy
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -16,7 +17,6 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.precision_choice import device_policy
 from jaxdelegate.testing import assert_close
 
 ALL = ["fuse_attention"]

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.delegate.precision_policy import emulated_policy
+from jaxdelegate.lowering.rewrites.registry import REWRITES
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
@@ -14,8 +16,6 @@ from jaxdelegate.op_lowering.options import (
     ReducerOptions,
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.precision_choice import emulated_policy
-from jaxdelegate.rewrites.table import REWRITES
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 

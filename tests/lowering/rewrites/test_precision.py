@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.delegate.precision_policy import emulated_policy
 from jaxdelegate.kernels import library
+from jaxdelegate.lowering.rewrites.registry import REWRITES
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     Conv2DOptions,
@@ -16,8 +18,6 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.precision_choice import emulated_policy
-from jaxdelegate.rewrites.table import REWRITES
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.lowering import lower_partition
-from jaxdelegate.model import read_model
+from jaxdelegate.lowering.partition import lower_partition
+from jaxdelegate.lowering.rewrites.registry import REWRITES, chosen
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
@@ -23,8 +24,7 @@ from jaxdelegate.op_lowering.options import (
     TransposeConvOptions,
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.passes import declared_specs, propagate
-from jaxdelegate.rewrites.table import REWRITES, chosen
+from jaxdelegate.passes.propagation import declared_specs, propagate
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import run_once
 

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering import farmhash
+from jaxdelegate.op_lowering.builtin import farmhash
 from jaxdelegate.op_lowering.options import (
     CombinerType,
     EmbeddingLookupSparseOptions,
@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reference.farmhash import fingerprint64
+from jaxdelegate.reference.builtin.farmhash import fingerprint64
 from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
 
 SCALE = Quantization(np.float32([0.5]), np.int64([3]))

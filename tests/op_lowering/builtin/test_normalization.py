@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxdelegate.measuring.tolerance import Tolerance
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     L2NormOptions,
@@ -16,7 +17,6 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, CaseGroup, f32, in_groups, of, value
-from jaxdelegate.testing.tolerance import Tolerance
 
 NAN, INF = np.nan, np.inf
 NO_KERNEL = "LiteRT has no kernel for this dtype"

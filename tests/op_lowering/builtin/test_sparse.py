@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, Specs, TensorSpec
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reference.sparse import densified
+from jaxdelegate.reference.builtin.sparse import densified
 from jaxdelegate.testing import Arg, Case, CaseGroup, ModelBuilder, in_groups
 
 DENSE, CSR = False, True

@@ -7,7 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering.convolution_ways import Convolution, tap_sum, way, xla_units_first
+from jaxdelegate.delegate.precision_policy import device_policy, emulated_policy
+from jaxdelegate.op_lowering.common.window import Window
+from jaxdelegate.op_lowering.conv.algorithms import Convolution, tap_sum, way, xla_units_first
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -18,8 +20,6 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.op_lowering.window import Window
-from jaxdelegate.precision_choice import device_policy, emulated_policy
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering import native
+from jaxdelegate.measuring.tolerance import Tolerance
+from jaxdelegate.op_lowering.conv import cpu_kernel
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -21,7 +22,6 @@ from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, of, value
-from jaxdelegate.testing.tolerance import Tolerance
 
 REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -151,12 +151,12 @@ WINOGRAD = [
 @BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("case", WINOGRAD, ids=str)
-@pytest.mark.parametrize("way", [native.NATIVE, native.NATIVE_WINOGRAD])
+@pytest.mark.parametrize("way", [cpu_kernel.NATIVE, cpu_kernel.NATIVE_WINOGRAD])
 def test_both_ways_of_3x3_match_the_reference(case: Case, way: str) -> None:
     context = dataclasses.replace(CONTEXT, way=way)
     rule: Any = RULES["CONV_2D"]
     assert way in rule.ways(context, case.op_options, *case.specs())
-    if way == native.NATIVE_WINOGRAD:
+    if way == cpu_kernel.NATIVE_WINOGRAD:
         tiled = Tolerance(rtol=1e-5, atol=2e-7 * case.accumulated)
         because = "a tile's results are differences of sums over all of its values, so that they "
         because += "are as exact as the largest, not as each of them"
@@ -170,8 +170,8 @@ def test_winograd_is_the_default_of_much_work_on_few_filters() -> None:
         rule: Any = RULES["CONV_2D"]
         return next(iter(rule.ways(CONTEXT, case.op_options, *case.specs())))
 
-    assert first(56, 64, 64) == first(14, 256, 256) == native.NATIVE_WINOGRAD
-    assert first(7, 512, 512) == first(14, 16, 16) == first(56, 64, 8) == native.NATIVE
+    assert first(56, 64, 64) == first(14, 256, 256) == cpu_kernel.NATIVE_WINOGRAD
+    assert first(7, 512, 512) == first(14, 16, 16) == first(56, 64, 8) == cpu_kernel.NATIVE
 
 
 @BUILT
@@ -322,13 +322,13 @@ def test_it_is_the_first_way_where_it_is_one() -> None:
         ways: Any = RULES[case.name].ways
         names = list(ways(CONTEXT, case.op_options, *case.specs()))
         plain = list(ways(LoweringContext(), case.op_options, *case.specs()))
-        assert names == [native.NATIVE, *plain]
+        assert names == [cpu_kernel.NATIVE, *plain]
 
 
 def test_panels_are_filled_up_with_zeros() -> None:
     w = np.arange(1, 41, dtype=np.float32).reshape(2, 20)
-    laid_out = native.panels(w)
-    np.testing.assert_array_equal(native.panels(np.stack([w, w]))[1], laid_out)
+    laid_out = cpu_kernel.panels(w)
+    np.testing.assert_array_equal(cpu_kernel.panels(np.stack([w, w]))[1], laid_out)
     assert laid_out.shape == (2, 2, library.PANEL)
     np.testing.assert_array_equal(laid_out[0], w[:, :16])
     np.testing.assert_array_equal(laid_out[1], np.pad(w[:, 16:], ((0, 0), (0, 12))))
@@ -338,7 +338,7 @@ def test_panels_are_filled_up_with_zeros() -> None:
 def test_a_call_that_does_not_fit_is_refused() -> None:
     call = jax.ffi.ffi_call(library.PRODUCT, jax.ShapeDtypeStruct((2, 16), np.float32))
     x, w, bias = (np.ones(shape, np.float32) for shape in ((2, 3), (1, 4, 16), (16,)))
-    fields = np.array(native.matrix_geometry(2, 3, 16), np.int64)
+    fields = np.array(cpu_kernel.matrix_geometry(2, 3, 16), np.int64)
     limits = np.array((0, 1), np.float32)
     curve = np.array((0,), np.int64)
 

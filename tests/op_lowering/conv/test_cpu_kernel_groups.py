@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering import native
-from jaxdelegate.op_lowering.convolution_ways import Convolution
+from jaxdelegate.op_lowering.common.window import Window
+from jaxdelegate.op_lowering.conv import cpu_kernel
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.window import Window
 from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, value
 
 REASON = library.why_not()
@@ -82,7 +82,7 @@ def test_which_groups_share_a_panel() -> None:
         size, stride = more.get("size", 3), more.get("stride", 1)
         window = Window(14, size, stride, Padding.SAME)
         c = Convolution((window, window), depth * groups, depth, units * groups)
-        return native.joined(c, deep)
+        return cpu_kernel.joined(c, deep)
 
     assert [joined(units, units, 16) for units in (2, 3, 4, 8, 16)] == [8, 1, 4, 2, 1]
     assert [joined(4, 4, groups) for groups in (6, 8)] == [1, 4]
@@ -143,7 +143,7 @@ def test_narrow_groups_are_left_to_xla() -> None:
 def test_groups_that_do_not_fit_are_refused(groups: tuple[int, int]) -> None:
     """How many there are, and share a panel, of 8 channels and 16 units."""
     call = jax.ffi.ffi_call(library.PRODUCT, jax.ShapeDtypeStruct((2, 16), np.float32))
-    fields = np.array(native.matrix_geometry(2, 8, 16), np.int64)
+    fields = np.array(cpu_kernel.matrix_geometry(2, 8, 16), np.int64)
     fields[7:9] = groups
     x, w, bias = (np.ones(shape, np.float32) for shape in ((2, 8), (1, 8, 16), (16,)))
     attributes = {"range": np.ones(2, np.float32), "then": np.zeros(1, np.int64)}

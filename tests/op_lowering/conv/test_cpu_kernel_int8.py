@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering import native, native_integers
-from jaxdelegate.op_lowering.native import NATIVE
+from jaxdelegate.op_lowering.conv import cpu_kernel, cpu_kernel_int8
+from jaxdelegate.op_lowering.conv.cpu_kernel import NATIVE
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -253,7 +253,7 @@ def requantized(sums: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
     call = jax.ffi.ffi_call(library.PRODUCT_INT8, jax.ShapeDtypeStruct((rows, units), np.int8))
     x, w = np.zeros((rows, 4), np.int8), np.zeros((units // library.PANEL, 1, 16, 4), np.int8)
     scales = np.repeat(np.int32([[multiplier], [shift]]), units, 1)
-    fields = np.array(native.matrix_geometry(rows, 4, units), np.int64)
+    fields = np.array(cpu_kernel.matrix_geometry(rows, 4, units), np.int64)
     integers = np.array((0, 0, 3, -128, 127), np.int64)
     with jax.enable_x64(True):
         return np.asarray(call(x, w, sums, scales, geometry=fields, integers=integers))[0]
@@ -305,7 +305,7 @@ def test_it_is_the_first_way_where_it_is_one() -> None:
 @pytest.mark.parametrize("numpy", [np, jnp], ids=["numpy", "jax"])
 def test_panels_hold_four_of_the_depth_side_by_side(numpy: Any) -> None:
     w = np.arange(2 * 3 * 1 * 20, dtype=np.int8).reshape(2, 3, 1, 20)
-    (laid_out,) = np.asarray(native_integers.quads(numpy.asarray(w)))
+    (laid_out,) = np.asarray(cpu_kernel_int8.quads(numpy.asarray(w)))
     assert laid_out.shape == (2, 2, library.PANEL, 4)
     for row in range(2):
         np.testing.assert_array_equal(laid_out[0, row, :, :3], w[row, :, 0, :16].T)
@@ -317,7 +317,7 @@ def test_panels_hold_four_of_the_depth_side_by_side(numpy: Any) -> None:
 @pytest.mark.parametrize("numpy", [np, jnp], ids=["numpy", "jax"])
 def test_depthwise_filters_hold_two_rows_side_by_side(numpy: Any) -> None:
     w = np.arange(3 * 2 * 1 * 5, dtype=np.int8).reshape(3, 2, 1, 5)
-    laid_out = np.asarray(native_integers.pairs(numpy.asarray(w), -100))
+    laid_out = np.asarray(cpu_kernel_int8.pairs(numpy.asarray(w), -100))
     assert laid_out.shape == (2, 2, 5, 2)
     np.testing.assert_array_equal(laid_out[0, ..., 0], w[0, :, 0] + np.int16(100))
     np.testing.assert_array_equal(laid_out[0, ..., 1], w[1, :, 0] + np.int16(100))
@@ -332,7 +332,7 @@ def test_a_call_that_does_not_fit_is_refused(wrong: str) -> None:
     x = np.ones((2, 3), np.int16 if wrong == "x" else np.int8)
     w = np.ones((1, 2 if wrong == "weights" else 1, 16, 4), np.int8)
     bias, scales = np.ones(16, np.int32), np.ones((3 if wrong == "scales" else 2, 16), np.int32)
-    fields = np.array(native.matrix_geometry(2, 3, 16), np.int64)
+    fields = np.array(cpu_kernel.matrix_geometry(2, 3, 16), np.int64)
     attributes = {"geometry": fields, "integers": np.zeros(5, np.int64)}
     with jax.enable_x64(True), pytest.raises(Exception, match=f"{wrong} (do|is)"):
         jax.block_until_ready(call(x, w, bias, scales, **attributes))

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering import convolution_ways
+from jaxdelegate.op_lowering.conv import algorithms as convolution_ways
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,

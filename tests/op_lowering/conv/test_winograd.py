@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.convolution import CONV_2D
-from jaxdelegate.op_lowering.convolution_alternatives import float_ways
-from jaxdelegate.op_lowering.convolution_ways import Convolution
+from jaxdelegate.op_lowering.common.window import Window
+from jaxdelegate.op_lowering.conv.algorithms import Convolution
+from jaxdelegate.op_lowering.conv.candidates import float_ways
+from jaxdelegate.op_lowering.conv.convolution import CONV_2D
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.window import Window
 from jaxdelegate.testing import Arg, Case, const, f32
 
 SAME = Padding.SAME

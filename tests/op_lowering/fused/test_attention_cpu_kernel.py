@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering import native_attention
+from jaxdelegate.op_lowering.fused import attention_cpu_kernel
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -37,7 +37,7 @@ def example(sizes: tuple[int, ...], mask: str) -> list[np.ndarray]:
 
 def run(arrays: list[np.ndarray], scale: float) -> np.ndarray:
     with jax.enable_x64(True):
-        return np.asarray(jax.jit(native_attention.attention(scale))(*arrays)[0])
+        return np.asarray(jax.jit(attention_cpu_kernel.attention(scale))(*arrays)[0])
 
 
 def written_out(arrays: list[np.ndarray], scale: float) -> np.ndarray:
@@ -94,18 +94,18 @@ def specs(*arrays: np.ndarray) -> tuple[TensorSpec, ...]:
 
 def test_what_it_takes() -> None:
     three = specs(*example(SIZES[0], "none"))
-    assert native_attention.takes(CONTEXT, (1, 1, 16, 16), three)
-    assert not native_attention.takes(CONTEXT, (1, 1, 15, 16), three)
-    assert not native_attention.takes(LoweringContext(), (1, 1, 16, 16), three)
+    assert attention_cpu_kernel.takes(CONTEXT, (1, 1, 16, 16), three)
+    assert not attention_cpu_kernel.takes(CONTEXT, (1, 1, 15, 16), three)
+    assert not attention_cpu_kernel.takes(LoweringContext(), (1, 1, 16, 16), three)
     integer = LoweringContext(native_kernels=True, quant_mode="integer")
-    assert native_attention.takes(integer, (1, 1, 16, 16), three)
+    assert attention_cpu_kernel.takes(integer, (1, 1, 16, 16), three)
     integer = dataclasses.replace(integer, quantized_later=True)
-    assert not native_attention.takes(integer, (1, 1, 16, 16), three)
+    assert not attention_cpu_kernel.takes(integer, (1, 1, 16, 16), three)
     for policy in (PrecisionPolicy(operand=BFLOAT16), PrecisionPolicy(storage=BFLOAT16)):
         short = LoweringContext(native_kernels=True, precision=policy)
-        assert not native_attention.takes(short, (1, 1, 16, 16), three)
+        assert not attention_cpu_kernel.takes(short, (1, 1, 16, 16), three)
     halves = specs(*(a.astype(np.float16) for a in example(SIZES[0], "none")))
-    assert not native_attention.takes(CONTEXT, (1, 1, 16, 16), halves)
+    assert not attention_cpu_kernel.takes(CONTEXT, (1, 1, 16, 16), halves)
 
 
 @pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
@@ -118,4 +118,4 @@ def test_a_call_that_does_not_fit_is_refused(sentence: str) -> None:
     else:
         v = v[:, 1:]
     with jax.enable_x64(True), pytest.raises(Exception, match=sentence):
-        jax.block_until_ready(native_attention.attention(1.0)(q, k, v, *more))
+        jax.block_until_ready(attention_cpu_kernel.attention(1.0)(q, k, v, *more))

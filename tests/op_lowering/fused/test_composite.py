@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from flatbuffers import flexbuffers
 
-from jaxdelegate.op_lowering import composite
+from jaxdelegate.delegate.precision_policy import device_policy
+from jaxdelegate.op_lowering.fused import composite
 from jaxdelegate.op_lowering.options import StableHLOCompositeOptions
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.precision_choice import device_policy
 
 B, T, S, N, H = 2, 5, 7, 4, 16
 BF16 = np.dtype(ml_dtypes.bfloat16)

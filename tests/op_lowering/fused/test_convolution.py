@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate import tuning
+from jaxdelegate.delegate.precision_policy import device_policy
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
@@ -24,11 +24,11 @@ from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import FUSED
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.precision_choice import device_policy
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.case import Call, run_together
 from jaxdelegate.testing.running import random_inputs, run_once
+from jaxdelegate.tuning import measure
 
 CONTEXT = LoweringContext(native_kernels=True)
 RULE = FUSED["ended_convolution"]
@@ -164,7 +164,7 @@ def test_what_is_measured_as_faster_runs(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append((default, *runs))
         return {name: [0.5 if name == "xla" else 1.0] * 5 for name in runs}
 
-    monkeypatch.setattr(tuning, "interleaved", timer)
+    monkeypatch.setattr(measure, "interleaved", timer)
     delegate = jd.JaxDelegate(platform="cpu", inference_preference="sustained_speed")
     got, want = (outputs_of(swish_network(), d) for d in (delegate, jd.JaxDelegate(platform="cpu")))
     (choice,) = delegate.tuner.report().choices.items()

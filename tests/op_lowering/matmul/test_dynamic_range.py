@@ -6,14 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering.hybrid_products import quantize_rows
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.quantized.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.reference.hybrid_products import quantize_rows as reference_rows
+from jaxdelegate.reference.quantized.dynamic_range import quantize_rows as reference_rows
 from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)

@@ -8,7 +8,7 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering import hybrid_blocks
+from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
@@ -117,7 +117,7 @@ def test_gpu_lowering_matches_the_reference(
     label: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All blocks at once, or one after another where they would take too much memory."""
-    monkeypatch.setattr(hybrid_blocks, "_MOST_SUMS", most)
+    monkeypatch.setattr(dynamic_range_blockwise, "_MOST_SUMS", most)
     case = next(case for case in CASES if case.label.endswith(label))
     context = LoweringContext("gpu", quant_mode="integer", op_version=case.version)
     case.check(case.run_lowered(RULES[case.name], context), case.run_reference())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering.integer_products import product
+from jaxdelegate.op_lowering.quantized.integer_products import product
 
 
 @pytest.mark.parametrize("axis", [0, 1])

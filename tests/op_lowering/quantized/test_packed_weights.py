@@ -8,7 +8,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
-from jaxdelegate.op_lowering.packed_weights import Kept, Packed
+from jaxdelegate.op_lowering.quantized.packed_weights import Kept, Packed
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec

@@ -4,11 +4,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.lowering import Callees
-from jaxdelegate.model import read_model
+from jaxdelegate.lowering.partition import Callees
+from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import StablehloReduceOptions
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.stablehlo_body import FOLDS, Body, Fold
+from jaxdelegate.op_lowering.stablehlo.body import FOLDS, Body, Fold
 from jaxdelegate.testing import bodies
 from jaxdelegate.testing.bodies import BodyCase, argument, comparing, odds, pairwise
 

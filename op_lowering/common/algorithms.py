@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from jaxdelegate.op_lowering.materialize import materialized
+from jaxdelegate.op_lowering.common.fusion_barrier import materialized
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec

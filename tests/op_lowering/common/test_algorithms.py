@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.op_lowering.common.algorithms import chosen, operator_key
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -26,7 +27,6 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.ways import chosen, operator_key
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of
 from jaxdelegate.testing.case import run_together
