@@ -47,7 +47,8 @@ Version: the newest that is known, beside the newest that LiteRT's CPU runtime r
 def cases() -> Iterator[Case]:
     """Every case of the operator tables in the tests."""
     for path in sorted((ROOT / "tests" / "op_lowering").rglob("test_*.py")):
-        spec = importlib.util.spec_from_file_location(f"operator_tests_{path.parent.name}_{path.stem}", path)
+        name = f"operator_tests_{path.parent.name}_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise ImportError(path)
         module = importlib.util.module_from_spec(spec)

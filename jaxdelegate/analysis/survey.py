@@ -72,7 +72,7 @@ class _Planner(SimpleDelegate):
         super().__init__()
         self._delegate = delegate
         self.name = "no" if delegate is None else delegate.name
-        self.device_name = getattr(delegate, "device_name", self.name)
+        self.device_name = "" if delegate is None else delegate.device_name
         if delegate is not None:
             self.options = delegate.options
         self.nodes: tuple[Node, ...] = ()

@@ -118,7 +118,7 @@ def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
     Raises:
         OptionError: its options are no dataclass with those two fields.
     """
-    options = delegate.options
+    options: Any = delegate.options
     names = {f.name for f in dataclasses.fields(options)} if _is_record(options) else set()
     if not {"first_delegate_node_index", "last_delegate_node_index"} <= names:
         raise OptionError(

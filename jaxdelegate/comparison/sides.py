@@ -208,7 +208,7 @@ class Restricted(SimpleDelegate):
         self._nodes = None if nodes is None else frozenset(nodes)
         self.name = delegate.name
         self.options = delegate.options if options is None else options
-        self.device_name = getattr(delegate, "device_name", delegate.name)
+        self.device_name = delegate.device_name
         self.lowering_context = getattr(delegate, "lowering_context", None)
 
     def initialize(self, context: Any) -> None:

@@ -1,16 +1,16 @@
-"""One partition of a JaxDelegate: finds its program or has it compiled, and runs it."""
+"""One partition of a JaxDelegate: gets its program, and runs it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.cache.partition_key import KnownModel, touched_by
-from jaxdelegate.compiler.program import Program, ResidentWeights
-from jaxdelegate.pjrt import client
+from jaxdelegate.cache.partition_key import touched_by
+from jaxdelegate.compiler.program import Program
+from jaxdelegate.delegate.model_state import ModelState
+from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.runtime.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -19,13 +19,33 @@ from jaxdelegate.runtime.simple_delegate import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
-    from jaxdelegate.delegate.jax_delegate import JaxDelegate
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.pjrt.client import Runtime
 
-_PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
+
+class ProgramSource(Protocol):
+    """What a kernel asks of its delegate."""
+
+    def program(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        state: ModelState,
+    ) -> Program:
+        """The program of a partition, from the cache or compiled.
+
+        Args:
+            node: the partition.
+            specs: of every tensor that it touches.
+            outputs: those that are no constants.
+            state: what the delegate keeps with the model.
+
+        Raises:
+            LoweringError: it cannot be compiled.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +59,9 @@ class CompiledPartition:
 class JaxKernel(SimpleDelegateKernel):
     """One partition on one device."""
 
-    def __init__(self, delegate: JaxDelegate) -> None:
-        """Belong to `delegate`."""
-        self._delegate = delegate
+    def __init__(self, source: ProgramSource) -> None:
+        """Belong to the delegate `source`."""
+        self._source = source
         self._program: Program | None = None
         self._is_constant = False  # nothing is left to run
         self.compiled: CompiledPartition | None = None
@@ -58,36 +78,15 @@ class JaxKernel(SimpleDelegateKernel):
         if all(n.is_constant for n in node.nodes):
             self._program, self.compiled, self._is_constant = None, None, True
             return
-        kept = Kept.of(context.shared, self._delegate)
+        state = ModelState.of(context.shared, self._source)
         key = _program_key(context, node)
-        program = kept.get(key)
+        program = state.get(key)
         if program is None:
-            program = self._made(node, specs, [i for i in node.outputs if i not in known], kept)
-            kept.put(key, program)
+            outputs = [i for i in node.outputs if i not in known]
+            program = self._source.program(node, specs, outputs, state)
+            state.put(key, program)
         self._program, self._is_constant = program, False
         self.compiled = CompiledPartition(node.nodes, program)
-
-    def _made(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        kept: Kept,
-    ) -> Program:
-        """The program from the cache, or a compiled one, which goes into it."""
-        delegate = self._delegate
-        cache, settings = delegate.programs, delegate.cache_settings()
-        slot = None
-        if cache is not None:
-            for weights in kept.weights(delegate):
-                device = weights.runtime.device
-                slot = cache.slot(node, specs, kept.known, settings, device)
-                program = None if slot is None else cache.load(slot, weights)
-                if program is not None:
-                    return program
-        weights = kept.on(client.of_jax(delegate.device))
-        program = delegate.compilation.program(node, specs, outputs, weights)
-        return program if cache is None or slot is None else cache.save(slot, program, weights)
 
     @property
     def only_program(self) -> Program | None:
@@ -101,8 +100,8 @@ class JaxKernel(SimpleDelegateKernel):
             values = arriving(program, context)
             try:
                 results = program(values)
-            except client.NeedsJaxError:
-                Kept.of(context.shared, self._delegate).forget()
+            except NeedsJaxError:
+                ModelState.of(context.shared, self._source).forget()
                 self.prepare(context, node)
                 self.eval(context, node)
                 return
@@ -124,51 +123,6 @@ def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
     """A state's value; zeros for a resource variable that nothing was assigned to yet."""
     value = context.value(index)
     return np.zeros(spec.shape, spec.dtype) if value is None else value
-
-
-class Kept:
-    """What a delegate keeps with an open model: resident weights, the latest programs by shape."""
-
-    def __init__(self) -> None:
-        """Begin empty."""
-        self._weights: dict[Runtime, ResidentWeights] = {}
-        self.known = KnownModel()
-        self._programs: OrderedDict[Hashable, Program] = OrderedDict()
-
-    @classmethod
-    def of(cls, shared: MutableMapping[Any, Any], delegate: JaxDelegate) -> Kept:
-        """What a delegate keeps in a DelegateContext's `shared`."""
-        kept = shared.setdefault(delegate, cls())
-        if not isinstance(kept, cls):
-            raise TypeError(f"context.shared[delegate] holds {type(kept).__name__}")
-        return kept
-
-    def on(self, where: Runtime) -> ResidentWeights:
-        """The weights on a device."""
-        return self._weights.setdefault(where, ResidentWeights(where))
-
-    def weights(self, delegate: JaxDelegate) -> Iterator[ResidentWeights]:
-        """Where a stored program can be loaded: without jax, then with it."""
-        first = delegate.runtime
-        yield self.on(first)
-        if not first.has_jax:
-            yield self.on(client.of_jax(delegate.device))
-
-    def forget(self) -> None:
-        """Drop all programs."""
-        self._programs.clear()
-
-    def get(self, key: Hashable) -> Program | None:
-        """The program of a partition for some shapes, if it is kept."""
-        if key in self._programs:
-            self._programs.move_to_end(key)
-        return self._programs.get(key)
-
-    def put(self, key: Hashable, program: Program) -> None:
-        """Keep a program; the one that was not used for longest gives way."""
-        self._programs[key] = program
-        while len(self._programs) > _PROGRAMS:
-            self._programs.popitem(last=False)
 
 
 def touched(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:

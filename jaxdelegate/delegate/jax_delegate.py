@@ -10,45 +10,38 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import threading
 import weakref
-from collections.abc import Mapping, MutableMapping
-from types import ModuleType, TracebackType
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from jaxdelegate.cache.partition_key import touched_by
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compiler.program import Program
-from jaxdelegate.compiler.xla_options import platform_of
-from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel, Kept
+from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
+from jaxdelegate.delegate.model_state import ModelState
+from jaxdelegate.delegate.target import Target, with_jax
 from jaxdelegate.errors import DelegationError, OptionError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.options import DelegateOptions, native_kernels_by_default
-from jaxdelegate.pjrt import client, jax_settings, platforms
-from jaxdelegate.pjrt.client import Runtime
-from jaxdelegate.runtime.simple_delegate import DelegateContext, Node, SimpleDelegate
+from jaxdelegate.pjrt import client
+from jaxdelegate.runtime.simple_delegate import (
+    DelegateContext,
+    DelegateParams,
+    Node,
+    SimpleDelegate,
+)
 
 if TYPE_CHECKING:
-    from jaxdelegate.cache.answers import Answers
-    from jaxdelegate.cache.key import Key
-    from jaxdelegate.cache.starts import Start
     from jaxdelegate.op_lowering.rule import LoweringContext
+    from jaxdelegate.op_lowering.spec import TensorSpec
     from jaxdelegate.report.delegation import DelegationReport
     from jaxdelegate.tuning.selector import Tuner
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
 _DEVICE_NAMES = {"gpu": "the GPU", "tpu": "the TPU", "cpu": "XLA:CPU"}
-
-
-class _Planning(threading.local):
-    """The graph that this thread is planning: what is known and what was asked of its operators."""
-
-    def __init__(self) -> None:
-        self.key: Key | None = None
-        self.stored: Answers = {}
-        self.asked: dict[int, str | None] = {}
 
 
 class JaxDelegate(SimpleDelegate):
@@ -73,11 +66,8 @@ class JaxDelegate(SimpleDelegate):
         """
         super().__init__()
         self.options: DelegateOptions = DelegateOptions.of(options, **more)
-        self._can_do_without_jax = self.options.device_index == 0 and platforms.is_cpu(
-            self.options.platform
-        )
-        name = "cpu" if self._can_do_without_jax else self.device.platform
-        self._platform = platform_of(name)
+        self.target = Target(self.options.platform, self.options.device_index)
+        self._platform = self.target.platform
         if self.options.native_kernels is None and self._platform == "cpu":
             default = native_kernels_by_default()
             self.options = dataclasses.replace(self.options, native_kernels=default)
@@ -90,7 +80,6 @@ class JaxDelegate(SimpleDelegate):
         self.last_error: str | None = None
         self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
         self._starts: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._planning = _Planning()
         self.programs: ProgramCache | None = None
         if self.options.serialization_dir:
             self.programs = ProgramCache(self.options.serialization_dir)
@@ -125,25 +114,10 @@ class JaxDelegate(SimpleDelegate):
 
         return registry.chosen(self.options.rewrites)
 
-    @functools.cached_property
-    def device(self) -> Any:
-        """The jax.Device of the options.
-
-        Raises:
-            OptionError: there is none.
-        """
-        find = _with_jax().find_device
-        return find(self.options.platform, self.options.device_index)
-
     @property
-    def runtime(self) -> Runtime:
-        """Where programs run: without jax as long as that can be, and nobody has imported it."""
-        if self._can_do_without_jax and not jax_settings.is_jax_imported():
-            try:
-                return client.without_jax()
-            except client.LOAD_ERRORS as error:
-                _LOGGER.debug("jaxlib cannot be used without jax: %s", error)
-        return client.of_jax(self.device)
+    def device(self) -> Any:
+        """The jax.Device of the options."""
+        return self.target.device
 
     @functools.cached_property
     def tuner(self) -> Tuner:
@@ -156,7 +130,7 @@ class JaxDelegate(SimpleDelegate):
     @property
     def compilation(self) -> Any:
         """How partitions are compiled (compilation.py)."""
-        return _with_jax().Compilation(
+        return with_jax().Compilation(
             self.lowering_context,
             self.rewrites,
             self.checks_precision,
@@ -185,67 +159,56 @@ class JaxDelegate(SimpleDelegate):
         return self.why_not(node) is None
 
     def why_not(self, node: Node) -> str | None:
-        """The rule's sentence; a node whose outputs are constants needs no rule."""
-        planning = self._planning
+        """The rule's reason; a node whose outputs are constants needs no rule."""
         if node.is_constant:
             return None
-        if node.index in planning.stored:
-            return planning.stored[node.index]
-        reason: str | None = _with_jax().why_not(node, self.lowering_context)
-        planning.asked[node.index] = reason
+        reason: str | None = with_jax().why_not(node, self.lowering_context)
         return reason
 
-    # ---- starts without reading the model
+    def reasons(self, context: DelegateContext, nodes: Sequence[Node]) -> Sequence[str | None]:
+        """As `why_not` for each node; rules are asked what no earlier process has stored."""
+        cache = self.programs
+        if cache is None or type(self).why_not is not JaxDelegate.why_not:
+            return super().reasons(context, nodes)
+        every, known = context.nodes(), ModelState.of(context.shared, self).known
+        specs = {i: context.spec(i) for i in touched_by(every)}
+        device = self.target.runtime.device
+        key = cache.graph_key(every, specs, known, self.cache_settings(), device)
+        stored = (None if key is None else cache.answers(key)) or {}
+        asked = {
+            node.index: self.why_not(node)
+            for node in nodes
+            if not node.is_constant and node.index not in stored
+        }
+        if key is not None and asked:
+            cache.keep_answers(key, {**stored, **asked})
+        answers = {**stored, **asked}
+        return [None if node.is_constant else answers[node.index] for node in nodes]
 
-    def stored_start(self, content: memoryview) -> Start | None:
-        """What an earlier process has stored to start a model without reading it.
-
-        Args:
-            content: of the model's file.
-        """
-        key = self._start_key(content)
-        start = None if self.programs is None or key is None else self.programs.start(key)
-        if start is not None:
-            from jaxdelegate.report.delegation import fully_delegated  # noqa: PLC0415
-
-            self.on_partitioned(fully_delegated(self.name, self.device_name, start.nodes))
-        return start
-
-    def keep_start(self, content: memoryview, start: Start) -> None:
-        """Store it."""
-        key = self._start_key(content)
-        if self.programs is not None and key is not None:
-            self.programs.keep_start(key, start)
-
-    def load_start(
-        self, start: Start, content: memoryview, shared: MutableMapping[Any, Any]
+    def program(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        state: ModelState,
     ) -> Program:
-        """The program of a stored start, its weights on the device.
-
-        Args:
-            start: what was stored.
-            content: of the model's file.
-            shared: as of the main subgraph's DelegateContext, if the model is read after all.
-
-        Raises:
-            LOAD_ERRORS: it cannot be loaded without reading the model.
-        """
-        if self.programs is None:
-            raise LookupError("no programs are kept")
-        weights = Kept.of(shared, self).on(self.runtime)
-        return self.programs.load_start(start, content, weights)
+        """As ProgramSource has it: from the cache, or compiled, and then stored."""
+        cache, slot = self.programs, None
+        if cache is not None:
+            settings = self.cache_settings()
+            for weights in state.weights(self.target):
+                device = weights.runtime.device
+                slot = cache.slot(node, specs, state.known, settings, device)
+                program = None if slot is None else cache.load(slot, weights)
+                if program is not None:
+                    return program
+        weights = state.on(client.of_jax(self.device))
+        compiled: Program = self.compilation.program(node, specs, outputs, weights)
+        return compiled if cache is None or slot is None else cache.save(slot, compiled, weights)
 
     def started(self, start: Any) -> None:
-        """Know a start, whose model has to be read when somebody asks for `partitions`."""
+        """Know a stored start, whose model has to be read when somebody asks for `partitions`."""
         self._starts.add(start)
-
-    def _start_key(self, content: memoryview) -> Key | None:
-        if self.programs is None or not self._can_do_without_jax:
-            return None
-        options = dataclasses.asdict(self.options)
-        del options["serialization_dir"]
-        settings = {"options": options, "choices": self._choices_digest()}
-        return self.programs.start_key(content, settings, self.runtime.device)
 
     def cache_settings(self) -> dict[str, Any]:
         """What of this delegate belongs to the keys of stored programs."""
@@ -256,26 +219,13 @@ class JaxDelegate(SimpleDelegate):
             "lowering": [context.platform, context.precision, context.quant_mode],
             "rewrites": sorted(self.rewrites),
             "model_token": self.options.model_token,
-            "choices": self._choices_digest(),
+            "choices": self.choices_digest(),
         }
 
-    def _choices_digest(self) -> str | None:
+    def choices_digest(self) -> str | None:
         """Of stored choices, where programs depend on what was stored before them."""
         is_open = self.options.inference_preference == "balanced" and self.programs is not None
         return self.tuner.digest() if is_open else None
-
-    def initialize(self, context: DelegateContext) -> None:
-        """Look up what the rules have answered of this graph before."""
-        planning = self._planning
-        planning.key, planning.stored, planning.asked = None, {}, {}
-        if self.programs is None:
-            return
-        nodes, known = context.nodes(), Kept.of(context.shared, self).known
-        specs = {i: context.spec(i) for i in touched_by(nodes)}
-        device = self.runtime.device
-        key = self.programs.graph_key(nodes, specs, known, self.cache_settings(), device)
-        if key is not None:
-            planning.key, planning.stored = key, self.programs.answers(key) or {}
 
     def create_kernel(self) -> JaxKernel:
         """A kernel for one partition."""
@@ -298,10 +248,6 @@ class JaxDelegate(SimpleDelegate):
         """
         report = dataclasses.replace(report, remark=self._kernels_in_words())
         super().on_partitioned(report)
-        planning = self._planning
-        if self.programs is not None and planning.key is not None and planning.asked:
-            self.programs.keep_answers(planning.key, {**planning.stored, **planning.asked})
-        planning.key, planning.stored, planning.asked = None, {}, {}
         if self.options.require_full_delegation and report.left:
             raise DelegationError(
                 f"{len(report.left)} of {len(report.nodes)} operators cannot be delegated:\n"
@@ -350,14 +296,6 @@ def warn_of_left_operators(report: DelegationReport) -> None:
         report.reasons(),
         report.summary(),
     )
-
-
-def _with_jax() -> ModuleType:
-    """The module that compiles, and jax with it."""
-    jax_settings.import_jax()
-    from jaxdelegate.delegate import compilation  # noqa: PLC0415 (what stored programs do without)
-
-    return compilation
 
 
 def _calls_native_kernels(asked: bool | None, platform: str) -> bool:

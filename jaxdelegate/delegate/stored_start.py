@@ -6,6 +6,7 @@ their values, and runs. For everything else the interpreter reads the model.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,15 @@ import numpy as np
 from jaxdelegate.cache.starts import Start, StoredTensor
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.delegate.model_state import ModelState
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
+from jaxdelegate.report.delegation import fully_delegated
 from jaxdelegate.runtime.buffers import aligned_zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jaxdelegate.cache.key import Key
     from jaxdelegate.compiler.program import Program
     from jaxdelegate.model.records import Model, Tensor
     from jaxdelegate.runtime.simple_delegate import SimpleDelegate
@@ -65,13 +69,25 @@ class StoredStart:
         """Load the program and lay out the inputs; False: it cannot be loaded."""
         if self._program is None:
             try:
-                self._program = self._delegate.load_start(self._start, self._content, self.shared)
+                self._program = self._loaded()
             except LOAD_ERRORS as error:
                 _LOGGER.debug("cache: the stored start is not used: %s", error)
                 return False
             for tensor in self.inputs:
                 self.values[tensor.index] = aligned_zeros(tensor.shape, np.dtype(tensor.dtype))
         return True
+
+    def _loaded(self) -> Program:
+        """The program, its weights on the device.
+
+        Raises:
+            LOAD_ERRORS: it cannot be loaded without reading the model.
+        """
+        delegate = self._delegate
+        if delegate.programs is None:
+            raise LookupError("no programs are kept")
+        weights = ModelState.of(self.shared, delegate).on(delegate.target.runtime)
+        return delegate.programs.load_start(self._start, self._content, weights)
 
     def invoke(self) -> bool:
         """Run the program on the inputs, and wait for the results; False: that takes jax."""
@@ -101,9 +117,13 @@ def find(
         read: reads the model after all, for who asks the delegate for its partitions.
     """
     delegate = _only_delegate(delegates)
-    start = None if delegate is None else delegate.stored_start(content)
-    if start is None or delegate is None:
+    key = None if delegate is None else _key(delegate, content)
+    if delegate is None or delegate.programs is None or key is None:
         return None
+    start = delegate.programs.start(key)
+    if start is None:
+        return None
+    delegate.on_partitioned(fully_delegated(delegate.name, delegate.device_name, start.nodes))
     found = StoredStart(delegate, start, content, read)
     delegate.started(found)
     return found
@@ -115,6 +135,7 @@ def keep(delegates: Sequence[SimpleDelegate], model: Model, host: Host) -> None:
     subgraph, program = host.subgraph, _only_program(host)
     if (
         delegate is None
+        or delegate.programs is None
         or program is None
         or program.file is None
         or program.states
@@ -135,7 +156,19 @@ def keep(delegates: Sequence[SimpleDelegate], model: Model, host: Host) -> None:
         constants,
         tuple((op.index, op.name, op.builtin_code, op.version) for op in subgraph.operators),
     )
-    delegate.keep_start(model.content, start)
+    key = _key(delegate, model.content)
+    if key is not None:
+        delegate.programs.keep_start(key, start)
+
+
+def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
+    """What a model's start is kept under; None: there is none."""
+    if delegate.programs is None or not delegate.target.can_do_without_jax:
+        return None
+    options = dataclasses.asdict(delegate.options)
+    del options["serialization_dir"]
+    settings = {"options": options, "choices": delegate.choices_digest()}
+    return delegate.programs.start_key(content, settings, delegate.target.runtime.device)
 
 
 def _only_delegate(delegates: Sequence[SimpleDelegate]) -> JaxDelegate | None:

@@ -89,7 +89,7 @@ class Partition:
         try:
             kernel.prepare(self._context, self._params)
         except JaxDelegateError as error:
-            if not getattr(self.delegate.options, "fallback_on_error", False):
+            if not self.delegate.options.fallback_on_error:
                 raise
             name = self.delegate.name
             _LOGGER.warning("%s: %s; the partition runs on the CPU", name, error)

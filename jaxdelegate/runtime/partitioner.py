@@ -38,7 +38,7 @@ def choose(
     """Ask a delegate about every node that is left, and tell it what came of the answers.
 
     Args:
-        delegate: asked through `initialize`, `why_not` and `on_partitioned`.
+        delegate: asked through `reasons` and `on_partitioned`.
         context: the host's side.
         plan: in execution order.
         group: the host's partitioning of the plan for a choice of positions.
@@ -51,13 +51,7 @@ def choose(
     Raises:
         DelegationError: the delegate insists on every operator and cannot have it.
     """
-    delegate.initialize(context)
-    refused = refused or {}
-    reasons = {
-        position: refused.get(position) or _reason(delegate, node)
-        for position, node in enumerate(plan)
-        if isinstance(node, Node)
-    }
+    reasons = _reasons(delegate, context, plan, refused or {})
     supported = {position for position, reason in reasons.items() if reason is None}
     options = delegate.options
     subsets = group(supported)
@@ -69,17 +63,31 @@ def choose(
     if chosen != supported:
         subsets = group(chosen)
     rows = sorted(_rows(plan, subsets, reasons), key=lambda row: row.index)
-    device = getattr(delegate, "device_name", delegate.name)
+    device = delegate.device_name or delegate.name
     delegate.on_partitioned(DelegationReport(delegate.name, device, tuple(rows), subgraph))
     return subsets
 
 
-def _reason(delegate: SimpleDelegate, node: Node) -> str | None:
-    first = getattr(delegate.options, "first_delegate_node_index", 0)
-    last = getattr(delegate.options, "last_delegate_node_index", 2**31 - 1)
-    if not first <= node.index <= last:
-        return f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"
-    return delegate.why_not(node)
+def _reasons(
+    delegate: SimpleDelegate, context: DelegateContext, plan: Plan, refused: Mapping[int, str]
+) -> dict[int, str | None]:
+    """Why each node stays behind, by its position in the plan; None: the delegate can run it."""
+    first = delegate.options.first_delegate_node_index
+    last = delegate.options.last_delegate_node_index
+    outside = f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"
+    reasons: dict[int, str | None] = {}
+    asked: dict[int, Node] = {}
+    for position, node in enumerate(plan):
+        if not isinstance(node, Node):
+            continue
+        if position in refused:
+            reasons[position] = refused[position]
+        elif first <= node.index <= last:
+            asked[position] = node
+        else:
+            reasons[position] = outside
+    answers = delegate.reasons(context, tuple(asked.values()))
+    return {**reasons, **dict(zip(asked, answers, strict=True))}
 
 
 def _rows(

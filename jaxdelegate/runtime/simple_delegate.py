@@ -90,9 +90,46 @@ class DelegateContext(Protocol):
         ...
 
 
+class PartitioningOptions(Protocol):
+    """What a host reads of a delegate's options; SimpleDelegateOptions documents the fields."""
+
+    @property
+    def max_delegated_partitions(self) -> int:
+        """How many partitions the delegate takes at most; 0: no limit."""
+        ...
+
+    @property
+    def min_nodes_per_partition(self) -> int:
+        """How many nodes a partition needs."""
+        ...
+
+    @property
+    def first_delegate_node_index(self) -> int:
+        """The first node that the delegate may take."""
+        ...
+
+    @property
+    def last_delegate_node_index(self) -> int:
+        """The last node that the delegate may take."""
+        ...
+
+    @property
+    def fallback_on_error(self) -> bool:
+        """Whether a partition that cannot be prepared runs on the host."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimpleDelegateOptions:
-    """How many partitions a delegate takes, and from how many nodes on; 0: no limit."""
+    """What every delegate lets its user choose.
+
+    Attributes:
+        max_delegated_partitions: how many partitions it takes; 0: no limit.
+        min_nodes_per_partition: smaller partitions stay on the host.
+        first_delegate_node_index: nodes before it stay on the host.
+        last_delegate_node_index: nodes after it stay on the host.
+        fallback_on_error: a partition that cannot be prepared runs on the host.
+    """
 
     max_delegated_partitions: int = 0
     min_nodes_per_partition: int = 0
@@ -121,7 +158,8 @@ class SimpleDelegate(abc.ABC):
     """A delegate in Python; give an instance to `experimental_delegates`."""
 
     name: str = "SimpleDelegate"
-    options: Any = SimpleDelegateOptions()
+    options: PartitioningOptions = SimpleDelegateOptions()
+    device_name: str = ""  # where it runs, for the report; empty: its own name
     last_error: str | None = None  # what a stock interpreter was told latest
 
     def __init__(self) -> None:
@@ -147,6 +185,14 @@ class SimpleDelegate(abc.ABC):
     def why_not(self, node: Node) -> str | None:
         """Why a node stays behind, for the report; None if it is supported."""
         return None if self.is_node_supported(node) else f"not supported by {self.name}"
+
+    def reasons(self, context: DelegateContext, nodes: Sequence[Node]) -> Sequence[str | None]:
+        """Why each of these nodes stays behind; None where it is supported.
+
+        What hosts call, once for each plan of a graph.
+        """
+        self.initialize(context)
+        return [self.why_not(node) for node in nodes]
 
     def on_partitioned(self, report: DelegationReport) -> None:
         """Learn what the host made of the answers; raising here refuses the graph."""

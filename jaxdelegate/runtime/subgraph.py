@@ -191,7 +191,7 @@ class Host:
                 step.kernel.prepare(self, step.params)
                 steps.append(step)
             except JaxDelegateError as error:
-                if not getattr(step.delegate.options, "fallback_on_error", False):
+                if not step.delegate.options.fallback_on_error:
                     raise
                 _LOGGER.warning("%s: %s; the partition runs on the CPU", step.delegate.name, error)
                 steps += [OperatorStep(node) for node in step.params.nodes]

@@ -219,7 +219,7 @@ def test_donated_inputs(folder: Path) -> None:
 
 
 BROKEN = """
-from jaxdelegate import runtime
+from jaxdelegate.pjrt import client
 def broken(*_, **__):
     raise AttributeError("another jaxlib")
 """
@@ -228,10 +228,10 @@ def broken(*_, **__):
 @pytest.mark.parametrize(
     "what",
     [
-        "runtime.without_jax = broken",
-        "runtime._Sharding._internal_device_list = property(broken)",
-        "runtime._Aval.__init__ = broken",
-        "runtime._viewed = broken",
+        "client.without_jax = broken",
+        "client._Sharding._internal_device_list = property(broken)",
+        "client._Aval.__init__ = broken",
+        "client._viewed = broken",
     ],
 )
 def test_a_jaxlib_with_other_calls_is_used_through_jax(

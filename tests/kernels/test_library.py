@@ -50,7 +50,7 @@ def test_calls_at_the_same_time() -> None:
 _THREADS = """
 import sys, numpy as np, jax
 from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering import native
+from jaxdelegate.op_lowering.conv import cpu_kernel
 assert library.why_not() is None
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act, Padding
@@ -63,14 +63,17 @@ def save(lowered, x, w):
 
 for rows, depth, units in ((500, 70, 90), (49, 300, 500), (1, 2000, 1001), (3000, 20, 17)):
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((rows, depth), (units, depth)))
-    lowered = native.fully_connected(native.NATIVE, rows, depth, units, Act.NONE, (rows, units))
+    shape = rows, units
+    lowered = cpu_kernel.fully_connected(
+        cpu_kernel.NATIVE, rows, depth, units, Act.NONE, shape
+    )
     save(lowered, x, w)
 for size, depth, groups in ((30, 4, 8), (14, 20, 7), (3, 64, 2)):
     window, channels = Window(size, 3, 1, Padding.SAME, 1), depth * groups
     c = Convolution((window, window), channels, depth, channels, images=2)
     shapes = (2, size, size, channels), (3, 3, depth, channels)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in shapes)
-    save(native.convolution(native.NATIVE, c, Act.NONE, lambda w: w), x, w)
+    save(cpu_kernel.convolution(cpu_kernel.NATIVE, c, Act.NONE, lambda w: w), x, w)
 """
 
 

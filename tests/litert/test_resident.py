@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.runtime.simple_delegate import Node
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import run_once
 
@@ -56,7 +57,7 @@ class Sums(jd.SimpleDelegate):
         super().__init__()
         self.copies: list[tuple[int, ...]] = []
 
-    def is_node_supported(self, node: jd.simple_delegate.Node) -> bool:
+    def is_node_supported(self, node: Node) -> bool:
         return node.name in ("ADD", "SUB")
 
     def create_kernel(self) -> Kernel:
@@ -124,7 +125,7 @@ def test_arrays_of_jax_stay_on_their_device(stock: Stock, monkeypatch: pytest.Mo
     )
 
     class AllButMul(jd.JaxDelegate):
-        def why_not(self, node: jd.simple_delegate.Node) -> str | None:
+        def why_not(self, node: Node) -> str | None:
             return "not here" if node.name == "MUL" else super().why_not(node)
 
     interpreter = stock(two_partitions(), [AllButMul()])

@@ -15,6 +15,7 @@ from jaxdelegate.op_lowering.options import (
     MulOptions,
     UnidirectionalSequenceLSTMOptions,
 )
+from jaxdelegate.runtime.simple_delegate import Node
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once
@@ -101,7 +102,7 @@ def test_an_error_names_the_operator() -> None:
     class Failing(jd.SimpleDelegate):
         name = "Failing"
 
-        def is_node_supported(self, node: jd.simple_delegate.Node) -> bool:
+        def is_node_supported(self, node: Node) -> bool:
             raise ValueError(f"cannot think about {node.name}")
 
         def create_kernel(self) -> jd.SimpleDelegateKernel:

@@ -1,0 +1,64 @@
+"""The device that a delegate's options mean, and how programs get there."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from types import ModuleType
+from typing import Any
+
+from jaxdelegate.compiler.xla_options import platform_of
+from jaxdelegate.pjrt import client, jax_settings, platforms
+from jaxdelegate.pjrt.client import Runtime
+
+_LOGGER = logging.getLogger("jaxdelegate")
+
+
+def with_jax() -> ModuleType:
+    """The module that compiles, and jax with it."""
+    jax_settings.import_jax()
+    from jaxdelegate.delegate import compilation  # noqa: PLC0415 (what stored programs do without)
+
+    return compilation
+
+
+class Target:
+    """A device, by its platform and index. Only what is not the CPU for certain imports jax.
+
+    Attributes:
+        can_do_without_jax: it is the CPU, whatever jax would say.
+        platform: "cpu", "gpu" or "tpu".
+    """
+
+    def __init__(self, platform: str | None, index: int) -> None:
+        """Find it.
+
+        Args:
+            platform: of the options; None: JAX's default.
+            index: of the options.
+
+        Raises:
+            OptionError: there is no such device.
+        """
+        self._asked = platform, index
+        self.can_do_without_jax = index == 0 and platforms.is_cpu(platform)
+        self.platform = platform_of("cpu" if self.can_do_without_jax else self.device.platform)
+
+    @functools.cached_property
+    def device(self) -> Any:
+        """The jax.Device.
+
+        Raises:
+            OptionError: there is none.
+        """
+        return with_jax().find_device(*self._asked)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Where programs run: without jax as long as that can be, and nobody has imported it."""
+        if self.can_do_without_jax and not jax_settings.is_jax_imported():
+            try:
+                return client.without_jax()
+            except client.LOAD_ERRORS as error:
+                _LOGGER.debug("jaxlib cannot be used without jax: %s", error)
+        return client.of_jax(self.device)
