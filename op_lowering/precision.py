@@ -18,63 +18,6 @@ FLOAT32 = np.dtype(np.float32)
 FLOAT16 = np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
-# Operators that sum products: their factors may be shortened.
-PRODUCTS = frozenset(
-    (
-        *("CONV_2D", "DEPTHWISE_CONV_2D", "CONV_3D", "TRANSPOSE_CONV", "CONV_3D_TRANSPOSE"),
-        *("Convolution2DTransposeBias", "ended_convolution", "FULLY_CONNECTED", "BATCH_MATMUL"),
-        *("STABLEHLO_DOT_GENERAL", "STABLEHLO_CONVOLUTION"),
-        *("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM"),
-        *("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF"),
-    )
-)
-
-# Operators whose float32 results may be held short. Sums, means, softmax, normalizations,
-# exponentials, powers, squares, quotients, square roots, cumulative and segment sums, conversions
-# from integers, control flow, and operators nobody here knows, are not among them: their results
-# stay float32.
-HELD_SHORT = PRODUCTS | frozenset(
-    (
-        *("AVERAGE_POOL_2D", "AvgPool3D", "RESIZE_BILINEAR"),
-        *("ADD", "ADD_N", "SUB", "MUL", "STABLEHLO_ADD", "STABLEHLO_SUBTRACT"),
-        *("STABLEHLO_MULTIPLY", "TANH", "LOGISTIC", "STABLEHLO_TANH", "STABLEHLO_LOGISTIC"),
-        *("PRELU", "LEAKY_RELU", "ELU", "GELU", "HARD_SWISH"),
-        *("fused_layer_norm", "fused_attention"),
-    )
-)
-
-# Operators whose results are values of their inputs, or bounded by them: they are held as short as
-# the longest input.
-MOVES = frozenset(
-    (
-        *("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "BROADCAST_TO", "SLICE", "STRIDED_SLICE", "SPLIT"),
-        *("SPLIT_V", "UNPACK", "DYNAMIC_UPDATE_SLICE", "PAD", "PADV2", "MIRROR_PAD", "TRANSPOSE"),
-        *("CONCATENATION", "PACK", "TILE", "REVERSE_V2", "Roll", "SPACE_TO_BATCH_ND"),
-        *("BATCH_TO_SPACE_ND", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "GATHER", "GATHER_ND"),
-        *("EMBEDDING_LOOKUP", "REVERSE_SEQUENCE", "RESIZE_NEAREST_NEIGHBOR"),
-        *("MAX_POOL_2D", "MaxPool3D", "MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN"),
-        *("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "ABS", "NEG", "SELECT", "SELECT_V2"),
-        *("STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM", "STABLEHLO_ABS", "STABLEHLO_NEGATE"),
-        *("STABLEHLO_SELECT", "STABLEHLO_CLAMP", "STABLEHLO_RESHAPE", "STABLEHLO_TRANSPOSE"),
-        *("STABLEHLO_BROADCAST_IN_DIM", "STABLEHLO_CONCATENATE", "STABLEHLO_SLICE"),
-        *("STABLEHLO_DYNAMIC_SLICE", "STABLEHLO_DYNAMIC_UPDATE_SLICE", "STABLEHLO_PAD"),
-        "STABLEHLO_GATHER",
-    )
-)
-
-# Operators that magnify a rounding of their input, or decide by it: it reaches them unrounded.
-READ_UNROUNDED = frozenset(
-    (
-        *("SQRT", "RSQRT", "LOG", "DIV", "EXP", "POW", "SIN", "COS", "SOFTMAX", "LOG_SOFTMAX"),
-        *("STABLEHLO_RSQRT", "STABLEHLO_CBRT", "STABLEHLO_LOG", "STABLEHLO_DIVIDE"),
-        *("STABLEHLO_EXPONENTIAL", "STABLEHLO_POWER", "STABLEHLO_COSINE"),
-        *("CAST", "STABLEHLO_CONVERT", "FLOOR", "CEIL", "ROUND", "STABLEHLO_FLOOR", "FLOOR_DIV"),
-        *("FLOOR_MOD", "ARG_MAX", "ARG_MIN", "TOPK_V2", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL"),
-        *("GREATER", "GREATER_EQUAL", "STABLEHLO_COMPARE", "STABLEHLO_SORT"),
-        *("TFLite_Detection_PostProcess", "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"),
-    )
-)
-
 # Smaller constants save no memory worth their rounding.
 _LARGE_CONSTANT = 64 * 1024
 # How far rounding may move a constant, relative to its norm: well above half a step of float16

@@ -34,6 +34,7 @@ LAYERS = (
 )
 # The same for the folders of op_lowering/; `rule` stands for its other modules.
 OPERATOR_LAYERS = (
+    ("spec",),
     ("options",),
     ("rule",),
     ("common",),

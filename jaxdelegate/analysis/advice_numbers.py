@@ -1,13 +1,14 @@
 """Advice on arithmetic: what overflows in float16, and what misses the tensor cores."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding
 from jaxdelegate.analysis.units import nodes, operations, percent, plural
+from jaxdelegate.op_lowering.options import record_of
+from jaxdelegate.op_lowering.options.operator import Float16
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.runtime.simple_delegate import Node
 
@@ -15,8 +16,6 @@ _LARGEST = 65504.0  # of float16
 _SMALLEST = 2.0**-24
 _LONG_SUM = 1024  # elements: unit values reach 2% of float16's range
 _WORTH_SAYING = 0.01  # of a subgraph's operations
-_SUMS = frozenset(("CUMSUM", "MEAN", "REDUCE_PROD", "SUM"))
-_GROWING = frozenset(("EXP", "POW", "SQUARE", "STABLEHLO_EXPONENTIAL", "STABLEHLO_POWER"))
 
 
 def float16_constants(graph: Graph) -> Iterator[Finding]:
@@ -59,7 +58,11 @@ def float16_sums(graph: Graph) -> Iterator[Finding]:
     """Long sums: how large their mean element may be before float16 overflows."""
     found: list[tuple[int, int]] = []
     for node in graph.nodes:
-        if node.name in _SUMS and not node.is_constant and _is_float(node.inputs[0]):
+        if (
+            record_of(node.name).float16 is Float16.SUM
+            and not node.is_constant
+            and _is_float(node.inputs[0])
+        ):
             extent = _extent(node)
             if extent is not None and extent >= _LONG_SUM:
                 found.append((extent, node.index))
@@ -99,7 +102,9 @@ def float16_growth(graph: Graph) -> Iterator[Finding]:
     indices = tuple(
         node.index
         for node in graph.nodes
-        if node.name in _GROWING and not node.is_constant and _is_float(node.outputs[0])
+        if record_of(node.name).float16 is Float16.GROWTH
+        and not node.is_constant
+        and _is_float(node.outputs[0])
     )
     if indices:
         names = ", ".join(sorted({graph.nodes[i].name for i in indices}))
@@ -116,51 +121,23 @@ def float16_growth(graph: Graph) -> Iterator[Finding]:
 
 # ---- tensor cores
 
-Channels = Callable[[Node], tuple[int, int]]
-
-
-def _convolution(node: Node) -> tuple[int, int]:
-    filters = node.inputs[1].shape  # [O, H, W, I]
-    return filters[3], filters[0]
-
-
-def _transpose_convolution(node: Node) -> tuple[int, int]:
-    filters = node.inputs[1].shape  # [O, H, W, I]
-    return filters[3], filters[0]
-
-
-def _fully_connected(node: Node) -> tuple[int, int]:
-    units, depth = node.inputs[1].shape
-    return depth, units
-
-
-def _batch_matmul(node: Node) -> tuple[int, int]:
-    options: Any = node.operator.options
-    return node.inputs[0].shape[-2 if options.adj_x else -1], node.outputs[0].shape[-1]
-
-
-_PRODUCTS: Mapping[str, Channels] = {
-    "CONV_2D": _convolution,
-    "TRANSPOSE_CONV": _transpose_convolution,
-    "FULLY_CONNECTED": _fully_connected,
-    "BATCH_MATMUL": _batch_matmul,
-}
-
 
 def tensor_core_channels(graph: Graph) -> Iterator[Finding]:
     """Products whose channels are padded up to what a tensor core takes at once."""
     waste: dict[int, float] = {}
+    channels: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
-        flops = graph.costs[node.index].flops
-        if node.name not in _PRODUCTS or not flops:
+        flops, count = graph.costs[node.index].flops, record_of(node.name).channels
+        if count is None or not flops:
             continue
         try:
-            channels = _PRODUCTS[node.name](node)
+            channels[node.index] = count(node.operator.options, node.inputs, node.outputs)
         except (IndexError, ValueError):
             continue
         step = 16 if node.inputs[0].dtype.itemsize == 1 else 8
-        padded = [-(-n // step) * step for n in channels]
-        extra = padded[0] * padded[1] / max(channels[0] * channels[1], 1) - 1
+        padded = [-(-n // step) * step for n in channels[node.index]]
+        n_in, n_out = channels[node.index]
+        extra = padded[0] * padded[1] / max(n_in * n_out, 1) - 1
         if extra:
             waste[node.index] = flops * extra
     total, all_flops = sum(waste.values()), sum(cost.flops or 0 for cost in graph.costs)
@@ -168,7 +145,7 @@ def tensor_core_channels(graph: Graph) -> Iterator[Finding]:
         return
     order = sorted(waste, key=lambda i: -waste[i])
     worst = graph.nodes[order[0]]
-    n_in, n_out = _PRODUCTS[worst.name](worst)
+    n_in, n_out = channels[worst.index]
     share = waste[order[0]] / (graph.costs[order[0]].flops or 1)
     yield Finding(
         "tensor_core_channels",

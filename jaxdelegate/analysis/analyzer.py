@@ -23,12 +23,12 @@ from jaxdelegate.analysis.records import (
 from jaxdelegate.analysis.survey import Survey, is_quantized, survey
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError
-from jaxdelegate.measuring.cost_rules import Work
 from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Model, Tensor, read_model
 from jaxdelegate.model.source import ModelSource
 from jaxdelegate.op_lowering.options import CustomOptions
+from jaxdelegate.op_lowering.options.costs import Work
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.quant.params import Quantization

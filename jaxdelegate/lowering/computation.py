@@ -17,7 +17,8 @@ from jaxdelegate.errors import LoweringError
 from jaxdelegate.lowering import fake_quantization, mixed_precision
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.fusion_barrier import materialized
-from jaxdelegate.op_lowering.precision import PRODUCTS, PrecisionPolicy
+from jaxdelegate.op_lowering.options import record_of
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -73,7 +74,9 @@ class LoweredPartition:
     @property
     def has_integer_products(self) -> bool:
         """Whether an operator multiplies matrices of integers."""
-        products = (step.operator for step in self.steps if step.operator.name in PRODUCTS)
+        products = (
+            step.operator for step in self.steps if record_of(step.operator.name).multiplies
+        )
         read = (i for operator in products for i in operator.inputs if i in self.specs)
         return any(self.specs[i].is_quantized for i in read)
 

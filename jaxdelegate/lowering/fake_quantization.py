@@ -18,18 +18,9 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.model.records import Operator
-from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions
+from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions, record_of
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import affine, jax_affine
-
-# Their hybrid kernels take the bytes of uint8 weights for int8, and no zero point.
-_READ_AS_INT8 = frozenset(
-    [
-        *("CONV_2D", "EMBEDDING_LOOKUP", "FULLY_CONNECTED", "LSTM", "RNN", "SVDF"),
-        *("UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM"),
-        *("UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN"),
-    ]
-)
 
 
 def why_not(spec: TensorSpec) -> str | None:
@@ -86,7 +77,8 @@ def options_of(options: Options, inputs: Sequence[TensorSpec | None]) -> Options
 def _read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec]) -> Iterable[int]:
     for operator in operators:
         results = [specs[i] for i in operator.outputs if i in specs]
-        if operator.name in _READ_AS_INT8 and not any(spec.is_quantized for spec in results):
+        is_float = not any(spec.is_quantized for spec in results)
+        if is_float and record_of(operator.name).reads_uint8_as_int8:
             yield from (i for i in operator.inputs if i in specs and _is_uint8(specs[i]))
 
 

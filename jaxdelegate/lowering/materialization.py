@@ -4,28 +4,11 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 # Smaller results cost less than to lay them out in memory.
 _LEAST_BYTES = 4096
-# One value from those at the same place: XLA fuses chains of them and computes each value once.
-_POINTWISE = frozenset(
-    (
-        *("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "POW"),
-        *("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "HARD_SWISH", "LOGISTIC", "TANH"),
-        *("ELU", "GELU", "LEAKY_RELU", "PRELU", "ABS", "NEG", "EXP", "SQUARE", "SQRT", "RSQRT"),
-        *("DEQUANTIZE", "QUANTIZE", "CAST"),
-    )
-)
-
-
-# Requantized sums: in the loop of a reader that pads or adds up, they are not computed in vectors.
-_REQUANTIZED = frozenset(["CONV_2D"])
-# Their inputs they read in several loops, for an extreme or a mean, for sums, for the result; or
-# each value for many results, to interpolate.
-_REPEATING = frozenset(
-    ["fused_layer_norm", "SOFTMAX", "LOG_SOFTMAX", "ARG_MAX", "ARG_MIN", "RESIZE_BILINEAR"]
-)
 
 
 def shared_results(
@@ -49,13 +32,13 @@ def shared_results(
     made = (i for operator in operators for i in operator.outputs if i in specs)
     several = (i for i in made if _is_read_again(readers.get(i, ())) and _is_large(specs[i]))
     apart = (i for i in several if not _meet(i, readers, specs, kept))
-    costly = (op.outputs[0] for op in operators if op.name in _REQUANTIZED)
+    costly = (op.outputs[0] for op in operators if record_of(op.name).is_costly_requantized)
     quantized = (i for i in costly if specs[i].is_quantized and _is_large(specs[i]))
     return frozenset((*apart, *quantized))
 
 
 def _is_read_again(readers: Sequence[Operator]) -> bool:
-    return len(readers) > 1 or any(op.name in _REPEATING for op in readers)
+    return len(readers) > 1 or any(record_of(op.name).rereads for op in readers)
 
 
 def _is_large(spec: TensorSpec) -> bool:
@@ -72,10 +55,10 @@ def _meet(
     waiting = {op.index: op for op in readers[tensor]}
     while len(waiting) > 1:
         operator = waiting.pop(min(waiting))
-        if operator.name not in _POINTWISE or len(operator.outputs) != 1:
+        if not record_of(operator.name).is_elementwise or len(operator.outputs) != 1:
             return False
         (y,) = operator.outputs
         if y in kept or specs[y].shape != specs[tensor].shape:
             return False
         waiting.update((op.index, op) for op in readers.get(y, ()))
-    return all(op.name in _POINTWISE for op in waiting.values())
+    return all(record_of(op.name).is_elementwise for op in waiting.values())

@@ -7,10 +7,12 @@ cache.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.options import record_of
+from jaxdelegate.op_lowering.options.operator import Batch
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant
 
@@ -96,7 +98,8 @@ def _is_by_image(
     operator: Operator, specs: Mapping[int, TensorSpec], split: set[int], batch: int
 ) -> bool:
     """Whether the n-th part of every output depends on the n-th part of the split inputs only."""
-    test = _TESTS.get(operator.name)
+    record = record_of(operator.name)
+    test = _pointwise if record.is_elementwise else _TESTS.get(record.batch)
     if test is None or any(i not in specs for i in operator.outputs) or operator.intermediates:
         return False
     touched = [i for i in (*operator.inputs, *operator.outputs) if i >= 0]
@@ -138,17 +141,13 @@ def _keeps_rows(operator: Operator, specs: Mapping[int, TensorSpec], split: set[
     return _first_only(operator, specs, split) and rows_match and x[-1] == w[-1]
 
 
-def _keeps_images(index: int) -> _Test:
-    """The constant input `index` holds axes, none of which is that of the images."""
-
-    def test(operator: Operator, specs: Mapping[int, TensorSpec], split: set[int]) -> bool:
-        axes = specs[operator.inputs[index]].const
-        rank = len(specs[operator.inputs[0]].shape)
-        if axes is None or not _first_only(operator, specs, split):
-            return False
-        return all(int(axis) % rank != 0 for axis in axes.ravel())
-
-    return test
+def _keeps_images(operator: Operator, specs: Mapping[int, TensorSpec], split: set[int]) -> bool:
+    """The second input holds constant axes, none of which is that of the images."""
+    axes = specs[operator.inputs[1]].const
+    rank = len(specs[operator.inputs[0]].shape)
+    if axes is None or not _first_only(operator, specs, split):
+        return False
+    return all(int(axis) % rank != 0 for axis in axes.ravel())
 
 
 def _transposes_images(
@@ -178,26 +177,13 @@ def _multiplies_images(
     return aligned and len(shapes[0]) > 2 and split.issuperset(operator.inputs)
 
 
-def _each(test: _Test, *names: str) -> Iterable[tuple[str, _Test]]:
-    return ((name, test) for name in names)
-
-
-_TESTS: Mapping[str, _Test] = dict(
-    (
-        *_each(_first_only, "CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D"),
-        *_each(_first_only, "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "DEPTH_TO_SPACE"),
-        *_each(_first_only, "SPACE_TO_DEPTH", "RESHAPE", "SQUEEZE", "EXPAND_DIMS"),
-        *_each(_pointwise, "ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "PRELU"),
-        *_each(_pointwise, "SQUARED_DIFFERENCE", "RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"),
-        *_each(_pointwise, "HARD_SWISH", "LOGISTIC", "TANH", "ELU", "GELU", "LEAKY_RELU", "ABS"),
-        *_each(_pointwise, "NEG", "EXP", "SQUARE", "SQRT", "RSQRT", "QUANTIZE", "DEQUANTIZE"),
-        *_each(_pointwise, "CAST"),
-        *_each(_along_rows, "SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION"),
-        *_each(_keeps_rows, "FULLY_CONNECTED"),
-        *_each(_keeps_images(1), "MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"),
-        *_each(_transposes_images, "TRANSPOSE"),
-        *_each(_pads_images, "PAD", "PADV2", "MIRROR_PAD"),
-        *_each(_joins_images, "CONCATENATION"),
-        *_each(_multiplies_images, "BATCH_MATMUL"),
-    )
-)
+_TESTS: Mapping[Batch, _Test] = {
+    Batch.FIRST_INPUT: _first_only,
+    Batch.LAST_AXIS: _along_rows,
+    Batch.ROWS: _keeps_rows,
+    Batch.AXES: _keeps_images,
+    Batch.PERMUTATION: _transposes_images,
+    Batch.EDGES: _pads_images,
+    Batch.CONCATENATED: _joins_images,
+    Batch.MATRICES: _multiplies_images,
+}

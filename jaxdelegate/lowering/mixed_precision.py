@@ -17,12 +17,10 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.downcast import narrow
 from jaxdelegate.op_lowering.common.downcast import widened as finite
 from jaxdelegate.op_lowering.dtypes import HALVES
+from jaxdelegate.op_lowering.options import record_of
+from jaxdelegate.op_lowering.options.operator import Result
 from jaxdelegate.op_lowering.precision import (
     FLOAT32,
-    HELD_SHORT,
-    MOVES,
-    PRODUCTS,
-    READ_UNROUNDED,
     PrecisionPolicy,
 )
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -70,8 +68,10 @@ def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) ->
     """Tensors that leave or that somebody reads unrounded, also through operators that move."""
     found = set(passing)
     for operator in reversed(operators):
-        moves_one = operator.name in MOVES and any(i in found for i in operator.outputs)
-        if operator.name in READ_UNROUNDED or moves_one:
+        moves_one = record_of(operator.name).result is Result.MOVED and any(
+            i in found for i in operator.outputs
+        )
+        if record_of(operator.name).reads_unrounded or moves_one:
             found.update(operator.inputs)
     return found
 
@@ -79,9 +79,9 @@ def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) ->
 def _yields_short(
     operator: Operator, specs: Mapping[int, TensorSpec], short: AbstractSet[int]
 ) -> bool:
-    if operator.name in HELD_SHORT:
+    if record_of(operator.name).result is Result.REDUCED:
         return True
-    if operator.name not in MOVES:
+    if record_of(operator.name).result is not Result.MOVED:
         return False
     read = [i for i in operator.inputs if i >= 0 and _is_float32(specs.get(i))]
     return all(i in short or specs[i].const is not None for i in read)
@@ -118,7 +118,7 @@ def held(
         return finite(value, FLOAT32) if _is_float32(specs.get(index)) else value
     if moves_short(operator, specs, short):
         return value.astype(dtype)  # without an end of the range, XLA drops both conversions
-    is_product = operator.name in PRODUCTS
+    is_product = record_of(operator.name).multiplies
     return narrow(value, dtype, exactly=policy.rounds_exactly, infinities=not is_product)
 
 
@@ -126,7 +126,7 @@ def moves_short(
     operator: Operator, specs: Mapping[int, TensorSpec], short: Mapping[int, np.dtype]
 ) -> bool:
     """Whether an operator yields nothing but values that it reads, from tensors held short."""
-    if operator.name not in MOVES:
+    if record_of(operator.name).result is not Result.MOVED:
         return False
     floats = [i for i in operator.inputs if i >= 0 and specs[i].dtype == FLOAT32]
     return all(i in short for i in floats)
@@ -148,7 +148,7 @@ def unfit_constants(
     policy: PrecisionPolicy, operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
 ) -> dict[int, str]:
     """Constants that the policy would hold short, and why they stay float32."""
-    factors = {i for op in operators if op.name in PRODUCTS for i in op.inputs[:2]}
+    factors = {i for op in operators if record_of(op.name).multiplies for i in op.inputs[:2]}
     reasons = {}
     for index in sorted({i for op in operators for i in op.inputs if i >= 0}):
         const = specs[index].const

@@ -20,25 +20,9 @@ from collections.abc import Callable, Iterable
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.measuring.cost_rules import RULES, Work
-from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.options import Options, record_of
+from jaxdelegate.op_lowering.options.costs import Work
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-
-# Operators that read as much of their first input as they write; their other inputs wholly.
-_PICKING = frozenset(
-    (
-        "EMBEDDING_LOOKUP",
-        "GATHER",
-        "GATHER_ND",
-        "SLICE",
-        "STABLEHLO_DYNAMIC_SLICE",
-        "STABLEHLO_GATHER",
-        "STABLEHLO_SLICE",
-        "STRIDED_SLICE",
-    )
-)
-_PICKING_SECOND = frozenset(("EMBEDDING_LOOKUP",))  # the table is the second input
-_READING_NOTHING = frozenset(("RANK", "SHAPE", "ZEROS_LIKE"))
 
 _DYNAMIC = "a shape depends on data"
 
@@ -103,11 +87,8 @@ def operator_cost(
 def _work(
     name: str, options: Options, inputs: Specs, outputs: Specs, called: Called | None
 ) -> Work:
-    rule = RULES.get(name)
-    if rule is None:
-        return Work(None, note="no cost is known for this operator")
     try:
-        return rule(options, inputs, outputs, called or (lambda _: None))
+        return record_of(name).cost(options, inputs, outputs, called or (lambda _: None))
     except (AttributeError, IndexError, TypeError, ZeroDivisionError):
         return Work(None, note="its tensors are not those that the operator wants")
 
@@ -141,10 +122,11 @@ def specs_bytes(specs: Iterable[TensorSpec | None]) -> int | None:
 
 
 def _bytes_read(name: str, inputs: Specs, outputs: Specs) -> int | None:
-    if name in _READING_NOTHING:
+    record = record_of(name)
+    if not record.reads_values:
         return 0
-    table = 1 if name in _PICKING_SECOND else 0
-    if name not in _PICKING or len(inputs) <= table:
+    table = record.picks_from
+    if table is None or len(inputs) <= table:
         return specs_bytes(inputs)
     rest, whole = specs_bytes(s for i, s in enumerate(inputs) if i != table), inputs[table]
     picked = _picked_bytes(whole, outputs)

@@ -6,10 +6,12 @@ from jaxdelegate.op_lowering.options.audio import *
 from jaxdelegate.op_lowering.options.base import *
 from jaxdelegate.op_lowering.options.control import *
 from jaxdelegate.op_lowering.options.custom import *
+from jaxdelegate.op_lowering.options.decode import OPERATORS as OPERATORS
 from jaxdelegate.op_lowering.options.decode import custom_options as custom_options
 from jaxdelegate.op_lowering.options.decode import decode as decode
 from jaxdelegate.op_lowering.options.decode import default_options as default_options
 from jaxdelegate.op_lowering.options.decode import options_class as options_class
+from jaxdelegate.op_lowering.options.decode import record_of as record_of
 from jaxdelegate.op_lowering.options.decode import (
     register_custom_options as register_custom_options,
 )

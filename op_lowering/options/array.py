@@ -1,13 +1,15 @@
 """Options tables, field names as in schema.fbs: shapes, indexing, padding, slicing and layout."""
 
+from jaxdelegate.op_lowering.options import c_struct as c
+from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, MirrorPadMode, TensorType
+from jaxdelegate.op_lowering.options.operator import Batch, OperatorRecord, Result, table
 from jaxdelegate.op_lowering.options.record import Record
 
 
 class ConcatenationOptions(Record):
     """Table `ConcatenationOptions`: CONCATENATION."""
 
-    operators = ("CONCATENATION",)
     axis: int = 0
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
@@ -15,27 +17,22 @@ class ConcatenationOptions(Record):
 class ReshapeOptions(Record):
     """Table `ReshapeOptions`: RESHAPE."""
 
-    operators = ("RESHAPE",)
     new_shape: tuple[int, ...] = ()
 
 
 class SpaceToDepthOptions(Record):
     """Table `SpaceToDepthOptions`: SPACE_TO_DEPTH."""
 
-    operators = ("SPACE_TO_DEPTH",)
     block_size: int = 0
 
 
 class PadOptions(Record):
     """Table `PadOptions`: PAD."""
 
-    operators = ("PAD",)
-
 
 class GatherOptions(Record):
     """Table `GatherOptions`: GATHER."""
 
-    operators = ("GATHER",)
     axis: int = 0
     batch_dims: int = 0
 
@@ -43,32 +40,24 @@ class GatherOptions(Record):
 class BatchToSpaceNDOptions(Record):
     """Table `BatchToSpaceNDOptions`: BATCH_TO_SPACE_ND."""
 
-    operators = ("BATCH_TO_SPACE_ND",)
-
 
 class SpaceToBatchNDOptions(Record):
     """Table `SpaceToBatchNDOptions`: SPACE_TO_BATCH_ND."""
-
-    operators = ("SPACE_TO_BATCH_ND",)
 
 
 class TransposeOptions(Record):
     """Table `TransposeOptions`: TRANSPOSE."""
 
-    operators = ("TRANSPOSE",)
-
 
 class SqueezeOptions(Record):
     """Table `SqueezeOptions`: SQUEEZE."""
 
-    operators = ("SQUEEZE",)
     squeeze_dims: tuple[int, ...] = ()
 
 
 class StridedSliceOptions(Record):
     """Table `StridedSliceOptions`: STRIDED_SLICE."""
 
-    operators = ("STRIDED_SLICE",)
     begin_mask: int = 0
     end_mask: int = 0
     ellipsis_mask: int = 0
@@ -80,78 +69,60 @@ class StridedSliceOptions(Record):
 class TopKV2Options(Record):
     """Table `TopKV2Options`: TOPK_V2."""
 
-    operators = ("TOPK_V2",)
-
 
 class SplitOptions(Record):
     """Table `SplitOptions`: SPLIT."""
 
-    operators = ("SPLIT",)
     num_splits: int = 0
 
 
 class ArgMaxOptions(Record):
     """Table `ArgMaxOptions`: ARG_MAX."""
 
-    operators = ("ARG_MAX",)
     output_type: TensorType = TensorType.FLOAT32
 
 
 class PadV2Options(Record):
     """Table `PadV2Options`: PADV2."""
 
-    operators = ("PADV2",)
-
 
 class SelectOptions(Record):
     """Table `SelectOptions`: SELECT."""
-
-    operators = ("SELECT",)
 
 
 class SliceOptions(Record):
     """Table `SliceOptions`: SLICE."""
 
-    operators = ("SLICE",)
-
 
 class SparseToDenseOptions(Record):
     """Table `SparseToDenseOptions`: SPARSE_TO_DENSE."""
 
-    operators = ("SPARSE_TO_DENSE",)
     validate_indices: bool = False
 
 
 class TileOptions(Record):
     """Table `TileOptions`: TILE."""
 
-    operators = ("TILE",)
-
 
 class ExpandDimsOptions(Record):
     """Table `ExpandDimsOptions`: EXPAND_DIMS."""
-
-    operators = ("EXPAND_DIMS",)
 
 
 class ShapeOptions(Record):
     """Table `ShapeOptions`: SHAPE."""
 
-    operators = ("SHAPE",)
     out_type: TensorType = TensorType.FLOAT32
 
 
 class ArgMinOptions(Record):
     """Table `ArgMinOptions`: ARG_MIN."""
 
-    operators = ("ARG_MIN",)
     output_type: TensorType = TensorType.FLOAT32
 
 
 class PackOptions(Record):
     """Table `PackOptions`: PACK."""
 
-    operators = ("PACK",)
     values_count: int = 0
     axis: int = 0
 
@@ -159,14 +130,12 @@ class PackOptions(Record):
 class OneHotOptions(Record):
     """Table `OneHotOptions`: ONE_HOT."""
 
-    operators = ("ONE_HOT",)
     axis: int = 0
 
 
 class UnpackOptions(Record):
     """Table `UnpackOptions`: UNPACK."""
 
-    operators = ("UNPACK",)
     num: int = 0
     axis: int = 0
 
@@ -174,70 +143,52 @@ class UnpackOptions(Record):
 class ZerosLikeOptions(Record):
     """Table `ZerosLikeOptions`: ZEROS_LIKE."""
 
-    operators = ("ZEROS_LIKE",)
-
 
 class FillOptions(Record):
     """Table `FillOptions`: FILL."""
-
-    operators = ("FILL",)
 
 
 class RangeOptions(Record):
     """Table `RangeOptions`: RANGE."""
 
-    operators = ("RANGE",)
-
 
 class MirrorPadOptions(Record):
     """Table `MirrorPadOptions`: MIRROR_PAD."""
 
-    operators = ("MIRROR_PAD",)
     mode: MirrorPadMode = MirrorPadMode.REFLECT
 
 
 class SplitVOptions(Record):
     """Table `SplitVOptions`: SPLIT_V."""
 
-    operators = ("SPLIT_V",)
     num_splits: int = 0
 
 
 class UniqueOptions(Record):
     """Table `UniqueOptions`: UNIQUE."""
 
-    operators = ("UNIQUE",)
     idx_out_type: TensorType = TensorType.INT32
 
 
 class ReverseV2Options(Record):
     """Table `ReverseV2Options`: REVERSE_V2."""
 
-    operators = ("REVERSE_V2",)
-
 
 class GatherNdOptions(Record):
     """Table `GatherNdOptions`: GATHER_ND."""
-
-    operators = ("GATHER_ND",)
 
 
 class WhereOptions(Record):
     """Table `WhereOptions`: WHERE."""
 
-    operators = ("WHERE",)
-
 
 class RankOptions(Record):
     """Table `RankOptions`: RANK."""
-
-    operators = ("RANK",)
 
 
 class ReverseSequenceOptions(Record):
     """Table `ReverseSequenceOptions`: REVERSE_SEQUENCE."""
 
-    operators = ("REVERSE_SEQUENCE",)
     seq_dim: int = 0
     batch_dim: int = 0
 
@@ -245,41 +196,217 @@ class ReverseSequenceOptions(Record):
 class MatrixDiagOptions(Record):
     """Table `MatrixDiagOptions`: MATRIX_DIAG."""
 
-    operators = ("MATRIX_DIAG",)
-
 
 class MatrixSetDiagOptions(Record):
     """Table `MatrixSetDiagOptions`: MATRIX_SET_DIAG."""
-
-    operators = ("MATRIX_SET_DIAG",)
 
 
 class DepthToSpaceOptions(Record):
     """Table `DepthToSpaceOptions`: DEPTH_TO_SPACE."""
 
-    operators = ("DEPTH_TO_SPACE",)
     block_size: int = 0
 
 
 class ScatterNdOptions(Record):
     """Table `ScatterNdOptions`: SCATTER_ND."""
 
-    operators = ("SCATTER_ND",)
-
 
 class SelectV2Options(Record):
     """Table `SelectV2Options`: SELECT_V2."""
-
-    operators = ("SELECT_V2",)
 
 
 class BroadcastToOptions(Record):
     """Table `BroadcastToOptions`: BROADCAST_TO."""
 
-    operators = ("BROADCAST_TO",)
-
 
 class DynamicUpdateSliceOptions(Record):
     """Table `DynamicUpdateSliceOptions`: DYNAMIC_UPDATE_SLICE."""
 
-    operators = ("DYNAMIC_UPDATE_SLICE",)
+
+RECORDS = table(
+    OperatorRecord(
+        "ARG_MAX",
+        ArgMaxOptions,
+        cost=costs.per_input,
+        struct={"output_type": c.TYPE},
+        reads_unrounded=True,
+        rereads=True,
+    ),
+    OperatorRecord(
+        "ARG_MIN",
+        ArgMinOptions,
+        cost=costs.per_input,
+        struct={"output_type": c.TYPE},
+        reads_unrounded=True,
+        rereads=True,
+    ),
+    OperatorRecord(
+        "BATCH_TO_SPACE_ND", BatchToSpaceNDOptions, cost=costs.movement, result=Result.MOVED
+    ),
+    OperatorRecord("BROADCAST_ARGS", cost=costs.movement),
+    OperatorRecord("BROADCAST_TO", BroadcastToOptions, cost=costs.movement, result=Result.MOVED),
+    OperatorRecord(
+        "CONCATENATION",
+        ConcatenationOptions,
+        cost=costs.movement,
+        struct={"axis": c.INT, "fused_activation_function": c.ACTIVATION},
+        result=Result.MOVED,
+        batch=Batch.CONCATENATED,
+    ),
+    OperatorRecord(
+        "DEPTH_TO_SPACE",
+        DepthToSpaceOptions,
+        cost=costs.movement,
+        struct={"block_size": c.INT},
+        result=Result.MOVED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord(
+        "DYNAMIC_UPDATE_SLICE", DynamicUpdateSliceOptions, cost=costs.movement, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "EMBEDDING_LOOKUP",
+        cost=costs.movement,
+        result=Result.MOVED,
+        reads_uint8_as_int8=True,
+        picks_from=1,
+    ),
+    OperatorRecord(
+        "EXPAND_DIMS",
+        ExpandDimsOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord("FILL", FillOptions, cost=costs.movement),
+    OperatorRecord(
+        "GATHER",
+        GatherOptions,
+        cost=costs.movement,
+        struct={"axis": c.INT, "batch_dims": c.INT},
+        result=Result.MOVED,
+        picks_from=0,
+    ),
+    OperatorRecord(
+        "GATHER_ND", GatherNdOptions, cost=costs.movement, result=Result.MOVED, picks_from=0
+    ),
+    OperatorRecord("HASHTABLE_LOOKUP", cost=costs.host_work),
+    OperatorRecord("MATRIX_DIAG", MatrixDiagOptions, cost=costs.movement),
+    OperatorRecord("MATRIX_SET_DIAG", MatrixSetDiagOptions, cost=costs.movement),
+    OperatorRecord(
+        "MIRROR_PAD",
+        MirrorPadOptions,
+        cost=costs.movement,
+        struct={"mode": c.after_unknown(MirrorPadMode)},
+        result=Result.MOVED,
+        batch=Batch.EDGES,
+    ),
+    OperatorRecord("ONE_HOT", OneHotOptions, cost=costs.movement, struct={"axis": c.INT}),
+    OperatorRecord(
+        "PACK",
+        PackOptions,
+        cost=costs.movement,
+        struct={"values_count": c.INT, "axis": c.INT},
+        result=Result.MOVED,
+    ),
+    OperatorRecord("PAD", PadOptions, cost=costs.movement, result=Result.MOVED, batch=Batch.EDGES),
+    OperatorRecord(
+        "PADV2", PadV2Options, cost=costs.movement, result=Result.MOVED, batch=Batch.EDGES
+    ),
+    OperatorRecord("RANGE", RangeOptions, cost=costs.movement),
+    OperatorRecord("RANK", RankOptions, cost=costs.movement, reads_values=False),
+    OperatorRecord(
+        "RESHAPE",
+        ReshapeOptions,
+        cost=costs.movement,
+        struct={"new_shape": c.counted(c.INT32, 8)},
+        result=Result.MOVED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord(
+        "REVERSE_SEQUENCE",
+        ReverseSequenceOptions,
+        cost=costs.movement,
+        struct={"seq_dim": c.INT, "batch_dim": c.INT},
+        result=Result.MOVED,
+    ),
+    OperatorRecord("REVERSE_V2", ReverseV2Options, cost=costs.movement, result=Result.MOVED),
+    OperatorRecord("SCATTER_ND", ScatterNdOptions, cost=costs.movement),
+    OperatorRecord(
+        "SELECT", SelectOptions, cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "SELECT_V2",
+        SelectV2Options,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+    ),
+    OperatorRecord(
+        "SHAPE", ShapeOptions, cost=costs.movement, struct={"out_type": c.TYPE}, reads_values=False
+    ),
+    OperatorRecord("SLICE", SliceOptions, cost=costs.movement, result=Result.MOVED, picks_from=0),
+    OperatorRecord(
+        "SPACE_TO_BATCH_ND", SpaceToBatchNDOptions, cost=costs.movement, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "SPACE_TO_DEPTH",
+        SpaceToDepthOptions,
+        cost=costs.movement,
+        struct={"block_size": c.INT},
+        result=Result.MOVED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord(
+        "SPARSE_TO_DENSE",
+        SparseToDenseOptions,
+        cost=costs.movement,
+        struct={"validate_indices": c.BOOL},
+    ),
+    OperatorRecord("SPLIT", SplitOptions, cost=costs.movement, struct=c.SPLIT, result=Result.MOVED),
+    OperatorRecord(
+        "SPLIT_V", SplitVOptions, cost=costs.movement, struct=c.SPLIT, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "SQUEEZE",
+        SqueezeOptions,
+        cost=costs.movement,
+        struct={"squeeze_dims": c.counted(c.INT32, 8)},
+        result=Result.MOVED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord(
+        "STRIDED_SLICE",
+        StridedSliceOptions,
+        cost=costs.movement,
+        struct={
+            "begin_mask": c.INT,
+            "end_mask": c.INT,
+            "ellipsis_mask": c.INT,
+            "new_axis_mask": c.INT,
+            "shrink_axis_mask": c.INT,
+            "offset": c.BOOL,
+        },
+        result=Result.MOVED,
+        picks_from=0,
+    ),
+    OperatorRecord("TILE", TileOptions, cost=costs.movement, result=Result.MOVED),
+    OperatorRecord("TOPK_V2", TopKV2Options, cost=costs.top_k, reads_unrounded=True),
+    OperatorRecord(
+        "TRANSPOSE",
+        TransposeOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        batch=Batch.PERMUTATION,
+    ),
+    OperatorRecord("UNIQUE", UniqueOptions, cost=costs.host_work, struct={"idx_out_type": c.TYPE}),
+    OperatorRecord(
+        "UNPACK",
+        UnpackOptions,
+        cost=costs.movement,
+        struct={"num": c.INT, "axis": c.INT},
+        result=Result.MOVED,
+    ),
+    OperatorRecord("WHERE", WhereOptions, cost=costs.movement),
+    OperatorRecord("ZEROS_LIKE", ZerosLikeOptions, cost=costs.movement, reads_values=False),
+)

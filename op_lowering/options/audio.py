@@ -1,16 +1,16 @@
 """Parameters of LiteRT's custom operators for audio features."""
 
 import dataclasses
-from typing import ClassVar
 
+from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.base import FlexbufferOptions
+from jaxdelegate.op_lowering.options.operator import OperatorRecord, table
 
 
 @dataclasses.dataclass(frozen=True)
 class AudioSpectrogramOptions(FlexbufferOptions):
     """AudioSpectrogram: samples in a window and between windows; power or magnitude."""
 
-    operators: ClassVar[tuple[str, ...]] = ("AudioSpectrogram",)
     window_size: int = 0
     stride: int = 0
     magnitude_squared: bool = False
@@ -20,8 +20,13 @@ class AudioSpectrogramOptions(FlexbufferOptions):
 class MfccOptions(FlexbufferOptions):
     """Mfcc: mel filterbank and number of coefficients. LiteRT reads the limits as integers."""
 
-    operators: ClassVar[tuple[str, ...]] = ("Mfcc",)
     upper_frequency_limit: int = 0
     lower_frequency_limit: int = 0
     filterbank_channel_count: int = 0
     dct_coefficient_count: int = 0
+
+
+RECORDS = table(
+    OperatorRecord("AudioSpectrogram", AudioSpectrogramOptions, cost=costs.spectrogram),
+    OperatorRecord("Mfcc", MfccOptions, cost=costs.mfcc),
+)

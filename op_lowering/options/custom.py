@@ -2,19 +2,20 @@
 
 import dataclasses
 import struct
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from flatbuffers import flexbuffers
 
+from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.base import CustomOptions, FlexbufferOptions
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, Padding
+from jaxdelegate.op_lowering.options.operator import OperatorRecord, Result, table
 
 
 @dataclasses.dataclass(frozen=True)
 class DetectionPostProcessOptions(FlexbufferOptions):
     """TFLite_Detection_PostProcess: box decoding scales, thresholds and the kind of suppression."""
 
-    operators: ClassVar[tuple[str, ...]] = ("TFLite_Detection_PostProcess",)
     max_detections: int = 0
     max_classes_per_detection: int = 0
     detections_per_class: int = 100
@@ -32,7 +33,6 @@ class DetectionPostProcessOptions(FlexbufferOptions):
 class Convolution2DTransposeBiasOptions(CustomOptions):
     """MediaPipe's Convolution2DTransposeBias: C struct TfLiteTransposeConvParams, three int32."""
 
-    operators: ClassVar[tuple[str, ...]] = ("Convolution2DTransposeBias",)
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -56,7 +56,6 @@ class Convolution2DTransposeBiasOptions(CustomOptions):
 class PoolParamsOptions(CustomOptions):
     """MediaPipe's pools: C struct TfLitePoolParams, ten int32, the last four of them scratch."""
 
-    operators: ClassVar[tuple[str, ...]] = ("MaxPoolingWithArgmax2D", "MaxUnpooling2D")
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -136,7 +135,6 @@ def _attribute(entries: Any, name: str, default: Any) -> Any:
 class Pool3DOptions(TensorFlowPoolOptions):
     """AvgPool3D and MaxPool3D: window and strides are [1, D, H, W, 1]."""
 
-    operators: ClassVar[tuple[str, ...]] = ("AvgPool3D", "MaxPool3D")
     data_format: str = "NDHWC"
 
 
@@ -144,7 +142,6 @@ class Pool3DOptions(TensorFlowPoolOptions):
 class MaxPoolWithArgmaxOptions(TensorFlowPoolOptions):
     """MaxPoolWithArgmax: window and strides are [1, H, W, 1]."""
 
-    operators: ClassVar[tuple[str, ...]] = ("MaxPoolWithArgmax",)
     include_batch_in_index: bool = False
 
 
@@ -152,7 +149,6 @@ class MaxPoolWithArgmaxOptions(TensorFlowPoolOptions):
 class HadamardRotationOptions(FlexbufferOptions):
     """aeq.hadamard_rotation: the transform's size. Its kernel reads no other entry."""
 
-    operators: ClassVar[tuple[str, ...]] = ("aeq.hadamard_rotation",)
     hadamard_size: int = 0
 
 
@@ -160,6 +156,34 @@ class HadamardRotationOptions(FlexbufferOptions):
 class NumericVerifyOptions(FlexbufferOptions):
     """NumericVerify: how many quantization steps may lie between, and whether more is an error."""
 
-    operators: ClassVar[tuple[str, ...]] = ("NumericVerify",)
     tolerance: float = 0.0
     log_if_failed: bool = False
+
+
+RECORDS = table(
+    OperatorRecord("AvgPool3D", Pool3DOptions, cost=costs.tensorflow_pool, result=Result.REDUCED),
+    OperatorRecord("BroadcastGradientArgs", CustomOptions, cost=costs.movement),
+    OperatorRecord(
+        "Convolution2DTransposeBias",
+        Convolution2DTransposeBiasOptions,
+        cost=costs.transpose_convolution_bias,
+        multiplies=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord("IRFFT2D", CustomOptions, cost=costs.fourier),
+    OperatorRecord("MaxPool3D", Pool3DOptions, cost=costs.tensorflow_pool, result=Result.MOVED),
+    OperatorRecord("MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, cost=costs.tensorflow_pool),
+    OperatorRecord("MaxPoolingWithArgmax2D", PoolParamsOptions, cost=costs.pool),
+    OperatorRecord("MaxUnpooling2D", PoolParamsOptions, cost=costs.movement),
+    OperatorRecord("NumericVerify", NumericVerifyOptions, cost=costs.elementwise),
+    OperatorRecord("ParseExample", CustomOptions, cost=costs.host_work),
+    OperatorRecord("ParseExampleV2", CustomOptions, cost=costs.host_work),
+    OperatorRecord("Roll", CustomOptions, cost=costs.movement, result=Result.MOVED),
+    OperatorRecord(
+        "TFLite_Detection_PostProcess",
+        DetectionPostProcessOptions,
+        cost=costs.detection,
+        reads_unrounded=True,
+    ),
+    OperatorRecord("aeq.hadamard_rotation", HadamardRotationOptions, cost=costs.hadamard),
+)

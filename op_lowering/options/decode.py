@@ -6,26 +6,46 @@ import functools
 import typing
 from typing import Any
 
-from jaxdelegate.op_lowering.options import array, audio, control, custom, math, neural, stablehlo
+from jaxdelegate.op_lowering.options import (
+    array,
+    audio,
+    control,
+    costs,
+    custom,
+    fused,
+    math,
+    neural,
+    stablehlo,
+)
 from jaxdelegate.op_lowering.options.base import CustomOptions
+from jaxdelegate.op_lowering.options.operator import OperatorRecord
 from jaxdelegate.op_lowering.options.record import NoOptions, Options
 
-
-def _classes(*modules: object) -> list[type[Options]]:
-    members = [value for module in modules for value in vars(module).values()]
-    return [c for c in members if isinstance(c, type) and issubclass(c, Options) and c.operators]
-
-
-_TABLES = {c.__name__: c for c in _classes(array, control, math, neural, stablehlo)}
-_BUILTIN = {name: c for c in _TABLES.values() for name in c.operators}
-_CUSTOM = {
-    name: c for c in _classes(audio, custom) if issubclass(c, CustomOptions) for name in c.operators
+_BUILTIN = {
+    **array.RECORDS,
+    **control.RECORDS,
+    **math.RECORDS,
+    **neural.RECORDS,
+    **stablehlo.RECORDS,
 }
+# Every operator that a file can hold and every fused one, by its name.
+OPERATORS = {**_BUILTIN, **audio.RECORDS, **custom.RECORDS, **fused.RECORDS}
+_TABLES = {r.options.__name__: r.options for r in _BUILTIN.values() if r.options is not NoOptions}
+_CUSTOM: dict[str, type[CustomOptions]] = {
+    name: record.options
+    for name, record in (audio.RECORDS | custom.RECORDS).items()
+    if issubclass(record.options, CustomOptions)
+}
+
+
+def record_of(operator: str) -> OperatorRecord:
+    """The record of an operator; of one that nobody here knows, the defaults."""
+    return OPERATORS.get(operator) or OperatorRecord(operator, CustomOptions, cost=costs.unknown)
 
 
 def options_class(operator: str) -> type[Options]:
     """The options class of a builtin operator, by its name; NoOptions where it has no table."""
-    return _BUILTIN.get(operator, NoOptions)
+    return _BUILTIN[operator].options if operator in _BUILTIN else NoOptions
 
 
 def default_options(operator: str) -> Options:

@@ -1,10 +1,14 @@
 """Parameters of operators that no file holds: rewrites make them of several that one does."""
 
 import enum
+from typing import Any
 
+from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.options.neural import Conv2DOptions, DepthwiseConv2DOptions
+from jaxdelegate.op_lowering.options.operator import OperatorRecord, Result, table
 from jaxdelegate.op_lowering.options.record import Record
+from jaxdelegate.op_lowering.spec import Specs
 
 
 class FusedOptions(Record):
@@ -64,3 +68,29 @@ class EndedConvolutionOptions(FusedOptions):
     convolution: Conv2DOptions | DepthwiseConv2DOptions = Conv2DOptions()
     curve: Curve = Curve.NONE
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+
+
+def _epilogue_convolution(
+    o: Any, inputs: Specs, outputs: Specs, called: costs.Called
+) -> costs.Work:
+    is_depthwise = isinstance(o.convolution, DepthwiseConv2DOptions)
+    return (costs.depthwise if is_depthwise else costs.convolution)(o, inputs, outputs, called)
+
+
+RECORDS = table(
+    OperatorRecord(
+        "ended_convolution",
+        EndedConvolutionOptions,
+        cost=_epilogue_convolution,
+        multiplies=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord("fused_attention", AttentionOptions, cost=costs.unknown, result=Result.REDUCED),
+    OperatorRecord(
+        "fused_layer_norm",
+        LayerNormOptions,
+        cost=costs.unknown,
+        result=Result.REDUCED,
+        rereads=True,
+    ),
+)

@@ -1,13 +1,15 @@
 """Options tables, field names as in schema.fbs: arithmetic, comparisons, reductions."""
 
+from jaxdelegate.op_lowering.options import c_struct as c
+from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, TensorType
+from jaxdelegate.op_lowering.options.operator import Batch, Float16, OperatorRecord, Result, table
 from jaxdelegate.op_lowering.options.record import Record
 
 
 class AddOptions(Record):
     """Table `AddOptions`: ADD."""
 
-    operators = ("ADD",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     pot_scale_int16: bool = True
 
@@ -15,29 +17,18 @@ class AddOptions(Record):
 class MulOptions(Record):
     """Table `MulOptions`: MUL."""
 
-    operators = ("MUL",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
 class ReducerOptions(Record):
     """Table `ReducerOptions`: MEAN, SUM and the REDUCE_ operators."""
 
-    operators = (
-        "MEAN",
-        "SUM",
-        "REDUCE_PROD",
-        "REDUCE_MAX",
-        "REDUCE_MIN",
-        "REDUCE_ANY",
-        "REDUCE_ALL",
-    )
     keep_dims: bool = False
 
 
 class SubOptions(Record):
     """Table `SubOptions`: SUB."""
 
-    operators = ("SUB",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     pot_scale_int16: bool = True
 
@@ -45,20 +36,16 @@ class SubOptions(Record):
 class DivOptions(Record):
     """Table `DivOptions`: DIV."""
 
-    operators = ("DIV",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
 class ExpOptions(Record):
     """Table `ExpOptions`: EXP."""
 
-    operators = ("EXP",)
-
 
 class CastOptions(Record):
     """Table `CastOptions`: CAST."""
 
-    operators = ("CAST",)
     in_data_type: TensorType = TensorType.FLOAT32
     out_data_type: TensorType = TensorType.FLOAT32
 
@@ -66,127 +53,86 @@ class CastOptions(Record):
 class MaximumMinimumOptions(Record):
     """Table `MaximumMinimumOptions`: MAXIMUM, MINIMUM."""
 
-    operators = ("MAXIMUM", "MINIMUM")
-
 
 class LessOptions(Record):
     """Table `LessOptions`: LESS."""
-
-    operators = ("LESS",)
 
 
 class NegOptions(Record):
     """Table `NegOptions`: NEG."""
 
-    operators = ("NEG",)
-
 
 class GreaterOptions(Record):
     """Table `GreaterOptions`: GREATER."""
-
-    operators = ("GREATER",)
 
 
 class GreaterEqualOptions(Record):
     """Table `GreaterEqualOptions`: GREATER_EQUAL."""
 
-    operators = ("GREATER_EQUAL",)
-
 
 class LessEqualOptions(Record):
     """Table `LessEqualOptions`: LESS_EQUAL."""
-
-    operators = ("LESS_EQUAL",)
 
 
 class EqualOptions(Record):
     """Table `EqualOptions`: EQUAL."""
 
-    operators = ("EQUAL",)
-
 
 class NotEqualOptions(Record):
     """Table `NotEqualOptions`: NOT_EQUAL."""
-
-    operators = ("NOT_EQUAL",)
 
 
 class PowOptions(Record):
     """Table `PowOptions`: POW."""
 
-    operators = ("POW",)
-
 
 class LogicalOrOptions(Record):
     """Table `LogicalOrOptions`: LOGICAL_OR."""
-
-    operators = ("LOGICAL_OR",)
 
 
 class LogicalAndOptions(Record):
     """Table `LogicalAndOptions`: LOGICAL_AND."""
 
-    operators = ("LOGICAL_AND",)
-
 
 class LogicalNotOptions(Record):
     """Table `LogicalNotOptions`: LOGICAL_NOT."""
-
-    operators = ("LOGICAL_NOT",)
 
 
 class FloorDivOptions(Record):
     """Table `FloorDivOptions`: FLOOR_DIV."""
 
-    operators = ("FLOOR_DIV",)
-
 
 class SquareOptions(Record):
     """Table `SquareOptions`: SQUARE."""
-
-    operators = ("SQUARE",)
 
 
 class FloorModOptions(Record):
     """Table `FloorModOptions`: FLOOR_MOD."""
 
-    operators = ("FLOOR_MOD",)
-
 
 class SquaredDifferenceOptions(Record):
     """Table `SquaredDifferenceOptions`: SQUARED_DIFFERENCE."""
-
-    operators = ("SQUARED_DIFFERENCE",)
 
 
 class AbsOptions(Record):
     """Table `AbsOptions`: ABS."""
 
-    operators = ("ABS",)
-
 
 class AddNOptions(Record):
     """Table `AddNOptions`: ADD_N."""
-
-    operators = ("ADD_N",)
 
 
 class CosOptions(Record):
     """Table `CosOptions`: COS."""
 
-    operators = ("COS",)
-
 
 class SegmentSumOptions(Record):
     """Table `SegmentSumOptions`: SEGMENT_SUM."""
-
-    operators = ("SEGMENT_SUM",)
 
 
 class CumsumOptions(Record):
     """Table `CumsumOptions`: CUMSUM."""
 
-    operators = ("CUMSUM",)
     exclusive: bool = False
     reverse: bool = False
 
@@ -194,59 +140,244 @@ class CumsumOptions(Record):
 class BucketizeOptions(Record):
     """Table `BucketizeOptions`: BUCKETIZE."""
 
-    operators = ("BUCKETIZE",)
     boundaries: tuple[float, ...] = ()
 
 
 class UnsortedSegmentProdOptions(Record):
     """Table `UnsortedSegmentProdOptions`: UNSORTED_SEGMENT_PROD."""
 
-    operators = ("UNSORTED_SEGMENT_PROD",)
-
 
 class UnsortedSegmentMaxOptions(Record):
     """Table `UnsortedSegmentMaxOptions`: UNSORTED_SEGMENT_MAX."""
-
-    operators = ("UNSORTED_SEGMENT_MAX",)
 
 
 class UnsortedSegmentMinOptions(Record):
     """Table `UnsortedSegmentMinOptions`: UNSORTED_SEGMENT_MIN."""
 
-    operators = ("UNSORTED_SEGMENT_MIN",)
-
 
 class UnsortedSegmentSumOptions(Record):
     """Table `UnsortedSegmentSumOptions`: UNSORTED_SEGMENT_SUM."""
-
-    operators = ("UNSORTED_SEGMENT_SUM",)
 
 
 class ATan2Options(Record):
     """Table `ATan2Options`: ATAN2."""
 
-    operators = ("ATAN2",)
-
 
 class SignOptions(Record):
     """Table `SignOptions`: SIGN."""
-
-    operators = ("SIGN",)
 
 
 class BitcastOptions(Record):
     """Table `BitcastOptions`: BITCAST."""
 
-    operators = ("BITCAST",)
-
 
 class BitwiseXorOptions(Record):
     """Table `BitwiseXorOptions`: BITWISE_XOR."""
-
-    operators = ("BITWISE_XOR",)
 
 
 class RightShiftOptions(Record):
     """Table `RightShiftOptions`: RIGHT_SHIFT."""
 
-    operators = ("RIGHT_SHIFT",)
+
+RECORDS = table(
+    OperatorRecord(
+        "ABS", AbsOptions, cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "ADD",
+        AddOptions,
+        cost=costs.elementwise,
+        struct=c.ADDED,
+        is_elementwise=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord("ADD_N", AddNOptions, cost=costs.add_n, result=Result.REDUCED),
+    OperatorRecord("ATAN2", ATan2Options, cost=costs.transcendental, is_elementwise=True),
+    OperatorRecord("BITCAST", BitcastOptions, cost=costs.elementwise),
+    OperatorRecord("BITWISE_XOR", BitwiseXorOptions, cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord(
+        "BUCKETIZE", BucketizeOptions, cost=costs.per_input, struct={"boundaries": c.FLOATS}
+    ),
+    OperatorRecord(
+        "CAST",
+        CastOptions,
+        cost=costs.elementwise,
+        struct={"in_data_type": c.TYPE, "out_data_type": c.TYPE},
+        is_elementwise=True,
+        reads_unrounded=True,
+    ),
+    OperatorRecord("CEIL", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord("COMPLEX_ABS", cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord(
+        "COS", CosOptions, cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "CUMSUM",
+        CumsumOptions,
+        cost=costs.per_input,
+        struct={"exclusive": c.BOOL, "reverse": c.BOOL},
+        float16=Float16.SUM,
+    ),
+    OperatorRecord(
+        "DIV",
+        DivOptions,
+        cost=costs.elementwise,
+        struct=c.ACTIVATED,
+        is_elementwise=True,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
+        "EQUAL", EqualOptions, cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "EXP",
+        ExpOptions,
+        cost=costs.transcendental,
+        is_elementwise=True,
+        reads_unrounded=True,
+        float16=Float16.GROWTH,
+    ),
+    OperatorRecord("FLOOR", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord(
+        "FLOOR_DIV",
+        FloorDivOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
+        "FLOOR_MOD",
+        FloorModOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
+        "GREATER", GreaterOptions, cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "GREATER_EQUAL",
+        GreaterEqualOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+    ),
+    OperatorRecord("IMAG", cost=costs.movement),
+    OperatorRecord(
+        "LESS", LessOptions, cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "LESS_EQUAL",
+        LessEqualOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+    ),
+    OperatorRecord("LOG", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord("LOGICAL_AND", LogicalAndOptions, cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord("LOGICAL_NOT", LogicalNotOptions, cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord("LOGICAL_OR", LogicalOrOptions, cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord(
+        "MAXIMUM",
+        MaximumMinimumOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+    ),
+    OperatorRecord(
+        "MEAN",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        float16=Float16.SUM,
+        batch=Batch.AXES,
+    ),
+    OperatorRecord(
+        "MINIMUM",
+        MaximumMinimumOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+    ),
+    OperatorRecord(
+        "MUL",
+        MulOptions,
+        cost=costs.elementwise,
+        struct=c.ACTIVATED,
+        is_elementwise=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "NEG", NegOptions, cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "NOT_EQUAL",
+        NotEqualOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
+        "POW",
+        PowOptions,
+        cost=costs.transcendental,
+        is_elementwise=True,
+        reads_unrounded=True,
+        float16=Float16.GROWTH,
+    ),
+    OperatorRecord("REAL", cost=costs.movement),
+    OperatorRecord("REDUCE_ALL", ReducerOptions, cost=costs.per_input, struct=c.REDUCER),
+    OperatorRecord("REDUCE_ANY", ReducerOptions, cost=costs.per_input, struct=c.REDUCER),
+    OperatorRecord(
+        "REDUCE_MAX",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        result=Result.MOVED,
+        batch=Batch.AXES,
+    ),
+    OperatorRecord(
+        "REDUCE_MIN",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        result=Result.MOVED,
+        batch=Batch.AXES,
+    ),
+    OperatorRecord(
+        "REDUCE_PROD", ReducerOptions, cost=costs.per_input, struct=c.REDUCER, float16=Float16.SUM
+    ),
+    OperatorRecord("RIGHT_SHIFT", RightShiftOptions, cost=costs.elementwise),
+    OperatorRecord("ROUND", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord("RSQRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord("SEGMENT_SUM", SegmentSumOptions, cost=costs.per_input),
+    OperatorRecord("SIGN", SignOptions, cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord("SIN", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord("SQRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord(
+        "SQUARE", SquareOptions, cost=costs.elementwise, is_elementwise=True, float16=Float16.GROWTH
+    ),
+    OperatorRecord(
+        "SQUARED_DIFFERENCE", SquaredDifferenceOptions, cost=costs.elementwise, is_elementwise=True
+    ),
+    OperatorRecord(
+        "SUB",
+        SubOptions,
+        cost=costs.elementwise,
+        struct=c.ADDED,
+        is_elementwise=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "SUM",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        float16=Float16.SUM,
+        batch=Batch.AXES,
+    ),
+    OperatorRecord("UNSORTED_SEGMENT_MAX", UnsortedSegmentMaxOptions, cost=costs.per_input),
+    OperatorRecord("UNSORTED_SEGMENT_MIN", UnsortedSegmentMinOptions, cost=costs.per_input),
+    OperatorRecord("UNSORTED_SEGMENT_PROD", UnsortedSegmentProdOptions, cost=costs.per_input),
+    OperatorRecord("UNSORTED_SEGMENT_SUM", UnsortedSegmentSumOptions, cost=costs.per_input),
+)

@@ -1,5 +1,9 @@
 """Options tables, field names as in schema.fbs: what neural networks are made of."""
 
+from typing import Any
+
+from jaxdelegate.op_lowering.options import c_struct as c
+from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import (
     ActivationFunctionType,
     CombinerType,
@@ -9,13 +13,14 @@ from jaxdelegate.op_lowering.options.enums import (
     Padding,
     TensorType,
 )
+from jaxdelegate.op_lowering.options.operator import Batch, OperatorRecord, Result, table
 from jaxdelegate.op_lowering.options.record import Options, Record
+from jaxdelegate.op_lowering.spec import Specs
 
 
 class Conv2DOptions(Record):
     """Table `Conv2DOptions`: CONV_2D."""
 
-    operators = ("CONV_2D",)
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -28,7 +33,6 @@ class Conv2DOptions(Record):
 class DepthwiseConv2DOptions(Record):
     """Table `DepthwiseConv2DOptions`: DEPTHWISE_CONV_2D."""
 
-    operators = ("DEPTHWISE_CONV_2D",)
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -41,14 +45,12 @@ class DepthwiseConv2DOptions(Record):
 class ExplicitConv2DOptions(Conv2DOptions):
     """No table of the schema: a VALID CONV_2D over zeros before and after height and width."""
 
-    operators = ()  # type: ignore[assignment]  # the schema names none
     pads: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
 
 class ExplicitDepthwiseConv2DOptions(DepthwiseConv2DOptions):
     """No table of the schema: a VALID DEPTHWISE_CONV_2D over zeros around height and width."""
 
-    operators = ()  # type: ignore[assignment]  # the schema names none
     pads: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
 
@@ -62,7 +64,6 @@ def explicit_pads(options: Options) -> tuple[tuple[int, int], tuple[int, int]]:
 class ConcatEmbeddingsOptions(Record):
     """Table `ConcatEmbeddingsOptions`: CONCAT_EMBEDDINGS."""
 
-    operators = ("CONCAT_EMBEDDINGS",)
     num_channels: int = 0
     num_columns_per_channel: tuple[int, ...] = ()
     embedding_dim_per_channel: tuple[int, ...] = ()
@@ -71,14 +72,12 @@ class ConcatEmbeddingsOptions(Record):
 class LSHProjectionOptions(Record):
     """Table `LSHProjectionOptions`: LSH_PROJECTION."""
 
-    operators = ("LSH_PROJECTION",)
     type: LSHProjectionType = LSHProjectionType.UNKNOWN
 
 
 class Pool2DOptions(Record):
     """Table `Pool2DOptions`: AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D."""
 
-    operators = ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -90,7 +89,6 @@ class Pool2DOptions(Record):
 class SVDFOptions(Record):
     """Table `SVDFOptions`: SVDF."""
 
-    operators = ("SVDF",)
     rank: int = 0
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     asymmetric_quantize_inputs: bool = False
@@ -99,7 +97,6 @@ class SVDFOptions(Record):
 class RNNOptions(Record):
     """Table `RNNOptions`: RNN."""
 
-    operators = ("RNN",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     asymmetric_quantize_inputs: bool = False
 
@@ -107,7 +104,6 @@ class RNNOptions(Record):
 class FullyConnectedOptions(Record):
     """Table `FullyConnectedOptions`: FULLY_CONNECTED."""
 
-    operators = ("FULLY_CONNECTED",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     weights_format: FullyConnectedOptionsWeightsFormat = FullyConnectedOptionsWeightsFormat.DEFAULT
     keep_num_dims: bool = False
@@ -119,21 +115,18 @@ class FullyConnectedOptions(Record):
 class SoftmaxOptions(Record):
     """Table `SoftmaxOptions`: SOFTMAX."""
 
-    operators = ("SOFTMAX",)
     beta: float = 0.0
 
 
 class L2NormOptions(Record):
     """Table `L2NormOptions`: L2_NORMALIZATION."""
 
-    operators = ("L2_NORMALIZATION",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
 class LocalResponseNormalizationOptions(Record):
     """Table `LocalResponseNormalizationOptions`: LOCAL_RESPONSE_NORMALIZATION."""
 
-    operators = ("LOCAL_RESPONSE_NORMALIZATION",)
     radius: int = 0
     bias: float = 0.0
     alpha: float = 0.0
@@ -143,7 +136,6 @@ class LocalResponseNormalizationOptions(Record):
 class LSTMOptions(Record):
     """Table `LSTMOptions`: LSTM."""
 
-    operators = ("LSTM",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     cell_clip: float = 0.0
     proj_clip: float = 0.0
@@ -154,7 +146,6 @@ class LSTMOptions(Record):
 class ResizeBilinearOptions(Record):
     """Table `ResizeBilinearOptions`: RESIZE_BILINEAR."""
 
-    operators = ("RESIZE_BILINEAR",)
     align_corners: bool = False
     half_pixel_centers: bool = False
 
@@ -162,7 +153,6 @@ class ResizeBilinearOptions(Record):
 class SkipGramOptions(Record):
     """Table `SkipGramOptions`: SKIP_GRAM."""
 
-    operators = ("SKIP_GRAM",)
     ngram_size: int = 0
     max_skip_size: int = 0
     include_all_ngrams: bool = False
@@ -171,14 +161,12 @@ class SkipGramOptions(Record):
 class EmbeddingLookupSparseOptions(Record):
     """Table `EmbeddingLookupSparseOptions`: EMBEDDING_LOOKUP_SPARSE."""
 
-    operators = ("EMBEDDING_LOOKUP_SPARSE",)
     combiner: CombinerType = CombinerType.SUM
 
 
 class SequenceRNNOptions(Record):
     """Table `SequenceRNNOptions`: UNIDIRECTIONAL_SEQUENCE_RNN."""
 
-    operators = ("UNIDIRECTIONAL_SEQUENCE_RNN",)
     time_major: bool = False
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     asymmetric_quantize_inputs: bool = False
@@ -187,19 +175,14 @@ class SequenceRNNOptions(Record):
 class LogSoftmaxOptions(Record):
     """Table `LogSoftmaxOptions`: LOG_SOFTMAX."""
 
-    operators = ("LOG_SOFTMAX",)
-
 
 class DequantizeOptions(Record):
     """Table `DequantizeOptions`: DEQUANTIZE."""
-
-    operators = ("DEQUANTIZE",)
 
 
 class TransposeConvOptions(Record):
     """Table `TransposeConvOptions`: TRANSPOSE_CONV."""
 
-    operators = ("TRANSPOSE_CONV",)
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -210,7 +193,6 @@ class TransposeConvOptions(Record):
 class FakeQuantOptions(Record):
     """Table `FakeQuantOptions`: FAKE_QUANT."""
 
-    operators = ("FAKE_QUANT",)
     min: float = 0.0
     max: float = 0.0
     num_bits: int = 0
@@ -220,7 +202,6 @@ class FakeQuantOptions(Record):
 class BidirectionalSequenceLSTMOptions(Record):
     """Table `BidirectionalSequenceLSTMOptions`: BIDIRECTIONAL_SEQUENCE_LSTM."""
 
-    operators = ("BIDIRECTIONAL_SEQUENCE_LSTM",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     cell_clip: float = 0.0
     proj_clip: float = 0.0
@@ -232,7 +213,6 @@ class BidirectionalSequenceLSTMOptions(Record):
 class BidirectionalSequenceRNNOptions(Record):
     """Table `BidirectionalSequenceRNNOptions`: BIDIRECTIONAL_SEQUENCE_RNN."""
 
-    operators = ("BIDIRECTIONAL_SEQUENCE_RNN",)
     time_major: bool = False
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     merge_outputs: bool = False
@@ -242,7 +222,6 @@ class BidirectionalSequenceRNNOptions(Record):
 class UnidirectionalSequenceLSTMOptions(Record):
     """Table `UnidirectionalSequenceLSTMOptions`: UNIDIRECTIONAL_SEQUENCE_LSTM."""
 
-    operators = ("UNIDIRECTIONAL_SEQUENCE_LSTM",)
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     cell_clip: float = 0.0
     proj_clip: float = 0.0
@@ -254,7 +233,6 @@ class UnidirectionalSequenceLSTMOptions(Record):
 class ResizeNearestNeighborOptions(Record):
     """Table `ResizeNearestNeighborOptions`: RESIZE_NEAREST_NEIGHBOR."""
 
-    operators = ("RESIZE_NEAREST_NEIGHBOR",)
     align_corners: bool = False
     half_pixel_centers: bool = False
 
@@ -262,44 +240,32 @@ class ResizeNearestNeighborOptions(Record):
 class LeakyReluOptions(Record):
     """Table `LeakyReluOptions`: LEAKY_RELU."""
 
-    operators = ("LEAKY_RELU",)
     alpha: float = 0.0
 
 
 class QuantizeOptions(Record):
     """Table `QuantizeOptions`: QUANTIZE."""
 
-    operators = ("QUANTIZE",)
-
 
 class HardSwishOptions(Record):
     """Table `HardSwishOptions`: HARD_SWISH."""
-
-    operators = ("HARD_SWISH",)
 
 
 class NonMaxSuppressionV4Options(Record):
     """Table `NonMaxSuppressionV4Options`: NON_MAX_SUPPRESSION_V4."""
 
-    operators = ("NON_MAX_SUPPRESSION_V4",)
-
 
 class NonMaxSuppressionV5Options(Record):
     """Table `NonMaxSuppressionV5Options`: NON_MAX_SUPPRESSION_V5."""
-
-    operators = ("NON_MAX_SUPPRESSION_V5",)
 
 
 class DensifyOptions(Record):
     """Table `DensifyOptions`: DENSIFY."""
 
-    operators = ("DENSIFY",)
-
 
 class BatchMatMulOptions(Record):
     """Table `BatchMatMulOptions`: BATCH_MATMUL."""
 
-    operators = ("BATCH_MATMUL",)
     adj_x: bool = False
     adj_y: bool = False
     asymmetric_quantize_inputs: bool = False
@@ -308,13 +274,10 @@ class BatchMatMulOptions(Record):
 class Rfft2dOptions(Record):
     """Table `Rfft2dOptions`: RFFT2D."""
 
-    operators = ("RFFT2D",)
-
 
 class Conv3DOptions(Record):
     """Table `Conv3DOptions`: CONV_3D, CONV_3D_TRANSPOSE."""
 
-    operators = ("CONV_3D", "CONV_3D_TRANSPOSE")
     padding: Padding = Padding.SAME
     stride_d: int = 0
     stride_w: int = 0
@@ -328,5 +291,357 @@ class Conv3DOptions(Record):
 class GeluOptions(Record):
     """Table `GeluOptions`: GELU."""
 
-    operators = ("GELU",)
     approximate: bool = False
+
+
+def convolution_channels(_options: Options, inputs: Specs, _outputs: Specs) -> tuple[int, int]:
+    """Filter [O, H, W, I]."""
+    return inputs[1].shape[3], inputs[1].shape[0]
+
+
+def matrix_channels(_options: Options, inputs: Specs, _outputs: Specs) -> tuple[int, int]:
+    """Weights [output channels, input channels]."""
+    output_channels, input_channels = inputs[1].shape
+    return input_channels, output_channels
+
+
+def batch_matmul_channels(options: Any, inputs: Specs, outputs: Specs) -> tuple[int, int]:
+    """Matrices, perhaps transposed."""
+    return inputs[0].shape[-2 if options.adj_x else -1], outputs[0].shape[-1]
+
+
+RECORDS = table(
+    OperatorRecord(
+        "AVERAGE_POOL_2D",
+        Pool2DOptions,
+        cost=costs.pool,
+        struct=c.POOL,
+        result=Result.REDUCED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord(
+        "BATCH_MATMUL",
+        BatchMatMulOptions,
+        cost=costs.batch_matmul,
+        struct={"adj_x": c.BOOL, "adj_y": c.BOOL, "asymmetric_quantize_inputs": c.BOOL},
+        multiplies=True,
+        result=Result.REDUCED,
+        batch=Batch.MATRICES,
+        channels=batch_matmul_channels,
+    ),
+    OperatorRecord(
+        "BIDIRECTIONAL_SEQUENCE_LSTM",
+        BidirectionalSequenceLSTMOptions,
+        cost=costs.lstm,
+        struct={
+            "fused_activation_function": c.ACTIVATION,
+            "cell_clip": c.FLOAT,
+            "proj_clip": c.FLOAT,
+            "merge_outputs": c.BOOL,
+            "time_major": c.BOOL,
+            "asymmetric_quantize_inputs": c.BOOL,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        reads_uint8_as_int8=True,
+    ),
+    OperatorRecord(
+        "BIDIRECTIONAL_SEQUENCE_RNN",
+        BidirectionalSequenceRNNOptions,
+        cost=costs.rnn,
+        struct={
+            "time_major": c.BOOL,
+            "fused_activation_function": c.ACTIVATION,
+            "merge_outputs": c.BOOL,
+            "asymmetric_quantize_inputs": c.BOOL,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        reads_uint8_as_int8=True,
+    ),
+    OperatorRecord(
+        "CONCAT_EMBEDDINGS", ConcatEmbeddingsOptions, cost=costs.unknown, struct=c.NOT_HANDED_OUT
+    ),
+    OperatorRecord(
+        "CONV_2D",
+        Conv2DOptions,
+        cost=costs.convolution,
+        struct={
+            "padding": c.PADDING,
+            "stride_w": c.INT,
+            "stride_h": c.INT,
+            "fused_activation_function": c.ACTIVATION,
+            "dilation_w_factor": c.INT,
+            "dilation_h_factor": c.INT,
+            "quantized_bias_type": c.TYPE,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        is_costly_requantized=True,
+        batch=Batch.FIRST_INPUT,
+        reads_uint8_as_int8=True,
+        channels=convolution_channels,
+    ),
+    OperatorRecord(
+        "CONV_3D",
+        Conv3DOptions,
+        cost=costs.convolution_3d,
+        struct=c.CONV_3D,
+        multiplies=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "CONV_3D_TRANSPOSE",
+        Conv3DOptions,
+        cost=costs.transpose_convolution_3d,
+        struct=c.CONV_3D,
+        multiplies=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord("DENSIFY", DensifyOptions, cost=costs.movement),
+    OperatorRecord(
+        "DEPTHWISE_CONV_2D",
+        DepthwiseConv2DOptions,
+        cost=costs.depthwise,
+        struct={
+            "padding": c.PADDING,
+            "stride_w": c.INT,
+            "stride_h": c.INT,
+            "depth_multiplier": c.INT,
+            "fused_activation_function": c.ACTIVATION,
+            "dilation_w_factor": c.INT,
+            "dilation_h_factor": c.INT,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord("DEQUANTIZE", DequantizeOptions, cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord("ELU", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED),
+    OperatorRecord(
+        "EMBEDDING_LOOKUP_SPARSE",
+        EmbeddingLookupSparseOptions,
+        cost=costs.embedding_lookup_sparse,
+        struct={"combiner": c.same(CombinerType)},
+    ),
+    OperatorRecord(
+        "FAKE_QUANT",
+        FakeQuantOptions,
+        cost=costs.elementwise,
+        struct={"min": c.FLOAT, "max": c.FLOAT, "num_bits": c.INT, "narrow_range": c.BOOL},
+    ),
+    OperatorRecord(
+        "FULLY_CONNECTED",
+        FullyConnectedOptions,
+        cost=costs.fully_connected,
+        struct={
+            "fused_activation_function": c.ACTIVATION,
+            "weights_format": c.same(FullyConnectedOptionsWeightsFormat),
+            "keep_num_dims": c.BOOL,
+            "asymmetric_quantize_inputs": c.BOOL,
+            "quantized_bias_type": c.TYPE,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        batch=Batch.ROWS,
+        reads_uint8_as_int8=True,
+        channels=matrix_channels,
+    ),
+    OperatorRecord(
+        "GELU",
+        GeluOptions,
+        cost=costs.transcendental,
+        struct={"approximate": c.BOOL},
+        is_elementwise=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "HARD_SWISH",
+        HardSwishOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "L2_NORMALIZATION",
+        L2NormOptions,
+        cost=costs.l2_normalization,
+        struct=c.ACTIVATED,
+        batch=Batch.LAST_AXIS,
+    ),
+    OperatorRecord("L2_POOL_2D", Pool2DOptions, cost=costs.l2_pool, struct=c.POOL),
+    OperatorRecord(
+        "LEAKY_RELU",
+        LeakyReluOptions,
+        cost=costs.elementwise,
+        struct={"alpha": c.FLOAT},
+        is_elementwise=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "LOCAL_RESPONSE_NORMALIZATION",
+        LocalResponseNormalizationOptions,
+        cost=costs.local_response,
+        struct={"radius": c.INT, "bias": c.FLOAT, "alpha": c.FLOAT, "beta": c.FLOAT},
+    ),
+    OperatorRecord(
+        "LOGISTIC", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED
+    ),
+    OperatorRecord(
+        "LOG_SOFTMAX",
+        LogSoftmaxOptions,
+        cost=costs.softmax,
+        reads_unrounded=True,
+        rereads=True,
+        batch=Batch.LAST_AXIS,
+    ),
+    OperatorRecord(
+        "LSH_PROJECTION",
+        LSHProjectionOptions,
+        cost=costs.host_work,
+        struct={"type": c.same(LSHProjectionType)},
+    ),
+    OperatorRecord(
+        "LSTM",
+        LSTMOptions,
+        cost=costs.lstm_step,
+        struct={
+            "fused_activation_function": c.ACTIVATION,
+            "cell_clip": c.FLOAT,
+            "proj_clip": c.FLOAT,
+            "kernel_type": c.same(LSTMKernelType),
+            "asymmetric_quantize_inputs": c.BOOL,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        reads_uint8_as_int8=True,
+    ),
+    OperatorRecord(
+        "MAX_POOL_2D",
+        Pool2DOptions,
+        cost=costs.pool,
+        struct=c.POOL,
+        result=Result.MOVED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord(
+        "NON_MAX_SUPPRESSION_V4",
+        NonMaxSuppressionV4Options,
+        cost=costs.suppression,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
+        "NON_MAX_SUPPRESSION_V5",
+        NonMaxSuppressionV5Options,
+        cost=costs.suppression,
+        reads_unrounded=True,
+    ),
+    OperatorRecord("PRELU", cost=costs.elementwise, is_elementwise=True, result=Result.REDUCED),
+    OperatorRecord("QUANTIZE", QuantizeOptions, cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord("RELU", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED),
+    OperatorRecord("RELU6", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED),
+    OperatorRecord("RELU_0_TO_1", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED),
+    OperatorRecord(
+        "RELU_N1_TO_1", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "RESIZE_BILINEAR",
+        ResizeBilinearOptions,
+        cost=costs.bilinear,
+        struct=c.RESIZE,
+        result=Result.REDUCED,
+        rereads=True,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord(
+        "RESIZE_NEAREST_NEIGHBOR",
+        ResizeNearestNeighborOptions,
+        cost=costs.movement,
+        struct=c.RESIZE,
+        result=Result.MOVED,
+        batch=Batch.FIRST_INPUT,
+    ),
+    OperatorRecord("RFFT2D", Rfft2dOptions, cost=costs.fourier),
+    OperatorRecord(
+        "RNN",
+        RNNOptions,
+        cost=costs.rnn_step,
+        struct={"fused_activation_function": c.ACTIVATION, "asymmetric_quantize_inputs": c.BOOL},
+        multiplies=True,
+        result=Result.REDUCED,
+        reads_uint8_as_int8=True,
+    ),
+    OperatorRecord(
+        "SKIP_GRAM",
+        SkipGramOptions,
+        cost=costs.host_work,
+        struct={"ngram_size": c.INT, "max_skip_size": c.INT, "include_all_ngrams": c.BOOL},
+    ),
+    OperatorRecord(
+        "SOFTMAX",
+        SoftmaxOptions,
+        cost=costs.softmax,
+        struct={"beta": c.FLOAT},
+        reads_unrounded=True,
+        rereads=True,
+        batch=Batch.LAST_AXIS,
+    ),
+    OperatorRecord(
+        "SVDF",
+        SVDFOptions,
+        cost=costs.svdf,
+        struct={
+            "rank": c.INT,
+            "fused_activation_function": c.ACTIVATION,
+            "asymmetric_quantize_inputs": c.BOOL,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        reads_uint8_as_int8=True,
+    ),
+    OperatorRecord("TANH", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED),
+    OperatorRecord(
+        "TRANSPOSE_CONV",
+        TransposeConvOptions,
+        cost=costs.transpose_convolution,
+        struct={
+            "padding": c.PADDING,
+            "stride_w": c.INT,
+            "stride_h": c.INT,
+            "fused_activation_function": c.ACTIVATION,
+            "quantized_bias_type": c.TYPE,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        channels=convolution_channels,
+    ),
+    OperatorRecord(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        UnidirectionalSequenceLSTMOptions,
+        cost=costs.lstm,
+        struct={
+            "fused_activation_function": c.ACTIVATION,
+            "cell_clip": c.FLOAT,
+            "proj_clip": c.FLOAT,
+            "time_major": c.BOOL,
+            "asymmetric_quantize_inputs": c.BOOL,
+            "diagonal_recurrent_tensors": c.BOOL,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        reads_uint8_as_int8=True,
+    ),
+    OperatorRecord(
+        "UNIDIRECTIONAL_SEQUENCE_RNN",
+        SequenceRNNOptions,
+        cost=costs.rnn,
+        struct={
+            "time_major": c.BOOL,
+            "fused_activation_function": c.ACTIVATION,
+            "asymmetric_quantize_inputs": c.BOOL,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        reads_uint8_as_int8=True,
+    ),
+)

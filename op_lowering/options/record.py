@@ -6,12 +6,8 @@ from typing import Any, ClassVar
 
 
 class Options:
-    """An operator's parameters, a frozen dataclass.
+    """An operator's parameters, a frozen dataclass."""
 
-    `operators` names the builtin operators that carry the table.
-    """
-
-    operators: ClassVar[tuple[str, ...]] = ()
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 

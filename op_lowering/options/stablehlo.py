@@ -1,5 +1,7 @@
 """Options tables, field names as in schema.fbs: StableHLO operators."""
 
+from jaxdelegate.op_lowering.options import c_struct as c
+from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import (
     CustomOptionsFormat,
     ReduceWindowFunction,
@@ -8,27 +10,25 @@ from jaxdelegate.op_lowering.options.enums import (
     StablehloComparisonType,
     StablehloPrecisionConfig,
 )
+from jaxdelegate.op_lowering.options.operator import Float16, OperatorRecord, Result, table
 from jaxdelegate.op_lowering.options.record import Record
 
 
 class StablehloConcatenateOptions(Record):
     """Table `StablehloConcatenateOptions`: STABLEHLO_CONCATENATE."""
 
-    operators = ("STABLEHLO_CONCATENATE",)
     dimension: int = 0
 
 
 class StablehloBroadcastInDimOptions(Record):
     """Table `StablehloBroadcastInDimOptions`: STABLEHLO_BROADCAST_IN_DIM."""
 
-    operators = ("STABLEHLO_BROADCAST_IN_DIM",)
     broadcast_dimensions: tuple[int, ...] = ()
 
 
 class StablehloSliceOptions(Record):
     """Table `StablehloSliceOptions`: STABLEHLO_SLICE."""
 
-    operators = ("STABLEHLO_SLICE",)
     start_indices: tuple[int, ...] = ()
     limit_indices: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
@@ -37,7 +37,6 @@ class StablehloSliceOptions(Record):
 class StablehloConvolutionOptions(Record):
     """Table `StablehloConvolutionOptions`: STABLEHLO_CONVOLUTION."""
 
-    operators = ("STABLEHLO_CONVOLUTION",)
     window_strides: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     lhs_dilation: tuple[int, ...] = ()
@@ -60,7 +59,6 @@ class StablehloConvolutionOptions(Record):
 class StablehloCustomCallOptions(Record):
     """Table `StablehloCustomCallOptions`: STABLEHLO_CUSTOM_CALL."""
 
-    operators = ("STABLEHLO_CUSTOM_CALL",)
     call_target_name: str = ""
     has_side_effect: bool = False
     backend_config: str = ""
@@ -72,7 +70,6 @@ class StablehloCustomCallOptions(Record):
 class StablehloReduceOptions(Record):
     """Table `StablehloReduceOptions`: STABLEHLO_REDUCE."""
 
-    operators = ("STABLEHLO_REDUCE",)
     dimensions: tuple[int, ...] = ()
     body_subgraph_index: int = 0
 
@@ -80,7 +77,6 @@ class StablehloReduceOptions(Record):
 class StablehloScatterOptions(Record):
     """Table `StablehloScatterOptions`: STABLEHLO_SCATTER."""
 
-    operators = ("STABLEHLO_SCATTER",)
     indices_are_sorted: bool = False
     update_window_dims: tuple[int, ...] = ()
     inserted_window_dims: tuple[int, ...] = ()
@@ -93,7 +89,6 @@ class StablehloScatterOptions(Record):
 class StablehloCompareOptions(Record):
     """Table `StablehloCompareOptions`: STABLEHLO_COMPARE."""
 
-    operators = ("STABLEHLO_COMPARE",)
     comparison_direction: StablehloComparisonDirection = (
         StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_EQ
     )
@@ -103,14 +98,12 @@ class StablehloCompareOptions(Record):
 class StablehloDynamicSliceOptions(Record):
     """Table `StablehloDynamicSliceOptions`: STABLEHLO_DYNAMIC_SLICE."""
 
-    operators = ("STABLEHLO_DYNAMIC_SLICE",)
     slice_sizes: tuple[int, ...] = ()
 
 
 class StablehloPadOptions(Record):
     """Table `StablehloPadOptions`: STABLEHLO_PAD."""
 
-    operators = ("STABLEHLO_PAD",)
     edge_padding_low: tuple[int, ...] = ()
     edge_padding_high: tuple[int, ...] = ()
     interior_padding: tuple[int, ...] = ()
@@ -119,14 +112,12 @@ class StablehloPadOptions(Record):
 class StablehloIotaOptions(Record):
     """Table `StablehloIotaOptions`: STABLEHLO_IOTA."""
 
-    operators = ("STABLEHLO_IOTA",)
     iota_dimension: int = 0
 
 
 class StablehloDotGeneralOptions(Record):
     """Table `StablehloDotGeneralOptions`: STABLEHLO_DOT_GENERAL."""
 
-    operators = ("STABLEHLO_DOT_GENERAL",)
     lhs_batching_dimensions: tuple[int, ...] = ()
     rhs_batching_dimensions: tuple[int, ...] = ()
     lhs_contracting_dimensions: tuple[int, ...] = ()
@@ -137,7 +128,6 @@ class StablehloDotGeneralOptions(Record):
 class StablehloReduceWindowOptions(Record):
     """Table `StablehloReduceWindowOptions`: STABLEHLO_REDUCE_WINDOW."""
 
-    operators = ("STABLEHLO_REDUCE_WINDOW",)
     window_dimensions: tuple[int, ...] = ()
     window_strides: tuple[int, ...] = ()
     base_dilations: tuple[int, ...] = ()
@@ -149,7 +139,6 @@ class StablehloReduceWindowOptions(Record):
 class StablehloSortOptions(Record):
     """Table `StablehloSortOptions`: STABLEHLO_SORT."""
 
-    operators = ("STABLEHLO_SORT",)
     dimension: int = 0
     is_stable: bool = False
     comparator_subgraph_index: int = 0
@@ -158,7 +147,6 @@ class StablehloSortOptions(Record):
 class StablehloWhileOptions(Record):
     """Table `StablehloWhileOptions`: STABLEHLO_WHILE."""
 
-    operators = ("STABLEHLO_WHILE",)
     cond_subgraph_index: int = 0
     body_subgraph_index: int = 0
 
@@ -166,7 +154,6 @@ class StablehloWhileOptions(Record):
 class StablehloGatherOptions(Record):
     """Table `StablehloGatherOptions`: STABLEHLO_GATHER."""
 
-    operators = ("STABLEHLO_GATHER",)
     offset_dims: tuple[int, ...] = ()
     collapsed_slice_dims: tuple[int, ...] = ()
     start_index_map: tuple[int, ...] = ()
@@ -178,34 +165,28 @@ class StablehloGatherOptions(Record):
 class StablehloTransposeOptions(Record):
     """Table `StablehloTransposeOptions`: STABLEHLO_TRANSPOSE."""
 
-    operators = ("STABLEHLO_TRANSPOSE",)
     permutation: tuple[int, ...] = ()
 
 
 class DilateOptions(Record):
     """Table `DilateOptions`: DILATE."""
 
-    operators = ("DILATE",)
-
 
 class StablehloRngBitGeneratorOptions(Record):
     """Table `StablehloRngBitGeneratorOptions`: STABLEHLO_RNG_BIT_GENERATOR."""
 
-    operators = ("STABLEHLO_RNG_BIT_GENERATOR",)
     algorithm: RngAlgorithm = RngAlgorithm.DEFAULT
 
 
 class ReduceWindowOptions(Record):
     """Table `ReduceWindowOptions`: REDUCE_WINDOW."""
 
-    operators = ("REDUCE_WINDOW",)
     reduce_function: ReduceWindowFunction = ReduceWindowFunction.UNSUPPORTED
 
 
 class StableHLOCompositeOptions(Record):
     """Table `StableHLOCompositeOptions`: STABLEHLO_COMPOSITE."""
 
-    operators = ("STABLEHLO_COMPOSITE",)
     name: str = ""
     decomposition_subgraph_index: int = 0
     composite_attributes: bytes = b""
@@ -216,11 +197,260 @@ class StableHLOCompositeOptions(Record):
 class StablehloShiftLeftOptions(Record):
     """Table `StablehloShiftLeftOptions`: STABLEHLO_SHIFT_LEFT."""
 
-    operators = ("STABLEHLO_SHIFT_LEFT",)
-
 
 class StablehloCaseOptions(Record):
     """Table `StablehloCaseOptions`: STABLEHLO_CASE."""
 
-    operators = ("STABLEHLO_CASE",)
     branch_subgraph_indices: tuple[int, ...] = ()
+
+
+RECORDS = table(
+    OperatorRecord("DILATE", DilateOptions, cost=costs.movement),
+    OperatorRecord(
+        "REDUCE_WINDOW",
+        ReduceWindowOptions,
+        cost=costs.reduce_window,
+        struct={"reduce_function": c.same(ReduceWindowFunction)},
+    ),
+    OperatorRecord(
+        "STABLEHLO_ABS", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "STABLEHLO_ADD", cost=costs.elementwise, is_elementwise=True, result=Result.REDUCED
+    ),
+    OperatorRecord("STABLEHLO_AND", cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord(
+        "STABLEHLO_BROADCAST_IN_DIM",
+        StablehloBroadcastInDimOptions,
+        cost=costs.movement,
+        struct=c.NOT_HANDED_OUT,
+        result=Result.MOVED,
+    ),
+    OperatorRecord(
+        "STABLEHLO_CASE",
+        StablehloCaseOptions,
+        cost=costs.case,
+        struct={"branch_subgraph_indices": c.counted(c.INT32, 20)},
+    ),
+    OperatorRecord(
+        "STABLEHLO_CBRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "STABLEHLO_CLAMP", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "STABLEHLO_COMPARE",
+        StablehloCompareOptions,
+        cost=costs.elementwise,
+        struct=c.NOT_HANDED_OUT,
+        is_elementwise=True,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
+        "STABLEHLO_COMPOSITE",
+        StableHLOCompositeOptions,
+        cost=costs.composite,
+        struct={
+            "name": c.TEXT,
+            "decomposition_subgraph_index": c.INT,
+            "version": c.INT,
+            "composite_attributes": c.BYTES,
+        },
+    ),
+    OperatorRecord(
+        "STABLEHLO_CONCATENATE",
+        StablehloConcatenateOptions,
+        cost=costs.movement,
+        struct=c.NOT_HANDED_OUT,
+        result=Result.MOVED,
+    ),
+    OperatorRecord(
+        "STABLEHLO_CONVERT", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "STABLEHLO_CONVOLUTION",
+        StablehloConvolutionOptions,
+        cost=costs.stablehlo_convolution,
+        struct=c.NOT_HANDED_OUT,
+        multiplies=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "STABLEHLO_COSINE", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "STABLEHLO_CUSTOM_CALL",
+        StablehloCustomCallOptions,
+        cost=costs.unknown,
+        struct=c.NOT_HANDED_OUT,
+    ),
+    OperatorRecord(
+        "STABLEHLO_DIVIDE", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "STABLEHLO_DOT_GENERAL",
+        StablehloDotGeneralOptions,
+        cost=costs.dot_general,
+        struct=c.NOT_HANDED_OUT,
+        multiplies=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "STABLEHLO_DYNAMIC_SLICE",
+        StablehloDynamicSliceOptions,
+        cost=costs.movement,
+        struct=c.NOT_HANDED_OUT,
+        result=Result.MOVED,
+        picks_from=0,
+    ),
+    OperatorRecord("STABLEHLO_DYNAMIC_UPDATE_SLICE", cost=costs.movement, result=Result.MOVED),
+    OperatorRecord(
+        "STABLEHLO_EXPONENTIAL",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        reads_unrounded=True,
+        float16=Float16.GROWTH,
+    ),
+    OperatorRecord(
+        "STABLEHLO_FLOOR", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "STABLEHLO_GATHER",
+        StablehloGatherOptions,
+        cost=costs.movement,
+        struct={
+            "offset_dims": c.INDICES,
+            "collapsed_slice_dims": c.INDICES,
+            "start_index_map": c.INDICES,
+            "index_vector_dim": c.INT64,
+            "slice_sizes": c.INDICES,
+            "indices_are_sorted": c.BOOL,
+        },
+        result=Result.MOVED,
+        picks_from=0,
+    ),
+    OperatorRecord(
+        "STABLEHLO_IOTA", StablehloIotaOptions, cost=costs.movement, struct=c.NOT_HANDED_OUT
+    ),
+    OperatorRecord(
+        "STABLEHLO_LOG", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "STABLEHLO_LOGISTIC", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED
+    ),
+    OperatorRecord(
+        "STABLEHLO_MAXIMUM", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "STABLEHLO_MINIMUM", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "STABLEHLO_MULTIPLY", cost=costs.elementwise, is_elementwise=True, result=Result.REDUCED
+    ),
+    OperatorRecord(
+        "STABLEHLO_NEGATE", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord("STABLEHLO_OR", cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord(
+        "STABLEHLO_PAD",
+        StablehloPadOptions,
+        cost=costs.movement,
+        struct={
+            "edge_padding_low": c.by_rank(8),
+            "edge_padding_high": c.by_rank(8),
+            "interior_padding": c.by_rank(8),
+        },
+        result=Result.MOVED,
+    ),
+    OperatorRecord(
+        "STABLEHLO_POWER",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        reads_unrounded=True,
+        float16=Float16.GROWTH,
+    ),
+    OperatorRecord(
+        "STABLEHLO_REDUCE",
+        StablehloReduceOptions,
+        cost=costs.stablehlo_reduce,
+        struct=c.NOT_HANDED_OUT,
+    ),
+    OperatorRecord(
+        "STABLEHLO_REDUCE_WINDOW",
+        StablehloReduceWindowOptions,
+        cost=costs.reduce_window,
+        struct={
+            "window_dimensions": c.by_rank(8),
+            "window_strides": c.by_rank(8),
+            "base_dilations": c.by_rank(8),
+            "window_dilations": c.by_rank(8),
+            "padding": c.by_rank(16, each=2),
+            "body_subgraph_index": c.INT,
+        },
+    ),
+    OperatorRecord("STABLEHLO_REMAINDER", cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord("STABLEHLO_RESHAPE", cost=costs.movement, result=Result.MOVED),
+    OperatorRecord(
+        "STABLEHLO_RNG_BIT_GENERATOR",
+        StablehloRngBitGeneratorOptions,
+        cost=costs.random,
+        struct={"algorithm": c.after_unknown(RngAlgorithm)},
+    ),
+    OperatorRecord(
+        "STABLEHLO_RSQRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
+    ),
+    OperatorRecord(
+        "STABLEHLO_SCATTER",
+        StablehloScatterOptions,
+        cost=costs.scatter,
+        struct={
+            "indices_are_sorted": c.BOOL,
+            "update_window_dims": c.INDICES,
+            "inserted_window_dims": c.INDICES,
+            "scatter_dims_to_operand_dims": c.INDICES,
+            "index_vector_dim": c.INT64,
+            "unique_indices": c.BOOL,
+            "update_computation_subgraph_index": c.INT,
+        },
+    ),
+    OperatorRecord(
+        "STABLEHLO_SELECT", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+    ),
+    OperatorRecord(
+        "STABLEHLO_SHIFT_LEFT",
+        StablehloShiftLeftOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+    ),
+    OperatorRecord(
+        "STABLEHLO_SLICE",
+        StablehloSliceOptions,
+        cost=costs.movement,
+        struct=c.NOT_HANDED_OUT,
+        result=Result.MOVED,
+        picks_from=0,
+    ),
+    OperatorRecord(
+        "STABLEHLO_SORT",
+        StablehloSortOptions,
+        cost=costs.sort,
+        struct=c.NOT_HANDED_OUT,
+        reads_unrounded=True,
+    ),
+    OperatorRecord(
+        "STABLEHLO_SUBTRACT", cost=costs.elementwise, is_elementwise=True, result=Result.REDUCED
+    ),
+    OperatorRecord(
+        "STABLEHLO_TANH", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED
+    ),
+    OperatorRecord(
+        "STABLEHLO_TRANSPOSE",
+        StablehloTransposeOptions,
+        cost=costs.movement,
+        struct=c.NOT_HANDED_OUT,
+        result=Result.MOVED,
+    ),
+    OperatorRecord(
+        "STABLEHLO_WHILE", StablehloWhileOptions, cost=costs.loop, struct=c.NOT_HANDED_OUT
+    ),
+)

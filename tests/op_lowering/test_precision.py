@@ -13,9 +13,11 @@ from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     FullyConnectedOptions,
     Padding,
+    record_of,
 )
+from jaxdelegate.op_lowering.options.operator import Result
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, FLOAT32, PrecisionPolicy
-from jaxdelegate.op_lowering.registry import FUSED, RULES
+from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -34,16 +36,7 @@ OVERFLOW_PRONE = (
 @pytest.mark.parametrize("name", OVERFLOW_PRONE)
 def test_overflow_prone_operators_are_held_in_float32(name: str) -> None:
     assert name in RULES
-    assert name not in precision.HELD_SHORT | precision.MOVES
-
-
-@pytest.mark.parametrize("names", [precision.HELD_SHORT, precision.MOVES, precision.READ_UNROUNDED])
-def test_the_lists_name_operators_that_exist(names: frozenset[str]) -> None:
-    assert names - set(RULES) - set(FUSED) == set()
-
-
-def test_an_operator_stands_in_one_list_only() -> None:
-    assert not precision.HELD_SHORT & precision.MOVES
+    assert record_of(name).result is Result.FLOAT32
 
 
 def test_policies_are_hashable_values() -> None:

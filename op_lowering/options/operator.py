@@ -1,0 +1,104 @@
+"""The record of an operator: what every part of the program asks of it. No jax.
+
+A record stands in the table `RECORDS` of the module that has the operator's options. Lowerings
+(`op_lowering/`) and numpy kernels (`reference/`) are registered under its name.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+from jaxdelegate.op_lowering.options.c_struct import Layout
+from jaxdelegate.op_lowering.options.costs import CostRule
+from jaxdelegate.op_lowering.options.record import NoOptions, Options
+from jaxdelegate.op_lowering.spec import Specs
+
+
+@enum.unique
+class Result(enum.Enum):
+    """How a float32 result is held between operators where precision may be lost."""
+
+    FLOAT32 = enum.auto()  # sums, exponentials, quotients...: beyond float16, or too coarse in it
+    REDUCED = enum.auto()  # in the shorter dtype
+    MOVED = enum.auto()  # values of inputs, or bounded by them: as short as the longest input
+
+
+@enum.unique
+class Batch(enum.Enum):
+    """When images of a batch can be computed one after the other (lowering/microbatching.py)."""
+
+    TOGETHER = enum.auto()  # never
+    FIRST_INPUT = enum.auto()  # it alone holds images
+    LAST_AXIS = enum.auto()  # works along the last axis, which must not be the batch
+    ROWS = enum.auto()  # every image is a whole number of rows of the matrix
+    AXES = enum.auto()  # the second input is constant and holds axes other than the batch
+    PERMUTATION = enum.auto()  # it leaves the batch where it is
+    EDGES = enum.auto()  # it pads other axes than the batch
+    CONCATENATED = enum.auto()  # along another axis than the batch
+    MATRICES = enum.auto()  # each matrix by one of its own
+
+
+@enum.unique
+class Float16(enum.Enum):
+    """How a result leaves the range of float16, 65504."""
+
+    FITS = enum.auto()
+    SUM = enum.auto()  # adds up many values
+    GROWTH = enum.auto()  # grows faster than its argument
+
+
+Channels = Callable[[Options, Specs, Specs], tuple[int, int]]  # input and output channels
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorRecord:
+    """One operator.
+
+    Attributes:
+        name: the builtin operator's in schema.fbs, or the custom operator's.
+        options: the class of its parameters.
+        cost: arithmetic operations, by its specs (costs.py).
+        struct: its parameters in `builtin_data` of stock interpreters; None: it has none there.
+        is_elementwise: each value of its result from the values at the same place.
+        multiplies: sums products, whose operands may be downcast.
+        result: how its result is held.
+        reads_unrounded: magnifies a rounding of its input, or decides by it.
+        float16: how its result leaves float16.
+        rereads: XLA:CPU reads an input in several loops, or each value for many results.
+        is_costly_requantized: XLA:CPU must not compute its quantized result more than once.
+        batch: when images of a batch can be computed one after the other, if it is not elementwise.
+        reads_uint8_as_int8: its dynamic range kernel takes the bytes of uint8 weights for int8.
+        picks_from: the input of which it reads as much as it writes; None: it reads all of them.
+        reads_values: False: it needs the shape of its input only.
+        channels: what tensor cores pad; None: it does not run on them.
+    """
+
+    name: str
+    options: type[Options] = NoOptions
+    _: dataclasses.KW_ONLY
+    cost: CostRule
+    struct: Layout | None = None
+    is_elementwise: bool = False
+    multiplies: bool = False
+    result: Result = Result.FLOAT32
+    reads_unrounded: bool = False
+    float16: Float16 = Float16.FITS
+    rereads: bool = False
+    is_costly_requantized: bool = False
+    batch: Batch = Batch.TOGETHER
+    reads_uint8_as_int8: bool = False
+    picks_from: int | None = None
+    reads_values: bool = True
+    channels: Channels | None = None
+
+
+def table(*records: OperatorRecord) -> dict[str, OperatorRecord]:
+    """Records by their names.
+
+    Raises:
+        ValueError: two have the same name.
+    """
+    rows = {record.name: record for record in records}
+    if len(rows) != len(records):
+        raise ValueError(f"duplicate records among {sorted(record.name for record in records)}")
+    return rows

@@ -1,0 +1,81 @@
+"""Every operator has a record, a rule, a reference kernel and cases; each says what is missing."""
+
+import dataclasses
+
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from jaxdelegate.op_lowering.options import OPERATORS, FusedOptions, Options
+from jaxdelegate.op_lowering.options import costs as cost
+from jaxdelegate.op_lowering.options.operator import Batch, Float16, OperatorRecord, Result, table
+from jaxdelegate.op_lowering.registry import FUSED, RULES
+from jaxdelegate.reference import KERNELS
+
+BUILTIN = {name for name in vars(schema.BuiltinOperator) if not name.startswith("_")}
+NO_OPERATORS = {"CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"}
+NO_KERNEL_IN_LITERT = {"CONCAT_EMBEDDINGS"}  # nothing says what it computes
+OWN = sorted(set(OPERATORS) - NO_KERNEL_IN_LITERT - set(FUSED))
+
+
+def test_every_builtin_operator_has_a_record() -> None:
+    missing = BUILTIN - NO_OPERATORS - set(OPERATORS)
+    assert not missing, f"op_lowering/options/: no OperatorRecord of {sorted(missing)}"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_an_operator_has_a_rule_and_a_reference_kernel(name: str) -> None:
+    on_host_only = name not in RULES and name in KERNELS
+    assert name in KERNELS, f"{name}: no Kernel in a KERNELS table of jaxdelegate/reference/"
+    assert on_host_only or name in RULES, f"{name}: no OpRule in a RULES table of op_lowering/"
+    if name in BUILTIN:
+        assert name in RULES, f"{name}: no OpRule (host_only where XLA cannot run it) in RULES"
+
+
+@pytest.mark.parametrize("name", sorted({*RULES, *FUSED, *KERNELS}))
+def test_a_rule_and_a_kernel_have_a_record(name: str) -> None:
+    assert name in OPERATORS, f"{name}: no OperatorRecord in op_lowering/options/"
+    rule = RULES.get(name) or FUSED.get(name)
+    if rule is not None:
+        assert rule.options_type is OPERATORS[name].options
+
+
+def test_every_cost_is_known_but_of_custom_calls() -> None:
+    unknown = {name for name, record in OPERATORS.items() if record.cost is cost.unknown}
+    nothing_computes = {"CONCAT_EMBEDDINGS", "STABLEHLO_CUSTOM_CALL"}
+    assert unknown - nothing_computes == {"fused_attention", "fused_layer_norm"}
+
+
+# ---- what fields imply of each other
+
+
+@pytest.mark.parametrize("record", OPERATORS.values(), ids=lambda record: record.name)
+def test_the_fields_fit_each_other(record: OperatorRecord) -> None:
+    if record.is_elementwise:
+        assert record.cost in (cost.elementwise, cost.transcendental)
+        assert record.batch is Batch.TOGETHER  # it follows from is_elementwise
+    if record.multiplies:
+        assert record.result is Result.REDUCED
+    if record.cost is cost.movement:
+        assert not record.multiplies
+        assert record.float16 is Float16.FITS
+        assert not record.is_elementwise
+    if record.float16 is not Float16.FITS:
+        assert record.result is Result.FLOAT32
+    if record.struct:
+        assert set(record.struct) <= {f.name for f in dataclasses.fields(record.options)}
+    if record.name in FUSED:
+        assert issubclass(record.options, FusedOptions)
+
+
+def test_elementwise_and_moving_operators_are_told_by_their_cost() -> None:
+    """The other way round: whoever computes value by value says so."""
+    plain = {n for n, r in OPERATORS.items() if r.cost in (cost.elementwise, cost.transcendental)}
+    told = {name for name, record in OPERATORS.items() if record.is_elementwise}
+    # Sizes of elements differ; ranges are tensors of their own; a comparison of two networks.
+    assert plain - told == {"BITCAST", "FAKE_QUANT", "NumericVerify", "RIGHT_SHIFT"}
+
+
+def test_two_records_of_one_name_are_refused() -> None:
+    record = OperatorRecord("ADD", Options, cost=cost.elementwise)
+    with pytest.raises(ValueError, match="duplicate records"):
+        table(record, record)
