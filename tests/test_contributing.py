@@ -1,0 +1,83 @@
+"""CONTRIBUTING.md walks through an operator: its blocks are the code, and each is needed."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
+OPERATOR = "BUCKETIZE"
+
+# A step of the guide, what is left out, and what the failing test says then.
+LEFT_OUT = {
+    "record": (1, 'OperatorRecord(\n        "BUCKETIZE"', "no OperatorRecord"),
+    "rule": (2, "RULES = table(", "no OpRule in a RULES table of op_lowering/"),
+    "kernel": (3, '"BUCKETIZE": Kernel(', "no Kernel in a KERNELS table of jaxdelegate/reference/"),
+    "cases": (4, "bucketize(np.dtype", "tests/op_lowering/: no Case of"),
+}
+
+
+def steps() -> dict[int, tuple[str, list[str]]]:
+    """The steps of the guide: a file, and the blocks of code that stand in it."""
+    found = {}
+    for number, text in re.findall(
+        r"\*\*(\d)\. (.*?)(?=\n\*\*\d\. |\nWhat decides)", GUIDE, re.DOTALL
+    ):
+        path = re.search(r"`([\w/]+\.(?:py|md))`", text)
+        assert path is not None
+        found[int(number)] = (path[1], re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    return found
+
+
+def test_five_edits_are_shown_as_they_are() -> None:
+    assert sorted(steps()) == [1, 2, 3, 4, 5]
+    for path, blocks in steps().values():
+        content = (ROOT / path).read_text()
+        for block in blocks:
+            assert block in content, f"CONTRIBUTING.md shows another text than {path}:\n{block}"
+
+
+def checked(root: Path) -> str:
+    """The end of the output of the tests that say what an operator lacks; empty: they pass."""
+    tests = ["tests/op_lowering/test_operator_records.py", "tests/test_operator_docs.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    ran = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return "" if ran.returncode == 0 else ran.stdout
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("copy")
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("jaxdelegate", "op_lowering", "quant", "docs", "tests"):
+        shutil.copytree(ROOT / name, root / name, symlinks=True, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", root)
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_what_is_left_out_is_named(copy: Path, what: str) -> None:
+    step, start, sentence = LEFT_OUT[what]
+    path, blocks = steps()[step]
+    (block,) = [b for b in blocks if start in b]
+    whole = (copy / path).read_text()
+    less = "RULES = table(TOPK_V2)\n" if what == "rule" else ""
+    (copy / path).write_text(whole.replace(block, less))
+    said = checked(copy)
+    (copy / path).write_text(whole)
+    assert sentence in said
+    assert OPERATOR in said
+
+
+@pytest.mark.slow
+def test_documentation_that_is_not_written_again_is_named(copy: Path) -> None:
+    assert checked(copy) == ""
+    path = copy / "docs" / "operators.md"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith(f"| {OPERATOR} |")))
+    assert "run `python docs/generate_operators.py`" in checked(copy)
