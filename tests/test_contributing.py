@@ -29,7 +29,7 @@ def steps() -> dict[int, tuple[str, list[str]]]:
     ):
         path = re.search(r"`([\w/]+\.(?:py|md))`", text)
         assert path is not None
-        found[int(number)] = (path[1], re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+        found[int(number)] = (path[1], re.findall(r"```(?:python|text)\n(.*?)```", text, re.DOTALL))
     return found
 
 
