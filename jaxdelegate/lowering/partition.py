@@ -47,6 +47,9 @@ def lower_partition(
 ) -> LoweredPartition:
     """Lower every operator that still has something to compute.
 
+    Whoever calls this has asked `why_not` of each operator: a rule is asked once, before operators
+    become a partition. Rewrites ask for the operators that they make.
+
     Args:
         operators: in execution order, by different indices; what is constant already is left out.
         specs: of every tensor that they touch.
@@ -57,7 +60,7 @@ def lower_partition(
         rewrites: which of `jaxdelegate.rewrites` to apply first.
 
     Raises:
-        LoweringError: an operator has no rule, or one that refuses it.
+        LoweringError: an operator has no rule.
     """
     if context.precision.rounds_exactly:
         # Another device has no such kernels: which rewrites are made depends on no dtype then.
@@ -158,9 +161,9 @@ def _step(
 ) -> Step:
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
     context = context_for(context, operator, specs)
-    rule, reason = rule_for(operator), why_not(context, operator, inputs, outputs)
-    if rule is None or reason is not None:
-        raise LoweringError(f"node {operator.index} ({operator.name}) in a partition: {reason}")
+    rule = rule_for(operator)
+    if rule is None:
+        raise LoweringError(f"node {operator.index} ({operator.name}) has no rule")
     context = with_way(context, rule, operator.options, inputs, outputs)
     if _is_identity(context, rule, inputs, outputs):
         lowered: Function = _identity
