@@ -32,7 +32,7 @@ static constexpr Float32Functions float32() {
 
 // 8 sums: weights and factors take two registers each.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, spread_factors};
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, spread_factors};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
   list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 4>());
   return f;

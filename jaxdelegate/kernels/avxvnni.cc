@@ -19,7 +19,7 @@ namespace {
 
 // 12 sums, two vectors of weights and a factor.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, spread_factors};
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, spread_factors};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 6>());
   list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 6>());
   return f;

@@ -75,7 +75,26 @@ struct WinogradTile {
   Range range;
 };
 
-// Sums of a product's tile, [rows, columns] -> bytes.
+// The least and the largest of some values and 0; NaN if one of them is.
+struct Extent {
+  float low, high;
+
+  void add(const Extent& other) {
+    if (other.low < low || other.low != other.low) low = other.low;
+    if (other.high > high || other.high != other.high) high = other.high;
+  }
+};
+
+// Values on the fly: x * inverse, rounded with ties away from zero, plus `offset`, from `low` to
+// 127; NaN is 0. As bytes, 128 larger.
+struct QuantizedRun {
+  const float* x;
+  long count;
+  float inverse, offset, low;
+  uint8_t* y;
+};
+
+// Sums of a product's tile, [rows, columns] -> bytes, or float32.
 struct RequantizedTile {
   const int32_t* sums;
   long stride, rows, columns;
@@ -131,6 +150,8 @@ struct Bfloat16Functions : Functions<Bfloat16> {
 
 struct Int8Functions : Functions<Int8> {
   void (*requantize)(const RequantizedTile&);
+  void (*measure)(const float* x, long count, Extent& extent);
+  void (*quantize)(const QuantizedRun&);
   void (*spread_factors)(const Spread&);  // of any values of 4 bytes
 };
 

@@ -77,7 +77,7 @@ void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), 
     set.float32->finish(*finish, matrix.y, offset, at.rows, t.y_stride, at.columns);
 }
 
-// The sums of integers lie beside y until they are bytes.
+// The sums of integers lie beside y until they are bytes, or real numbers.
 void run_tile(const InstructionSet& set, Functions<Int8>::Product kernel, int,
               const Matrix<Int8>& matrix, ProductTile<Int8>& t, const Place& at,
               const int32_t* row_bias) {
