@@ -1,5 +1,6 @@
 // The kernels of AVX-512 VNNI for integers, which adds up products of bytes in vectors of 16 lanes.
 
+#include <type_traits>
 #include <utility>
 
 #include "kernels.h"

@@ -115,6 +115,7 @@ struct Spread {
 
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
+constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, that lie beside y
 
 // Finishes so many rows and columns of y, from `offset` on; `stride`: from one row to the next.
 using FinishKernel = void (*)(const Finish&, float* y, long offset, long rows, long stride,
@@ -155,9 +156,16 @@ struct Int8Functions : Functions<Int8> {
   void (*spread_factors)(const Spread&);  // of any values of 4 bytes
 };
 
+struct Int16Functions : Functions<Int16> {
+  // y = x ^ flip, unsigned, of a count that is a multiple of 4.
+  void (*widen_factors)(const uint8_t* x, long count, uint8_t flip, int16_t* y);
+  void (*widen_weights)(const int8_t* x, long depth, int16_t* y);  // a panel
+};
+
 extern const Float32Functions kAvx2Float32, kAvx512fFloat32;
 extern const Bfloat16Functions kAvx512bf16Bfloat16;
 extern const Int8Functions kAvx2Int8, kAvxvnniInt8, kAvx512vnniInt8;
+extern const Int16Functions kAvx2Int16;
 
 struct InstructionSet {
   const char* name;
@@ -165,6 +173,7 @@ struct InstructionSet {
   const Float32Functions* float32;
   const Bfloat16Functions* bfloat16;  // null: the processor multiplies none
   const Int8Functions* int8;
+  const Int16Functions* int16;  // null: products of bytes are faster
 
   template <class E>
   const Functions<E>& of() const;
@@ -183,6 +192,11 @@ inline const Functions<Bfloat16>& InstructionSet::of() const {
 template <>
 inline const Functions<Int8>& InstructionSet::of() const {
   return *int8;
+}
+
+template <>
+inline const Functions<Int16>& InstructionSet::of() const {
+  return *int16;
 }
 
 }  // namespace kernels
