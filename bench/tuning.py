@@ -1,4 +1,4 @@
-"""Default ways against measured ones: `inference_preference="sustained_speed"`, program by program.
+"""Default algorithms against measured ones (`inference_preference="sustained_speed"`).
 
     NPROC=1 taskset -c 0 python bench/tuning.py --graph=a.tflite,b.tflite [--rounds=30]
         [--seconds=30] [--platform=gpu] [--timer=wall] [--out=bench/results/tuning.jsonl]
@@ -71,9 +71,9 @@ def compare(graph: Path, clock: tuning.Clock) -> None:
             "compile_s": seconds,
             "measured": len(report.choices),
             "changed": {
-                key: [choice.default, choice.way, choice.gain]
+                key: [choice.default, choice.algorithm, choice.gain]
                 for key, choice in report.choices.items()
-                if choice.way != choice.default
+                if choice.algorithm != choice.default
             },
             "ms": {name: spread([1e3 * t for t in own]) for name, own in times.items()},
             "ratio_to_default": ratios(times, "default"),

@@ -4,7 +4,7 @@
         [--most=0.4] [--out=bench/results/weight_memory.jsonl]
 
 Megabytes of constants as the program holds them: prepared arguments that stay on the device
-(`resident`), and the constants of its optimized HLO (`baked`), small ones that XLA may have widened
+(`resident`), and the constants of its optimized HLO (`baked`), small ones that XLA may have upcast
 or folded. `stored` are the same tensors in the file's dtypes: what a CPU widens for speed is the
 difference. `scratch` is the program's working memory, activations and whatever it widens while it
 runs. Exits 1 if the integer mode holds more than `--most` times the float twin.

@@ -73,7 +73,7 @@ def row(root: Path, entry: dict[str, Any]) -> str:
         counts = f"{len(report.nodes)} | {len(report.delegated)} | {report.n_partitions}"
     except (jd.JaxDelegateError, RuntimeError, ValueError) as problem:
         return f"| {entry['file']} | {entry['kind']} | | | | {one_line(problem)} | |"
-    errors = [attempt(way, arrays, want) for way in (jd.Interpreter(path), delegated)]
+    errors = [attempt(algorithm, arrays, want) for algorithm in (jd.Interpreter(path), delegated)]
     return f"| {entry['file']} | {entry['kind']} | {counts} | {' | '.join(errors)} |"
 
 

@@ -40,7 +40,7 @@ HEAD = """# Operators
 Written by `python docs/generate_operators.py`; a test keeps it current. *XLA*: the delegate takes
 the operator, for the dtypes in the table (q: quantized) and more of the same kind; a combination
 that it refuses, with the reason in the delegation report, runs on the host. *host*: always there.
-Version: the newest that is known, beside the newest that LiteRT's CPU runtime registers (-: none).
+Version: the newest that is known, next to the newest that LiteRT's CPU runtime registers (-: none).
 """
 
 

@@ -6,7 +6,7 @@ Without arguments it reads bench/results/*.jsonl: engines side by side (compare.
 operators (operators.py), what invoke costs (invoke_overhead.py) and how cost grows (scaling.py).
 
 Of several lines for the same model and settings the newest counts. The tables stand between two
-marks in docs/performance.md, the plots beside it in performance.svg and scaling.svg.
+marks in docs/performance.md, the plots next to it in performance.svg and scaling.svg.
 """
 
 import json

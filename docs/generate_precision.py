@@ -1,4 +1,4 @@
-"""Write the table of docs/precision.md: float models in shorter dtypes beside float32.
+"""Write the table of docs/precision.md: float models in shorter dtypes next to float32.
 
     python docs/generate_precision.py FOLDER [MORE.tflite ...]
 

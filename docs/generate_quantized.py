@@ -1,4 +1,4 @@
-"""Write docs/quantized_models.md: quantized models in both modes, beside LiteRT's own kernels.
+"""Write docs/quantized_models.md: quantized models in both modes, next to LiteRT's own kernels.
 
     python docs/generate_quantized.py FOLDER [--inputs=200] [--seconds=60]
 

@@ -21,7 +21,7 @@ def register_operator(
     Register before the model is read: options are decoded then.
 
     Args:
-        name: the operator's custom code, as it stands in the file.
+        name: the operator's custom code, as it is in the file.
         kernel: the numpy kernel and its shape function; the interpreter runs it, and shape
             propagation and constant folding use it.
         rule: how XLA runs it; None: it always stays on the host.

@@ -162,7 +162,7 @@ def load(source: Any) -> CallableModel:
 
 
 class _Function:
-    """One subgraph with chosen inputs and outputs, lowered anew for every input-shape signature."""
+    """One subgraph with chosen inputs and outputs, lowered once for every input-shape signature."""
 
     def __init__(
         self, graph: Model, subgraph_index: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
@@ -217,11 +217,15 @@ class _Function:
             delegate = JaxDelegate(platform=device.platform)
             operators, specs, outputs = self._planned(shapes, delegate)
             is_cpu = device.platform == "cpu"
-            parts = microbatching.turns(operators, specs, self._inputs, outputs) if is_cpu else None
-            specs, turns = (specs, 1) if parts is None else (parts.specs, parts.count)
+            parts = (
+                microbatching.microbatches(operators, specs, self._inputs, outputs)
+                if is_cpu
+                else None
+            )
+            specs, microbatches = (specs, 1) if parts is None else (parts.specs, parts.count)
             partition = self._lower(operators, specs, outputs, delegate)
             resident = self._resident.setdefault(device, ResidentWeights(client.of_jax(device)))
-            return compile_partition(partition, resident, turns=turns)
+            return compile_partition(partition, resident, microbatches=microbatches)
 
         return _kept(self._programs, (device, shapes), compiled)
 
@@ -271,8 +275,8 @@ class _Function:
     def _fitting(self, index: int, x: Any) -> Any:
         tensor = self._subgraph.tensors[index]
         array = x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
-        narrowed = array.dtype.kind == tensor.dtype.kind and isinstance(x, jax.Array)
-        if array.dtype != tensor.dtype and narrowed and tensor.dtype.itemsize == 8:
+        downcast = array.dtype.kind == tensor.dtype.kind and isinstance(x, jax.Array)
+        if array.dtype != tensor.dtype and downcast and tensor.dtype.itemsize == 8:
             with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
                 return jnp.asarray(array, tensor.dtype)
         if array.dtype != tensor.dtype:

@@ -235,11 +235,11 @@ class Interpreter:
         np.copyto(stored.values[tensor_index], array)
 
     def _set(self, subgraph_index: int, index: int, value: Any) -> None:
-        from jaxdelegate.runtime.tensor_details import taken_in  # noqa: PLC0415
+        from jaxdelegate.runtime.tensor_details import from_api_dtype  # noqa: PLC0415
 
         host = self._checked(subgraph_index, index)
         spec = host.spec(index)
-        array = taken_in(host.subgraph.tensors[index], _as_array(value, spec.dtype))
+        array = from_api_dtype(host.subgraph.tensors[index], _as_array(value, spec.dtype))
         _check_value(index, spec.name, array, spec.dtype, spec.shape)
         try:
             buffer = host.array(index)
@@ -262,11 +262,11 @@ class Interpreter:
         stored = self._stored
         if stored is not None and subgraph_index == 0 and tensor_index in stored.values:
             return np.array(stored.values[tensor_index])
-        from jaxdelegate.runtime.tensor_details import handed_out  # noqa: PLC0415 (knows the model's types)
+        from jaxdelegate.runtime.tensor_details import to_api_dtype  # noqa: PLC0415 (knows the model's types)
 
         host = self._checked(subgraph_index, tensor_index)
         try:
-            return handed_out(host.subgraph.tensors[tensor_index], host.array(tensor_index))
+            return to_api_dtype(host.subgraph.tensors[tensor_index], host.array(tensor_index))
         except LookupError:
             hint = (
                 "; intermediates need experimental_preserve_all_tensors"

@@ -95,7 +95,7 @@ class DelegateOptions:
     )
     min_nodes_per_partition: int = _option(0, "Leave smaller partitions on the CPU.")
     first_delegate_node_index: int = _option(0, "Delegate no operator before this one.")
-    last_delegate_node_index: int = _option(2**31 - 1, "Delegate no operator behind this one.")
+    last_delegate_node_index: int = _option(2**31 - 1, "Delegate no operator after this one.")
     require_full_delegation: bool = _option(
         False, "Raise DelegationError if any operator would stay on the CPU."
     )
@@ -139,7 +139,7 @@ class DelegateOptions:
         given = order[:first_auto]
         if first_auto == 0 or any(p != "auto" for p in order[first_auto:]):
             raise OptionError(
-                f"inference_priority1..3: 'auto' only behind all others, got {', '.join(order)}"
+                f"inference_priority1..3: 'auto' only after all others, got {', '.join(order)}"
             )
         if len(set(given)) != len(given):
             raise OptionError(f"inference_priority1..3: each at most once, got {', '.join(order)}")

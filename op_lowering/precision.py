@@ -2,7 +2,7 @@
 
 An operator is always lowered for the dtypes that the file declares. What a policy shortens lies
 around and inside of it: how a float32 tensor is held between two operators of one program, and the
-factors of sums of products. All other arithmetic is float32, so that sums, means, softmax,
+operands of sums of products. All other arithmetic is float32, so that sums, means, softmax,
 normalizations, exponentials and powers never see the end of float16, 65504.
 """
 
@@ -33,16 +33,16 @@ class PrecisionPolicy:
     Attributes:
         storage: how float32 tensors are held between operators, where that is safe.
         operand: as what products multiply float32 tensors.
-        dot_precision: `precision=` of products of float32 factors: XLA's default would use
+        dot_precision: `precision=` of products of float32 operands: XLA's default would use
             tensorfloat32 on a GPU and bfloat16 on a TPU.
-        accumulate_float32: whether products of short factors are summed in float32.
-        least_rows: products of fewer rows, or of fewer columns than `least_units`, keep float32
-            factors.
-        least_units: see `least_rows`.
+        accumulate_float32: whether products of short operands are summed in float32.
+        least_rows: products of fewer rows, or of fewer columns than `least_columns`, keep float32
+            operands.
+        least_columns: see `least_rows`.
         shortens_convolutions: whether `operand` holds for convolutions too.
-        rounds_convolutions: whether short factors yield a convolution's result in their dtype,
-            summed in float32 though: XLA:GPU would widen the factors of one whose result is longer,
-            and leave its tensor cores.
+        rounds_convolutions: whether short operands yield a convolution's result in their dtype,
+            summed in float32 though: XLA:GPU would widen the operands of one whose result is
+            longer, and leave its tensor cores.
         rounds_exactly: round wherever the policy says so, even where XLA would fuse the rounding
             away: what an emulation of another device wants. That has none of this one's kernels.
         float32_operators: indices, in the subgraph, of operators to compute in float32; where one
@@ -54,7 +54,7 @@ class PrecisionPolicy:
     dot_precision: str = "highest"
     accumulate_float32: bool = True
     least_rows: int = 1
-    least_units: int = 1
+    least_columns: int = 1
     shortens_convolutions: bool = True
     rounds_convolutions: bool = False
     rounds_exactly: bool = False
@@ -69,18 +69,22 @@ class PrecisionPolicy:
         """The dtype of sums and normalizations over `dtype` (float16 ends at 65504)."""
         return FLOAT32 if dtype in HALVES else dtype
 
-    def factor(
-        self, dtype: np.dtype, *consts: np.ndarray | None, rows: int = 1 << 30, units: int = 1 << 30
+    def operand_dtype(
+        self,
+        dtype: np.dtype,
+        *consts: np.ndarray | None,
+        rows: int = 1 << 30,
+        output_channels: int = 1 << 30,
     ) -> np.dtype:
-        """As what a matrix product [rows, depth] x [depth, units] multiplies tensors of `dtype`.
+        """The dtype in which a GEMM [rows, K] x [K, N] multiplies tensors of `dtype`.
 
         Args:
             dtype: what the file declares; anything but float32 stays.
-            *consts: the values of factors that are constant; all must fit.
+            *consts: the values of operands that are constant; all must fit.
             rows: of the result.
-            units: columns of the result.
+            output_channels: N, columns of the result.
         """
-        fits = rows >= self.least_rows and units >= self.least_units
+        fits = rows >= self.least_rows and output_channels >= self.least_columns
         if dtype != FLOAT32 or self.operand == FLOAT32 or not fits:
             return dtype
         known = all(const is None or self.keeps(const, self.operand) for const in consts)
@@ -88,20 +92,20 @@ class PrecisionPolicy:
 
     def convolved(self, dtype: np.dtype, *consts: np.ndarray | None) -> np.dtype:
         """As what a convolution multiplies tensors of `dtype`."""
-        return self.factor(dtype, *consts) if self.shortens_convolutions else dtype
+        return self.operand_dtype(dtype, *consts) if self.shortens_convolutions else dtype
 
-    def total(self, factor: np.dtype) -> np.dtype:
-        """The dtype in which products of such factors are summed and yielded."""
-        wide = self.accumulate_float32 or factor not in HALVES
-        return self.accumulator(factor) if wide else factor
+    def total(self, operand: np.dtype) -> np.dtype:
+        """The dtype in which products of such operands are summed and yielded."""
+        wide = self.accumulate_float32 or operand not in HALVES
+        return self.accumulator(operand) if wide else operand
 
-    def convolution_total(self, factor: np.dtype) -> np.dtype:
+    def convolution_total(self, operand: np.dtype) -> np.dtype:
         """The same of a convolution."""
-        return factor if self.rounds_convolutions and factor in HALVES else self.total(factor)
+        return operand if self.rounds_convolutions and operand in HALVES else self.total(operand)
 
-    def precision(self, factor: np.dtype) -> str:
-        """The `precision=` of a `lax` dot or convolution of such factors."""
-        return "default" if factor in HALVES else self.dot_precision
+    def precision(self, operand: np.dtype) -> str:
+        """The `precision=` of a `lax` dot or convolution of such operands."""
+        return "default" if operand in HALVES else self.dot_precision
 
     def constant(self, const: np.ndarray) -> np.dtype:
         """As what a constant lies on the device that no product has prepared for itself."""
@@ -112,11 +116,11 @@ class PrecisionPolicy:
         """Whether a constant survives the rounding to `dtype`."""
         return dtype != FLOAT16 or why_not_float16(const) is None
 
-    def why_not_constant(self, const: np.ndarray, *, is_factor: bool) -> str | None:
-        """Why a constant stays float32 that would be a short factor, or lie short on the device."""
+    def why_not_constant(self, const: np.ndarray, *, is_operand: bool) -> str | None:
+        """Why a constant stays float32 that would be an operand, or be stored, in float16."""
         is_large = const.nbytes >= _LARGE_CONSTANT
-        dtype = self.operand if is_factor else self.storage
-        if const.dtype != FLOAT32 or dtype != FLOAT16 or not (is_factor or is_large):
+        dtype = self.operand if is_operand else self.storage
+        if const.dtype != FLOAT32 or dtype != FLOAT16 or not (is_operand or is_large):
             return None
         return why_not_float16(const)
 
@@ -129,14 +133,14 @@ class PrecisionPolicy:
         return dataclasses.replace(self, storage=FLOAT32, operand=FLOAT32, float32_operators=())
 
     def of_callee(self) -> Self:
-        """The policy inside a subgraph that an operator calls: its operators count anew."""
+        """The policy inside a subgraph that an operator calls: its operators count again."""
         return dataclasses.replace(self, float32_operators=())
 
 
 def why_not_float16(const: np.ndarray) -> str | None:
     """Why a float32 constant is not held in float16; None if it can be.
 
-    A few values that vanish beside others are no reason: they do not matter to a sum with them.
+    A few values that vanish next to others are no reason: they do not matter to a sum with them.
     """
     finite = const[np.isfinite(const)]
     largest = float(np.abs(finite).max(initial=0))

@@ -1,4 +1,4 @@
-"""Every operator that XLA can run; `reference/registry.py` is its twin in numpy.
+"""Every operator that XLA can run; `reference/registry.py` is its counterpart in numpy.
 
 A rule is registered by standing in the table `RULES` of a module in one of the folders below.
 """

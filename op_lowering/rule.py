@@ -35,7 +35,7 @@ class Lowered:
     run: Function
     prepare: Mapping[int, Prepare]
     layout: Hashable = None
-    takes_short: bool = False
+    takes_reduced: bool = False
     is_on_grid: bool = False
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
@@ -56,14 +56,18 @@ class LoweringContext:
     op_version: int = 1
     native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
     native_bfloat16: bool = False  # and that one among them which multiplies bfloat16
-    quantized_later: bool = False  # a quantized operator works on what becomes of its results
+    quantized_later: bool = False  # a quantized operator works on the result of its results
     grid: Grid | None = None  # its only result goes on that one next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
     # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
     lower_subgraph: Callable[..., Function] | None = None
     why_not_subgraph: Callable[..., str | None] | None = None
-    ways: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # by operator_key
-    way: str | None = None  # how to run this operator, of its rule's `ways`; None: the default
+    algorithms: Mapping[str, str] = dataclasses.field(
+        default_factory=dict, hash=False
+    )  # by operator_key
+    algorithm: str | None = (
+        None  # how to run this operator, of its rule's `ways`; None: the default
+    )
 
     @property
     def follows_kernels(self) -> bool:
@@ -80,7 +84,7 @@ class LoweringContext:
 
 WhyNot = Callable[[LoweringContext, Any, Specs, Specs], str | None]
 Lower = Callable[[LoweringContext, Any, Specs, Specs], Function]
-Ways = Callable[[LoweringContext, Any, Specs, Specs], Mapping[str, Any]]
+Algorithms = Callable[[LoweringContext, Any, Specs, Specs], Mapping[str, Any]]
 States = Callable[
     [Any, Specs], tuple[int, ...]
 ]  # input positions whose tensors the operator updates
@@ -107,12 +111,12 @@ class OpRule:
     arity: int = 1
     is_identity_in_float_view: bool = False
     host_reason: str | None = None
-    ways: Ways | None = None
+    algorithms: Algorithms | None = None
 
     def reason(
         self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs
     ) -> str | None:
-        """Why this operator, as it stands in the file, cannot be lowered; None if it can."""
+        """Why this operator, as it is in the file, cannot be lowered; None if it can."""
         if context.op_version > self.max_version:
             return (
                 f"version {context.op_version} is newer than the newest known, {self.max_version}"
@@ -166,7 +170,7 @@ def variable_inputs(_options: Options, inputs: Specs) -> tuple[int, ...]:
 
 
 def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str | None:
-    """A sentence if `spec` holds a dtype outside the given sets and scalar types."""
+    """A reason if `spec` holds a dtype outside the given sets and scalar types."""
     sets = [a if isinstance(a, frozenset) else frozenset([np.dtype(a)]) for a in allowed]
     if spec.is_quantized:
         return f"{spec.name!r} is quantized {spec.dtype}: no integer kernel takes it here"
@@ -177,7 +181,7 @@ def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str
 
 
 def why_not_const(*specs: TensorSpec | None) -> str | None:
-    """A sentence if one of these inputs, which XLA needs beforehand, is computed at run time."""
+    """A reason if one of these inputs, which XLA needs beforehand, is computed at run time."""
     late = next((s for s in specs if s is not None and s.const is None), None)
     return None if late is None else f"{late.name!r} is computed at run time; XLA needs it constant"
 

@@ -1,4 +1,4 @@
-"""real = scale * (q - zero_point), both ways, and fake quantization. Its twin is jax_affine.py."""
+"""real = scale * (q - zero_point), both ways, and fake quantization; for jax: jax_affine.py."""
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def dequantize_blocks(
     return np.asarray(scale * steps.astype(np.float32))
 
 
-# ---- Floats on the fly, for hybrid kernels
+# ---- Floats on the fly, for dynamic range kernels
 
 
 def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Fixed-point arithmetic on int32 and int16 arrays. Its twin is jax_fixed_point.py.
+"""Fixed-point arithmetic on int32 and int16 arrays. Its counterpart is jax_fixed_point.py.
 
 A raw value r of Qm, m integer bits, stands for r * 2**(m - 31), or r * 2**(m - 15) for int16.
 Arguments are arrays or Python integers; what is computed exceeds no int64, and results have the
@@ -211,7 +211,7 @@ def _bit_length(x: np.ndarray) -> np.ndarray:
 
 
 def count_leading_sign_bits(x: Integers) -> np.ndarray:
-    """int32: copies of the sign bit behind it (CountLeadingSignBits of common.h)."""
+    """int32: copies of the sign bit after it (CountLeadingSignBits of common.h)."""
     x = np.asarray(x, dtype_of(x))
     return np.asarray(count_leading_zeros(np.where(x >= 0, x, ~x)) - 1)
 

@@ -1,4 +1,4 @@
-"""The jax twin of affine.py: the same functions on traced arrays, equal bit for bit.
+"""The jax counterpart of affine.py: the same functions on traced arrays, equal bit for bit.
 
 Needs 64-bit types: float32 steps that XLA would merge or approximate are done in float64, where
 they are exact or round to the same float32. XLA's CPU code takes denormal numbers for zeros, which
@@ -92,7 +92,7 @@ def _spread(values: jax.Array, shape: tuple[int, ...], blockwise: Blockwise) -> 
     return jnp.broadcast_to(spread, shape)
 
 
-# ---- Floats on the fly, for hybrid kernels
+# ---- Floats on the fly, for dynamic range kernels
 
 
 @jax.jit  # traced once for each shape; so are the other functions with this line

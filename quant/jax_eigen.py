@@ -1,4 +1,4 @@
-"""The jax twin of eigen.py: the same functions on traced arrays, equal bit for bit.
+"""The jax counterpart of eigen.py: the same functions on traced arrays, equal bit for bit.
 
 Needs 64-bit types: each step is taken in float64 and rounded to float32, which is what float32
 alone would give, but which XLA cannot merge with the next step.

@@ -1,4 +1,4 @@
-"""The jax twin of fixed_math.py: the same functions on traced arrays, equal bit for bit."""
+"""The jax counterpart of fixed_math.py: the same functions on traced arrays, equal bit for bit."""
 
 import jax
 import jax.numpy as jnp

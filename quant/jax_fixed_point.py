@@ -1,4 +1,4 @@
-"""The jax twin of fixed_point.py: the same functions on traced arrays, equal bit for bit.
+"""The jax counterpart of fixed_point.py: the same functions on traced arrays, equal bit for bit.
 
 Needs 64-bit types. Multipliers, shifts and exponents are integers, numpy arrays or traced ones;
 an array must have the rank of the data, as jax's strict rank promotion demands.
@@ -212,7 +212,7 @@ def count_leading_zeros(x: Integers) -> jax.Array:
 
 
 def count_leading_sign_bits(x: Integers) -> jax.Array:
-    """int32: copies of the sign bit behind it."""
+    """int32: copies of the sign bit after it."""
     x = jnp.asarray(x, dtype_of(x))
     return count_leading_zeros(jnp.where(x >= 0, x, ~x)) - 1
 

@@ -1,4 +1,4 @@
-"""The jax twin of lookup.py: lookups on traced arrays, equal bit for bit. Tables are numpy's."""
+"""lookup.py for jax: lookups on traced arrays, equal bit for bit. Tables are numpy's."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The jax twin of packing.py: the same functions on traced arrays."""
+"""The jax counterpart of packing.py: the same functions on traced arrays."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The jax twin of requantize.py: the same functions on traced arrays, equal bit for bit."""
+"""The jax counterpart of requantize.py: the same functions on traced arrays, equal bit for bit."""
 
 from typing import Any
 

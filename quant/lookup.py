@@ -1,4 +1,4 @@
-"""Real functions of quantized tensors through tables. Its twin, for lookups, is jax_lookup.py.
+"""Real functions of quantized tensors through tables; lookups for jax: jax_lookup.py.
 
 Sources: LUTPopulate and LUTLookup of kernels/internal/common.h; reference/integer_ops/
 {logistic,tanh}.h for int16.

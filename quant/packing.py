@@ -1,4 +1,4 @@
-"""Integers of 4 and 2 bits in bytes, the first one lowest. Its twin is jax_packing.py.
+"""Integers of 4 and 2 bits in bytes, the first one lowest. Its counterpart is jax_packing.py.
 
 Sources: UnpackPackedIntToInt8 and PackInt8IntoDenseInt of kernels/internal/
 portable_tensor_utils.cc.

@@ -1,4 +1,4 @@
-"""Integers of one scale as integers of another. Its twin is jax_requantize.py."""
+"""Integers of one scale as integers of another. Its counterpart is jax_requantize.py."""
 
 from typing import Any
 

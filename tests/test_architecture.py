@@ -129,11 +129,11 @@ def operator_room(module: str) -> str:
 
 def layer(name: str, layers: tuple[tuple[str, ...], ...]) -> int:
     found = [n for n, row in enumerate(layers) if name in row]
-    assert found, f"the room {name!r} stands in no row"
+    assert found, f"the room {name!r} is in no row"
     return found[0]
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_point_one_algorithm() -> None:
     for module, path in modules().items():
         for name in imports(path):
             if name.split(".")[0] == "jaxdelegate" and (module, name) not in UPWARDS:
@@ -149,7 +149,7 @@ def is_below(name: str, module: str) -> bool:
     return here == there or layer(there, layers) < layer(here, layers)
 
 
-def test_modules_of_a_room_import_each_other_one_way() -> None:
+def test_modules_of_a_room_import_each_other_one_algorithm() -> None:
     """No two modules import each other, whatever lies between them and however late."""
     graph = {
         module: {name for name in imports(path) if name in modules() and name != module}

@@ -1,4 +1,4 @@
-"""Recorded operator cases and real models, where they lie beside the checkout."""
+"""Recorded operator cases and real models, where they lie next to the checkout."""
 
 import json
 import logging
@@ -49,18 +49,20 @@ def failure(case: OpCase, run: Run) -> str | None:
 
 
 @absent
-@pytest.mark.parametrize("way", list(RUNS))
+@pytest.mark.parametrize("algorithm", list(RUNS))
 @pytest.mark.parametrize("test", TESTS)
-def test_recorded_operator_cases(test: str, way: str) -> None:
+def test_recorded_operator_cases(test: str, algorithm: str) -> None:
     cases = [case for case in OP_CASES if case.path.parent.name == test]
-    failures = [failure(case, run_of(case, way)) for case in cases if str(case) not in KNOWN_GAPS]
+    failures = [
+        failure(case, run_of(case, algorithm)) for case in cases if str(case) not in KNOWN_GAPS
+    ]
     assert [text for text in failures if text] == []
 
 
-def run_of(case: OpCase, way: str) -> Run:
+def run_of(case: OpCase, algorithm: str) -> Run:
     """The float view answers as the float network would, not as an integer kernel."""
-    quantized = case.quantization != "none" and way == "delegated"
-    return INTEGER if quantized else RUNS[way]
+    quantized = case.quantization != "none" and algorithm == "delegated"
+    return INTEGER if quantized else RUNS[algorithm]
 
 
 @absent

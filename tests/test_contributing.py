@@ -22,7 +22,7 @@ LEFT_OUT = {
 
 
 def steps() -> dict[int, tuple[str, list[str]]]:
-    """The steps of the guide: a file, and the blocks of code that stand in it."""
+    """The steps of the guide: a file, and the blocks of code that are in it."""
     found = {}
     for number, text in re.findall(
         r"\*\*(\d)\. (.*?)(?=\n\*\*\d\. |\nWhat decides)", GUIDE, re.DOTALL

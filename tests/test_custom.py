@@ -40,7 +40,7 @@ X = np.array([-5, -0.5, 0.5, 5], np.float32)
 
 
 @pytest.mark.usefixtures("soft_clamp")
-def test_the_documented_operator_runs_both_ways() -> None:
+def test_the_documented_operator_runs_both_algorithms() -> None:
     want = 2 * np.tanh(X / 2)
     delegate = jd.JaxDelegate(require_full_delegation=True)
     for delegates in (None, [delegate]):

@@ -43,7 +43,7 @@ def test_every_intermediate_of_a_delegated_network(
     content: bytes, rng: np.random.Generator
 ) -> None:
     x = rng.uniform(-1, 1, (1, 64, 64, 3)).astype(np.float32)
-    ways = [
+    algorithms = [
         jd.Interpreter(
             model_content=content,
             experimental_delegates=delegates,
@@ -51,10 +51,10 @@ def test_every_intermediate_of_a_delegated_network(
         )
         for delegates in (None, [jd.JaxDelegate()])
     ]
-    for interpreter in ways:
+    for interpreter in algorithms:
         run(interpreter, x)
-    for detail in ways[0].get_tensor_details():
-        want, got = (way.get_tensor(detail["index"]) for way in ways)
+    for detail in algorithms[0].get_tensor_details():
+        want, got = (algorithm.get_tensor(detail["index"]) for algorithm in algorithms)
         assert_close([got], [want], tolerance=NETWORK)
 
 

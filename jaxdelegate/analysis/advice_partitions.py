@@ -84,7 +84,7 @@ def _split(graph: Graph, reason: str, indices: list[int], crossing: set[int]) ->
         graph.index,
         tuple(indices),
         f"{names} ({nodes(indices)}) {stay} on the CPU: {reason}; {effect}. {amount}",
-        f"export the model without {it}, or before and behind all that is delegated",
+        f"export the model without {it}, or before and after all that is delegated",
         {
             "operators": len(indices),
             "partitions": partitions,
@@ -140,7 +140,7 @@ def dynamic_shapes(graph: Graph) -> Iterator[Finding]:
         graph.index,
         tuple(sources),
         f"the output shape of {names} ({nodes(sources)}) depends on data; "
-        f"{plural(len(behind), 'operator')} behind work on shapes that are known only at run time",
+        f"{plural(len(behind), 'operator')} after work on shapes that are known only at run time",
         "use a form with a fixed, padded size (TOPK_V2 or padded suppression for WHERE and its "
         "like, a constant shape for RESHAPE)",
         {"sources": len(sources), "operators_behind": len(behind)},
@@ -148,7 +148,7 @@ def dynamic_shapes(graph: Graph) -> Iterator[Finding]:
 
 
 def free_dimensions(graph: Graph) -> Iterator[Finding]:
-    """Inputs whose shape the caller chooses: each shape is compiled anew."""
+    """Inputs whose shape the caller chooses: each shape is compiled again."""
     for index in graph.survey.subgraph.inputs:
         tensor = graph.survey.subgraph.tensors[index]
         signature = tensor.shape_signature

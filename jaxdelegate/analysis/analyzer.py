@@ -57,7 +57,7 @@ def analyze_model(
     """
     if isinstance(delegate, SimpleDelegate):
         if options:
-            raise OptionError(f"options beside a delegate: give them to it: {', '.join(options)}")
+            raise OptionError(f"options next to a delegate: give them to it: {', '.join(options)}")
         return analyze_with(source, delegate)
     return analyze_with(source, JaxDelegate(delegate, **options))
 

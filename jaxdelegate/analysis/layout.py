@@ -11,9 +11,9 @@ from jaxdelegate.analysis.records import SubgraphAnalysis
 
 NODE_WIDTH, NODE_HEIGHT = 196.0, 44.0
 _COLUMN_GAP, _ROW_GAP = 22.0, 34.0
-_WAY_POINT_WIDTH = 10.0
+_ALGORITHMS_POINT_WIDTH = 10.0
 _SWEEPS = 6
-_MOST_WAY_POINTS = 20_000  # beyond, edges that skip layers run straight
+_MOST_ALGORITHMS_POINTS = 20_000  # beyond, edges that skip layers run straight
 
 INPUTS, OUTPUTS = -1, -2  # the boxes of the subgraph's own inputs and outputs
 
@@ -48,14 +48,14 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True)
-class _WayPoint:
+class _AlgorithmPoint:
     """Where an edge passes a layer."""
 
     link: int
     layer: int
 
 
-_Node = int | _WayPoint
+_Node = int | _AlgorithmPoint
 _Link = tuple[int, int, int]  # source, target, tensor
 
 
@@ -125,16 +125,16 @@ def _layered(
     layers: list[list[_Node]] = [[] for _ in range(max(level.values()) + 1)]
     for node in order:
         layers[level[node]].append(node)
-    n_way_points = sum(level[t] - level[s] - 1 for s, t, _ in links)
+    n_algorithm_points = sum(level[t] - level[s] - 1 for s, t, _ in links)
     paths: list[list[_Node]] = []
-    shared: dict[tuple[int, int], list[_WayPoint]] = {}
+    shared: dict[tuple[int, int], list[_AlgorithmPoint]] = {}
     for number, (source, target, tensor) in enumerate(links):
         between: Iterable[int] = range(level[source] + 1, level[target])
-        if n_way_points > _MOST_WAY_POINTS:
+        if n_algorithm_points > _MOST_ALGORITHMS_POINTS:
             between = ()
         known = shared.setdefault((source, tensor), [])  # one line as far as readers share it
         for layer in itertools.islice(between, len(known), None):
-            known.append(_WayPoint(number, layer))
+            known.append(_AlgorithmPoint(number, layer))
             layers[layer].append(known[-1])
         paths.append([source, *known[: len(list(between))], target])
     return layers, paths
@@ -205,4 +205,4 @@ def _spread(layer: Sequence[_Node], wanted: Sequence[float]) -> dict[_Node, floa
 
 
 def _width(node: _Node) -> float:
-    return _WAY_POINT_WIDTH if isinstance(node, _WayPoint) else NODE_WIDTH
+    return _ALGORITHMS_POINT_WIDTH if isinstance(node, _AlgorithmPoint) else NODE_WIDTH

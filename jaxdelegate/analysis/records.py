@@ -184,7 +184,7 @@ class Sizes:
         zero_buffers: those buffers that hold zeros only.
         unused_buffers: those that no tensor and no metadata refers to.
         metadata: those that metadata refers to.
-        external: data of tensors in files beside this one.
+        external: data of tensors in files next to this one.
         subgraphs: constants of each subgraph; one shared by two counts in both.
     """
 
@@ -227,7 +227,7 @@ class ModelAnalysis:
         description: as the file has it.
         version: of jaxdelegate.
         delegate: the delegate's name.
-        device: where partitions run, as it stands in a sentence.
+        device: where partitions run, as it is in a reason.
         options: the delegate's, by name.
         subgraphs: the main one first.
         signatures: in the file's order.

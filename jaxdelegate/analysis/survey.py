@@ -112,7 +112,7 @@ class _Noted(SimpleDelegateKernel):
 
 
 def _callers_first(model: Model) -> Iterator[int]:
-    """Every subgraph, behind those that call it as far as possible; the main one first."""
+    """Every subgraph, after those that call it as far as possible; the main one first."""
     seen: set[int] = set()
     waiting = list(range(len(model.subgraphs)))
     while waiting:

@@ -27,7 +27,7 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,<=]*)\]")
 _BITS = re.compile(r"\d+")
 _CONTROL = frozenset(("while", "conditional", "call", "async-start", "async-done"))
-# Say nothing about who computes: what is fused beside them does.
+# Say nothing about who computes: what is fused next to them does.
 _SILENT = frozenset(("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "iota"))
 
 

@@ -26,7 +26,7 @@ _SHORT = {"float32": "fp32", "tensorfloat32": "tf32", "float16": "fp16", "bfloat
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """One way to run: its name in the table, and the flags that ask for it."""
+    """One algorithm to run: its name in the table, and the flags that ask for it."""
 
     name: str
     flags: tuple[str, ...]
@@ -51,7 +51,7 @@ def parse_options(text: str) -> tuple[str, ...]:
     """The items of `--perf_options_list`.
 
     Raises:
-        OptionError: an unknown one, or "none" beside others.
+        OptionError: an unknown one, or "none" next to others.
     """
     chosen = tuple(item.strip() for item in text.split(",") if item.strip())
     unknown = [item for item in chosen if item not in OPTIONS]

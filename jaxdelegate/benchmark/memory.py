@@ -10,7 +10,7 @@ from typing import Any, Self
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-_RESET_PEAK = "5"  # proc(5): the resident set's high water mark begins anew
+_RESET_PEAK = "5"  # proc(5): the resident set's high water mark begins again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ def _status_fields() -> dict[str, int]:
 
 
 def reset_peak() -> None:
-    """Let the high water mark begin anew, where the system allows it."""
+    """Let the high water mark begin again, where the system allows it."""
     try:
         _CLEAR.write_text(_RESET_PEAK)
     except OSError:  # no such system, or not permitted: the mark stays, and deltas are lower bounds

@@ -307,7 +307,7 @@ class _StepTimes:
 
 
 def _partition_row(delegate: str, nodes: Sequence[Node], index: int, times: Stat) -> OpTime:
-    name = f"{_outputs(nodes[-1])}:{index}"  # TFLite numbers delegate nodes behind the operators
+    name = f"{_outputs(nodes[-1])}:{index}"  # TFLite numbers delegate nodes after the operators
     return OpTime(delegate, name, times, _size(nodes[-1]), 1, tuple(n.index for n in nodes))
 
 

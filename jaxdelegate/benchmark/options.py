@@ -97,7 +97,7 @@ class BenchmarkOptions:
     check_precision: bool = _option(
         False,
         "Check precision",
-        "Run the model in --jax_compute_dtype (float16 unless bfloat16) beside float32 on the same "
+        "Run the model in --jax_compute_dtype (float16 unless bfloat16) and in float32 on the same "
         "inputs, and say which operators go wrong.",
     )
 

@@ -130,7 +130,7 @@ class BenchmarkReport:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON: TFLite's BenchmarkResult first, ours behind it."""
+        """Everything, ready for JSON: TFLite's BenchmarkResult first, ours after it."""
         record = self.metrics()
         record |= {
             "model": self.model,

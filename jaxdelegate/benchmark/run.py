@@ -71,7 +71,7 @@ def benchmark(
         values: which delegates and interpreter, of `providers.flag_values`; left out: JaxDelegate.
         log: takes TFLite's lines, without the line's end.
         before: called with the session when it is ready to run.
-        after: called behind the last timed run.
+        after: called after the last timed run.
 
     Raises:
         ModelError: the file is no model.

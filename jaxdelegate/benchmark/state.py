@@ -117,7 +117,7 @@ def _node(number: int, step: Step) -> str:
 
 
 def outputs_bytes(session: Session) -> bytes:
-    """The outputs' elements one behind the other, as `--output_filepath` holds them."""
+    """The outputs' elements one after the other, as `--output_filepath` holds them."""
     arrays = [session.output(int(d["index"])) for d in session.outputs]
     return b"".join(
         b"".join(map(bytes, a.ravel())) if a.dtype.hasobject else a.tobytes() for a in arrays
@@ -143,7 +143,7 @@ def outputs_example(session: Session) -> bytes:
 def runtime_info(session: Session, model: str) -> bytes:
     """The bytes of a tflite.profiling.ModelRuntimeDetails (profiling/proto): graph and partitions.
 
-    Operators that a delegate runs say so by `delegated_to_node_id`; partitions are nodes behind
+    Operators that a delegate runs say so by `delegated_to_node_id`; partitions are nodes after
     all operators, as in TFLite.
     """
     messages = importlib.import_module("ai_edge_litert.model_runtime_info_pb2")

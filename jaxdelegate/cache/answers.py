@@ -1,6 +1,6 @@
 """What a delegate's rules have answered of a graph: which of its operators XLA can run.
 
-To ask them takes jax. The answers are kept beside the programs, under all that they depend on, so
+To ask them takes jax. The answers are kept next to the programs, under all that they depend on, so
 that a process which finds its programs there needs neither.
 """
 

@@ -1,4 +1,4 @@
-"""Choices between the ways to run an operator, kept beside programs: a JSON file for each device.
+"""Which algorithm runs an operator, kept next to programs: a JSON file for each device.
 
 They are measured once: programs for other shapes, other models and other processes take them over.
 Like programs, they belong to sources, versions, a kind of device, flags and the host; unlike
@@ -21,7 +21,7 @@ from jaxdelegate.pjrt import jax_settings
 from jaxdelegate.report.tuning import Choice
 
 SUFFIX = ".choices"
-_FORMAT = 1
+_FORMAT = 2
 
 
 class ChoiceStore:
@@ -43,7 +43,7 @@ class ChoiceStore:
             return {}
 
     def add(self, choices: Mapping[str, Choice]) -> None:
-        """Store choices beside those that are there. A process that writes meanwhile may win."""
+        """Store choices next to those that are there. A process that writes meanwhile may win."""
         try:
             key = self._key()
             confirm(of_subgraphs=False)
@@ -90,11 +90,11 @@ def _unpacked(content: bytes) -> dict[str, Choice]:
 
 def _choice(row: Any) -> Choice:
     seconds = {str(name): float(value) for name, value in row["seconds"].items()}
-    way, default = str(row["way"]), str(row["default"])
-    if way not in seconds or default not in seconds:
-        raise ValueError(f"{way!r} or {default!r} was not measured")
+    algorithm, default = str(row["algorithm"]), str(row["default"])
+    if algorithm not in seconds or default not in seconds:
+        raise ValueError(f"{algorithm!r} or {default!r} was not measured")
     refused = {str(name): str(reason) for name, reason in row["refused"].items()}
-    return Choice(way, default, seconds, refused)
+    return Choice(algorithm, default, seconds, refused)
 
 
 def _warn(message: str) -> None:

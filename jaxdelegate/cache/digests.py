@@ -24,7 +24,7 @@ PREFERRED = BLAKE3 if BLAKE3 in _HASHES else SHA256
 # What one digest is made of; a large file has many, a small one should not need many calls.
 _CHUNKS = {SHA256: 4 << 20, BLAKE3: 32 << 20}
 _BATCH = 1 << 20  # bytes of small chunks that one thread takes together
-_SHARE = 32 << 20  # bytes that one thread digests while the machine code beside them is loaded
+_SHARE = 32 << 20  # bytes that one thread digests while the machine code next to them is loaded
 _MOST_THREADS = 8
 
 _DIGEST = re.compile(rf"(?:({BLAKE3})-)?[0-9a-f]{{64}}")
@@ -34,7 +34,7 @@ def fingerprint(source: ModelSource) -> str:
     """A token for the content of a model, for `model_token` and names of one's own.
 
     Args:
-        source: a path, or the content of a file. External buffers in files beside it do not count.
+        source: a path, or the content of a file. External buffers in files next to it do not count.
 
     Returns:
         64 hexadecimal digits; the same for a file and for its bytes, on every machine.
@@ -72,7 +72,7 @@ def is_known(algorithm: str) -> bool:
 
 
 def digests(buffers: Sequence[memoryview], algorithm: str = PREFERRED) -> list[str]:
-    """The digest of each buffer: 64 hexadecimal digits, behind `blake3-` unless it is SHA-256.
+    """The digest of each buffer: 64 hexadecimal digits, after `blake3-` unless it is SHA-256.
 
     The algorithm's over the length and the digest of each 4 MiB, BLAKE3's of each 32 MiB: threads
     share a large buffer.

@@ -2,7 +2,7 @@
 
 Layout, little endian: magic [8], format version u32, length of the description u32, length of the
 rest u64, SHA-256 of the description [32]; then the description as JSON, with the digest of the
-rest; then the rest: machine code, and the plans of chains (call_batching.py) one behind the other.
+rest; then the rest: machine code, and the plans of chains (call_batching.py) one after the other.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class EntryError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class StoredWeight:
-    """An argument of the program: a constant of the model as it lies there, or laid out anew.
+    """An argument of the program: a constant of the model as it lies there, or laid out again.
 
     `tensor` is the constant's index; None: the elements are in the entry's file of weights.
     """

@@ -71,7 +71,7 @@ class Key:
 
 
 def _plain(value: Any) -> Any:
-    """What stands in a part for a value that JSON does not know, the same in every process.
+    """What is in a part for a value that JSON does not know, the same in every process.
 
     Raises:
         TypeError: an object of no known kind, which might print differently next time.

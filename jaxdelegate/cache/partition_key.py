@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 
 _OWN_RULES = "jaxdelegate.op_lowering."
-_OWN_WAY = ("name", "const", "quantization", "dtype")  # fields of specs
+_OWN_ALGORITHMS = ("name", "const", "quantization", "dtype")  # fields of specs
 
 
 def touched_by(nodes: Iterable[Node]) -> set[int]:
@@ -149,7 +149,7 @@ def _spec(spec: TensorSpec) -> list[Any]:
     if quantization is not None:  # what the converter observed changes nothing
         quantization = dataclasses.replace(quantization, minimum=None, maximum=None)
     kind: Any = type(spec)
-    others = [name for name in field_names(kind) if name not in _OWN_WAY]
+    others = [name for name in field_names(kind) if name not in _OWN_ALGORITHMS]
     return [quantization, dtype_name(spec.dtype), *(getattr(spec, name) for name in others)]
 
 

@@ -329,7 +329,7 @@ def _warn_of_other_versions(store: ProgramStore) -> None:
     if count := store.outdated():
         _warn(
             f"{count} programs in {path} are of another version of jaxdelegate and not used: they "
-            f"are compiled anew. To remove them: jaxdelegate cache prune "
+            f"are compiled again. To remove them: jaxdelegate cache prune "
             f"--delegate_serialize_dir={path} --max_size=10G"
         )
 

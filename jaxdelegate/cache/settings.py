@@ -1,6 +1,6 @@
 """JAX's settings as a part of keys, also for a process that has not imported jax.
 
-Such a process has the settings that jax would take from the environment. What those are stands in
+Such a process has the settings that jax would take from the environment. What those are is in
 a file of the directory, under the environment and jax's version, written by a process in which
 nobody has changed them.
 """

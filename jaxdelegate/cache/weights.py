@@ -1,6 +1,6 @@
 """The file with the weights of a program that are laid out otherwise than the model's constants.
 
-One behind the other, each from a multiple of 64 bytes on, in the order of their digests; programs
+One after the other, each from a multiple of 64 bytes on, in the order of their digests; programs
 of the same weights name the same file. One file and not many: it is read and checked while the
 interpreter's lock is held by others, and has to be asked for with each call.
 """

@@ -25,7 +25,7 @@ from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
-Verdict = Literal["agrees", "wrong_without_delegate", "found"]
+ProbeResult = Literal["agrees", "wrong_without_delegate", "found"]
 _NOWHERE = 2**31 - 1  # an operator index that no model reaches: nothing is delegated
 
 
@@ -101,7 +101,7 @@ class Bisection:
         probes: how many ranges were run.
     """
 
-    verdict: Verdict
+    verdict: ProbeResult
     full: Probe
     empty: Probe | None
     culprits: tuple[Culprit, ...]
@@ -155,7 +155,7 @@ def bisect(
     each found by bisection, whose last two probes are a range that is right and the same with one
     operator more that is wrong. So the range is minimal even where errors cancel or add up. Within
     it, delta debugging (Zeller and Hildebrandt 2002, ddmin) leaves the operators that it takes
-    together. The search goes on behind the range until the rest is right.
+    together. The search goes on after the range until the rest is right.
 
     Args:
         model: the .tflite.

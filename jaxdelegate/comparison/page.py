@@ -1,4 +1,4 @@
-"""A comparison as one self-contained HTML page: no scripts, no files beside it."""
+"""A comparison as one self-contained HTML page: no scripts, no files next to it."""
 
 import html
 import math

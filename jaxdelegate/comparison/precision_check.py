@@ -1,4 +1,4 @@
-"""check_precision: a model in float16 or bfloat16 beside itself in float32."""
+"""check_precision: a model in float16 or bfloat16 next to itself in float32."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function import CallableModel
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.lowering import error_probe
-from jaxdelegate.lowering.error_probe import ERROR_BOUND, Verdict
+from jaxdelegate.lowering.error_probe import ERROR_BOUND, ProbeResult
 from jaxdelegate.lowering.mixed_precision import unfit_constants
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
@@ -34,7 +34,7 @@ def check_precision(
     error_bound: float = ERROR_BOUND,
     options: Mapping[str, Any] | DelegateOptions | None = None,
 ) -> PrecisionReport:
-    """Run a model in a shorter dtype beside float32, and find the operators that go wrong.
+    """Run a model in a shorter dtype next to float32, and find the operators that go wrong.
 
     It is lowered, held and multiplied as for a GPU, whatever the device at hand: results are those
     of a GPU but for the order of sums.
@@ -79,12 +79,12 @@ def _short(compute_dtype: str) -> ShortDtype:
 def _report(
     dtype: ShortDtype, error_bound: float, delegate: "_CheckingDelegate"
 ) -> PrecisionReport:
-    rows = [row for v in delegate.verdicts for row in v.operators]
+    rows = [row for v in delegate.probe_results for row in v.operators]
     return PrecisionReport(
         dtype,
         error_bound,
         tuple(sorted(rows, key=_number)),
-        tuple(sorted({i for v in delegate.verdicts for i in v.float32_operators})),
+        tuple(sorted({i for v in delegate.probe_results for i in v.float32_operators})),
         tuple(delegate.constants),
     )
 
@@ -123,7 +123,7 @@ def _run(interpreter: Interpreter, arrays: Sequence[Any]) -> None:
 
 
 class _CheckingDelegate(JaxDelegate):
-    """Computes in float32, and keeps what becomes of each partition under a policy."""
+    """Computes in float32, and keeps the result of each partition under a policy."""
 
     name = "precision check"
 
@@ -134,7 +134,7 @@ class _CheckingDelegate(JaxDelegate):
         self.lowering_context = self.lowering_context.on_gpu(PrecisionPolicy())
         self.policy = policy
         self.error_bound = error_bound
-        self.verdicts: list[Verdict] = []
+        self.probe_results: list[ProbeResult] = []
         self.constants: list[str] = []
 
     def create_kernel(self) -> "_CheckingKernel":
@@ -168,5 +168,5 @@ class _CheckingKernel(JaxKernel):
         verdict = error_probe.judge(
             self._lower, delegate.policy, values, delegate.device, delegate.error_bound
         )
-        delegate.verdicts.append(verdict)
+        delegate.probe_results.append(verdict)
         super().eval(context, node)

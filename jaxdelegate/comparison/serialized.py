@@ -15,7 +15,7 @@ _DERIVED: Derived = {TensorComparison: ("agrees",)}
 def diff_record(result: InferenceDiff) -> dict[str, Any]:
     """The whole comparison as JSON types; the keys are the dataclasses' fields.
 
-    Beside them stand `agrees` of the whole and of every comparison, and `first_divergence`.
+    Next to them stand `agrees` of the whole and of every comparison, and `first_divergence`.
     """
     fields = plain(result, derived=_DERIVED)
     record = {"tool": "inference_diff", "version": __version__, **fields}

@@ -11,7 +11,7 @@ import numpy as np
 from jaxdelegate.model.records import Operator, Subgraph, Tensor
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 from jaxdelegate.runtime.subgraph import Host, ModelStore
-from jaxdelegate.runtime.tensor_details import handed_out, taken_in
+from jaxdelegate.runtime.tensor_details import from_api_dtype, to_api_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class SeveredRunner:
         inputs = {i: values[i] for i in self._graph.subgraph.inputs if i in values}
         inputs.update((new, values[i]) for i, new in self._graph.copies.items())
         tensors, host = self._graph.subgraph.tensors, self._host
-        arrays = {i: taken_in(tensors[i], array) for i, array in inputs.items()}
+        arrays = {i: from_api_dtype(tensors[i], array) for i, array in inputs.items()}
         for index, array in arrays.items():
             host.resize(index, array.shape)
         if not host.is_allocated:
@@ -91,4 +91,4 @@ class SeveredRunner:
     def value(self, index: int) -> np.ndarray | None:
         """What the operator that writes a tensor made of the given inputs; None: nothing."""
         value = self._host.value(index)
-        return None if value is None else handed_out(self._tensors[index], np.asarray(value))
+        return None if value is None else to_api_dtype(self._tensors[index], np.asarray(value))

@@ -51,7 +51,7 @@ def compile_partition(
     partition: LoweredPartition,
     weights: ResidentWeights,
     donate_inputs: bool = False,
-    turns: int = 1,
+    microbatches: int = 1,
 ) -> Program:
     """Compile for the device of `weights`, which take in what is missing, one at a time.
 
@@ -59,7 +59,8 @@ def compile_partition(
         partition: what to compile.
         weights: its prepared constants.
         donate_inputs: let results take the place of inputs of the same shape and dtype.
-        turns: the program takes and yields that many times what the partition does, side by side
+        microbatches: the program takes and yields that many times what the partition does, side by
+            side
             along the first dimension of every tensor, and runs it as often.
 
     Raises:
@@ -77,7 +78,9 @@ def compile_partition(
         n = len(resident)
 
         def program(*arrays: Any) -> tuple[Any, ...]:
-            return _in_turns(lambda values: call(*arrays[:n], *values), turns)(arrays[n:])
+            return _in_microbatches(lambda values: call(*arrays[:n], *values), microbatches)(
+                arrays[n:]
+            )
 
         program.__name__ = _name(partition)
         sharding = SingleDeviceSharding(device)
@@ -85,7 +88,7 @@ def compile_partition(
             jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
             for shape, dtype in (
                 *((a.shape, a.dtype) for a in resident),
-                *((_whole(a.shape, turns), a.dtype) for a in live),
+                *((_whole(a.shape, microbatches), a.dtype) for a in live),
             )
         ]
         donated = _replaceable(partition) if donate_inputs else ()
@@ -135,21 +138,23 @@ def _traced(
         return call_batching.traced(once, types, below=ARGUMENT_BYTES)
 
 
-def _whole(shape: Shape, turns: int) -> Shape:
-    return shape if turns == 1 else (shape[0] * turns, *shape[1:])
+def _whole(shape: Shape, microbatches: int) -> Shape:
+    return shape if microbatches == 1 else (shape[0] * microbatches, *shape[1:])
 
 
-def _in_turns(
-    call: Callable[[Sequence[Any]], tuple[Any, ...]], turns: int
+def _in_microbatches(
+    call: Callable[[Sequence[Any]], tuple[Any, ...]], microbatches: int
 ) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """The same on parts of all arrays, one after the other."""
-    if turns == 1:
+    if microbatches == 1:
         return call
 
     def loop(values: Sequence[Any]) -> tuple[Any, ...]:
-        parts = tuple(x.reshape(turns, x.shape[0] // turns, *x.shape[1:]) for x in values)
+        parts = tuple(
+            x.reshape(microbatches, x.shape[0] // microbatches, *x.shape[1:]) for x in values
+        )
         results: tuple[Any, ...] = lax.map(call, parts)
-        return tuple(y.reshape(turns * y.shape[1], *y.shape[2:]) for y in results)
+        return tuple(y.reshape(microbatches * y.shape[1], *y.shape[2:]) for y in results)
 
     return loop
 

@@ -2,7 +2,7 @@
 
 XLA spends some microseconds on each call, JAX on each operand, and both on each of them again when
 a program is compiled or read from the cache. A chain is one call; its first operand is the
-plan of what to run on what (see kernels/chain.cc), with small weights behind it. What its calls
+plan of what to run on what (see kernels/chain.cc), with small weights after it. What its calls
 hand to each other lies in memory that XLA provides as one more result.
 """
 
@@ -22,7 +22,7 @@ from jaxdelegate.compiler.jax_compat import ffi_attributes
 from jaxdelegate.kernels.call_times import chain_number
 from jaxdelegate.kernels.library import CHAIN, CHAINED, ffi_type
 
-_ALIGNMENT = 64  # bytes, of what lies in scratch memory or behind a plan
+_ALIGNMENT = 64  # bytes, of what lies in scratch memory or after a plan
 _WORD = 8  # bytes
 
 # What a tensor's place in a plan can be (kernels/chain.cc).
@@ -98,7 +98,7 @@ class _Program:
         return core.ClosedJaxpr(jaxpr, list(self._constants.values())), tuple(plans.values())
 
     def _source(self, value: Any) -> Any:
-        """The variable or literal behind any number of views."""
+        """The variable or literal after any number of views."""
         while isinstance(value, core.Var) and value in self._views:
             value = self._views[value]
         return value
@@ -127,7 +127,7 @@ def _variables(values: Iterable[Any]) -> list[core.Var]:
 def _grouped(
     eqns: Sequence[core.JaxprEqn], reads: Callable[[core.JaxprEqn], Sequence[core.Var]]
 ) -> list[list[core.JaxprEqn]]:
-    """All equations, each behind what it reads: calls in groups, as large as that allows."""
+    """All equations, each after what it reads: calls in groups, as large as that allows."""
     makers = {v: i for i, eqn in enumerate(eqns) for v in eqn.outvars}
     needs = [{makers[v] for v in reads(eqn) if v in makers} for eqn in eqns]
     readers = collections.defaultdict(list)
@@ -162,7 +162,7 @@ class _Chain:
     """Calls that become one.
 
     Attributes:
-        calls: each behind those whose results it reads.
+        calls: each after those whose results it reads.
         sources: what stands for their operands.
         results: of theirs, what others read.
         known: sources whose elements become part of the plan.
@@ -256,7 +256,7 @@ def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
 
 
 def _laid_out(known: Mapping[Any, np.ndarray]) -> tuple[dict[Any, int], np.ndarray]:
-    """Where each constant begins, in bytes, and all of them one behind the other, int64 [n]."""
+    """Where each constant begins, in bytes, and all of them one after the other, int64 [n]."""
     parts = [_in_words(elements, _ALIGNMENT) for elements in known.values()]
     begins = itertools.accumulate((part.nbytes for part in parts), initial=0)
     return dict(zip(known, begins, strict=False)), np.concatenate([*parts, np.zeros(0, np.int64)])

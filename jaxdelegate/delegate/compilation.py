@@ -72,7 +72,7 @@ class Compilation:
         rewrites: the names of those that are applied.
         checks_precision: whether each partition is checked for operators that need float32.
         donates: whether results may take the place of inputs.
-        tuner: chooses between the ways to run an operator.
+        tuner: chooses between the algorithms to run an operator.
         device: for which.
     """
 
@@ -102,7 +102,7 @@ class Compilation:
             LoweringError: it cannot be compiled.
         """
         operators = [n.operator for n in node.nodes]
-        parts = self._turns(node, specs, outputs)
+        parts = self._microbatches(node, specs, outputs)
         specs = specs if parts is None else parts.specs
         lower = self.lowering_of(node, specs, outputs)
         precision = self.context.precision
@@ -121,13 +121,15 @@ class Compilation:
                 f"could not be compiled for {self.device}: {error}"
             ) from error
 
-    def _turns(
+    def _microbatches(
         self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
-    ) -> microbatching.Turns | None:
+    ) -> microbatching.Microbatches | None:
         """How a large batch is cut up; donated buffers are not."""
         if self.context.platform != "cpu" or self.donates:
             return None
-        return microbatching.turns([n.operator for n in node.nodes], specs, node.inputs, outputs)
+        return microbatching.microbatches(
+            [n.operator for n in node.nodes], specs, node.inputs, outputs
+        )
 
     def _tuned(
         self,
@@ -139,15 +141,19 @@ class Compilation:
         """The partition with its operators lowered in the ways that were chosen for them."""
         precision = partition.precision
         context = context_for(node.nodes[0], self.context, precision)
-        ways = self.tuner.ways(partition, context)
-        return self.lowering_of(node, specs, outputs, ways)(precision) if ways else partition
+        algorithms = self.tuner.algorithms(partition, context)
+        return (
+            self.lowering_of(node, specs, outputs, algorithms)(precision)
+            if algorithms
+            else partition
+        )
 
     def lowering_of(
         self,
         node: DelegateParams,
         specs: Mapping[int, TensorSpec],
         outputs: Sequence[int],
-        ways: Mapping[str, str] | None = None,
+        algorithms: Mapping[str, str] | None = None,
     ) -> Callable[[PrecisionPolicy], LoweredPartition]:
         """What lowers the partition under a precision policy; `ways` other than the defaults."""
 
@@ -158,7 +164,7 @@ class Compilation:
                 specs,
                 node.inputs,
                 outputs,
-                dataclasses.replace(context, ways=ways or {}),
+                dataclasses.replace(context, algorithms=algorithms or {}),
                 rewrites=self.rewrites,
             )
 

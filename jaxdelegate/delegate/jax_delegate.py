@@ -121,7 +121,7 @@ class JaxDelegate(SimpleDelegate):
 
     @functools.cached_property
     def tuner(self) -> Tuner:
-        """What is known of the ways to run operators."""
+        """What is known of the algorithms to run operators."""
         from jaxdelegate.tuning.selector import Tuner  # noqa: PLC0415
 
         store = None if self.programs is None else self.programs.choices(self.device)
@@ -244,7 +244,7 @@ class JaxDelegate(SimpleDelegate):
         """Keep the report, warn as TFLite does, and insist on full delegation where asked to.
 
         Raises:
-            DelegationError: with `require_full_delegation`, if any operator stays behind.
+            DelegationError: with `require_full_delegation`, if any operator stays after.
         """
         report = dataclasses.replace(report, remark=self._kernels_in_words())
         super().on_partitioned(report)

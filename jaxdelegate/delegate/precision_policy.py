@@ -26,7 +26,7 @@ _BEHIND: dict[Priority, tuple[Priority, Priority]] = {
 _BFLOAT16_DOTS = frozenset(("avx512_bf16", "amx_bf16"))
 # Below these XLA:CPU's float32 product is the faster one: measured on AVX512-BF16, where a single
 # row costs ten times as much in bfloat16.
-_CPU_ROWS, _CPU_UNITS = 32, 64
+_CPU_ROWS, _CPU_COLUMNS = 32, 64
 
 
 def priorities(options: DelegateOptions) -> Priorities:
@@ -97,7 +97,7 @@ def cpu_policy(dtype: Dtype, features: AbstractSet[str]) -> PrecisionPolicy:
     return PrecisionPolicy(
         operand=BFLOAT16,
         least_rows=_CPU_ROWS,
-        least_units=_CPU_UNITS,
+        least_columns=_CPU_COLUMNS,
         shortens_convolutions=False,
     )
 

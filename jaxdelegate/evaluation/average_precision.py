@@ -158,7 +158,7 @@ def intersection_over_union(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def of_curve(precision: np.ndarray, recall: np.ndarray) -> float:
-    """The mean of the best precision at or behind each of 101 recalls; recall must not fall."""
+    """The mean of the best precision at or after each of 101 recalls; recall must not fall."""
     best = np.maximum.accumulate(precision[::-1])[::-1]
     levels = np.arange(RECALL_POINTS, -1, -1, dtype=np.float32)
     first = np.searchsorted(recall * np.float32(RECALL_POINTS), levels, side="left")

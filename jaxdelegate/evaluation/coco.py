@@ -33,7 +33,7 @@ from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_inte
 from jaxdelegate.evaluation.results import Field, Row, finite
 from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
 
-CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, behind the background
+CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
 _POSTPROCESS = "TFLite_Detection_PostProcess"
 _FIELDS = (
     Field("image_id", "int64"),

@@ -92,7 +92,7 @@ def _coco(
 def _annotations(images: Sequence[AnnotatedImage]) -> list[dict[str, Any]]:
     rows = [annotation for image in images for annotation in image.annotations]
     return [
-        # pycocotools takes the id 0 for "not matched": they are counted anew, from 1
+        # pycocotools takes the id 0 for "not matched": they are counted again, from 1
         {
             "area": row["bbox"][2] * row["bbox"][3],
             "iscrowd": 0,

@@ -20,7 +20,7 @@ _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 
 @dataclasses.dataclass(frozen=True)
 class AnnotatedImage:
-    """An image of COCO's and its annotations as they stand in the file."""
+    """An image of COCO's and its annotations as they are in the file."""
 
     image_id: int
     name: str

@@ -69,7 +69,7 @@ def identity(
 
 
 class PartFile:
-    """Rows of finished batches beside the results file, kept until the results are complete."""
+    """Rows of finished batches next to the results file, kept until the results are complete."""
 
     def __init__(
         self, path: Path, run: Mapping[str, Any], *, batch_size: int, total: int, resume: bool

@@ -32,7 +32,7 @@ class RunSettings:
     batch_size: int = 32  # of an invocation; a model that does not follow is run image by image
     decode_threads: int | None = None  # None: one per CPU
     results_path: str | os.PathLike[str] | None = None  # per-image results, .jsonl or .parquet
-    resume: bool = True  # take up a run that was killed, from the part file beside the results
+    resume: bool = True  # take up a run that was killed, from the part file next to the results
     runs_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # must agree to resume
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import gather, propagate, unfolded
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.runtime.node_subsets import Subset, independent_subsets
-from jaxdelegate.runtime.partitioner import Taken
+from jaxdelegate.runtime.partitioner import DelegatedNodes
 from jaxdelegate.runtime.simple_delegate import Node
 
 Specs = Sequence[TensorSpec]
@@ -181,12 +181,12 @@ class Graph:
 
     # ---- nodes
 
-    def plan(self) -> list[Node | Taken]:
+    def plan(self) -> list[Node | DelegatedNodes]:
         """The execution plan as delegates see it."""
-        rows: list[Node | Taken] = []
+        rows: list[Node | DelegatedNodes] = []
         for row in self.rows:
             nodes = self.nodes(row.operators, self.specs)
-            rows.append(nodes[0] if row.delegate is None else Taken(row.delegate, nodes))
+            rows.append(nodes[0] if row.delegate is None else DelegatedNodes(row.delegate, nodes))
         return rows
 
     def nodes(self, operators: Iterable[Operator], specs: Specs) -> tuple[Node, ...]:
@@ -216,7 +216,7 @@ class Graph:
         return unknown or self._why_not_kept(operator)
 
     def _why_not_kept(self, operator: Operator) -> str | None:
-        """A sentence if the operator works on what only the interpreter can reach."""
+        """A reason if the operator works on what only the interpreter can reach."""
         kernel = KERNELS.get(operator.name)
         if kernel is not None and kernel.initial_state is not None:
             return "its random state is inside of the interpreter"

@@ -275,7 +275,7 @@ _USER_DATA = Node.user_data.offset
 
 
 def _partition(node: int) -> Partition:
-    """The partition behind a TfLiteNode; a KeyError for one whose initialization failed."""
+    """The partition after a TfLiteNode; a KeyError for one whose initialization failed."""
     return _PARTITIONS[ctypes.c_void_p.from_address(node + _USER_DATA).value or 0]
 
 

@@ -275,7 +275,7 @@ def check_host() -> None:
         )
     if _TOO_OLD in sys.modules:
         raise InterpreterError(
-            f"{_TOO_OLD} is built for numpy 1 and cannot live beside jax; its successor "
+            f"{_TOO_OLD} is built for numpy 1 and cannot live next to jax; its successor "
             "ai_edge_litert >= 1.4 has the same Interpreter, and so has jaxdelegate"
         )
     for package, oldest in _HOSTS.items():

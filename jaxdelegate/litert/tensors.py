@@ -31,7 +31,7 @@ def shape_of(tensor: Tensor) -> Shape:
 def spec_of(tensor: Tensor) -> TensorSpec:
     """The static side, with the value if it is a constant. Values are views where possible.
 
-    The interpreter's memory is behind them: they must not outlive its tensors.
+    The interpreter's memory is after them: they must not outlive its tensors.
     """
     shape = shape_of(tensor)
     return TensorSpec(

@@ -16,7 +16,7 @@ import numpy as np
 from jaxdelegate.errors import LoweringError
 from jaxdelegate.lowering import fake_quantization, mixed_precision
 from jaxdelegate.model.records import Operator
-from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Prepare
@@ -30,7 +30,7 @@ class Weight:
     tensor: int
     operator: int | None = None  # index of the operator that prepares it for itself
     position: int | None = None
-    layout: Hashable = None  # tells apart what becomes of it: other input shapes, shorter dtypes
+    layout: Hashable = None  # tells apart the result of it: other input shapes, shorter dtypes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Step:
     inputs: tuple[int | Weight | None, ...]
     outputs: tuple[int, ...]
     states: tuple[int, ...]
-    takes_short: bool  # its inputs may come as they are held
+    takes_reduced: bool  # its inputs may come as they are held
     is_on_grid: bool  # it rounds its result itself, as the float view wants it
     parts: tuple[Operator, ...]
 
@@ -82,12 +82,12 @@ class LoweredPartition:
         return any(self.specs[i].is_quantized for i in read)
 
     def value(self, weight: Weight) -> np.ndarray:
-        """A weight's host array, prepared; made anew at every call: only one is in memory."""
+        """A weight's host array, prepared; made again at every call: only one is in memory."""
         array, prepare = self.constant(weight), self.preparations[weight]
         return array if prepare is None else np.ascontiguousarray(prepare(array))
 
     def constant(self, weight: Weight) -> np.ndarray:
-        """The constant behind a weight, in the file's layout."""
+        """The constant after a weight, in the file's layout."""
         array = self.specs[weight.tensor].const
         if array is None:
             raise LoweringError(f"tensor {weight.tensor} is used as a weight but is not constant")
@@ -152,15 +152,15 @@ class LoweredPartition:
             return None
         if isinstance(source, int):
             value, spec = known[source], self.specs[source]
-            return value if step.takes_short else mixed_precision.widened(value, spec)
+            return value if step.takes_reduced else mixed_precision.upcast(value, spec)
         if source.operator is not None:
             return weights[source]
-        return mixed_precision.widened(weights[source], self.specs[source.tensor])
+        return mixed_precision.upcast(weights[source], self.specs[source.tensor])
 
     def _held(self, index: int, value: Any, step: Step) -> Any:
         x = value if step.is_on_grid else self._simulated(index, value)
         held = mixed_precision.held(x, index, step.operator, self.specs, self.short, self.precision)
-        return materialized(held) if index in self.shared else held
+        return fusion_barrier(held) if index in self.shared else held
 
     def _viewed(self, indices: Iterable[int]) -> list[int]:
         """Those tensors that are integers outside and floats here."""
@@ -174,7 +174,7 @@ class LoweredPartition:
         """A quantized result that somebody here reads, back on its grid."""
         if index not in self.stored or index not in self._read:
             return value
-        wide = mixed_precision.widened(value, self.specs[index])
+        wide = mixed_precision.upcast(value, self.specs[index])
         return fake_quantization.simulate(wide, self.stored[index])
 
     def _result(self, known: Mapping[int, Any], index: int) -> Any:
@@ -187,10 +187,10 @@ class LoweredPartition:
         if len(results) != len(written):
             raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
         # What moves values leaves them as they come; cuDNN's convolutions and attention end short.
-        may_be_short = step.takes_short or self.precision.rounds_convolutions
+        may_be_reduced = step.takes_reduced or self.precision.rounds_convolutions
         for index, result in zip(written, results, strict=True):
             spec = self.specs.get(index, result)  # an output that the file leaves out has no spec
-            if not mixed_precision.is_as_declared(result, spec, may_be_short=may_be_short):
+            if not mixed_precision.is_as_declared(result, spec, may_be_reduced=may_be_reduced):
                 raise LoweringError(
                     f"{node}: output {spec.name!r} was traced as {result.dtype} "
                     f"{list(result.shape)}, "

@@ -26,7 +26,7 @@ Rows = tuple[OperatorPrecision, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class ProbeResult:
     """What became of one partition's operators, and those to keep in float32."""
 
     operators: Rows
@@ -39,7 +39,7 @@ def judge(
     values: Sequence[Any],
     device: jax.Device,
     error_bound: float = ERROR_BOUND,
-) -> Verdict:
+) -> ProbeResult:
     """Find the operators that a policy makes wrong by themselves.
 
     Args:
@@ -52,11 +52,11 @@ def judge(
     policy = dataclasses.replace(policy, rounds_exactly=True)
     rows = compare(lower(policy.in_float32()), lower(policy), values, device)
     wrong = {o.index for o in rows if o.is_wrong(error_bound)}.union(_first_to_lose(rows))
-    return Verdict(rows, tuple(sorted(wrong.union(policy.float32_operators))))
+    return ProbeResult(rows, tuple(sorted(wrong.union(policy.float32_operators))))
 
 
 def _first_to_lose(rows: Rows) -> list[int]:
-    """Where no operator loses values by itself, the first behind which they are lost.
+    """Where no operator loses values by itself, the first after which they are lost.
 
     Those that read infinities lose values too, and need not stay float32.
     """
@@ -89,7 +89,7 @@ def compare(
         known, there = exact.entered(values), reduced.entered(values)
         numbers = []
         for step, other in zip(exact.steps, reduced.steps, strict=True):
-            # The barrier keeps XLA from computing what comes before anew for each statistic.
+            # The barrier keeps XLA from computing what comes before again for each statistic.
             own, right, wrong = jax.lax.optimization_barrier(  # type: ignore[no-untyped-call]
                 (
                     reduced.run_step(other, known, weights),

@@ -17,7 +17,7 @@ def shared_results(
     """Results to lay out in memory once.
 
     Those with several readers that do not meet again at once, or with one that reads them several
-    times, and each time would compute them anew: `x` of x * sigmoid(x) is not among them. And
+    times, and each time would compute them again: `x` of x * sigmoid(x) is not among them. And
     quantized convolutions, which cost too much.
 
     Args:

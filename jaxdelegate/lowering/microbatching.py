@@ -1,6 +1,6 @@
 """A large batch as a loop over a few images at a time, on a CPU.
 
-Temporaries beyond 32 MiB are mapped anew by the C library at every call: a batch of eight images
+Temporaries beyond 32 MiB are mapped again by the C library at every call: a batch of eight images
 in MobileNet v2 spends a third of its time in page faults, and no tensor stays in the processor's
 cache.
 """
@@ -16,8 +16,8 @@ from jaxdelegate.op_lowering.options.operator import Batch
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant
 
-# What the temporaries of one turn may take, about: below the C library's 32 MiB.
-_TURN_BYTES = 24 << 20
+# What the temporaries of one microbatch may take, about: below the C library's 32 MiB.
+_MICROBATCH_BYTES = 24 << 20
 # Temporaries are about that many times as large as the largest result: it, and what it is made of.
 _LIVE = 2
 
@@ -25,25 +25,25 @@ Shapes = dict[int, TensorSpec]
 
 
 @dataclasses.dataclass(frozen=True)
-class Turns:
+class Microbatches:
     """How often to run a partition, on how much of the batch.
 
     Attributes:
-        count: of turns.
-        specs: of all tensors in one turn.
+        count: of microbatches.
+        specs: of all tensors in one microbatch.
     """
 
     count: int
     specs: Mapping[int, TensorSpec]
 
 
-def turns(
+def microbatches(
     operators: Sequence[Operator],
     specs: Mapping[int, TensorSpec],
     inputs: Sequence[int],
     outputs: Sequence[int],
-) -> Turns | None:
-    """The turns in which to run a partition; None: all at once.
+) -> Microbatches | None:
+    """The microbatches in which to run a partition; None: all at once.
 
     Only operators that compute every image by itself are run so; values do not depend on it.
 
@@ -62,7 +62,7 @@ def turns(
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
     made = [specs[i] for op in pending for i in op.outputs if i in specs]
     largest = max((_bytes(spec) for spec in made), default=0)
-    size = _images_in_a_turn(batch, _LIVE * largest // batch)
+    size = _images_in_a_microbatch(batch, _LIVE * largest // batch)
     if size == batch:
         return None
     split = set(inputs)
@@ -72,16 +72,20 @@ def turns(
         split.update(operator.outputs)
     if not split.issuperset(outputs):
         return None
-    return Turns(batch // size, {**specs, **{i: _part(specs[i], batch, size) for i in split}})
+    return Microbatches(
+        batch // size, {**specs, **{i: _part(specs[i], batch, size) for i in split}}
+    )
 
 
 def _bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * max(spec.dtype.itemsize, 4)  # a float view is float32
 
 
-def _images_in_a_turn(batch: int, image_bytes: int) -> int:
+def _images_in_a_microbatch(batch: int, image_bytes: int) -> int:
     """The largest divisor of the batch that fits."""
-    fitting = (n for n in range(batch, 1, -1) if batch % n == 0 and n * image_bytes <= _TURN_BYTES)
+    fitting = (
+        n for n in range(batch, 1, -1) if batch % n == 0 and n * image_bytes <= _MICROBATCH_BYTES
+    )
     return next(fitting, 1)
 
 

@@ -1,7 +1,7 @@
 """How the tensors of one program are held between its operators, as the precision policy has it.
 
-Operators are lowered for float32. A short tensor is narrowed once, behind the operator that yields
-it, and widened by whatever reads it; XLA fuses both. What comes into a program or leaves it keeps
+Operators are lowered for float32. A short tensor is downcast once, after the operator that yields
+it, and upcast by whatever reads it; XLA fuses both. What comes into a program or leaves it keeps
 the file's dtype. Finite values beyond float16's range become 65504: no infinity, and no NaN after
 it, comes of holding them short.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.model.records import Operator
-from jaxdelegate.op_lowering.common.downcast import narrow
-from jaxdelegate.op_lowering.common.downcast import widened as finite
+from jaxdelegate.op_lowering.common.downcast import downcast
+from jaxdelegate.op_lowering.common.downcast import upcast as finite
 from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.options.operator import Result
@@ -28,7 +28,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 _LOGGER = logging.getLogger("jaxdelegate")
 
 
-def held_short(
+def held_reduced(
     policy: PrecisionPolicy,
     operators: Sequence[Operator],
     specs: Mapping[int, TensorSpec],
@@ -41,7 +41,7 @@ def held_short(
         policy: the precision policy.
         operators: of the program, in execution order.
         specs: of their tensors, as rules see them.
-        stored: the quantized tensors behind a float view: those of more than 8 bits stay float32.
+        stored: the quantized tensors after a float view: those of more than 8 bits stay float32.
         passing: tensors that come in or leave, and states.
     """
     if policy.storage == FLOAT32:
@@ -110,7 +110,7 @@ def held(
         index: the tensor's.
         operator: which yields it.
         specs: of the tensors that the operator reads.
-        short: the dtypes of what is held short.
+        short: the dtypes of what is held in reduced precision.
         policy: the precision policy.
     """
     dtype = short.get(index)
@@ -119,26 +119,26 @@ def held(
     if moves_short(operator, specs, short):
         return value.astype(dtype)  # without an end of the range, XLA drops both conversions
     is_product = record_of(operator.name).multiplies
-    return narrow(value, dtype, exactly=policy.rounds_exactly, infinities=not is_product)
+    return downcast(value, dtype, exactly=policy.rounds_exactly, infinities=not is_product)
 
 
 def moves_short(
     operator: Operator, specs: Mapping[int, TensorSpec], short: Mapping[int, np.dtype]
 ) -> bool:
-    """Whether an operator yields nothing but values that it reads, from tensors held short."""
+    """Whether an operator yields only values that it reads, from tensors in reduced precision."""
     if record_of(operator.name).result is not Result.MOVED:
         return False
     floats = [i for i in operator.inputs if i >= 0 and specs[i].dtype == FLOAT32]
     return all(i in short for i in floats)
 
 
-def is_as_declared(result: Any, spec: Any, *, may_be_short: bool) -> bool:
+def is_as_declared(result: Any, spec: Any, *, may_be_reduced: bool) -> bool:
     """Whether an operator yields `result` as `spec` says: in its shape and dtype, or short."""
-    is_short = may_be_short and spec.dtype == FLOAT32 and result.dtype in HALVES
+    is_short = may_be_reduced and spec.dtype == FLOAT32 and result.dtype in HALVES
     return tuple(result.shape) == tuple(spec.shape) and (result.dtype == spec.dtype or is_short)
 
 
-def widened(value: Any, spec: TensorSpec | None) -> Any:
+def upcast(value: Any, spec: TensorSpec | None) -> Any:
     """A value as an operator reads it that was lowered for `spec`."""
     is_short = spec is not None and spec.dtype == FLOAT32 and value.dtype != FLOAT32
     return value.astype(FLOAT32) if is_short else value
@@ -153,5 +153,5 @@ def unfit_constants(
     for index in sorted({i for op in operators for i in op.inputs if i >= 0}):
         const = specs[index].const
         if const is not None:
-            reasons[index] = policy.why_not_constant(const, is_factor=index in factors)
+            reasons[index] = policy.why_not_constant(const, is_operand=index in factors)
     return {index: reason for index, reason in reasons.items() if reason is not None}

@@ -17,8 +17,8 @@ from jaxdelegate.lowering.computation import LoweredPartition, Step, Weight
 from jaxdelegate.lowering.materialization import shared_results
 from jaxdelegate.lowering.rewrites.registry import rewritten
 from jaxdelegate.model.records import Operator, Subgraph
-from jaxdelegate.op_lowering.common.algorithms import fenced, with_way
-from jaxdelegate.op_lowering.common.downcast import narrow
+from jaxdelegate.op_lowering.common.algorithms import with_algorithm, with_barriers
+from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.registry import rule_of
@@ -73,12 +73,12 @@ def lower_partition(
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
     quantized_later = _quantized_later(pending, specs)
     is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
-    draft = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
-    specs, context = draft.specs, _keeping_whole(context, draft.parts)
-    grids = _grids(draft.operators, stored)
+    rewriter = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
+    specs, context = rewriter.specs, _keeping_whole(context, rewriter.parts)
+    grids = _grids(rewriter.operators, stored)
     steps = [
         _step(
-            draft.parts[op.index],
+            rewriter.parts[op.index],
             op,
             specs,
             dataclasses.replace(
@@ -87,10 +87,10 @@ def lower_partition(
             preparations,
             raw_weights=raw_weights,
         )
-        for op in draft.operators
+        for op in rewriter.operators
     ]
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
-    short = mixed_precision.held_short(
+    short = mixed_precision.held_reduced(
         context.precision,
         [step.operator for step in steps],
         specs,
@@ -177,7 +177,7 @@ def _step(
     rule = rule_for(operator)
     if rule is None:
         raise LoweringError(f"node {operator.index} ({operator.name}) has no rule")
-    context = with_way(context, rule, operator.options, inputs, outputs)
+    context = with_algorithm(context, rule, operator.options, inputs, outputs)
     if _is_identity(context, rule, inputs, outputs):
         lowered: Function = _identity
     else:
@@ -190,9 +190,9 @@ def _step(
         }
         prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
         run = _partly_prepared(lowered, frozenset(prepared))
-    if context.way is not None:
-        run = fenced(run, inputs)
-    layout = (context.way, _layout(lowered, inputs))
+    if context.algorithm is not None:
+        run = with_barriers(run, inputs)
+    layout = (context.algorithm, _layout(lowered, inputs))
     constants = _Constants(context.precision, prepared, layout)
     sources = []
     for position, index in enumerate(operator.inputs):
@@ -208,7 +208,7 @@ def _step(
         tuple(sources),
         operator.outputs,
         tuple(operator.inputs[p] for p in states),
-        isinstance(lowered, Lowered) and lowered.takes_short,
+        isinstance(lowered, Lowered) and lowered.takes_reduced,
         isinstance(lowered, Lowered) and lowered.is_on_grid,
         parts,
     )
@@ -228,7 +228,7 @@ def _partly_prepared(lowered: Lowered, done: frozenset[int]) -> Function:
 
 @dataclasses.dataclass(frozen=True)
 class _Constants:
-    """What becomes of one operator's constants."""
+    """The result of one operator's constants."""
 
     precision: PrecisionPolicy
     prepared: Mapping[int, Prepare]
@@ -249,7 +249,7 @@ class _Constants:
         dtype = self.precision.constant(spec.const)
         if dtype == spec.const.dtype:
             return Weight(index), None
-        return Weight(index, layout=dtype.name), functools.partial(narrow, dtype=dtype)
+        return Weight(index, layout=dtype.name), functools.partial(downcast, dtype=dtype)
 
 
 def context_for(

@@ -240,7 +240,7 @@ def _normal(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 
 
 class InputSource:
-    """Arrays for one model, a new set for each run; what stands in a file is the same in all."""
+    """Arrays for one model, a new set for each run; what is in a file is the same in all."""
 
     def __init__(
         self,

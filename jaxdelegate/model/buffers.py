@@ -1,4 +1,4 @@
-"""Where the bytes of tensors lie: in the flatbuffer, behind it, or in a file beside the model."""
+"""Where the bytes of tensors lie: in the flatbuffer, after it, or in a file next to the model."""
 
 import dataclasses
 import os
@@ -58,7 +58,7 @@ class _Slice:
 
 
 class ExternalBuffers:
-    """Tensors' bytes in files beside the model; those are mapped when a tensor names them."""
+    """Tensors' bytes in files next to the model; those are mapped when a tensor names them."""
 
     def __init__(self, model: Table, source: Source) -> None:
         """Read the tables that describe them; no file is opened yet."""
@@ -107,7 +107,7 @@ class ExternalBuffers:
     def _map(self, part: _Slice) -> memoryview:
         table, name = self._group_tables[part.group], self.groups[part.group]
         if self._directory is None:
-            rule = "external buffers lie beside the model's file, so read it from its path"
+            rule = "external buffers lie next to the model's file, so read it from its path"
             table.fail("name", rule, repr(name))
         if not name or os.path.isabs(name) or ".." in name.replace("\\", "/").split("/"):
             table.fail("name", "must be a path below the model's directory", repr(name))

@@ -112,7 +112,7 @@ class Table:
 
     Attributes:
         kind: the table's name in the schema.
-        path: where it stands in the file, `subgraphs[0].tensors[5]`.
+        path: where it is in the file, `subgraphs[0].tensors[5]`.
     """
 
     __slots__ = ("_at", "_fields", "_file", "_positions", "kind", "path")

@@ -34,7 +34,7 @@ def check_order(
     outputs: Iterable[int],
     fail: Callable[[int | None], Fail],
 ) -> None:
-    """Check that operators stand in execution order and that each tensor has one writer.
+    """Check that operators are in execution order and that each tensor has one writer.
 
     Args:
         operators: of one subgraph.

@@ -49,7 +49,7 @@ class OperatorCode:
 def read_operator_code(table: Table) -> OperatorCode:
     """An OperatorCode table.
 
-    Numbers above 126 stand in a second, wider field; source: converter/schema/schema_utils.cc.
+    Numbers above 126 are in a second, wider field; source: converter/schema/schema_utils.cc.
     """
     code = max(table.scalar("deprecated_builtin_code", INT8), table.scalar("builtin_code"))
     name = _OPERATORS.get(code)

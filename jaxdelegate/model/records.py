@@ -118,7 +118,7 @@ class Operator:
         outputs: tensor indices.
         intermediates: tensors inside it, for their quantization (integer LSTM).
         options: its parameters; the schema's defaults where the file has none.
-        custom_options: the bytes behind a custom operator's options.
+        custom_options: the bytes after a custom operator's options.
         mutating_variable_inputs: which inputs it updates; empty: the file does not say.
     """
 
@@ -173,7 +173,7 @@ class Model:
         subgraphs: the main one first.
         signatures: in the file's order.
         metadata: by name, the bytes as they lie in the file.
-        external_buffer_groups: the files beside this one that hold tensors.
+        external_buffer_groups: the files next to this one that hold tensors.
         content: the file, read-only.
     """
 

@@ -37,7 +37,7 @@ def read_quantization(tensor: Table, shape: Shape, tensor_count: int) -> Quantiz
     known = (minimum, maximum, scale, zero_point, blockwise, custom)
     if all(part is None for part in known):
         return None
-    if blockwise is not None:  # the scales beside it do not count, says schema.fbs
+    if blockwise is not None:  # the scales next to it do not count, says schema.fbs
         _check_dimensions(table, blockwise.quantized_dimensions or (dimension,), shape)
         scale = zero_point = None
     scale, zero_point = _or_empty(scale, np.float32), _or_empty(zero_point, np.int64)

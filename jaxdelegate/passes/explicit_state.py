@@ -1,6 +1,6 @@
 """State that no tensor of the file holds, made explicit: random counters and resource variables.
 
-Each becomes a variable tensor behind the file's own, appended to its operators' inputs. From there
+Each becomes a variable tensor after the file's own, appended to its operators' inputs. From there
 on it is state like a recurrent operator's: the partitioner orders its users, programs take it and
 return it.
 """

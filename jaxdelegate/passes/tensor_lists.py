@@ -101,7 +101,7 @@ def _follows(
 
 
 def _scalar(makers: dict[int, Operator], tensor: int) -> int:
-    """The scalar behind a vector of one."""
+    """The scalar after a vector of one."""
     maker = makers.get(tensor)
     is_view = maker is not None and maker.name in ("RESHAPE", "EXPAND_DIMS")
     return maker.inputs[0] if maker is not None and is_view else tensor

@@ -80,7 +80,7 @@ class Runtime:
     def load(
         self, code: bytes | memoryview, arguments: int, results: Sequence[Result]
     ) -> "Executable":
-        """The executable behind `serialized`; nothing is traced or compiled.
+        """The executable after `serialized`; nothing is traced or compiled.
 
         Args:
             code: what `serialized` answered. It becomes machine code: check where it comes from.

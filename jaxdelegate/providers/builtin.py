@@ -1,7 +1,7 @@
 """The delegates that tools offer by themselves, and their flags.
 
 Names and defaults are those of TFLite's tools/delegates/*_provider.cc. What a flag means for
-JaxDelegate stands in one table; JaxDelegate's own options are flags too: `--jax_<option>`.
+JaxDelegate is in one table; JaxDelegate's own options are flags too: `--jax_<option>`.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ _FOR_ALL = (
         _as("first_delegate_node_index"),
     ),
     _Mapped(
-        Flag("last_delegate_node_index", int, _LAST, "Delegate no operator behind this one."),
+        Flag("last_delegate_node_index", int, _LAST, "Delegate no operator after this one."),
         _as("last_delegate_node_index"),
     ),
     _Mapped(
@@ -320,7 +320,7 @@ class XnnpackProvider:
         return (
             Flag(
                 "use_xnnpack", bool, None,
-                "Run on the stock interpreter with XNNPACK, applied behind all other delegates; "
+                "Run on the stock interpreter with XNNPACK, applied after all other delegates; "
                 "false: with its kernels but without XNNPACK.",
             ),
             Flag(

@@ -30,7 +30,7 @@ class Flag:
         """Check that a command line can hold it.
 
         Raises:
-            OptionError: another type, or a name that cannot stand behind two dashes.
+            OptionError: another type, or a name that cannot stand after two dashes.
         """
         if self.type not in (bool, int, float, str):
             raise OptionError(f"flag {self.name!r}: want bool, int, float or str, got {self.type}")
@@ -41,7 +41,7 @@ class Flag:
 class FlagValues:
     """Values by name, as attributes; which of them were given, and in which order.
 
-    Any object with attributes can stand in for it where only values are read.
+    Any object with attributes can are in for it where only values are read.
     """
 
     def __init__(self, values: Mapping[str, Any], positions: Mapping[str, int]) -> None:

@@ -23,10 +23,10 @@ class DelegationReport:
     """What became of every operator of a graph. `str()` is a table that ends in a summary line."""
 
     delegate: str
-    device: str  # as it stands in a sentence: "the GPU", "XLA:CPU"
+    device: str  # as it is in a reason: "the GPU", "XLA:CPU"
     nodes: tuple[NodeReport, ...]
     subgraph: int = 0
-    remark: str = ""  # a sentence of the delegate's about how it runs what it took
+    remark: str = ""  # a reason of the delegate's about how it runs what it took
 
     @property
     def delegated(self) -> tuple[NodeReport, ...]:
@@ -60,7 +60,7 @@ class DelegationReport:
         )
 
     def reasons(self) -> str:
-        """The operators left behind, grouped by reason, the most frequent first; empty for none."""
+        """The operators left after, grouped by reason, the most frequent first; empty for none."""
         counts = Counter((node.op, node.reason or "") for node in self.left)
         where = {
             key: [n.index for n in self.left if (n.op, n.reason or "") == key] for key in counts

@@ -23,7 +23,7 @@ def plain(
 
     Args:
         value: dataclasses, mappings and sequences of such.
-        derived: properties that stand beside the fields of a dataclass.
+        derived: properties that stand next to the fields of a dataclass.
         non_finite: what stands for NaN and infinities.
     """
     derived = derived or {}

@@ -7,7 +7,7 @@ _LIMITS = {"float16": 65504.0}
 
 @dataclasses.dataclass(frozen=True)
 class OperatorPrecision:
-    """One operator in the shorter dtype beside float32. Errors are relative to `largest`.
+    """One operator in the shorter dtype next to float32. Errors are relative to `largest`.
 
     Attributes:
         index: the operator's number in the subgraph.
@@ -40,7 +40,7 @@ class OperatorPrecision:
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionReport:
-    """A model in a shorter dtype beside float32. `str()` is a table of what stands out.
+    """A model in a shorter dtype next to float32. `str()` is a table of what stands out.
 
     Attributes:
         compute_dtype: "float16" or "bfloat16".

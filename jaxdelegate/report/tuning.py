@@ -1,4 +1,4 @@
-"""What was measured of operators that can run in several ways, and which way was chosen."""
+"""What was measured of operators that have several algorithms, and which one was chosen."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ class Choice:
         way: which one runs.
         default: which one would run without measuring.
         seconds: of one run, by way: medians.
-        refused: why the other ways took no part.
+        refused: why the other algorithms took no part.
     """
 
-    way: str
+    algorithm: str
     default: str
     seconds: Mapping[str, float]
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -23,7 +23,7 @@ class Choice:
     @property
     def gain(self) -> float:
         """How many times as fast as the default it is."""
-        return self.seconds[self.default] / self.seconds[self.way]
+        return self.seconds[self.default] / self.seconds[self.algorithm]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TuningReport:
 
     def __str__(self) -> str:
         """A line for each operator, the slowest by default first, then a summary."""
-        rows = [("default ms", "chosen ms", "way", "default", "operator")]
+        rows = [("default ms", "chosen ms", "algorithm", "default", "operator")]
         by_time = sorted(self.choices.items(), key=lambda kv: -kv[1].seconds[kv[1].default])
         rows += [_row(key, choice) for key, choice in by_time]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -52,19 +52,19 @@ class TuningReport:
         return "\n".join([*lines, self.summary()])
 
     def summary(self) -> str:
-        """How many operators take another way than their default."""
-        changed = sum(choice.way != choice.default for choice in self.choices.values())
+        """How many operators take another algorithm than their default."""
+        changed = sum(choice.algorithm != choice.default for choice in self.choices.values())
         return (
-            f"{changed} of {len(self.choices)} measured kinds of operators run in another way than "
-            f"the default on {self.device}."
+            f"{changed} of {len(self.choices)} measured kinds of operators run by another "
+            f"algorithm than the default on {self.device}."
         )
 
 
 def _row(key: str, choice: Choice) -> tuple[str, str, str, str, str]:
     return (
         f"{1e3 * choice.seconds[choice.default]:.3f}",
-        f"{1e3 * choice.seconds[choice.way]:.3f}",
-        choice.way,
+        f"{1e3 * choice.seconds[choice.algorithm]:.3f}",
+        choice.algorithm,
         choice.default,
         key.partition(";")[0],
     )

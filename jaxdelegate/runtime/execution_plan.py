@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import KERNEL_ERRORS, known_shapes, with_shape
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.runtime.partitioner import Taken
+from jaxdelegate.runtime.partitioner import DelegatedNodes
 from jaxdelegate.runtime.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -35,7 +35,7 @@ class Step(Protocol):
     """What a plan is made of; also what the partitioner works on."""
 
     @property
-    def row(self) -> Node | Taken:
+    def row(self) -> Node | DelegatedNodes:
         """How a delegate that chooses among the steps sees it."""
         ...
 
@@ -175,9 +175,9 @@ class PartitionStep:
     delegate: SimpleDelegate
 
     @property
-    def row(self) -> Taken:
+    def row(self) -> DelegatedNodes:
         """Its nodes, which are no longer to be had."""
-        return Taken(self.delegate.name, self.params.nodes)
+        return DelegatedNodes(self.delegate.name, self.params.nodes)
 
     @functools.cached_property
     def _inside(self) -> tuple[OperatorStep, ...]:

@@ -37,7 +37,7 @@ class Item(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Subset:
-    """Items of one kind that can run one behind the other; `items` are positions in the plan."""
+    """Items of one kind that can run one after the other; `items` are positions in the plan."""
 
     is_delegated: bool
     items: tuple[int, ...]

@@ -15,14 +15,14 @@ _NOT_KEPT = "its partition is not among those that the options allow"
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
+class DelegatedNodes:
     """Nodes that another delegate already runs."""
 
     delegate: str
     nodes: tuple[Node, ...]
 
 
-Plan = Sequence[Node | Taken]
+Plan = Sequence[Node | DelegatedNodes]
 Group = Callable[[AbstractSet[int]], Sequence[Subset]]  # positions in the plan -> its subsets
 
 
@@ -71,7 +71,7 @@ def choose(
 def _reasons(
     delegate: SimpleDelegate, context: DelegateContext, plan: Plan, refused: Mapping[int, str]
 ) -> dict[int, str | None]:
-    """Why each node stays behind, by its position in the plan; None: the delegate can run it."""
+    """Why each node stays after, by its position in the plan; None: the delegate can run it."""
     first = delegate.options.first_delegate_node_index
     last = delegate.options.last_delegate_node_index
     outside = f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"

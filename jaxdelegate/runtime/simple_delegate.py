@@ -183,11 +183,11 @@ class SimpleDelegate(abc.ABC):
         """Look at the graph before its nodes are asked about one by one."""
 
     def why_not(self, node: Node) -> str | None:
-        """Why a node stays behind, for the report; None if it is supported."""
+        """Why a node stays after, for the report; None if it is supported."""
         return None if self.is_node_supported(node) else f"not supported by {self.name}"
 
     def reasons(self, context: DelegateContext, nodes: Sequence[Node]) -> Sequence[str | None]:
-        """Why each of these nodes stays behind; None where it is supported.
+        """Why each of these nodes stays after; None where it is supported.
 
         What hosts call, once for each plan of a graph.
         """

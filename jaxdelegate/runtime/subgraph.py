@@ -200,9 +200,9 @@ class Host:
     # ---- tensors
 
     def _hold_tensors(self, *, is_resized: bool) -> None:
-        """Lay out inputs, variables and constants; drop what an earlier shape left behind."""
+        """Lay out inputs, variables and constants; drop what an earlier shape left after."""
         kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._variables)}
-        if is_resized:  # random operators begin anew, as LiteRT prepares them again
+        if is_resized:  # random operators begin again, as LiteRT prepares them again
             kept.update(dict.fromkeys(self._explicit.initial))
         self._values = {}
         for index, old in kept.items():

@@ -27,15 +27,15 @@ def array_type(tensor: Tensor) -> type:
     return _ARRAY_TYPES.get(tensor.type, tensor.dtype.type)
 
 
-def handed_out(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+def to_api_dtype(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     """A copy of a tensor's value as stock interpreters give it: packed integers one to a byte."""
     return array.astype(array_type(tensor)) if tensor.type in _WIDENED else np.array(array)
 
 
-def taken_in(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+def from_api_dtype(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     """An array that a user sets, in the tensor's own dtype where stock interpreters widen it."""
-    widened = tensor.type in _WIDENED and array.dtype == array_type(tensor)
-    return array.astype(tensor.dtype) if widened else array
+    upcast = tensor.type in _WIDENED and array.dtype == array_type(tensor)
+    return array.astype(tensor.dtype) if upcast else array
 
 
 def tensor_details(tensor: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:

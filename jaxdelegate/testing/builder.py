@@ -179,7 +179,7 @@ class ModelBuilder(SubgraphBuilder):
         self._metadata.append(t)
 
     def external_slice(self, group: str, offset: int, length: int) -> int:
-        """Describe a part of the file `group` beside the model, and return its id."""
+        """Describe a part of the file `group` next to the model, and return its id."""
         names = [t.name for t in self._groups]
         if group not in names:
             names.append(group)
@@ -206,7 +206,7 @@ class ModelBuilder(SubgraphBuilder):
         """The finished file.
 
         Args:
-            outside: put the buffers and custom options behind the flatbuffer.
+            outside: put the buffers and custom options after the flatbuffer.
             edit: changes the schema's objects before they are written, say to damage them.
         """
         t = self._table()

@@ -158,15 +158,15 @@ class _Network:
         return y, out
 
     def fully_connected(
-        self, x: int, channels: int, units: int, activation: ActivationFunctionType
+        self, x: int, channels: int, output_channels: int, activation: ActivationFunctionType
     ) -> int:
         """[rows, channels] to [rows, units]."""
         name = self._layer("dense")
-        w = self._weights((units, channels), channels, f"{name}/weights")
-        y = self.builder.tensor((1, units), name=name)
+        w = self._weights((output_channels, channels), channels, f"{name}/weights")
+        y = self.builder.tensor((1, output_channels), name=name)
         self.builder.operator(
             "FULLY_CONNECTED",
-            [x, w, self._bias(units, f"{name}/bias")],
+            [x, w, self._bias(output_channels, f"{name}/bias")],
             [y],
             FullyConnectedOptions(activation),
         )

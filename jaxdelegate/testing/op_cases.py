@@ -25,7 +25,7 @@ Run = Callable[[bytes, Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 _SOURCES = ("litert_ref", "litert_opt", "litert_xnn")
 _RECORDED = "recorded by kernels that sum in another order"
-_HYBRID = "the recorded kernels quantize activations on the fly"
+_DYNAMIC_RANGE = "the recorded kernels quantize activations on the fly"
 _REAL = "no kernel was recorded, only the real numbers that integers stand for"
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
@@ -88,7 +88,7 @@ class OpCase:
         if want.dtype in _HALVES or recorded.get("dtype") in ("FLOAT16", "BFLOAT16"):
             rtol, of_largest = 1e-2, 2e-3
         if self.meta.get("hybrid"):
-            return Tolerance(rtol, 1e-6, 2e-2), _HYBRID
+            return Tolerance(rtol, 1e-6, 2e-2), _DYNAMIC_RANGE
         lsb = recorded.get("lsb") or 0.0
         return Tolerance(rtol, 1e-6 + lsb, of_largest), _RECORDED
 

@@ -255,7 +255,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_outputs(values: flags.FlagValues) -> None:
-    """Refuse before the work what cannot be written behind it."""
+    """Refuse before the work what cannot be written after it."""
     output_files.check(values, _OUTPUT_FILES)
     if values.export_model_runtime_info and not values.model_runtime_info_output_file:
         raise OptionError("export_model_runtime_info: name model_runtime_info_output_file, too")

@@ -1,4 +1,4 @@
-"""`jaxdelegate benchmark_performance_options`: one model, every way to run it, ranked."""
+"""`jaxdelegate benchmark_performance_options`: one model, every configuration, ranked."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ def define(values: flags.FlagValues) -> None:
         (
             "results_file_path",
             "Write a row per image here, .jsonl or .parquet. A killed run leaves <name>.part "
-            "beside it, from which the same command resumes.",
+            "next to it, from which the same command resumes.",
         ),
     ):
         flags.DEFINE_string(name, None, text, flag_values=values)

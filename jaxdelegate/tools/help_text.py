@@ -13,7 +13,7 @@ def of_tool(name: str, what: str, values: flags.FlagValues, actions: Sequence[st
 
     Args:
         name: the tool's.
-        what: what it does, in a sentence.
+        what: what it does, in a reason.
         values: with its flags declared.
         actions: words of which one must be given.
     """

@@ -1,4 +1,4 @@
-"""Files that flags ask for, looked at before the long work and not behind it."""
+"""Files that flags ask for, looked at before the long work and not after it."""
 
 import os
 from collections.abc import Iterable

@@ -1,9 +1,10 @@
-"""Measures the ways to run an operator on the device, and chooses: `inference_preference`.
+"""Measures the algorithms to run an operator on the device, and chooses: `inference_preference`.
 
-Each operator that its rule can run in several ways (`OpRule.ways`) is compiled by itself in each of
-them and timed on random inputs, the costliest operators first, until a budget is spent. A way that
-does not compile, takes much more memory or comes to another result takes no part; the default stays
-unless another way is faster beyond noise. Knows lowering and the compiler, no hosts.
+Each operator that its rule can run in several algorithms (`OpRule.algorithms`) is compiled by
+itself in each of them and timed on random inputs, the costliest operators first, until a budget is
+spent. An algorithm that does not compile, takes much more memory or comes to another result takes
+no part; the default stays unless another algorithm is faster beyond noise. Knows lowering and the
+compiler, no hosts.
 """
 
 import dataclasses
@@ -39,20 +40,22 @@ from jaxdelegate.tuning import BUDGET_SECONDS
 Clock = Callable[[], float]
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_GAIN = 0.03  # another way than the default must save that much,
+_GAIN = 0.03  # another algorithm than the default must save that much,
 _LEAST_SECONDS = 2e-6  # and more than the time that dispatching one program varies by
 _ROUNDS = 9
 _SAMPLE_SECONDS = 2e-3  # shorter runs are repeated
 _MOST_REPEATS = 50
 _MOST_SECONDS = 1.0  # for the rounds of one operator, but for the first three
-_HOPELESS = 2.0  # a way that takes so many times the default's time is timed no further
+_HOPELESS = 2.0  # an algorithm that takes so many times the default's time is timed no further
 _SMALL_SHARE = 1 / 500  # of a partition's work: operators below cannot gain what noise hides
-_MORE_MEMORY = 1 << 28  # bytes of temporaries that a way may take beyond those of the default
+_MORE_MEMORY = (
+    1 << 28
+)  # bytes of temporaries that an algorithm may take beyond those of the default
 _BYTE = 16  # operations that a device does in the time of one byte
 
-# What compiling or running a way may raise; it takes no part then. Running out of memory is a
-# RuntimeError.
-_WAY_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+# What compiling or running an algorithm may raise; it takes no part then. Running out of memory is
+# a RuntimeError.
+_ALGORITHMS_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 Run = Callable[[], Any]
 Samples = Mapping[str, list[float]]
@@ -61,11 +64,11 @@ Timer = Callable[[Mapping[str, Run], str], Samples]  # the runs by name; the def
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An operator that can run in several ways; `ways` begins with the default."""
+    """An operator that can run in several algorithms; `ways` begins with the default."""
 
     key: str
     operator: Operator
-    ways: tuple[str, ...]
+    algorithms: tuple[str, ...]
     cost: Cost
     count: int  # operators of the partition that are like it
 
@@ -107,16 +110,16 @@ def _candidate(
     operator: Operator, partition: LoweredPartition, context: LoweringContext
 ) -> Candidate | None:
     rule, specs = lowering.rule_for(operator), partition.specs
-    if rule is None or rule.ways is None:
+    if rule is None or rule.algorithms is None:
         return None
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
     own = lowering.context_for(context, operator, specs)
-    ways = tuple(rule.ways(own, operator.options, inputs, outputs))
-    if len(ways) < 2:
+    algorithms = tuple(rule.algorithms(own, operator.options, inputs, outputs))
+    if len(algorithms) < 2:
         return None
     key = operator_key(operator.name, own, operator.options, inputs, outputs)
     cost = operator_cost(operator.name, operator.options, inputs, outputs)
-    return Candidate(key, operator, ways, cost, 1)
+    return Candidate(key, operator, algorithms, cost, 1)
 
 
 def tune(
@@ -138,7 +141,7 @@ def tune(
         known: earlier choices, by operator key.
         budget: seconds after which no further operator is begun.
         clock: what the budget is read from.
-        timer: seconds of several runs of each way; None: `interleaved`.
+        timer: seconds of several runs of each algorithm; None: `interleaved`.
 
     Returns:
         What was measured now, by operator key.
@@ -155,7 +158,9 @@ def tune(
         choice = bench.choose(candidate)
         if choice is not None:
             found[candidate.key] = choice
-            _LOGGER.debug("tuning: %s: %s, %s", candidate.key, choice.way, dict(choice.seconds))
+            _LOGGER.debug(
+                "tuning: %s: %s, %s", candidate.key, choice.algorithm, dict(choice.seconds)
+            )
     return found
 
 
@@ -170,41 +175,43 @@ class _Bench:
 
     def choose(self, candidate: Candidate) -> Choice | None:
         """Measure one operator; None: its default does not run by itself."""
-        default, *others = candidate.ways
+        default, *others = candidate.algorithms
         with jax.enable_x64(True), jax.default_device(self.device):
             try:
                 values = [jax.device_put(v, self.device) for v in self._values(candidate.operator)]
                 program = self._program(candidate, default)
                 want = _outputs(_run(program, values)())
-            except _WAY_ERRORS as error:
+            except _ALGORITHMS_ERRORS as error:
                 _LOGGER.debug("tuning: %s does not run by itself: %s", candidate.key, error)
                 return None
             limit = _temporaries(program) + _MORE_MEMORY
             runs, refused = {default: _run(program, values)}, {}
-            for way in others:
+            for algorithm in others:
                 try:
-                    runs[way] = self._checked(candidate, way, values, want, limit)
-                except (*_WAY_ERRORS, AssertionError) as error:
-                    refused[way] = f"{error}".partition("\n")[0]
+                    runs[algorithm] = self._checked(candidate, algorithm, values, want, limit)
+                except (*_ALGORITHMS_ERRORS, AssertionError) as error:
+                    refused[algorithm] = f"{error}".partition("\n")[0]
             samples = dict(self.timer(runs, default))
-            way = fastest(default, samples)
-            if way != default:  # of several ways, one may win by chance: it must win again
-                samples |= self.timer({name: runs[name] for name in (default, way)}, default)
-                way = fastest(default, {name: samples[name] for name in (default, way)})
+            algorithm = fastest(default, samples)
+            if (
+                algorithm != default
+            ):  # of several algorithms, one may win by chance: it must win again
+                samples |= self.timer({name: runs[name] for name in (default, algorithm)}, default)
+                algorithm = fastest(default, {name: samples[name] for name in (default, algorithm)})
         medians = {name: statistics.median(times) for name, times in samples.items()}
-        return Choice(way, default, medians, refused)
+        return Choice(algorithm, default, medians, refused)
 
     def _checked(
-        self, candidate: Candidate, way: str, values: list[Any], want: list[Any], limit: int
+        self, candidate: Candidate, algorithm: str, values: list[Any], want: list[Any], limit: int
     ) -> Run:
-        """What runs a way, once it has been seen to compute what the default does.
+        """What runs an algorithm, once it has been seen to compute what the default does.
 
         Raises:
             AssertionError: it does not.
             ValueError: it takes too much memory.
             _WAY_ERRORS: it does not compile, or does not run.
         """
-        program = self._program(candidate, way)
+        program = self._program(candidate, algorithm)
         if (taken := _temporaries(program)) > limit:
             raise ValueError(f"it takes {taken >> 20} MiB of temporaries")
         run = _run(program, values)
@@ -212,10 +219,10 @@ class _Bench:
         _compare(_outputs(run()), want, candidate.products, precision)
         return run
 
-    def _program(self, candidate: Candidate, way: str) -> Program:
+    def _program(self, candidate: Candidate, algorithm: str) -> Program:
         # The default runs in a network as XLA fuses it; what is named is kept apart.
-        ways = {} if way == candidate.ways[0] else {candidate.key: way}
-        context = dataclasses.replace(self.context, ways=ways)
+        algorithms = {} if algorithm == candidate.algorithms[0] else {candidate.key: algorithm}
+        context = dataclasses.replace(self.context, algorithms=algorithms)
         alone = _surrounded(
             candidate.operator, self.partition.specs, self._inputs(candidate.operator)
         )
@@ -315,7 +322,7 @@ def interleaved(
 
 
 def _orders(names: list[str]) -> Iterator[list[str]]:
-    """Each round begins with another one: what runs behind a slow one would always be at odds."""
+    """Each round begins with another one: what runs after a slow one would always be at odds."""
     for i in range(_ROUNDS):
         at = i % len(names)
         yield names[at:] + names[:at]
@@ -329,16 +336,17 @@ def _sample(run: Run, repeats: int, clock: Clock) -> float:
 
 
 def fastest(default: str, samples: Samples) -> str:
-    """The way with the least median of those that beat the default, or the default.
+    """The algorithm with the least median of those that beat the default, or the default.
 
-    A way beats it if its median saves 3 %, and it was the faster one in three of four rounds.
+    An algorithm beats it if its median saves 3 %, and it was the faster one in three of four
+    rounds.
     """
     base = samples[default]
     median = statistics.median(base)
     most = min((1 - _GAIN) * median, median - _LEAST_SECONDS)
     medians = {default: median}
-    for way, times in samples.items():
+    for algorithm, times in samples.items():
         wins = sum(t < b for t, b in zip(times, base, strict=False))
         if statistics.median(times) <= most and wins >= 0.75 * len(times):
-            medians[way] = statistics.median(times)
-    return min(medians, key=lambda way: medians[way])
+            medians[algorithm] = statistics.median(times)
+    return min(medians, key=lambda algorithm: medians[algorithm])

@@ -1,4 +1,4 @@
-"""What a delegate knows of the ways to run operators: measured, or taken over from a directory.
+"""Which algorithms a delegate runs operators by: measured, or read from a directory.
 
 `measure.py`, which measures, is imported when there is something to measure.
 """
@@ -67,7 +67,7 @@ class Tuner:
         self._clock = clock
         self._choices: dict[str, Choice] | None = None
 
-    def ways(self, partition: "LoweredPartition", context: LoweringContext) -> dict[str, str]:
+    def algorithms(self, partition: "LoweredPartition", context: LoweringContext) -> dict[str, str]:
         """The ways other than defaults that operators are to take, by operator key.
 
         Args:
@@ -79,7 +79,7 @@ class Tuner:
         choices = self._known()
         if self._preference == "sustained_speed":
             choices.update(self._measured(partition, context, choices))
-        return {key: c.way for key, c in choices.items() if c.way != c.default}
+        return {key: c.algorithm for key, c in choices.items() if c.algorithm != c.default}
 
     def _measured(
         self, partition: "LoweredPartition", context: LoweringContext, known: Mapping[str, Choice]

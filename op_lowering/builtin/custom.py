@@ -69,7 +69,7 @@ def _why_not_hadamard_rotation(
 def _lower_hadamard_rotation(
     _context: LoweringContext, o: HadamardRotationOptions, inputs: Specs, _outputs: Specs
 ) -> Function:
-    """Runs lie one behind the other, as many as fit into the last dimension of each row."""
+    """Runs lie one after the other, as many as fit into the last dimension of each row."""
     shape, size = inputs[0].shape, o.hadamard_size
     n_runs = math.prod(shape[:-1]) * (shape[-1] // size)
     if size & (size - 1) or n_runs == 0:  # the kernel leaves other sizes than powers of two alone

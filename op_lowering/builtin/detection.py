@@ -3,7 +3,7 @@
 Semantics: kernels/detection_postprocess.cc, kernels/internal/reference/non_max_suppression.h.
 Suppression takes one step per box to select, each over all boxes at once: nothing is sorted, and
 nothing has a shape that depends on data. Boxes are held coordinate by coordinate, [4, n], so that
-these steps are vectors. Two things the kernels leave open: slots behind the last detection are zero
+these steps are vectors. Two things the kernels leave open: slots after the last detection are zero
 here, and what their sorting leaves in any order (equal scores in V4 and V5, equal classes of one
 box) stands by index.
 """

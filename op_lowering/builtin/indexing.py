@@ -216,10 +216,10 @@ def _why_not_embedding_lookup(
     context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     ids, table = inputs[:2]
-    hybrid = table.dtype != outputs[0].dtype
+    dynamic_range = table.dtype != outputs[0].dtype
     return first_reason(
         why_not_dequantized(table, outputs[0])
-        if hybrid
+        if dynamic_range
         else why_not_moved(context, table, outputs[0]),
         why_not_indices(ids),
         None if len(ids.shape) == 1 and table.shape else "ids must be a vector, the table rows",

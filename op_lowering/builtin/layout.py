@@ -84,7 +84,7 @@ def _why_not_concatenation(
     one = all(len(s) == rank for s in shapes) and all(
         len({s[i] for s in shapes}) == 1 for i in range(rank) if i != axis
     )
-    return None if one else f"shapes differ beside axis {axis}"
+    return None if one else f"shapes differ next to axis {axis}"
 
 
 def _lower_concatenation(

@@ -27,11 +27,11 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
 from jaxdelegate.op_lowering.quantized.pooling import fused_activation, why_not_pooled
 from jaxdelegate.op_lowering.rule import (
+    Algorithms,
     Function,
     Lower,
     LoweringContext,
     OpRule,
-    Ways,
     WhyNot,
     first_reason,
     table,
@@ -127,7 +127,7 @@ def tensorflow_windows(o: Any, x: Shape) -> Windows:
 
 
 def why_not_tensorflow(o: Any, rank: int) -> str | None:
-    """A sentence for a TensorFlow pool over batches or channels, or with malformed attributes."""
+    """A reason for a TensorFlow pool over batches or channels, or with malformed attributes."""
     if o.padding not in Padding.__members__:
         return f"padding is {o.padding!r}, neither 'SAME' nor 'VALID'"
     for name, sizes in (("ksize", o.ksize), ("strides", o.strides)):
@@ -167,7 +167,7 @@ def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
         if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
             return nothing(outputs)
         count = _count(windows)
-        slide = chosen(_ways(context.platform, windows), context.way)
+        slide = chosen(_algorithms(context.platform, windows), context.algorithm)
         activation = fused_activation(getattr(o, "fused_activation_function", Act.NONE), outputs[0])
 
         def pooled(x: jax.Array) -> tuple[jax.Array]:  # [N, *spatial, C] -> [N, *out, C]
@@ -180,16 +180,16 @@ def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
     return lower
 
 
-def _offered(geometry: _Geometry) -> Ways:
-    def ways(
+def _offered(geometry: _Geometry) -> Algorithms:
+    def algorithms(
         context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs
     ) -> Mapping[str, "_Slide"]:
         windows = geometry(o, inputs[0].shape)
         if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
             return {}
-        return _ways(context.platform, windows)
+        return _algorithms(context.platform, windows)
 
-    return ways
+    return algorithms
 
 
 def _count(windows: Windows) -> np.ndarray:
@@ -204,7 +204,7 @@ def _count(windows: Windows) -> np.ndarray:
 _Slide = Callable[[_Fold, Any, Windows], jax.Array]
 
 
-def _way(platform: str, windows: Windows) -> _Slide:
+def _algorithm(platform: str, windows: Windows) -> _Slide:
     """How to slide on this platform. XLA:CPU's reduce-window is slow in two dimensions."""
     if all(w.is_whole for w in windows):
         return _whole
@@ -215,16 +215,16 @@ def _way(platform: str, windows: Windows) -> _Slide:
     return _tap_by_tap if apart and few else _axis_by_axis
 
 
-def _ways(platform: str, windows: Windows) -> Mapping[str, _Slide]:
+def _algorithms(platform: str, windows: Windows) -> Mapping[str, _Slide]:
     """All of them that can be worth measuring, the default first."""
-    default = _way(platform, windows)
-    ways = {"reduce_window": _reduce_window, "axis_by_axis": _axis_by_axis}
+    default = _algorithm(platform, windows)
+    algorithms = {"reduce_window": _reduce_window, "axis_by_axis": _axis_by_axis}
     if math.prod(w.size for w in windows) <= _LONGEST_SUM:
-        ways["tap_by_tap"] = _tap_by_tap
+        algorithms["tap_by_tap"] = _tap_by_tap
     if all(w.is_whole for w in windows):
-        ways["whole"] = _whole
-    first = next(name for name, slide in ways.items() if slide is default)
-    return {first: default} | ways
+        algorithms["whole"] = _whole
+    first = next(name for name, slide in algorithms.items() if slide is default)
+    return {first: default} | algorithms
 
 
 def _whole(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
@@ -270,7 +270,7 @@ AVERAGE_POOL_2D = OpRule(
     3,
     _why_not(_AVERAGE, windows_2d, 4),
     _lower(_AVERAGE, windows_2d),
-    ways=_offered(windows_2d),
+    algorithms=_offered(windows_2d),
 )
 MAX_POOL_2D = OpRule(
     "MAX_POOL_2D",
@@ -278,7 +278,7 @@ MAX_POOL_2D = OpRule(
     3,
     _why_not(_MAX, windows_2d, 4),
     _lower(_MAX, windows_2d),
-    ways=_offered(windows_2d),
+    algorithms=_offered(windows_2d),
 )
 L2_POOL_2D = OpRule(
     "L2_POOL_2D",
@@ -286,7 +286,7 @@ L2_POOL_2D = OpRule(
     1,
     _why_not(_L2, windows_2d, 4),
     _lower(_L2, windows_2d),
-    ways=_offered(windows_2d),
+    algorithms=_offered(windows_2d),
 )
 AVG_POOL_3D = OpRule(
     "AvgPool3D",
@@ -294,7 +294,7 @@ AVG_POOL_3D = OpRule(
     1,
     _why_not(_AVERAGE, tensorflow_windows, 5),
     _lower(_AVERAGE, tensorflow_windows),
-    ways=_offered(tensorflow_windows),
+    algorithms=_offered(tensorflow_windows),
 )
 MAX_POOL_3D = OpRule(
     "MaxPool3D",
@@ -302,7 +302,7 @@ MAX_POOL_3D = OpRule(
     1,
     _why_not(_MAX, tensorflow_windows, 5),
     _lower(_MAX, tensorflow_windows),
-    ways=_offered(tensorflow_windows),
+    algorithms=_offered(tensorflow_windows),
 )
 
 RULES = table(AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D, AVG_POOL_3D, MAX_POOL_3D)

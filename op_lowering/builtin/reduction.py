@@ -48,7 +48,7 @@ INTEGERS: _Dtypes = frozenset(
 
 
 def why_not_ordered(context: LoweringContext, x: TensorSpec, y: TensorSpec | None) -> str | None:
-    """A sentence if `x` cannot be compared as it is stored, or its values not handed on to `y`.
+    """A reason if `x` cannot be compared as it is stored, or its values not handed on to `y`.
 
     A quantized tensor is ordered as its stored integers are.
     """
@@ -56,12 +56,12 @@ def why_not_ordered(context: LoweringContext, x: TensorSpec, y: TensorSpec | Non
 
 
 def why_not_count(outputs: Specs, count: int) -> str | None:
-    """A sentence if the operator does not have `count` outputs."""
+    """A reason if the operator does not have `count` outputs."""
     return None if len(outputs) == count else f"has {len(outputs)} outputs, not {count}"
 
 
 def why_not_axes(x: TensorSpec, axes: TensorSpec) -> str | None:
-    """A sentence if the axes are not known, or one of them is outside the rank of `x`."""
+    """A reason if the axes are not known, or one of them is outside the rank of `x`."""
     reason = first_reason(why_not_const(axes), why_not_dtype(axes, _INDICES))
     if reason is not None or axes.const is None:
         return reason
@@ -173,13 +173,13 @@ def _reducer(
     in_order: _Reduce | None = None,
     own: mean_cpu_kernel.Own | None = None,
 ) -> OpRule:
-    """A rule of the family: inputs x and axes, one output.
+    """A rule of the category: inputs x and axes, one output.
 
     `compares`: the operator hands on one of the values, so that quantized ones need no arithmetic.
     `quantized`: the arithmetic that quantized values need.
-    `in_order`: `reduce` as exactly as the kernels round. It stands in for `reduce` on CPU, in
-    integer mode: hybrid operators behind it quantize floats on the fly, and a difference in the
-    last bit that moves one over the edge of a step is large behind a few layers of them.
+    `in_order`: `reduce` as exactly as the kernels round. It is in for `reduce` on CPU, in
+    integer mode: dynamic range operators after it quantize floats on the fly, and a difference in
+    the last bit that moves one over the edge of a step is large after a few layers of them.
     `own`: the function of our own kernels, where they take the operator.
     """
 
@@ -261,7 +261,7 @@ def _why_not_arg(
 
 
 def why_not_one_axis(x: TensorSpec, axis: TensorSpec) -> str | None:
-    """A sentence unless `axis` names one axis of `x`."""
+    """A reason unless `axis` names one axis of `x`."""
     reason = first_reason(
         None if x.shape else f"{x.name!r} is a scalar: it has no axis", why_not_axes(x, axis)
     )
@@ -317,7 +317,7 @@ def _arg_stepwise(x: jax.Array, reduce: Callable[..., jax.Array], dtype: np.dtyp
 def _place_of_short(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
     """Where the extreme of integers of 8 or 16 bits stands: int32, the lowest index among equals.
 
-    One extreme, of values with indices behind them: XLA:CPU does not search in vectors.
+    One extreme, of values with indices after them: XLA:CPU does not search in vectors.
     """
     count = x.shape[axis]
     places = np.arange(count) if reduce is jnp.min else np.arange(count)[::-1]

@@ -33,7 +33,7 @@ from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 def _why_not_state(state: TensorSpec | None, value: TensorSpec) -> str | None:
     if state is None or not state.is_variable:
-        return "the variable behind the handle is known at run time only"
+        return "the variable after the handle is known at run time only"
     if (state.shape, state.dtype) != (value.shape, value.dtype):
         return f"the variable is {state.dtype} {list(state.shape)}, {value.name!r} is not"
     return None

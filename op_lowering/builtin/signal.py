@@ -57,7 +57,7 @@ def _why_not_transform(inputs: Specs, dtype: type[np.generic]) -> str | None:
 
 
 def _fitted(x: jax.Array, rows: int, columns: int) -> jax.Array:
-    """The last two dimensions cropped, or padded with zeros behind, to the given sizes."""
+    """The last two dimensions cropped, or padded with zeros after, to the given sizes."""
     x = x[..., :rows, :columns]
     missing = (rows - x.shape[-2], columns - x.shape[-1])
     return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, n) for n in missing])

@@ -117,7 +117,7 @@ class _Slicing:
         return [(1, None) if j is not None and is_new[j] else (next(sizes, 0), j) for j in entries]
 
     def why_not(self, j: int | None, n: int) -> str | None:
-        """A sentence if entry j does not say, before the run, what it takes of a dimension of n."""
+        """A reason if entry j does not say, before the run, what it takes of a dimension of n."""
         if j is None:
             return None
         if self.strides[j] == 0:
@@ -174,7 +174,7 @@ def _bit(mask: int, j: int) -> bool:
 
 
 def _clamped(at: int, n: int, *, backward: bool) -> int:
-    """A begin or an end, from behind where negative, within what its direction may name."""
+    """A begin or an end, from after where negative, within what its direction may name."""
     at += n if at < 0 else 0
     return min(max(at, -1), n - 1) if backward else min(max(at, 0), n)
 
@@ -214,16 +214,16 @@ def _lower_strided_slice(
 ) -> Function:
     slicing = _slicing(o, inputs)
     dimensions = slicing.dimensions(inputs[0].shape)
-    widened = [n for n, _ in dimensions]
+    upcast = [n for n, _ in dimensions]
     windows = [slicing.window(j, n) for n, j in dimensions]
     moving = {i: w for i, w in enumerate(windows) if isinstance(w, _Moving)}
-    spans = [moving[i].span if i in moving else n for i, n in enumerate(widened)]
+    spans = [moving[i].span if i in moving else n for i, n in enumerate(upcast)]
     fixed = [range(0, w.span, w.stride) if isinstance(w, _Moving) else w for w in windows]
 
     def strided_slice(
         x: jax.Array, begin: jax.Array, _end: jax.Array, _strides: jax.Array
     ) -> tuple[jax.Array]:
-        x = x.reshape(widened)
+        x = x.reshape(upcast)
         if moving:
             zero = jnp.zeros((), begin.dtype)
             starts = [begin[moving[i].entry] if i in moving else zero for i in range(x.ndim)]

@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.spec import Specs
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     """The k largest values along the last axis, descending, and their indices (int32).
 
-    Equal values stand in the order of their indices, and NaN behind every number
+    Equal values are in the order of their indices, and NaN after every number
     (kernels/topk_v2.cc).
     """
     _, indices = lax.top_k(_keys(x), k)

@@ -1,25 +1,30 @@
-"""Several ways to lower one operator: which one is taken, and the key of a choice.
+"""Several algorithms to lower one operator: which one is taken, and the key of a choice.
 
-A rule that has a choice offers its ways as data (`OpRule.ways`): by name, the default of its own
-heuristics first. All of them compute the same, but that floats are added up in another order. Which
-one runs is named in `LoweringContext.way`; whoever measures keeps choices by `operator_key`.
+A rule that has a choice offers its algorithms as data (`OpRule.algorithms`): by name, the default
+of its own heuristics first. All of them compute the same, but that floats are added up in another
+order. Which one runs is named in `LoweringContext.algorithm`; whoever measures keeps choices by
+`operator_key`.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
-_Way = TypeVar("_Way")
+_Algorithm = TypeVar("_Algorithm")
 
 
-def chosen(ways: Mapping[str, _Way], name: str | None) -> _Way:
-    """The way of this name; the default, which is the first, if there is none."""
-    return next(iter(ways.values())) if name is None or name not in ways else ways[name]
+def chosen(algorithms: Mapping[str, _Algorithm], name: str | None) -> _Algorithm:
+    """The algorithm of this name; the default, which is the first, if there is none."""
+    return (
+        next(iter(algorithms.values()))
+        if name is None or name not in algorithms
+        else algorithms[name]
+    )
 
 
 def operator_key(
@@ -39,28 +44,28 @@ def operator_key(
     return f"{name} {tensors}; {options}; {context.platform} {context.quant_mode} {precision}"
 
 
-def with_way(
+def with_algorithm(
     context: LoweringContext, rule: OpRule, options: Options, inputs: Specs, outputs: Specs
 ) -> LoweringContext:
-    """An operator's own context with the way that was chosen for operators like it."""
-    if not context.ways or rule.ways is None:
+    """An operator's own context with the algorithm that was chosen for operators like it."""
+    if not context.algorithms or rule.algorithms is None:
         return context
     key = operator_key(rule.name, context, options, inputs, outputs)
-    return dataclasses.replace(context, way=context.ways.get(key))
+    return dataclasses.replace(context, algorithm=context.algorithms.get(key))
 
 
-def fenced(run: Function, inputs: Specs) -> Function:
+def with_barriers(run: Function, inputs: Specs) -> Function:
     """The function with its run-time inputs and its outputs in memory, as it was measured.
 
-    Some ways XLA would fuse with what goes before and behind, and repeat one or the other.
+    Some ways XLA would fuse with what goes before and after, and repeat one or the other.
     """
 
-    def fenced(*arrays: Any) -> tuple[Any, ...]:
+    def with_barriers(*arrays: Any) -> tuple[Any, ...]:
         pairs = zip(arrays, inputs, strict=True)
-        fed = (a if s is None or s.const is not None else materialized(a) for a, s in pairs)
-        return tuple(map(materialized, run(*fed)))
+        fed = (a if s is None or s.const is not None else fusion_barrier(a) for a, s in pairs)
+        return tuple(map(fusion_barrier, run(*fed)))
 
-    return fenced
+    return with_barriers
 
 
 def _listed(specs: Specs) -> str:

@@ -1,4 +1,4 @@
-"""Helpers that several families of rules share: fused activations, padding, broadcasting."""
+"""Helpers that several categories of rules share: fused activations, padding, broadcasting."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ def finite(x: Any) -> Any:
 
 
 def why_not_activation(activation: Act) -> str | None:
-    """A sentence for a fused activation that no LiteRT kernel applies."""
+    """A reason for a fused activation that no LiteRT kernel applies."""
     return (
         None
         if activation in _ACTIVATIONS
@@ -57,7 +57,7 @@ def fused_activation(activation: Act) -> Callable[[Any], Any]:
 def window_padding(
     padding: Padding, n_in: int, window: int, stride: int, dilation: int = 1
 ) -> tuple[int, int]:
-    """Zeros before and after a dimension (kernels/padding.h): SAME puts the odd one behind."""
+    """Zeros before and after a dimension (kernels/padding.h): SAME puts the odd one after."""
     if padding is Padding.VALID:
         return 0, 0
     n_out = -(-n_in // stride)
@@ -72,7 +72,7 @@ def align_ranks(*arrays: Any) -> tuple[Any, ...]:
 
 
 def why_not_broadcast(*shapes: Shape) -> str | None:
-    """A sentence if the shapes do not broadcast."""
+    """A reason if the shapes do not broadcast."""
     try:
         np.broadcast_shapes(*shapes)
     except ValueError:

@@ -18,13 +18,13 @@ _FORMATS = {
 }
 
 
-def narrow(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool = True) -> Any:
+def downcast(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool = True) -> Any:
     """A float array as `dtype`; finite values beyond its range become its largest.
 
     Args:
         x: numpy or jax; what is as short already passes.
         dtype: where to.
-        exactly: round even if the value is widened again right behind, which XLA leaves out.
+        exactly: round even if the value is upcast again right after, which XLA leaves out.
         infinities: whether they stay what they are; else they become the largest value too, by one
             clamp, which XLA:GPU computes at the end of the matrix product before it. What reads the
             sums twice it does not, and writes them to memory in float32 first.
@@ -51,7 +51,7 @@ def rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return y.astype(dtype)
 
 
-def widened(y: jax.Array, dtype: np.dtype) -> jax.Array:
+def upcast(y: jax.Array, dtype: np.dtype) -> jax.Array:
     """A short result as `dtype`, an infinity that rounding made as the largest value it had."""
     if y.dtype == dtype or y.dtype not in HALVES:
         return y.astype(dtype)

@@ -1,7 +1,7 @@
 """Values that XLA:CPU computes once, into memory, however many read them.
 
-XLA:CPU fuses what computes a value into each of its readers, and computes it anew there, even a sum
-of many taps; `optimization_barrier` is gone before it does so. A call that must not be inlined
+XLA:CPU fuses what computes a value into each of its readers, and computes it again there, even a
+sum of many taps; `optimization_barrier` is gone before it does so. A call that must not be inlined
 stays, and its argument lies in memory. The call itself does nothing, and costs below a microsecond.
 """
 
@@ -12,8 +12,8 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 
-def materialized(x: jax.Array) -> jax.Array:
-    """`x`, which no fusion behind computes anew; other platforms than a CPU decide by themselves.
+def fusion_barrier(x: jax.Array) -> jax.Array:
+    """`x`, which no fusion after computes again; other platforms than a CPU decide by themselves.
 
     Args:
         x: of any shape and dtype. Derivatives, batches and exports pass through.

@@ -15,7 +15,7 @@ MOVABLE = frozenset(DTYPES.values()) - _PACKED - _HANDLES - {_STRING}
 
 
 def why_not_moved(context: LoweringContext, *specs: TensorSpec | None) -> str | None:
-    """A sentence if the values of these tensors cannot pass from one to another as they are.
+    """A reason if the values of these tensors cannot pass from one to another as they are.
 
     All that are there must have one dtype that XLA holds and one quantization (scale and zero
     point; `quantized_dimension` may move with the data).
@@ -28,12 +28,12 @@ def why_not_moved(context: LoweringContext, *specs: TensorSpec | None) -> str | 
 
 
 def why_not_axis(axis: int, rank: int) -> str | None:
-    """A sentence if `axis`, which may be negative, names none of `rank` dimensions."""
+    """A reason if `axis`, which may be negative, names none of `rank` dimensions."""
     return None if -rank <= axis < rank else f"axis {axis} is outside rank {rank}"
 
 
 def why_not_indices(*specs: TensorSpec) -> str | None:
-    """A sentence if one of these tensors does not hold integers."""
+    """A reason if one of these tensors does not hold integers."""
     wrong = next((s for s in specs if s.dtype.kind not in "iu" or s.dtype in _PACKED), None)
     return None if wrong is None else f"indices {wrong.name!r} are {wrong.dtype}, not integers"
 
@@ -52,7 +52,7 @@ def zero_point(spec: TensorSpec) -> int:
 
 
 def why_not_present(*specs: TensorSpec | None) -> str | None:
-    """A sentence if an operator that takes any number of inputs leaves one out."""
+    """A reason if an operator that takes any number of inputs leaves one out."""
     return "an input is missing" if any(spec is None for spec in specs) else None
 
 

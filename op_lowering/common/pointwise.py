@@ -52,7 +52,7 @@ class IntegerKernel:
     symmetric: bool = True
 
     def why_not(self, name: str, o: Any, inputs: Specs, outputs: Specs) -> str | None:
-        """A sentence if the kernel cannot take these tensors."""
+        """A reason if the kernel cannot take these tensors."""
         specs = (*inputs, *outputs)
         if tuple(spec.dtype for spec in specs) not in self.dtypes:
             kinds = ", ".join(str(spec.dtype) for spec in inputs)
@@ -213,7 +213,7 @@ def _lower_integer(function: Elementwise) -> Function:
 
 
 def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:
-    """A sentence unless the inputs share a dtype of `dtypes`, have no scale, and broadcast."""
+    """A reason unless the inputs share a dtype of `dtypes`, have no scale, and broadcast."""
     if any(s is None for s in inputs):
         return "an input is left out"
     return first_reason(
@@ -229,7 +229,7 @@ def _why_not_result(inputs: Specs, outputs: Specs, results: Dtypes | None) -> st
 
 
 def why_not_count(inputs: Specs, count: int) -> str | None:
-    """A sentence unless there are exactly so many inputs."""
+    """A reason unless there are exactly so many inputs."""
     return None if len(inputs) == count else f"has {len(inputs)} inputs, not {count}"
 
 
@@ -242,12 +242,12 @@ def why_not_stored(spec: TensorSpec, dtypes: Dtypes) -> str | None:
 
 
 def why_not_one_dtype(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A sentence if two inputs differ in dtype."""
+    """A reason if two inputs differ in dtype."""
     differ = x.dtype != y.dtype
     return f"{x.name!r} is {x.dtype} and {y.name!r} {y.dtype}" if differ else None
 
 
 def why_not_one_shape(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A sentence if two inputs differ in shape."""
+    """A reason if two inputs differ in shape."""
     differ = x.shape != y.shape
     return f"shapes {list(x.shape)} and {list(y.shape)} differ" if differ else None

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import finite, fused_activation
-from jaxdelegate.op_lowering.common.downcast import narrow, rounded, widened
+from jaxdelegate.op_lowering.common.downcast import downcast, rounded, upcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
@@ -24,12 +24,12 @@ Axes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def why_not_floats(*specs: TensorSpec | None) -> str | None:
-    """A sentence for the first tensor that is quantized or no float; absent ones pass."""
+    """A reason for the first tensor that is quantized or no float; absent ones pass."""
     return first_reason(*(why_not_dtype(s, PRODUCT_FLOATS) for s in specs if s is not None))
 
 
 def why_not_fused(activation: Act) -> str | None:
-    """A sentence for a fused activation other than a clamp, the only kind that these kernels apply.
+    """A reason for a fused activation other than a clamp, the only kind that these kernels apply.
 
     CalculateActivationRange (kernels/kernel_util.h) has no range for TANH and SIGN_BIT.
     """
@@ -47,7 +47,7 @@ class Arithmetic:
     precision: str
     total: np.dtype | None = None  # what `lax` yields; None: the accumulator's dtype
     rounds_exactly: bool = False
-    ends_short: bool = False  # cuDNN computes the end too, and rounds once, behind it
+    ends_short: bool = False  # cuDNN computes the end too, and rounds once, after it
     is_finite: bool = False  # see `finish`; elsewhere libraries end products in what is no clamp
 
     @classmethod
@@ -59,7 +59,7 @@ class Arithmetic:
         Args:
             context: the lowering context.
             *specs: the factors.
-            ends_in_library: whether bias, residual and RELU behind it are computed by cuDNN, if the
+            ends_in_library: whether bias, residual and RELU after it are computed by cuDNN, if the
                 dtype allows.
         """
         policy = context.precision
@@ -72,10 +72,14 @@ class Arithmetic:
         return dataclasses.replace(arithmetic, total=total, ends_short=True)
 
     @classmethod
-    def of_dot(cls, context: LoweringContext, rows: int, units: int, *specs: TensorSpec) -> Self:
-        """The arithmetic of a matrix product of tensors like these, with a result [rows, units]."""
+    def of_dot(
+        cls, context: LoweringContext, rows: int, output_channels: int, *specs: TensorSpec
+    ) -> Self:
+        """The arithmetic of a matrix product of tensors like these, with a result [rows, N]."""
         policy, consts = context.precision, [s.const for s in specs]
-        factor = policy.factor(_factor(context, specs), *consts, rows=rows, units=units)
+        factor = policy.operand_dtype(
+            _factor(context, specs), *consts, rows=rows, output_channels=output_channels
+        )
         return cls._of(context, factor, policy.total(factor))
 
     @classmethod
@@ -96,14 +100,14 @@ class Arithmetic:
 
     def shortened(self, x: Any) -> Any:
         """A factor in the operand's dtype; None, where an input lacks, stays."""
-        return None if x is None else narrow(x, self.operand, exactly=self.rounds_exactly)
+        return None if x is None else downcast(x, self.operand, exactly=self.rounds_exactly)
 
     def dot(self, x: Any, w: Any, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
         """lax.dot_general; the result is in the accumulator's dtype."""
         y = lax.dot_general(
             x, w, (contract, batch), precision=self.precision, preferred_element_type=self._yielded
         )
-        return widened(y, self.accumulator)
+        return upcast(y, self.accumulator)
 
     def convolution(
         self,
@@ -136,10 +140,10 @@ class Arithmetic:
             precision=self.precision,
             preferred_element_type=self._yielded,
         )
-        return y if self.ends_short else widened(y, self.accumulator)
+        return y if self.ends_short else upcast(y, self.accumulator)
 
     def ended(self, y: jax.Array) -> jax.Array:
-        """A result behind its end; cuDNN's is short, and infinite beyond the range."""
+        """A result after its end; cuDNN's is short, and infinite beyond the range."""
         return rounded(y, self.operand) if self.ends_short else y
 
 
@@ -166,9 +170,9 @@ def finish(
     `is_finite`: infinities become the largest number, as they do in LiteRT's kernels.
     """
     if bias is not None:
-        y = y + narrow(bias, y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+        y = y + downcast(bias, y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
     if residual is not None:
-        y = y + narrow(residual, y.dtype)
+        y = y + downcast(residual, y.dtype)
     result: jax.Array = fused_activation(activation)(y)
     if is_finite:
         result = finite(result)

@@ -38,7 +38,7 @@ def zero_point_of(spec: TensorSpec) -> int:
 
 
 def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
-    """A sentence unless the tensor has one scale above 0 and a zero point of its own dtype.
+    """A reason unless the tensor has one scale above 0 and a zero point of its own dtype.
 
     `or_zero`: the scale may be 0, as the converter writes it for constants that are all 0.
     """
@@ -58,27 +58,27 @@ def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
 
 
 def why_not_symmetric(spec: TensorSpec) -> str | None:
-    """A sentence for an int16 tensor whose zero point is not 0."""
+    """A reason for an int16 tensor whose zero point is not 0."""
     if spec.dtype != _INT16 or spec.quantization is None or zero_point_of(spec) == 0:
         return None
     return f"the zero point of int16 {spec.name!r} is {zero_point_of(spec)}; the kernel wants 0"
 
 
 def why_not_per_tensor(spec: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
-    """A sentence unless `spec` is quantized in one of these dtypes, with one scale."""
+    """A reason unless `spec` is quantized in one of these dtypes, with one scale."""
     if spec.dtype not in dtypes:
         return f"{spec.name!r} is quantized {spec.dtype}, which this operator has no kernel for"
     return why_not_one_scale(spec)
 
 
 def why_not_same(x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
-    """A sentence unless `x` and `y` hold one of these dtypes, the same, each with its scale."""
+    """A reason unless `x` and `y` hold one of these dtypes, the same, each with its scale."""
     same = f"{x.name!r} is {x.dtype} and {y.name!r} {y.dtype}" if x.dtype != y.dtype else None
     return first_reason(why_not_per_tensor(x, dtypes), why_not_per_tensor(y, dtypes), same)
 
 
 def why_not_zero_point(spec: TensorSpec, wanted: int) -> str | None:
-    """A sentence unless the zero point is the one that the kernel takes for granted."""
+    """A reason unless the zero point is the one that the kernel takes for granted."""
     found = zero_point_of(spec)
     if found == wanted:
         return None
@@ -86,7 +86,7 @@ def why_not_zero_point(spec: TensorSpec, wanted: int) -> str | None:
 
 
 def why_not_activation_range(activation: ActivationFunctionType, y: TensorSpec) -> str | None:
-    """A sentence if a bound of the fused activation is no integer of the output's scale."""
+    """A reason if a bound of the fused activation is no integer of the output's scale."""
     try:
         activation_range(activation, quantization_of(y), y.dtype)
     except ValueError as error:

@@ -90,7 +90,7 @@ Spreads = tuple[Spread, ...]
 
 
 def why_not_windows(windows: Windows) -> str | None:
-    """A sentence for windows without size, stride or dilation."""
+    """A reason for windows without size, stride or dilation."""
     for w in windows:
         if min(w.size, w.stride, w.dilation) <= 0:
             return (
@@ -101,7 +101,7 @@ def why_not_windows(windows: Windows) -> str | None:
 
 
 def why_not_fit(windows: Windows) -> str | None:
-    """A sentence for VALID windows so much larger than the input that LiteRT refuses them."""
+    """A reason for VALID windows so much larger than the input that LiteRT refuses them."""
     for w in windows:
         n_in = w.n_in + sum(w.explicit)
         if w.padding is Padding.VALID and n_in + w.stride - w.span <= -w.stride:

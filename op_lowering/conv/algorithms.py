@@ -1,8 +1,8 @@
-"""The geometry of a convolution, and the ways to run it.
+"""The geometry of a convolution, and the algorithms to run it.
 
 The filter is laid out as [*spatial, I, O] first, I being the input channels of one group. For
 floats a GPU and a TPU run XLA's convolution. XLA's CPU backend has a good one for deep sums only,
-so the CPU has other ways, and so have integers everywhere: the choices and their limits were
+so the CPU has other algorithms, and so have integers everywhere: the choices and their limits were
 measured on a CPU, layer by layer, on the shapes of MobileNet, ResNet and ResNeXt.
 """
 
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.common.products import Arithmetic
 from jaxdelegate.op_lowering.common.window import Windows, pad_windows, read_tap, taps
 from jaxdelegate.op_lowering.spec import Shape
@@ -48,7 +48,7 @@ class Convolution:
     windows: Windows
     channels: int
     depth: int  # input channels of one group
-    units: int  # output channels
+    output_channels: int  # output channels
     images: int = 1
 
     @property
@@ -84,7 +84,7 @@ class Convolution:
     @property
     def results(self) -> int:
         """How many values the output has."""
-        return self.images * math.prod(self.out) * self.units
+        return self.images * math.prod(self.out) * self.output_channels
 
     @property
     def out(self) -> Shape:
@@ -92,12 +92,12 @@ class Convolution:
         return tuple(w.n_out for w in self.windows)
 
 
-# A filter [*spatial, I, O] -> what the way reads; x and that -> [N, *out, O].
+# A filter [*spatial, I, O] -> what the algorithm reads; x and that -> [N, *out, O].
 Layout = Callable[[Convolution, Any], Any]
 Run = Callable[[Arithmetic, Convolution, Any, Any], jax.Array]
 
 
-def way(platform: str, c: Convolution, *, is_clamped: bool = False) -> tuple[Layout, Run]:
+def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tuple[Layout, Run]:
     """How to run a convolution of floats: a filter layout, and what reads it.
 
     Args:
@@ -106,20 +106,20 @@ def way(platform: str, c: Convolution, *, is_clamped: bool = False) -> tuple[Lay
         is_clamped: whether a clamp follows that has an upper end.
     """
     if platform == "gpu":
-        return _gpu_way(c, is_clamped=is_clamped)
+        return _gpu_algorithm(c, is_clamped=is_clamped)
     if platform != "cpu":
         return by_library(platform)
     if c.groups > 1:
-        return _grouped_way(c)
+        return _grouped_algorithm(c)
     if c.is_pointwise:
         return (by_tap, tap_sum) if _is_mostly_writing(c) else (as_matrix, dot)
-    narrow = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
-    if c.products > _SHALLOW or c.units > narrow:
+    downcast = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
+    if c.products > _SHALLOW or c.output_channels > downcast:
         return as_stored, xla
     return (by_tap, tap_sum) if _is_few(c) else (by_group, grouped_dot)
 
 
-def _gpu_way(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
+def _gpu_algorithm(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
     """XLA has cuDNN compute bias and RELU at the end of a convolution, if there are no groups.
 
     Triton ends matrix products in any clamp. A sum of taps is one kernel with all that follows.
@@ -131,8 +131,8 @@ def _gpu_way(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
     return by_library("gpu")
 
 
-def _grouped_way(c: Convolution) -> tuple[Layout, Run]:
-    if has_blocks(c) and 4 * c.products * c.units >= _CACHED_FILTER:
+def _grouped_algorithm(c: Convolution) -> tuple[Layout, Run]:
+    if has_blocks(c) and 4 * c.products * c.output_channels >= _CACHED_FILTER:
         return by_block, tap_sum_by_block
     if _is_few(c) or _is_unrolled_depthwise(c):
         return by_tap, tap_sum
@@ -141,7 +141,7 @@ def _grouped_way(c: Convolution) -> tuple[Layout, Run]:
     return by_group, grouped_dot
 
 
-def integer_way(platform: str, c: Convolution) -> tuple[Layout, Run]:
+def integer_algorithm(platform: str, c: Convolution) -> tuple[Layout, Run]:
     """The same for int8, summed in int32: products of patches, or sums of taps.
 
     They beat XLA's own convolution on a CPU, and a GPU has int8 units for matrices at any rate.
@@ -173,7 +173,7 @@ def _is_unrolled_depthwise(c: Convolution) -> bool:
 
 def has_blocks(c: Convolution) -> bool:
     """Whether it is a depthwise one, with a filter for each channel, whose channels divide."""
-    return _is_unrolled_depthwise(c) and c.units == c.channels and _block(c) > 0
+    return _is_unrolled_depthwise(c) and c.output_channels == c.channels and _block(c) > 0
 
 
 def _block(c: Convolution) -> int:
@@ -182,7 +182,7 @@ def _block(c: Convolution) -> int:
 
 
 def by_library(platform: str) -> tuple[Layout, Run]:
-    """XLA's own convolution, with the filter as the platform reads it beside [N, *spatial, C].
+    """XLA's own convolution, with the filter as the platform reads it next to [N, *spatial, C].
 
     XLA:GPU would transpose another filter in every run of the program.
     """
@@ -221,19 +221,19 @@ def xla_units_first(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
 
 def as_matrix(c: Convolution, w: Any) -> Any:
     """[I, O], for a window of one pixel without groups."""
-    return w.reshape(c.depth, c.units)
+    return w.reshape(c.depth, c.output_channels)
 
 
 def dot(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     """A window of one pixel: a matrix product over the pixels that the strides leave."""
     x = read_tap(x, c.windows, [0] * len(c.windows))
     y = a.dot(x.reshape(-1, c.channels), w, ((1,), (0,)))
-    return y.reshape(*x.shape[:-1], c.units)
+    return y.reshape(*x.shape[:-1], c.output_channels)
 
 
 def by_tap(c: Convolution, w: Any) -> Any:
     """[*spatial, I, groups, O / groups]."""
-    return w.reshape(*w.shape[:-1], c.groups, c.units // c.groups)
+    return w.reshape(*w.shape[:-1], c.groups, c.output_channels // c.groups)
 
 
 def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
@@ -241,9 +241,9 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
 
     `w` is [*spatial, I, groups, O / groups]; depthwise has I = 1.
     """
-    # In memory, or XLA:CPU would compute it anew for every tap; and before it is seen as channels
+    # In memory, or XLA:CPU would compute it again for every tap; and before it is seen as channels
     # of groups, which XLA:CPU pads slowly.
-    padded = materialized(pad_windows(x, c.windows, 0))
+    padded = fusion_barrier(pad_windows(x, c.windows, 0))
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
     rows = w.astype(a.accumulator).reshape(-1, *[1] * len(c.windows), *w.shape[-2:])
     terms: list[jax.Array] = []
@@ -254,7 +254,7 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
             row = lax.slice_in_dim(rows, len(terms), len(terms) + 1)
             terms.append(pixels.astype(a.accumulator) * row)
     y: jax.Array = functools.reduce(operator.add, terms)
-    return y.reshape(*y.shape[:-2], c.units)
+    return y.reshape(*y.shape[:-2], c.output_channels)
 
 
 def by_block(c: Convolution, w: Any) -> Any:
@@ -270,7 +270,7 @@ def tap_sum_by_block(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array
     n_blocks, block = w.shape[-2:]
     padded = pad_windows(x, c.windows, 0)
     padded = padded.reshape(*padded.shape[:-1], n_blocks, block)
-    padded = materialized(jnp.moveaxis(padded, -2, 0))  # [blocks, N, *padded, block]
+    padded = fusion_barrier(jnp.moveaxis(padded, -2, 0))  # [blocks, N, *padded, block]
     images = padded.reshape(-1, *padded.shape[2:])
     ones = (1,) * (1 + len(c.windows))
     terms = []
@@ -279,8 +279,8 @@ def tap_sum_by_block(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array
         row = w[tap].astype(a.accumulator).reshape(n_blocks, *ones, block)
         terms.append(shifted.astype(a.accumulator) * row)
     # In memory before it is moved, and then again: what comes next would divide every index.
-    y = materialized(functools.reduce(operator.add, terms))  # [blocks, N, *out, block]
-    return materialized(jnp.moveaxis(y, 0, -2)).reshape(-1, *c.out, c.units)
+    y = fusion_barrier(functools.reduce(operator.add, terms))  # [blocks, N, *out, block]
+    return fusion_barrier(jnp.moveaxis(y, 0, -2)).reshape(-1, *c.out, c.output_channels)
 
 
 def by_group(c: Convolution, w: Any) -> Any:
@@ -296,9 +296,9 @@ def grouped_dot(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     padded = pad_windows(x, c.windows, 0)
     padded = padded.reshape(*padded.shape[:-1], c.groups, c.depth)
     padded = jnp.moveaxis(padded, -2, 0).reshape(-1, *padded.shape[1:-2], c.depth)
-    patches = _patches(materialized(padded), c.windows)  # or every loop would compute it anew
+    patches = _patches(fusion_barrier(padded), c.windows)  # or every loop would compute it again
     y = a.dot(patches.reshape(c.groups, -1, c.products), w, ((2,), (1,)), ((0,), (0,)))
-    return y.transpose(1, 0, 2).reshape(-1, *c.out, c.units)
+    return y.transpose(1, 0, 2).reshape(-1, *c.out, c.output_channels)
 
 
 def _patches(x: jax.Array, windows: Windows) -> jax.Array:
@@ -317,6 +317,6 @@ def _patches(x: jax.Array, windows: Windows) -> jax.Array:
 
 def group_by_group(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     """A convolution for each group; `w` is [*spatial, I, O]."""
-    one = dataclasses.replace(c, channels=c.depth, units=c.units // c.groups)
+    one = dataclasses.replace(c, channels=c.depth, output_channels=c.output_channels // c.groups)
     parts = zip(jnp.split(x, c.groups, -1), jnp.split(w, c.groups, -1), strict=True)
     return jnp.concatenate([xla(a, one, x_group, w_group) for x_group, w_group in parts], -1)

@@ -1,7 +1,7 @@
-"""Every way to run a convolution that can be worth measuring, the default of the heuristics first.
+"""Every algorithm for a convolution that can be worth measuring, the heuristics' default first.
 
-A way is named after the function that runs it. Left out is what never pays: sums so long that they
-take seconds to compile, and patches that take memory of another order than the image.
+An algorithm is named after the function that runs it. Left out is what never pays: sums so long
+that they take seconds to compile, and patches that take memory of another order than the image.
 """
 
 import math
@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.conv.algorithms import (
     Convolution,
     Layout,
     Run,
+    algorithm,
     as_matrix,
     as_stored,
     by_block,
@@ -21,10 +22,9 @@ from jaxdelegate.op_lowering.conv.algorithms import (
     group_by_group,
     grouped_dot,
     has_blocks,
-    integer_way,
+    integer_algorithm,
     tap_sum,
     tap_sum_by_block,
-    way,
 )
 from jaxdelegate.op_lowering.conv.winograd import is_possible, pays, transformed, winograd
 
@@ -33,13 +33,13 @@ _LONGEST_DEPTHWISE_SUM = 256
 _MOST_GROUPS = 32  # convolutions side by side
 _MOST_PATCHES = 1 << 26  # elements of one image's patches
 
-Ways = Mapping[str, tuple[Layout, Run]]
+Algorithms = Mapping[str, tuple[Layout, Run]]
 
 
-def float_ways(
+def float_algorithms(
     platform: str, c: Convolution, *, can_transform: bool = False, is_clamped: bool = False
-) -> Ways:
-    """The ways to run a convolution of floats.
+) -> Algorithms:
+    """The algorithms to run a convolution of floats.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
@@ -50,18 +50,18 @@ def float_ways(
     """
     own = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
     tiled = (transformed, winograd)
-    default = tiled if tiled in own and pays(c) else way(platform, c, is_clamped=is_clamped)
+    default = tiled if tiled in own and pays(c) else algorithm(platform, c, is_clamped=is_clamped)
     return _named(default, *own, *_possible(platform, c))
 
 
-def integer_ways(platform: str, c: Convolution) -> Ways:
+def integer_algorithms(platform: str, c: Convolution) -> Algorithms:
     """The same of int8, summed in int32."""
-    return _named(integer_way(platform, c), *_possible(platform, c))
+    return _named(integer_algorithm(platform, c), *_possible(platform, c))
 
 
-def _named(*ways: tuple[Layout, Run]) -> Ways:
+def _named(*algorithms: tuple[Layout, Run]) -> Algorithms:
     named: dict[str, tuple[Layout, Run]] = {}
-    for layout, run in ways:
+    for layout, run in algorithms:
         named.setdefault(run.__name__, (layout, run))
     return named
 

@@ -26,7 +26,7 @@ from jaxdelegate.op_lowering.conv import (
     cpu_kernel_int8,
     kernel_order,
 )
-from jaxdelegate.op_lowering.conv import dynamic_range as hybrid_convolution
+from jaxdelegate.op_lowering.conv import dynamic_range as dynamic_range_convolution
 from jaxdelegate.op_lowering.conv import quantized as quantized_convolution
 from jaxdelegate.op_lowering.conv.algorithms import (
     Convolution,
@@ -37,18 +37,18 @@ from jaxdelegate.op_lowering.conv.algorithms import (
     xla,
     xla_units_first,
 )
-from jaxdelegate.op_lowering.conv.candidates import Ways, float_ways, integer_ways
+from jaxdelegate.op_lowering.conv.candidates import Algorithms, float_algorithms, integer_algorithms
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     Conv3DOptions,
-    Curve,
     DepthwiseConv2DOptions,
+    Nonlinearity,
     Options,
     explicit_pads,
 )
 from jaxdelegate.op_lowering.quantized import products as quantized_products
-from jaxdelegate.op_lowering.quantized.dynamic_range import Hybrid
+from jaxdelegate.op_lowering.quantized.dynamic_range import DynamicRange
 from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -109,7 +109,7 @@ class _Family:
     spatial_io: Prepare
     channel_axis: int
     kernels: quantized_products.Kernels
-    hybrid: Hybrid
+    dynamic_range: DynamicRange
 
     def why_not(
         self, _context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
@@ -127,11 +127,11 @@ class _Family:
             return quantized_convolution.why_not(
                 self.kernels, o, tensors, self.channel_axis, products
             )
-        if tensors.is_hybrid:
-            return self.hybrid.why_not(tensors, self.channel_axis)
+        if tensors.is_dynamic_range:
+            return self.dynamic_range.why_not(tensors, self.channel_axis)
         return why_not_floats(*tensors)
 
-    def ways(
+    def algorithms(
         self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
     ) -> Mapping[str, Any]:
         x, w = inputs[:2]
@@ -142,16 +142,16 @@ class _Family:
         if w.is_quantized:
             activation = o.fused_activation_function
             by_kernel = (
-                cpu_kernel_int8.ways(context, tensors, c)
+                cpu_kernel_int8.algorithms(context, tensors, c)
                 if tensors.is_integer
-                else cpu_kernel_dynamic_range.ways(context, tensors, activation, c)
+                else cpu_kernel_dynamic_range.algorithms(context, tensors, activation, c)
             )
-            return {**dict.fromkeys(by_kernel), **integer_ways(context.platform, c)}
+            return {**dict.fromkeys(by_kernel), **integer_algorithms(context.platform, c)}
         if kernel_order.is_chosen(context, c, tensors):
             return {}
-        own = cpu_kernel.ways(context, tensors, c)
+        own = cpu_kernel.algorithms(context, tensors, c)
         activation = o.fused_activation_function
-        return {**dict.fromkeys(own), **_float_ways(context, c, tensors, activation)}
+        return {**dict.fromkeys(own), **_float_algorithms(context, c, tensors, activation)}
 
     def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
         x, w = inputs[:2]
@@ -161,30 +161,36 @@ class _Family:
             return nothing(outputs)
         if tensors.is_integer:
             return quantized_convolution.lower(context, c, self.spatial_io, o, tensors)
-        if tensors.is_hybrid:
-            return hybrid_convolution.lower(context, c, self.spatial_io, o, tensors, self.hybrid)
+        if tensors.is_dynamic_range:
+            return dynamic_range_convolution.lower(
+                context, c, self.spatial_io, o, tensors, self.dynamic_range
+            )
         return self._lower_floats(context, c, o, tensors)
 
     def ended(
-        self, context: LoweringContext, o: Any, tensors: Tensors, activation: Any, curve: Any
+        self, context: LoweringContext, o: Any, tensors: Tensors, activation: Any, nonlinearity: Any
     ) -> Lowered | None:
         """A convolution of floats with another end; None: nobody computes it at once.
 
-        Its function takes a residual behind the bias, and adds it before the activation.
+        Its function takes a residual after the bias, and adds it before the activation.
         """
         c = self.geometry(o, tensors.x.shape, tensors.w.shape)
-        is_whole = tensors.y.shape == (c.images, *c.out, c.units) and 0 not in tensors.y.shape
+        is_whole = (
+            tensors.y.shape == (c.images, *c.out, c.output_channels) and 0 not in tensors.y.shape
+        )
         if not is_whole or kernel_order.is_chosen(context, c, tensors):
             return None
         own = cpu_kernel.chosen(context, tensors, c)
         if own is not None:
-            return cpu_kernel.convolution(own, c, activation, self.spatial_io, curve, context.grid)
+            return cpu_kernel.convolution(
+                own, c, activation, self.spatial_io, nonlinearity, context.grid
+            )
         layout, run = by_library(context.platform)
-        is_meant = context.platform == "gpu" and context.way in (None, run.__name__)
-        by_cudnn = is_meant and curve is Curve.NONE and c.groups == 1
+        is_meant = context.platform == "gpu" and context.algorithm in (None, run.__name__)
+        by_cudnn = is_meant and nonlinearity is Nonlinearity.NONE and c.groups == 1
         if not by_cudnn or why_not_floats(*tensors) is not None:
             return None
-        return self._by_way(context, c, tensors, activation, (layout, run))
+        return self._by_algorithm(context, c, tensors, activation, (layout, run))
 
     def _lower_floats(
         self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
@@ -195,19 +201,19 @@ class _Family:
         own = cpu_kernel.chosen(context, tensors, c)
         if own is not None:
             return cpu_kernel.convolution(own, c, activation, self.spatial_io, grid=context.grid)
-        way = chosen(_float_ways(context, c, tensors, activation), context.way)
-        return self._by_way(context, c, tensors, activation, way)
+        algorithm = chosen(_float_algorithms(context, c, tensors, activation), context.algorithm)
+        return self._by_algorithm(context, c, tensors, activation, algorithm)
 
-    def _by_way(
+    def _by_algorithm(
         self,
         context: LoweringContext,
         c: Convolution,
         tensors: Tensors,
         activation: Any,
-        way: tuple[Layout, Run],
+        algorithm: tuple[Layout, Run],
     ) -> Lowered:
         """The function of x, a filter, a bias and a residual, the last two of which may lack."""
-        layout, run = way
+        layout, run = algorithm
         arithmetic = _arithmetic(context, run, c, tensors)
 
         def convolution(
@@ -215,29 +221,29 @@ class _Family:
         ) -> tuple[jax.Array]:
             y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
             residual = arithmetic.shortened(residual) if arithmetic.ends_short else residual
-            ending = {"residual": residual, "is_finite": arithmetic.is_finite}
-            return (arithmetic.ended(finish(y, bias, activation, tensors.y.dtype, **ending)),)
+            epilogue = {"residual": residual, "is_finite": arithmetic.is_finite}
+            return (arithmetic.ended(finish(y, bias, activation, tensors.y.dtype, **epilogue)),)
 
         def prepare(w: Any) -> Any:
             return arithmetic.shortened(layout(c, self.spatial_io(w)))
 
         prepared = {1: prepare, 2: arithmetic.shortened} if arithmetic.ends_short else {1: prepare}
-        return Lowered(convolution, prepared, (layout, arithmetic.operand), takes_short=True)
+        return Lowered(convolution, prepared, (layout, arithmetic.operand), takes_reduced=True)
 
 
-def _float_ways(
+def _float_algorithms(
     context: LoweringContext, c: Convolution, tensors: Tensors, activation: Act
-) -> Ways:
+) -> Algorithms:
     operand = Arithmetic.of_convolution(context, tensors.x, tensors.w).operand
     can_transform = tensors.w.const is not None and operand == np.float32
     is_clamped = activation in (Act.RELU6, Act.RELU_N1_TO_1)
-    return float_ways(context.platform, c, can_transform=can_transform, is_clamped=is_clamped)
+    return float_algorithms(context.platform, c, can_transform=can_transform, is_clamped=is_clamped)
 
 
 def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Tensors) -> Arithmetic:
     if run is dot:
         rows = tensors.x.shape[0] * math.prod(c.out)
-        return Arithmetic.of_dot(context, rows, c.units, tensors.x, tensors.w)
+        return Arithmetic.of_dot(context, rows, c.output_channels, tensors.x, tensors.w)
     ends_in_library = run in (xla, xla_units_first) and c.groups == 1
     return Arithmetic.of_convolution(context, tensors.x, tensors.w, ends_in_library=ends_in_library)
 
@@ -272,13 +278,13 @@ def _why_not_filter(o: Options, c: Convolution, w: Shape) -> str | None:
 
 
 def _why_not_channels(c: Convolution, bias: TensorSpec | None) -> str | None:
-    if c.channels % c.depth or c.units % c.groups:
+    if c.channels % c.depth or c.output_channels % c.groups:
         return (
-            f"{c.channels} input and {c.units} output channels "
+            f"{c.channels} input and {c.output_channels} output channels "
             f"do not split into groups of {c.depth}"
         )
-    if bias is not None and math.prod(bias.shape) != c.units:
-        return f"a bias of {math.prod(bias.shape)} values for {c.units} output channels"
+    if bias is not None and math.prod(bias.shape) != c.output_channels:
+        return f"a bias of {math.prod(bias.shape)} values for {c.output_channels} output channels"
     return None
 
 
@@ -296,7 +302,7 @@ def _from_dhwio(w: Any) -> Any:
 
 
 _CONV_2D = _Family(
-    4, _conv_2d, _from_ohwi, 0, quantized_convolution.CONV_2D, hybrid_convolution.CONV_2D
+    4, _conv_2d, _from_ohwi, 0, quantized_convolution.CONV_2D, dynamic_range_convolution.CONV_2D
 )
 _DEPTHWISE = _Family(
     4,
@@ -304,9 +310,11 @@ _DEPTHWISE = _Family(
     _from_1hwo,
     3,
     quantized_convolution.DEPTHWISE_CONV_2D,
-    hybrid_convolution.DEPTHWISE_CONV_2D,
+    dynamic_range_convolution.DEPTHWISE_CONV_2D,
 )
-_CONV_3D = _Family(5, _conv_3d, _from_dhwio, 4, quantized_convolution.NONE, hybrid_convolution.NONE)
+_CONV_3D = _Family(
+    5, _conv_3d, _from_dhwio, 4, quantized_convolution.NONE, dynamic_range_convolution.NONE
+)
 
 
 def family(options: Conv2DOptions | DepthwiseConv2DOptions) -> _Family:
@@ -321,7 +329,7 @@ CONV_2D = OpRule(
     _CONV_2D.why_not,
     _CONV_2D.lower,
     arity=2,
-    ways=_CONV_2D.ways,
+    algorithms=_CONV_2D.algorithms,
 )
 DEPTHWISE_CONV_2D = OpRule(
     "DEPTHWISE_CONV_2D",
@@ -330,7 +338,7 @@ DEPTHWISE_CONV_2D = OpRule(
     _DEPTHWISE.why_not,
     _DEPTHWISE.lower,
     arity=2,
-    ways=_DEPTHWISE.ways,
+    algorithms=_DEPTHWISE.algorithms,
 )
 CONV_3D = OpRule(
     "CONV_3D",
@@ -339,7 +347,7 @@ CONV_3D = OpRule(
     _CONV_3D.why_not,
     _CONV_3D.lower,
     arity=2,
-    ways=_CONV_3D.ways,
+    algorithms=_CONV_3D.algorithms,
 )
 
 RULES = table(CONV_2D, DEPTHWISE_CONV_2D, CONV_3D)

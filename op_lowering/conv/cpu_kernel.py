@@ -2,7 +2,7 @@
 
 The kernels add the bias and clamp while sums are in registers, and read weights as they were laid
 out beforehand; XLA sees a call. It can be neither differentiated nor exported, so that the context
-has to ask for it, and a way of XLA's stands beside it for all that the kernels do not take.
+has to ask for it, and an algorithm of XLA's stands next to it for all that the kernels do not take.
 """
 
 import math
@@ -25,14 +25,14 @@ from jaxdelegate.op_lowering.common.basics import LARGEST
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.winograd import has_few_filters, is_possible, transformed, work
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import Curve
+from jaxdelegate.op_lowering.options import Nonlinearity
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT32
 from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Grid, Shape
 
-# The names of these ways: a product of matrices or a sum of taps, Winograd's F(2x2, 3x3), and a
-# product of matrices whose factors are rounded to bfloat16.
+# The names of these algorithms: a product of matrices or a sum of taps, Winograd's F(2x2, 3x3), and
+# a product of matrices whose factors are rounded to bfloat16.
 NATIVE, NATIVE_WINOGRAD, NATIVE_BFLOAT16 = "native", "native_winograd", "native_bfloat16"
 
 # Where Winograd's way is the default one: measured on AVX-512 and AVX2, on the shapes of ResNet50,
@@ -56,7 +56,7 @@ _RANGES = {
 }
 
 
-def ways(
+def algorithms(
     context: LoweringContext, tensors: Tensors, c: Convolution | None = None
 ) -> tuple[str, ...]:
     """The ways in which the kernels take an operator, the default first.
@@ -72,7 +72,7 @@ def ways(
         return ()
     factor = _factor(context, tensors, c)
     if factor == FLOAT32:
-        return (NATIVE,) if c is None else _ways_of(c)
+        return (NATIVE,) if c is None else _algorithms_of(c)
     return (
         (NATIVE_BFLOAT16,) if factor == BFLOAT16 and _multiplies_short(context, c, tensors) else ()
     )
@@ -80,13 +80,13 @@ def ways(
 
 def _factor(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> np.dtype | None:
     """What the precision policy makes of the factors; None: it holds tensors short, too."""
-    policy, w, units = context.precision, tensors.w, tensors.y.shape[-1]
+    policy, w, output_channels = context.precision, tensors.w, tensors.y.shape[-1]
     if policy.storage != FLOAT32:
         return None
     if c is not None and not (c.groups == 1 and c.is_pointwise):
         return policy.convolved(w.dtype, w.const)
-    rows = math.prod(tensors.y.shape) // max(units, 1)
-    return policy.factor(w.dtype, w.const, rows=rows, units=units)
+    rows = math.prod(tensors.y.shape) // max(output_channels, 1)
+    return policy.operand_dtype(w.dtype, w.const, rows=rows, output_channels=output_channels)
 
 
 def _multiplies_short(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
@@ -97,7 +97,7 @@ def _multiplies_short(context: LoweringContext, c: Convolution | None, tensors: 
     return context.native_bfloat16 and is_matrix and depth % 2 == 0 and sums
 
 
-def _ways_of(c: Convolution) -> tuple[str, ...]:
+def _algorithms_of(c: Convolution) -> tuple[str, ...]:
     if len(c.windows) != 2:
         return ()
     if c.groups > 1:
@@ -114,25 +114,25 @@ def runs_as_products(c: Convolution) -> bool:
     """
     if c.groups == 1:
         return True
-    units = c.units // c.groups
-    is_empty = units <= _FEW and joined(c) == 1
-    pays = units > _NARROW or c.products > (_LONG if is_empty else _SHORT)
+    output_channels = c.output_channels // c.groups
+    is_empty = output_channels <= _FEW and joined(c) == 1
+    pays = output_channels > _NARROW or c.products > (_LONG if is_empty else _SHORT)
     return pays and c.depth > 1 and c.windows[1].dilation == 1
 
 
 def runs_by_channel(c: Convolution) -> bool:
     """Whether the kernels compute it channel by channel: each has one filter."""
-    return c.is_depthwise and c.units == c.channels >= LEAST_CHANNELS
+    return c.is_depthwise and c.output_channels == c.channels >= LEAST_CHANNELS
 
 
 def _winograd_pays(c: Convolution) -> bool:
-    return work(c) >= _LEAST_PRODUCTS and c.units >= PANEL and has_few_filters(c)
+    return work(c) >= _LEAST_PRODUCTS and c.output_channels >= PANEL and has_few_filters(c)
 
 
 def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> str | None:
-    """The way of these that an operator runs in; None: another one."""
-    names = ways(context, tensors, c)
-    return next((name for name in names if context.way in (None, name)), None)
+    """The algorithm of these that an operator runs in; None: another one."""
+    names = algorithms(context, tensors, c)
+    return next((name for name in names if context.algorithm in (None, name)), None)
 
 
 def convolution(
@@ -140,25 +140,25 @@ def convolution(
     c: Convolution,
     activation: Act,
     spatial_io: Prepare,
-    curve: Curve = Curve.NONE,
+    nonlinearity: Nonlinearity = Nonlinearity.NONE,
     grid: Grid | None = None,
 ) -> Lowered:
-    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, units].
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, N].
 
-    Its function takes a residual of that shape as well, behind the bias, and adds it before the
+    Its function takes a residual of that shape as well, after the bias, and adds it before the
     activation.
 
     Args:
-        name: of one of its ways.
+        name: of one of its algorithms.
         c: its geometry.
         activation: its fused activation.
         spatial_io: turns the file's filter into [H, W, I, O].
-        curve: its activation, if that is no clamp.
+        nonlinearity: its activation, if that is no clamp.
         grid: what the result goes on at last, if on any.
     """
     target, layout = _kernel(name, c)
-    out = (c.images, *c.out, c.units)
-    run = _call(target, geometry(c, joined(c)), activation, out, curve, grid)
+    out = (c.images, *c.out, c.output_channels)
+    run = _call(target, geometry(c, joined(c)), activation, out, nonlinearity, grid)
     prepare = {1: lambda w: layout(spatial_io(w))}
     return Lowered(run, prepare, (name, c.groups), is_on_grid=grid is not None)
 
@@ -168,9 +168,9 @@ def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
     if name == NATIVE_WINOGRAD:
         return WINOGRAD, lambda w: panels(transformed(c, w))
     if name == NATIVE_BFLOAT16:
-        return PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.units))
+        return PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.output_channels))
     if runs_by_channel(c):
-        return DEPTHWISE, lambda w: w.reshape(-1, c.units)
+        return DEPTHWISE, lambda w: w.reshape(-1, c.output_channels)
     return PRODUCT, lambda w: panels(matrices(w, c.groups // joined(c)))
 
 
@@ -178,19 +178,19 @@ def fully_connected(
     name: str,
     rows: int,
     depth: int,
-    units: int,
+    output_channels: int,
     activation: Act,
     out: Shape,
     grid: Grid | None = None,
 ) -> Lowered:
-    """[..., depth] x [units, depth] -> `out`, which has `rows` times `units` elements.
+    """[..., depth] x [N, K] -> `out`, which has `rows` times `units` elements.
 
-    `name` is that of one of its ways; `grid` is as `convolution` has it.
+    `name` is that of one of its algorithms; `grid` is as `convolution` has it.
     """
     short = name == NATIVE_BFLOAT16
     target, layout = (PRODUCT_BFLOAT16, pairs) if short else (PRODUCT, panels)
-    fields = matrix_geometry(rows, depth, units)
-    product = _call(target, fields, activation, (rows, units), grid=grid)
+    fields = matrix_geometry(rows, depth, output_channels)
+    product = _call(target, fields, activation, (rows, output_channels), grid=grid)
 
     def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
@@ -202,17 +202,17 @@ def fully_connected(
 
 
 def panels(w: Any) -> Any:
-    """Matrices [..., depth, units] -> [..., panels, depth, PANEL], filled up with zeros."""
+    """Matrices [..., K, N] -> [..., panels, depth, PANEL], filled up with zeros."""
     numpy: Any = jnp if isinstance(w, jax.Array) else np
-    *more, depth, units = w.shape
-    count = math.ceil(units / PANEL)
+    *more, depth, output_channels = w.shape
+    count = math.ceil(output_channels / PANEL)
     edges = [(0, 0)] * (len(more) + 1)
-    filled = numpy.pad(w, (*edges, (0, count * PANEL - units)))
+    filled = numpy.pad(w, (*edges, (0, count * PANEL - output_channels)))
     return numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
 
 
 def pairs(w: Any) -> Any:
-    """A matrix [depth, units] -> bfloat16 [panels, depth / 2, PANEL, 2]; the depth is even."""
+    """A matrix [K, N] -> bfloat16 [panels, depth / 2, PANEL, 2]; the depth is even."""
     depth = w.shape[0]
     laid_out = panels(w.astype(BFLOAT16))
     return laid_out.reshape(-1, depth // 2, 2, PANEL).swapaxes(-2, -1)
@@ -228,9 +228,9 @@ def joined(c: Convolution, deep: int = 1) -> int:
 
     `deep`: values of the depth that lie side by side in a panel.
     """
-    units = c.units // c.groups
-    fits = c.groups > 1 and units in _SHARES and 0 < c.depth <= units * deep
-    count = PANEL // units if fits and c.depth % deep == 0 else 1
+    output_channels = c.output_channels // c.groups
+    fits = c.groups > 1 and output_channels in _SHARES and 0 < c.depth <= output_channels * deep
+    count = PANEL // output_channels if fits and c.depth % deep == 0 else 1
     # Each value is copied once for every column of its group, and saves products of other panels.
     taps, steps = math.prod(w.size for w in c.windows), math.prod(w.stride for w in c.windows)
     pays = deep > 1 or (count - 1) * taps >= _LEAST_SAVED * steps
@@ -241,14 +241,14 @@ def geometry(c: Convolution, joined: int = 1) -> tuple[int, ...]:
     """The fields of `Geometry` in kernels.h, of a convolution."""
     height, width = c.windows
     image = (c.images, height.n_in, width.n_in, c.channels)
-    sizes = (*image, *c.out, c.units, c.groups, joined, height.size, width.size)
+    sizes = (*image, *c.out, c.output_channels, c.groups, joined, height.size, width.size)
     steps = (height.stride, width.stride, height.dilation, width.dilation)
     return (*sizes, *steps, height.pads[0], width.pads[0])
 
 
-def matrix_geometry(rows: int, depth: int, units: int) -> tuple[int, ...]:
+def matrix_geometry(rows: int, depth: int, output_channels: int) -> tuple[int, ...]:
     """The same of a matrix product, a convolution of one pixel."""
-    return (1, rows, 1, depth, rows, 1, units, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0)
+    return (1, rows, 1, depth, rows, 1, output_channels, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0)
 
 
 def _call(
@@ -256,7 +256,7 @@ def _call(
     fields: Sequence[int],
     activation: Act,
     out: Shape,
-    curve: Curve = Curve.NONE,
+    nonlinearity: Nonlinearity = Nonlinearity.NONE,
     grid: Grid | None = None,
 ) -> Callable[..., tuple[jax.Array]]:
     """x, weights as the kernel reads them, bias, perhaps a residual -> y."""
@@ -265,7 +265,7 @@ def _call(
     attributes = {
         "geometry": np.array(fields, np.int64),
         "range": np.array(_RANGES[activation], np.float32),
-        "then": np.array([curve], np.int64),
+        "then": np.array([nonlinearity], np.int64),
     }
     if grid is not None:
         attributes["to_grid"] = np.array(grid, np.float32)

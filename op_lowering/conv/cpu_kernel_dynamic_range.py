@@ -1,4 +1,4 @@
-"""Hybrid convolutions, and FULLY_CONNECTED of one row, by this package's own CPU kernels.
+"""Dynamic range convolutions, and FULLY_CONNECTED of one row, by this package's own CPU kernels.
 
 A kernel quantizes each image on the fly, sums in int32, and scales sums back while they are in the
 nearest cache: what it computes equals XLA's ways bit for bit. XLA:CPU would compile ten kernels for
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.kernels.library import DEPTHWISE_HYBRID, PANEL, PRODUCT_HYBRID
+from jaxdelegate.kernels.library import DEPTHWISE_DYNAMIC_RANGE, PANEL, PRODUCT_DYNAMIC_RANGE
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.cpu_kernel import NATIVE, geometry, joined, runs_by_channel
@@ -33,17 +33,18 @@ _RANGES = {
 }
 
 
-def ways(
+def algorithms(
     context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution | None = None
 ) -> tuple[str, ...]:
     """The ways in which the kernels take an operator: none, or one.
 
     Args:
         context: the operator's own.
-        tensors: its input, weights, bias and output, which a hybrid kernel of LiteRT's takes.
+        tensors: its input, weights, bias and output, which a dynamic range kernel of LiteRT's
+            takes.
         activation: its fused activation.
         c: the geometry of a convolution; None: FULLY_CONNECTED, of which they would read all
-            weights anew for every row.
+            weights again for every row.
     """
     w = tensors.w
     if not context.native_kernels or w.const is None or activation not in _RANGES:
@@ -53,26 +54,26 @@ def ways(
         is_row = math.prod(tensors.x.shape) // w.shape[1] == 1
         is_taken = is_row and not in_blocks and Kept.of(w).packed is None
     else:
-        is_taken = takes(c) and Kept.of_convolution(w, c.units, c.groups).packed is None
+        is_taken = takes(c) and Kept.of_convolution(w, c.output_channels, c.groups).packed is None
     return (NATIVE,) if is_taken else ()
 
 
 def is_chosen(
     context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution | None = None
 ) -> bool:
-    """Whether an operator runs in their way."""
-    return context.way in (None, NATIVE) and bool(ways(context, tensors, activation, c))
+    """Whether an operator runs in their algorithm."""
+    return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, activation, c))
 
 
 def row_by_matrix(o: FullyConnectedOptions, tensors: Tensors) -> Lowered:
-    """[..., depth] x [units, depth] -> y, which has as many elements as units."""
+    """[..., depth] x [N, K] -> y, which has as many elements as units."""
 
     def spatial_io(w: Any) -> Any:
         return w.transpose(1, 0).reshape(1, 1, w.shape[1], w.shape[0])
 
-    units, depth = tensors.w.shape
+    output_channels, depth = tensors.w.shape
     pixel = Window(1, 1, 1, Padding.VALID)
-    c = Convolution((pixel, pixel), depth, depth, units)
+    c = Convolution((pixel, pixel), depth, depth, output_channels)
     activation, asymmetric = o.fused_activation_function, o.asymmetric_quantize_inputs
     return convolution(c, spatial_io, activation, tensors, asymmetric=asymmetric)
 
@@ -86,7 +87,7 @@ def convolution(
     asymmetric: bool,
     in_turn: bool = False,
 ) -> Lowered:
-    """[N, H, W, C] -> y, of as many elements as [N, *out, units].
+    """[N, H, W, C] -> y, of as many elements as [N, *out, N].
 
     Args:
         c: its geometry.
@@ -99,7 +100,7 @@ def convolution(
     by_channel = runs_by_channel(c)
     count = 1 if by_channel else c.groups // joined(c, QUAD)
     fields = geometry(c) if by_channel else geometry(c, joined(c, QUAD))
-    target = DEPTHWISE_HYBRID if by_channel else PRODUCT_HYBRID
+    target = DEPTHWISE_DYNAMIC_RANGE if by_channel else PRODUCT_DYNAMIC_RANGE
     y_type = jax.ShapeDtypeStruct(tensors.y.shape, jnp.float32)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     attributes = {
@@ -113,16 +114,20 @@ def convolution(
         if by_channel:
             return values.reshape(-1)
         numpy: Any = jnp if isinstance(values, jax.Array) else np
-        units = c.units // count
-        return numpy.pad(values.reshape(count, units), [(0, 0), (0, -units % PANEL)]).reshape(-1)
+        output_channels = c.output_channels // count
+        return numpy.pad(
+            values.reshape(count, output_channels), [(0, 0), (0, -output_channels % PANEL)]
+        ).reshape(-1)
 
     def laid_out(w: Any) -> Any:
         filters = signed(spatial_io(w))
         return pairs(filters, 0) if by_channel else quads(filters, count)
 
-    scales = columns(filter_scales(tensors.w, c.units).astype(np.float32))
+    scales = columns(filter_scales(tensors.w, c.output_channels).astype(np.float32))
     sums = columns(filter_sums(signed(spatial_io(tensors.w.const)), 0))
-    none = columns(np.full(c.units, -0.0, np.float32))  # what is added to leaves zeros their sign
+    none = columns(
+        np.full(c.output_channels, -0.0, np.float32)
+    )  # what is added to leaves zeros their sign
 
     def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         image = x.reshape(-1)[: c.images * math.prod(d.n_in for d in c.windows) * c.channels]

@@ -28,7 +28,7 @@ from jaxdelegate.op_lowering.conv.cpu_kernel import (
 )
 from jaxdelegate.op_lowering.conv.integer import filter_sums
 from jaxdelegate.op_lowering.quantized.integer_products import moved, to_int8
-from jaxdelegate.op_lowering.quantized.products import INT8, INT32, UINT8, Ending, Tensors
+from jaxdelegate.op_lowering.quantized.products import INT8, INT32, UINT8, Epilogue, Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
 
@@ -36,7 +36,7 @@ QUAD = 4  # values of the depth that lie side by side in a panel (kDeep in eleme
 _ROWS = 2  # window rows that do in a depthwise filter (kRows)
 
 
-def ways(
+def algorithms(
     context: LoweringContext, tensors: Tensors, c: Convolution | None = None
 ) -> tuple[str, ...]:
     """The ways in which the kernels take an operator: none, or one.
@@ -58,14 +58,14 @@ def takes(c: Convolution | None) -> bool:
 
 
 def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> bool:
-    """Whether an operator runs in their way."""
-    return context.way in (None, NATIVE) and bool(ways(context, tensors, c))
+    """Whether an operator runs in their algorithm."""
+    return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, c))
 
 
 def convolution(
-    c: Convolution, spatial_io: Prepare, tensors: Tensors, w_zero: int, end: Ending
+    c: Convolution, spatial_io: Prepare, tensors: Tensors, w_zero: int, end: Epilogue
 ) -> Lowered:
-    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, units].
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, N].
 
     Args:
         c: its geometry.
@@ -74,7 +74,7 @@ def convolution(
         w_zero: the filter's zero point, as stored.
         end: how its kernel ends.
     """
-    zero, out = moved(w_zero, tensors.w.dtype), (c.images, *c.out, c.units)
+    zero, out = moved(w_zero, tensors.w.dtype), (c.images, *c.out, c.output_channels)
     filters = to_int8(spatial_io(tensors.w.const))
     if runs_by_channel(c):
         call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
@@ -87,21 +87,21 @@ def convolution(
     )
 
 
-def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Ending) -> Lowered:
-    """[..., depth] x [units, depth] -> y, which has `rows` times `units` elements.
+def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Epilogue) -> Lowered:
+    """[..., depth] x [N, K] -> y, which has `rows` times `units` elements.
 
     `w_zero`, of the filter as int8 (`to_int8`), and `end` are as its kernel has them.
     """
-    units, depth = tensors.w.shape
-    fields = matrix_geometry(rows, depth, units)
-    call = _call(PRODUCT_INT8, fields, (rows, units), tensors, w_zero, end)
+    output_channels, depth = tensors.w.shape
+    fields = matrix_geometry(rows, depth, output_channels)
+    call = _call(PRODUCT_INT8, fields, (rows, output_channels), tensors, w_zero, end)
 
     def product(x: jax.Array, *rest: Any) -> jax.Array:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
         return call(whole.reshape(rows, depth), *rest).reshape(tensors.y.shape)
 
     def prepare(w: Any) -> Any:
-        return quads(to_int8(w).transpose(1, 0).reshape(1, 1, depth, units))
+        return quads(to_int8(w).transpose(1, 0).reshape(1, 1, depth, output_channels))
 
     return _lowered(product, tensors, to_int8(tensors.w.const).transpose(1, 0), w_zero, prepare)
 
@@ -134,36 +134,38 @@ def _call(
     out: Shape,
     tensors: Tensors,
     w_zero: int,
-    end: Ending,
+    end: Epilogue,
     matrices: int = 1,
 ) -> Callable[..., jax.Array]:
-    """x, weights as the kernel reads them, bias [units] -> y.
+    """x, weights as the kernel reads them, bias [N] -> y.
 
     Each of the matrices gets whole panels of what belongs to its units.
     """
-    units = out[-1] // matrices
-    more = -units % PANEL if target == PRODUCT_INT8 else 0
+    output_channels = out[-1] // matrices
+    more = -output_channels % PANEL if target == PRODUCT_INT8 else 0
     edges = [(0, 0), (0, more)]
     y_type = jax.ShapeDtypeStruct(out, end.dtype)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     values = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
     scales = _scales(end, out[-1])
-    filled = np.pad(scales.reshape(-1, units), edges, mode="edge").reshape(len(scales), -1)
+    filled = np.pad(scales.reshape(-1, output_channels), edges, mode="edge").reshape(
+        len(scales), -1
+    )
     attributes = {"geometry": np.array(fields, np.int64), "integers": np.array(values, np.int64)}
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array) -> jax.Array:
-        sums = jnp.pad(bias.reshape(matrices, units), edges).reshape(-1)
+        sums = jnp.pad(bias.reshape(matrices, output_channels), edges).reshape(-1)
         y: jax.Array = call(x, w, sums, filled, **attributes)
         return y
 
     return run
 
 
-def _scales(end: Ending, units: int) -> np.ndarray:
-    """float64 [1, units], or multipliers and shifts, int32 [2, units]."""
+def _scales(end: Epilogue, output_channels: int) -> np.ndarray:
+    """float64 [1, N], or multipliers and shifts, int32 [2, N]."""
     if end.scale is not None:
-        return np.broadcast_to(end.scale, (1, units))
-    multiplier = np.broadcast_to(np.asarray(end.multiplier, np.int32), units)
+        return np.broadcast_to(end.scale, (1, output_channels))
+    multiplier = np.broadcast_to(np.asarray(end.multiplier, np.int32), output_channels)
     shift = np.where(multiplier == 0, np.int32(-1), end.shift)  # vectors of right shifts are faster
     return np.stack([multiplier, shift.astype(np.int32)])
 
@@ -175,10 +177,10 @@ def quads(w: Any, count: int = 1) -> Any:
     is of matrices.
     """
     numpy: Any = jnp if isinstance(w, jax.Array) else np
-    height, units = w.shape[0], w.shape[-1]
-    rows = w.reshape(height, -1, units)
+    height, output_channels = w.shape[0], w.shape[-1]
+    rows = w.reshape(height, -1, output_channels)
     filled = numpy.pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD), (0, 0)])
-    laid_out = panels(matrices(filled.reshape(-1, units), count))
+    laid_out = panels(matrices(filled.reshape(-1, output_channels), count))
     return laid_out.reshape(*laid_out.shape[:2], -1, QUAD, PANEL).swapaxes(-2, -1)
 
 
@@ -188,8 +190,8 @@ def pairs(w: Any, zero: int) -> Any:
     The last rows are filled up with zeros.
     """
     numpy: Any = jnp if isinstance(w, jax.Array) else np
-    height, width, _, units = w.shape
-    centered = (w.astype(np.int16) - np.int16(zero)).reshape(height, width, units)
+    height, width, _, output_channels = w.shape
+    centered = (w.astype(np.int16) - np.int16(zero)).reshape(height, width, output_channels)
     filled = numpy.pad(centered, [(0, -height % _ROWS), (0, 0), (0, 0)])
     count = math.ceil(height / _ROWS)
-    return filled.reshape(count, _ROWS, width, units).transpose(0, 2, 3, 1)
+    return filled.reshape(count, _ROWS, width, output_channels).transpose(0, 2, 3, 1)

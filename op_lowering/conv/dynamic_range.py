@@ -1,4 +1,4 @@
-"""Hybrid kernels of CONV_2D, DEPTHWISE_CONV_2D and TRANSPOSE_CONV: float32 images, integer filters.
+"""Dynamic range convolutions, plain, depthwise and transposed: float32 images, integer filters.
 
 Each image is quantized on the fly, to int8; sums of integers are scaled back. Sources: EvalHybrid
 and EvalHybridPerChannel of kernels/conv.cc, depthwise_conv.cc and transpose_conv.cc.
@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.integer import IntegerConvolution, constant
 from jaxdelegate.op_lowering.quantized.dynamic_range import (
-    Hybrid,
+    DynamicRange,
     filter_scales,
     quantize_rows,
     rescaled,
@@ -28,9 +28,9 @@ from jaxdelegate.op_lowering.quantized.packed_weights import Kept
 from jaxdelegate.op_lowering.quantized.products import INT4, INT8, UINT8, Tensors
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
 
-CONV_2D = Hybrid(frozenset([INT8, UINT8, INT4]), symmetric=True)
-DEPTHWISE_CONV_2D = TRANSPOSE_CONV = Hybrid(frozenset([INT8]))
-NONE = Hybrid()  # CONV_3D, CONV_3D_TRANSPOSE
+CONV_2D = DynamicRange(frozenset([INT8, UINT8, INT4]), symmetric=True)
+DEPTHWISE_CONV_2D = TRANSPOSE_CONV = DynamicRange(frozenset([INT8]))
+NONE = DynamicRange()  # CONV_3D, CONV_3D_TRANSPOSE
 _UNROLL = (
     16  # channels that one pass over the output adds: 8 or 32 take four times as long on a CPU
 )
@@ -42,11 +42,11 @@ def lower(
     spatial_io: Prepare,
     o: Any,
     tensors: Tensors,
-    kernels: Hybrid,
+    kernels: DynamicRange,
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
-    scales = filter_scales(tensors.w, c.units)
-    kept = Kept.of_convolution(tensors.w, c.units, c.groups)
+    scales = filter_scales(tensors.w, c.output_channels)
+    kept = Kept.of_convolution(tensors.w, c.output_channels, c.groups)
     # The symmetric kernel is for filters without groups whose scales are all the same.
     asymmetric = not kernels.symmetric or c.groups > 1 or bool((scales != scales[0]).any())
     in_turn = asymmetric and kernels.symmetric

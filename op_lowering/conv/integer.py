@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.common.algorithms import chosen
 from jaxdelegate.op_lowering.common.products import Arithmetic, Axes
 from jaxdelegate.op_lowering.common.window import Spreads
 from jaxdelegate.op_lowering.conv.algorithms import Convolution, Layout, Run, tap_sum
-from jaxdelegate.op_lowering.conv.candidates import integer_ways
+from jaxdelegate.op_lowering.conv.candidates import integer_algorithms
 from jaxdelegate.op_lowering.options import Padding
 from jaxdelegate.op_lowering.quantized.integer_products import (
     Piece,
@@ -61,9 +61,12 @@ class IntegerConvolution:
         cls, context: LoweringContext, c: Convolution, dtype: np.dtype, w_zero: int, filters: Any
     ) -> Self:
         """For filters of this dtype and zero point; `filters` is [*spatial, I, O] if constant."""
-        zero, way = moved(w_zero, dtype), chosen(integer_ways(context.platform, c), context.way)
+        zero, algorithm = (
+            moved(w_zero, dtype),
+            chosen(integer_algorithms(context.platform, c), context.algorithm),
+        )
         sums = None if filters is None else filter_sums(filters, zero)
-        return cls(c, *way, zero, sums)
+        return cls(c, *algorithm, zero, sums)
 
     def prepare(self, filters: Any) -> Any:
         """[*spatial, I, O] -> int8, as `__call__` wants it."""
@@ -121,10 +124,10 @@ class IntegerConvolution:
 
     def _window_sums(self, padded: jax.Array) -> jax.Array:
         """What each window reads of each group, in all: int32 [N, *out, O]."""
-        c = dataclasses.replace(self._bare, units=self.c.groups)
-        ones = np.ones((*(d.size for d in c.windows), c.depth, c.units), np.int8)
+        c = dataclasses.replace(self._bare, output_channels=self.c.groups)
+        ones = np.ones((*(d.size for d in c.windows), c.depth, c.output_channels), np.int8)
         sums = self.run(_INT8, c, padded, jnp.asarray(self.layout(c, ones)))
-        return jnp.repeat(sums, self.c.units // c.units, -1)
+        return jnp.repeat(sums, self.c.output_channels // c.output_channels, -1)
 
     def _late_sums(self, w: Any) -> jax.Array:
         """The filter's sums from a window over ones: int32 [1, ..., O]."""

@@ -1,8 +1,8 @@
 """Short convolutions of floats in their kernels' order, so that they equal them to the bit.
 
-In a hybrid model, what follows quantizes their results on the fly, which turns a difference in the
-last bit into one of a step. Source: Conv of kernels/internal/reference/conv.h, DepthwiseConv of
-depthwiseconv_float.h: taps by rows, then channels, then the bias.
+In a dynamic range model, what follows quantizes their results on the fly, which turns a difference
+in the last bit into one of a step. Source: Conv of kernels/internal/reference/conv.h, DepthwiseConv
+of depthwiseconv_float.h: taps by rows, then channels, then the bias.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _MOST_PRODUCTS = 64  # of one output; each is a step of its own in the program
 def is_chosen(context: LoweringContext, c: Convolution, tensors: Tensors) -> bool:
     """Whether a convolution of floats is to add in order, and is short enough for that."""
     is_float32 = all(spec.dtype == np.float32 for spec in tensors if spec is not None)
-    has_form = c.groups == 1 or c.units == c.channels == c.groups
+    has_form = c.groups == 1 or c.output_channels == c.channels == c.groups
     wanted = context.follows_kernels and not context.precision.is_reduced
     return wanted and is_float32 and has_form and c.products <= _MOST_PRODUCTS
 
@@ -36,7 +36,7 @@ def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         padded = pad_windows(x, c.windows, 0)
-        rows = w.reshape(c.products, *[1] * (x.ndim - 2), c.units)
+        rows = w.reshape(c.products, *[1] * (x.ndim - 2), c.output_channels)
         total: Any = 0.0
         for k, (tap, i) in enumerate(itertools.product(taps(c.windows), range(c.depth))):
             pixels = read_tap(padded, c.windows, tap)

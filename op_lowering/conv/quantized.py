@@ -28,13 +28,13 @@ from jaxdelegate.op_lowering.quantized.products import (
     INT64,
     UINT8,
     Dtypes,
-    Ending,
+    Epilogue,
     Kernels,
     Tensors,
     accumulator,
-    ending,
+    epilogue,
     why_not_bias_scale,
-    why_not_ending,
+    why_not_epilogue,
     why_not_sums,
     why_not_tensors,
 )
@@ -62,13 +62,13 @@ NONE: Kernels = {}  # CONV_3D, CONV_3D_TRANSPOSE
 def why_not(
     kernels: Kernels, o: Any, tensors: Tensors, channel_axis: int, products: int
 ) -> str | None:
-    """A sentence unless an integer kernel takes these tensors; `products`: summed in one output."""
+    """A reason unless an integer kernel takes these tensors; `products`: summed in one output."""
     return first_reason(
         why_not_tensors(kernels, tensors, channel_axis),
         why_not_sums(tensors, _bias_type(o), products),
     ) or first_reason(
         why_not_bias_scale(tensors) if tensors.x.dtype == UINT8 else None,
-        why_not_ending(lambda: _ending(o, tensors)),
+        why_not_epilogue(lambda: _epilogue(o, tensors)),
     )
 
 
@@ -77,7 +77,7 @@ def _bias_type(o: Any) -> TensorType:
     return getattr(o, "quantized_bias_type", TensorType.FLOAT32)
 
 
-def _ending(o: Any, tensors: Tensors) -> Ending:
+def _epilogue(o: Any, tensors: Tensors) -> Epilogue:
     """How the kernel ends.
 
     Raises:
@@ -87,7 +87,7 @@ def _ending(o: Any, tensors: Tensors) -> Ending:
     scales = quantization_of(x), quantization_of(w), quantization_of(y)
     find = product_multiplier if x.dtype == UINT8 else _by_channel(tensors)
     multiplier, shift = find(*scales)
-    return ending(
+    return epilogue(
         o.fused_activation_function,
         y,
         accumulator(x, _bias_type(o)),
@@ -112,13 +112,13 @@ def lower(
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     x, w = tensors.x, tensors.w
     if cpu_kernel_int8.is_chosen(context, tensors, c):
-        end = _ending(o, tensors)
+        end = _epilogue(o, tensors)
         return cpu_kernel_int8.convolution(c, spatial_io, tensors, _filter_zero(w), end)
     convolve = IntegerConvolution.of(context, c, w.dtype, _filter_zero(w), constant(w, spatial_io))
     zero, end, kept = (
         zero_point_of(x),
-        _ending(o, tensors),
-        Kept.of_convolution(w, c.units, c.groups),
+        _epilogue(o, tensors),
+        Kept.of_convolution(w, c.output_channels, c.groups),
     )
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
@@ -136,7 +136,7 @@ def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Ten
     convolve = IntegerTransposedConvolution.of(
         spreads, w.dtype, _filter_zero(w), constant(w, spatial_io)
     )
-    zero, end = zero_point_of(x), _ending(o, tensors)
+    zero, end = zero_point_of(x), _epilogue(o, tensors)
 
     def transposed(_shape: Any, w: jax.Array, x: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         return end(convolve(x, zero, w), bias)

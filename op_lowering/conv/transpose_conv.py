@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.common.products import (
     why_not_fused,
 )
 from jaxdelegate.op_lowering.common.window import Spread, Spreads, Window, Windows, why_not_windows
-from jaxdelegate.op_lowering.conv import dynamic_range as hybrid_convolution
+from jaxdelegate.op_lowering.conv import dynamic_range as dynamic_range_convolution
 from jaxdelegate.op_lowering.conv import quantized as quantized_convolution
 from jaxdelegate.op_lowering.conv.integer import overlap
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
@@ -34,7 +34,7 @@ from jaxdelegate.op_lowering.options import (
     TransposeConvOptions,
 )
 from jaxdelegate.op_lowering.quantized import products as quantized_products
-from jaxdelegate.op_lowering.quantized.dynamic_range import Hybrid
+from jaxdelegate.op_lowering.quantized.dynamic_range import DynamicRange
 from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -66,13 +66,13 @@ def _why_not_shapes(
     return None
 
 
-def _why_not_output(windows: Windows, x: Shape, out: Shape, units: int) -> str | None:
+def _why_not_output(windows: Windows, x: Shape, out: Shape, output_channels: int) -> str | None:
     """The windows of the convolution that this one transposes slide over the output asked for."""
     reason = why_not_windows(windows)
     if reason is not None:
         return reason
     taken = (out[0], *(w.n_out for w in windows), out[-1])
-    if min(out) < 0 or taken != (*x[:-1], units):
+    if min(out) < 0 or taken != (*x[:-1], output_channels):
         return f"output shape {list(out)} does not come from input {list(x)}"
     return None
 
@@ -85,7 +85,7 @@ def _transposed(
     outputs: Specs,
 ) -> tuple[Function, Prepare]:
     """(x, laid out filter, bias) -> ([N, *out, O],), and the layout from [*spatial, I, O]."""
-    layout, run = chosen(_float_ways(context.platform, spreads), context.way)
+    layout, run = chosen(_float_algorithms(context.platform, spreads), context.algorithm)
     arithmetic = Arithmetic.of_convolution(context, *inputs)
 
     def transposed(x: jax.Array, w: jax.Array, bias: Any) -> tuple[jax.Array]:
@@ -96,20 +96,20 @@ def _transposed(
     return transposed, lambda w: arithmetic.shortened(layout(w))
 
 
-_Layout = Callable[[Any], Any]  # a filter [*spatial, I, O] -> what the way reads
+_Layout = Callable[[Any], Any]  # a filter [*spatial, I, O] -> what the algorithm reads
 _Run = Callable[[Arithmetic, Spreads, Any, Any], jax.Array]
 
 
-def _float_ways(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
-    """The ways to run a transposed convolution of floats, the default first."""
-    ways: dict[str, tuple[_Layout, _Run]] = {
+def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
+    """The algorithms to run a transposed convolution of floats, the default first."""
+    algorithms: dict[str, tuple[_Layout, _Run]] = {
         "xla": (_mirrored, _xla),
         "overlap": (_by_pixel, _overlapping),
     }
     if all(s.size <= s.stride and s.dilation == 1 for s in spreads):
         apart = {"side_by_side": (_by_pixel, _side_by_side)}
-        return apart | ways if platform == "cpu" else ways | apart
-    return ways
+        return apart | algorithms if platform == "cpu" else algorithms | apart
+    return algorithms
 
 
 def _mirrored(w: Any) -> Any:
@@ -134,15 +134,15 @@ def _by_pixel(w: Any) -> Any:
 
 def _side_by_side(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
     """Windows that do not overlap: one matrix product yields every pixel's patch of the output."""
-    rank, units = len(spreads), w.shape[-1]
+    rank, output_channels = len(spreads), w.shape[-1]
     y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
-    y = y.reshape(*x.shape[:-1], *(s.size for s in spreads), units)  # [N, *in, *size, O]
+    y = y.reshape(*x.shape[:-1], *(s.size for s in spreads), output_channels)  # [N, *in, *size, O]
     zero = jnp.zeros((), y.dtype)
     gaps = [(0, s.stride - s.size, 0) for s in spreads]
     y = lax.pad(y, zero, [(0, 0, 0)] * (1 + rank) + gaps + [(0, 0, 0)])
     pairs = [axis for i in range(rank) for axis in (1 + i, 1 + rank + i)]
     y = y.transpose(0, *pairs, 1 + 2 * rank)
-    y = y.reshape(x.shape[0], *(s.n_in * s.stride for s in spreads), units)
+    y = y.reshape(x.shape[0], *(s.n_in * s.stride for s in spreads), output_channels)
     return lax.pad(y, zero, [(0, 0, 0), *(s.crop for s in spreads), (0, 0, 0)])
 
 
@@ -192,7 +192,7 @@ class _Asked:
     geometry: _Geometry
     order: tuple[int, ...]
     kernels: quantized_products.Kernels
-    hybrid: Hybrid
+    dynamic_range: DynamicRange
 
     def why_not(
         self, _context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
@@ -209,8 +209,8 @@ class _Asked:
         if tensors.is_integer:
             depth = tensors.x.shape[-1]
             return quantized_convolution.why_not(self.kernels, o, tensors, channel_axis, depth)
-        if tensors.is_hybrid:
-            return self.hybrid.why_not(tensors, channel_axis)
+        if tensors.is_dynamic_range:
+            return self.dynamic_range.why_not(tensors, channel_axis)
         return why_not_floats(*tensors)
 
     def _why_not_shapes(self, o: Any, shape: TensorSpec, tensors: Tensors) -> str | None:
@@ -225,13 +225,13 @@ class _Asked:
             self.geometry(o, _asked(shape), filter_shape), x.shape, _asked(shape), filter_shape[-1]
         )
 
-    def ways(
+    def algorithms(
         self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
     ) -> Mapping[str, Any]:
         tensors = self._tensors(inputs, outputs)
         if 0 in _asked(inputs[0]) or tensors.w.is_quantized:
             return {}
-        return _float_ways(context.platform, self._spreads(o, inputs[0], tensors))
+        return _float_algorithms(context.platform, self._spreads(o, inputs[0], tensors))
 
     def _spreads(self, o: Any, shape: TensorSpec, tensors: Tensors) -> Spreads:
         filter_shape = tuple(tensors.w.shape[axis] for axis in self.order)
@@ -246,8 +246,8 @@ class _Asked:
         spreads = self._spreads(o, shape, tensors)
         if tensors.is_integer:
             return quantized_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
-        if tensors.is_hybrid:
-            return hybrid_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
+        if tensors.is_dynamic_range:
+            return dynamic_range_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
         run, layout = _transposed(context, spreads, o.fused_activation_function, (x, w), outputs)
         return Lowered(
             lambda _shape, w, x, bias=None: run(x, w, bias),
@@ -265,10 +265,13 @@ _OHWI = (1, 2, 3, 0)
 _DHWOI = (0, 1, 2, 4, 3)
 
 _TRANSPOSE_CONV = _Asked(
-    _windows_2d, _OHWI, quantized_convolution.TRANSPOSE_CONV, hybrid_convolution.TRANSPOSE_CONV
+    _windows_2d,
+    _OHWI,
+    quantized_convolution.TRANSPOSE_CONV,
+    dynamic_range_convolution.TRANSPOSE_CONV,
 )
 _CONV_3D_TRANSPOSE = _Asked(
-    _windows_3d, _DHWOI, quantized_convolution.NONE, hybrid_convolution.NONE
+    _windows_3d, _DHWOI, quantized_convolution.NONE, dynamic_range_convolution.NONE
 )
 
 TRANSPOSE_CONV = OpRule(
@@ -278,7 +281,7 @@ TRANSPOSE_CONV = OpRule(
     _TRANSPOSE_CONV.why_not,
     _TRANSPOSE_CONV.lower,
     arity=3,
-    ways=_TRANSPOSE_CONV.ways,
+    algorithms=_TRANSPOSE_CONV.algorithms,
 )
 CONV_3D_TRANSPOSE = OpRule(
     "CONV_3D_TRANSPOSE",
@@ -287,7 +290,7 @@ CONV_3D_TRANSPOSE = OpRule(
     _CONV_3D_TRANSPOSE.why_not,
     _CONV_3D_TRANSPOSE.lower,
     arity=3,
-    ways=_CONV_3D_TRANSPOSE.ways,
+    algorithms=_CONV_3D_TRANSPOSE.algorithms,
 )
 
 
@@ -325,7 +328,7 @@ def _lower_bias(
     )
 
 
-def _bias_ways(
+def _bias_algorithms(
     context: LoweringContext,
     o: Convolution2DTransposeBiasOptions,
     inputs: Specs,
@@ -333,7 +336,7 @@ def _bias_ways(
 ) -> Mapping[str, Any]:
     x, w = inputs[:2]
     spreads = _bias_spreads(o, x.shape, w.shape)
-    return {} if x.shape[0] == 0 else _float_ways(context.platform, spreads)
+    return {} if x.shape[0] == 0 else _float_algorithms(context.platform, spreads)
 
 
 def _bias_spreads(o: Convolution2DTransposeBiasOptions, x: Shape, w: Shape) -> Spreads:
@@ -357,7 +360,7 @@ CONVOLUTION_2D_TRANSPOSE_BIAS = OpRule(
     _why_not_bias,
     _lower_bias,
     arity=2,
-    ways=_bias_ways,
+    algorithms=_bias_algorithms,
 )
 
 RULES = table(TRANSPOSE_CONV, CONV_3D_TRANSPOSE, CONVOLUTION_2D_TRANSPOSE_BIAS)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.common.products import Arithmetic
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.spec import Shape
@@ -43,9 +43,9 @@ def is_possible(c: Convolution) -> bool:
 
 def pays(c: Convolution) -> bool:
     """Whether a possible one is faster than the convolution on a CPU."""
-    bytes_transformed = 4 * _POINTS**2 * _n_tiles(c) * (c.depth + c.units)
+    bytes_transformed = 4 * _POINTS**2 * _n_tiles(c) * (c.depth + c.output_channels)
     return (
-        min(c.depth, c.units) >= _LEAST_CHANNELS
+        min(c.depth, c.output_channels) >= _LEAST_CHANNELS
         and work(c) >= _LEAST_PRODUCTS
         and has_few_filters(c)
         and bytes_transformed <= _MOST_BYTES
@@ -54,12 +54,12 @@ def pays(c: Convolution) -> bool:
 
 def work(c: Convolution) -> int:
     """How many products the convolution itself takes."""
-    return c.images * math.prod(c.out) * c.products * c.units
+    return c.images * math.prod(c.out) * c.products * c.output_channels
 
 
 def has_few_filters(c: Convolution) -> bool:
-    """Whether its filters, of which all are read, are few beside the tiles that they multiply."""
-    return c.depth * c.units <= _n_tiles(c) * _MOST_FILTERS
+    """Whether its filters, of which all are read, are few next to the tiles that they multiply."""
+    return c.depth * c.output_channels <= _n_tiles(c) * _MOST_FILTERS
 
 
 def _n_tiles(c: Convolution) -> int:
@@ -68,7 +68,7 @@ def _n_tiles(c: Convolution) -> int:
 
 def transformed(c: Convolution, w: Any) -> Any:
     """A filter [3, 3, I, O] as 16 matrices [I, O]."""
-    return (np.kron(_FILTER, _FILTER) @ w.reshape(9, -1)).reshape(-1, c.depth, c.units)
+    return (np.kron(_FILTER, _FILTER) @ w.reshape(9, -1)).reshape(-1, c.depth, c.output_channels)
 
 
 def winograd(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
@@ -76,10 +76,10 @@ def winograd(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     tiles = _tiles(c)
     points = _points(_padded(c, x), tiles).reshape(_POINTS**2, -1, c.depth)
     products = a.dot(points, w, ((2,), (1,)), ((0,), (0,)))  # [16, N * tiles, O]
-    products = products.reshape(_POINTS, _POINTS, -1, *tiles, c.units)
+    products = products.reshape(_POINTS, _POINTS, -1, *tiles, c.output_channels)
     rows = zip(*(_results(products[:, j]) for j in range(_POINTS)), strict=True)
     y = jnp.stack([jnp.stack(_results(row), 3) for row in rows], 2)  # [N, tiles, 2, tiles, 2, O]
-    y = y.reshape(-1, *(_STEP * n for n in tiles), c.units)
+    y = y.reshape(-1, *(_STEP * n for n in tiles), c.output_channels)
     return y[:, : c.out[0], : c.out[1]]
 
 
@@ -97,10 +97,11 @@ def _padded(c: Convolution, x: Any) -> jax.Array:
 def _points(padded: Any, tiles: Shape) -> jax.Array:
     """The 16 points of all tiles, [4, 4, N, *tiles, C].
 
-    Each step lies in memory before the next, because XLA:CPU would compute it for each reader anew.
+    Each step lies in memory before the next, because XLA:CPU would compute it for each reader
+    again.
     """
-    columns = jnp.stack(_point(_values(materialized(padded), 2, tiles[1])))
-    return jnp.stack(_point(_values(materialized(columns), 2, tiles[0])))
+    columns = jnp.stack(_point(_values(fusion_barrier(padded), 2, tiles[1])))
+    return jnp.stack(_point(_values(fusion_barrier(columns), 2, tiles[0])))
 
 
 def _values(x: Any, axis: int, n_tiles: int) -> list[jax.Array]:

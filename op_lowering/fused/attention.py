@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.builtin.normalization import SOFTMAX
 from jaxdelegate.op_lowering.common.basics import scalar
-from jaxdelegate.op_lowering.common.downcast import narrow
+from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.fused import attention_cpu_kernel
 from jaxdelegate.op_lowering.matmul.matmul import BATCH_MATMUL
@@ -40,7 +40,7 @@ def is_by_cudnn(
     return (
         context.platform == "gpu"
         and not context.precision.rounds_exactly  # on any device
-        and context.precision.factor(dtype) in HALVES
+        and context.precision.operand_dtype(dtype) in HALVES
         and head_size in _HEAD_SIZES
         and (mask is None or mask.dtype in (*HALVES, dtype))
     )
@@ -66,13 +66,13 @@ def by_cudnn(scale: float, factor: np.dtype, written_out: Function) -> Function:
         bias = None
         if mask is not None:  # cuDNN wants both sequence lengths written out
             bias = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
-            bias = narrow(bias, factor)
+            bias = downcast(bias, factor)
         try:
             with jax.numpy_dtype_promotion("standard"):  # jax's own code mixes dtypes
                 y = jax.nn.dot_product_attention(
-                    narrow(q, factor),
-                    narrow(k, factor),
-                    narrow(v, factor),
+                    downcast(q, factor),
+                    downcast(k, factor),
+                    downcast(v, factor),
                     bias,
                     scale=scale,
                     implementation="cudnn",
@@ -117,7 +117,7 @@ def _lower(
     run = _written_out(context, o, q)
     in_cudnn = is_by_cudnn(context, q.dtype, q.shape[-1], mask)
     if in_cudnn:
-        run = by_cudnn(o.scale, context.precision.factor(q.dtype), run)
+        run = by_cudnn(o.scale, context.precision.operand_dtype(q.dtype), run)
     if attention_cpu_kernel.takes(context, o.logits, inputs):
         run = attention_cpu_kernel.attention(o.scale)
 
@@ -134,7 +134,7 @@ def _lower(
         (y,) = run(*arrays, *masks)
         return (y.swapaxes(1, 2).reshape(outputs[0].shape),)
 
-    return Lowered(attention, {}, takes_short=True) if in_cudnn else attention
+    return Lowered(attention, {}, takes_reduced=True) if in_cudnn else attention
 
 
 def _of_heads(shape: Shape, rank: int) -> Shape:

@@ -24,7 +24,7 @@ def takes(context: LoweringContext, logits: Shape, arrays: Specs) -> bool:
         and not context.follows_kernels
         and all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
         and policy.storage == np.float32
-        and policy.factor(specs[0].dtype, rows=queries, units=keys) == np.float32
+        and policy.operand_dtype(specs[0].dtype, rows=queries, output_channels=keys) == np.float32
         and queries >= _LEAST_QUERIES
         and math.prod(logits) > 0
     )

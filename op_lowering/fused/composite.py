@@ -36,7 +36,7 @@ def _lower(
     scale = fused_scale(context, o, inputs, outputs)
     if scale is None:
         return decomposed
-    return by_cudnn(scale, context.precision.factor(inputs[0].dtype), decomposed)
+    return by_cudnn(scale, context.precision.operand_dtype(inputs[0].dtype), decomposed)
 
 
 STABLEHLO_COMPOSITE = dataclasses.replace(_decomposition, lower=_lower)

@@ -1,8 +1,8 @@
-"""A convolution with a residual or a curve behind it, which only rewrites make.
+"""A convolution with a residual or a nonlinearity after it, which only rewrites make.
 
 Our own CPU kernels compute it at once, while sums are in the cache, and cuDNN a residual on a GPU;
-where they do not, the rule refuses, and the operators stay apart. Where they do, other ways to run
-the convolution stand beside them, for whoever measures.
+where they do not, the rule refuses, and the operators stay apart. Where they do, other algorithms
+to run the convolution stand next to them, for whoever measures.
 """
 
 import dataclasses
@@ -17,7 +17,11 @@ from jaxdelegate.op_lowering.common.basics import fused_activation
 from jaxdelegate.op_lowering.common.products import why_not_fused
 from jaxdelegate.op_lowering.conv.algorithms import by_library
 from jaxdelegate.op_lowering.conv.convolution import family
-from jaxdelegate.op_lowering.options import ActivationFunctionType, Curve, EndedConvolutionOptions
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    FusedConvolutionOptions,
+    Nonlinearity,
+)
 from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -32,7 +36,7 @@ from jaxdelegate.op_lowering.spec import Specs
 
 
 def _why_not(
-    context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
+    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     residual, y = optional(inputs, 3), outputs[0]
     reason = first_reason(
@@ -43,39 +47,39 @@ def _why_not(
         if residual is None or (residual.shape, residual.dtype) == (y.shape, y.dtype)
         else f"residual and result differ: {list(residual.shape)} and {list(y.shape)}",
     )
-    by_default = dataclasses.replace(context, way=None)
+    by_default = dataclasses.replace(context, algorithm=None)
     if reason is not None or _at_once(by_default, o, inputs, outputs) is not None:
         return reason
     return "neither our kernels nor cuDNN compute it at once"
 
 
-def _why_not_activations(o: EndedConvolutionOptions) -> str | None:
+def _why_not_activations(o: FusedConvolutionOptions) -> str | None:
     inner = o.convolution.fused_activation_function
     if inner is ActivationFunctionType.NONE:
         return None
-    return f"{inner.name} stands between the convolution and what is behind it"
+    return f"{inner.name} stands between the convolution and what is after it"
 
 
 def _at_once(
-    context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
+    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Lowered | None:
     tensors = Tensors(inputs[0], inputs[1], optional(inputs, 2), outputs[0])
     return family(o.convolution).ended(
-        context, o.convolution, tensors, o.fused_activation_function, o.curve
+        context, o.convolution, tensors, o.fused_activation_function, o.nonlinearity
     )
 
 
 def _lower(
-    context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
+    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     own = _at_once(context, o, inputs, outputs)
     return _by_xla(context, o, inputs, outputs) if own is None else own
 
 
 def _by_xla(
-    context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
+    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    """The convolution in another way, and then what stands behind it."""
+    """The convolution in another algorithm, and then what stands after it."""
     bare = dataclasses.replace(context, grid=None)  # what goes on the grid is the end
     plain: Any = family(o.convolution).lower(bare, o.convolution, inputs[:3], outputs)
     ended = _end(o)
@@ -88,22 +92,32 @@ def _by_xla(
     return lowered
 
 
-def _end(o: EndedConvolutionOptions) -> Callable[[Any], Any]:
-    if o.curve is Curve.NONE:
+def _end(o: FusedConvolutionOptions) -> Callable[[Any], Any]:
+    if o.nonlinearity is Nonlinearity.NONE:
         return fused_activation(o.fused_activation_function)
-    return hard_swish if o.curve is Curve.HARD_SWISH else lambda x: x * lax.logistic(x)
+    return (
+        hard_swish if o.nonlinearity is Nonlinearity.HARD_SWISH else lambda x: x * lax.logistic(x)
+    )
 
 
-def _ways(
-    context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
+def _algorithms(
+    context: LoweringContext, o: FusedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Mapping[str, Any]:
-    ways = family(o.convolution).ways(context, o.convolution, inputs[:3], outputs)
+    algorithms = family(o.convolution).algorithms(context, o.convolution, inputs[:3], outputs)
     library = by_library(context.platform)[1].__name__
-    return {library: None, **ways} if context.platform == "gpu" else ways  # the default first
+    return (
+        {library: None, **algorithms} if context.platform == "gpu" else algorithms
+    )  # the default first
 
 
 ENDED_CONVOLUTION = OpRule(
-    "ended_convolution", EndedConvolutionOptions, 1, _why_not, _lower, arity=2, ways=_ways
+    "fused_convolution",
+    FusedConvolutionOptions,
+    1,
+    _why_not,
+    _lower,
+    arity=2,
+    algorithms=_algorithms,
 )
 
 FUSED = table(ENDED_CONVOLUTION)

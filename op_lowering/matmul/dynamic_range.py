@@ -1,4 +1,4 @@
-"""Hybrid kernels of FULLY_CONNECTED and BATCH_MATMUL: float32 rows, integer filters.
+"""Dynamic range kernels of FULLY_CONNECTED and BATCH_MATMUL: float32 rows, integer filters.
 
 Each row of K values is quantized on the fly, to int8; sums of integers are scaled back. Sources:
 EvalHybridDense of kernels/fully_connected.cc, EvalHybrid of kernels/batch_matmul.cc.
@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
 from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.quantized.dynamic_range import (
-    Hybrid,
+    DynamicRange,
     filter_scales,
     quantize_rows,
     rescaled,
@@ -29,25 +29,25 @@ from jaxdelegate.op_lowering.quantized.packed_weights import Kept
 from jaxdelegate.op_lowering.quantized.products import INT2, INT4, INT8, UINT8, Tensors
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
 
-FULLY_CONNECTED = Hybrid(
+FULLY_CONNECTED = DynamicRange(
     frozenset([INT8, UINT8, INT4, INT2]), why_not_blocks=dynamic_range_blockwise.why_not
 )
-BATCH_MATMUL = Hybrid(frozenset([INT8]))
+BATCH_MATMUL = DynamicRange(frozenset([INT8]))
 
 
 def lower_fully_connected(
     context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors
 ) -> Function:
-    """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
+    """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
     x_spec, w_spec, _, y_spec = tensors
     blocks = dynamic_range_blockwise.blocks_of(w_spec)
     if blocks is not None:
         return dynamic_range_blockwise.lower_fully_connected(context, o, tensors, blocks)
-    units, depth = w_spec.shape
+    output_channels, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
     if cpu_kernel_dynamic_range.is_chosen(context, tensors, o.fused_activation_function):
         return cpu_kernel_dynamic_range.row_by_matrix(o, tensors)
-    scales, kept = filter_scales(w_spec, units), Kept.of(w_spec)
+    scales, kept = filter_scales(w_spec, output_channels), Kept.of(w_spec)
     sums = None if w_spec.const is None else row_sums(signed(w_spec.const))
 
     def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:

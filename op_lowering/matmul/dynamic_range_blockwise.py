@@ -1,4 +1,4 @@
-"""The hybrid kernel of FULLY_CONNECTED whose filter has a scale for each block of a row.
+"""The dynamic range kernel of FULLY_CONNECTED whose filter has a scale for each block of a row.
 
 EvalBlockwise4Bit of kernels/fully_connected.cc: rows of activations are quantized asymmetrically,
 whatever the options say, the integer sum of each block is scaled by itself, and the activations'
@@ -38,7 +38,7 @@ def blocks_of(w: TensorSpec) -> Blockwise | None:
 
 
 def why_not(w: TensorSpec) -> str | None:
-    """A sentence unless the kernel takes this filter, [units, K], quantized in blocks."""
+    """A reason unless the kernel takes this filter, [N, K], quantized in blocks."""
     blocks = blocks_of(w)
     reason = why_not_blocks(w.quantization, w.shape)
     if blocks is None or reason is not None:
@@ -55,7 +55,7 @@ def why_not(w: TensorSpec) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """A filter's blocks: scales (float32) and zero points (int32), [blocks, units].
+    """A filter's blocks: scales (float32) and zero points (int32), [blocks, N].
 
     `factor` is a dtype in which sums of products are exact.
     """
@@ -76,7 +76,7 @@ class _Blocks:
         return cls(scale, points, np.dtype(np.float32 if exact else np.int32))
 
     def scaled(self, q: jax.Array, w: jax.Array, scale: Any, points: Any) -> jax.Array:
-        """[..., rows, size] times [..., size, units], scaled: float32 [..., rows, units]."""
+        """[..., rows, size] times [..., size, N], scaled: float32 [..., rows, N]."""
         batch = tuple(range(q.ndim - 2))
         w = w.astype(self.factor) - jnp.expand_dims(jnp.asarray(points), -2).astype(self.factor)
         total = lax.dot_general(
@@ -91,14 +91,14 @@ class _Blocks:
 def lower_fully_connected(
     context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors, blocks: Blockwise
 ) -> Function:
-    """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims.
+    """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims.
 
-    The filter is kept as [blocks, block size, units], or packed along its units.
+    The filter is kept as [blocks, block size, N], or packed along its units.
     """
     x_spec, w_spec, _, y_spec = tensors
-    units, depth = w_spec.shape
+    output_channels, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
-    filters, kept = _Blocks.of(w_spec, blocks), Kept.of(w_spec, units)
+    filters, kept = _Blocks.of(w_spec, blocks), Kept.of(w_spec, output_channels)
     count = len(filters.scales)
     small = 4 * rows * filters.scales.size <= _MOST_SUMS
     add_up = _all_blocks if small and context.platform != "cpu" else _block_by_block
@@ -114,13 +114,13 @@ def lower_fully_connected(
         return (finish(y, bias, o.fused_activation_function, y_spec.dtype).reshape(y_spec.shape),)
 
     def prepare(w: Any) -> Any:
-        return kept.prepare(w.transpose(1, 0).reshape(count, depth // count, units))
+        return kept.prepare(w.transpose(1, 0).reshape(count, depth // count, output_channels))
 
     return Lowered(fully_connected, {1: prepare}, kept)
 
 
 def _all_blocks(filters: _Blocks, kept: Kept, q: jax.Array, w: jax.Array) -> jax.Array:
-    """The sum of all scaled blocks, float32 [rows, units].
+    """The sum of all scaled blocks, float32 [rows, N].
 
     Args:
         filters: scales and zero points.

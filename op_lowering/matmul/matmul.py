@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.common.products import (
     why_not_fused,
 )
 from jaxdelegate.op_lowering.conv import cpu_kernel, cpu_kernel_dynamic_range, cpu_kernel_int8
-from jaxdelegate.op_lowering.matmul import dynamic_range as hybrid_matmul
+from jaxdelegate.op_lowering.matmul import dynamic_range as dynamic_range_matmul
 from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
@@ -40,7 +40,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
-_XLA = "dot"  # the way of integers that is not a kernel's
+_XLA = "dot"  # the algorithm of integers that is not a kernel's
 
 
 def _why_not_fully_connected(
@@ -54,7 +54,7 @@ def _why_not_fully_connected(
         None if default else f"weights are stored as {o.weights_format.name}",
         f"weights {w.name!r} are sparse" if w.sparsity is not None else None,
         "quant_spec is there, which is opaque" if o.quant_spec else None,
-        why_not_activation(fused) if tensors.is_hybrid else why_not_fused(fused),
+        why_not_activation(fused) if tensors.is_dynamic_range else why_not_fused(fused),
         _why_not_rows(o, x, w, tensors.bias),
     ) or _why_not_dtypes(o, tensors)
 
@@ -62,8 +62,8 @@ def _why_not_fully_connected(
 def _why_not_dtypes(o: FullyConnectedOptions, tensors: Tensors) -> str | None:
     if tensors.is_integer:
         return quantized_matmul.why_not_fully_connected(o, tensors)
-    if tensors.is_hybrid:
-        return hybrid_matmul.FULLY_CONNECTED.why_not(tensors, 0)
+    if tensors.is_dynamic_range:
+        return dynamic_range_matmul.FULLY_CONNECTED.why_not(tensors, 0)
     return why_not_floats(*tensors)
 
 
@@ -82,7 +82,7 @@ def _why_not_rows(
 def _lower_fully_connected(
     context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
 ) -> Function:
-    """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
+    """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
     x, w = inputs[:2]
     y, depth = outputs[0], w.shape[1]
     if 0 in y.shape or depth == 0:  # the kernel then leaves zeros, without bias
@@ -90,15 +90,17 @@ def _lower_fully_connected(
     tensors = Tensors(x, w, optional(inputs, 2), y)
     if tensors.is_integer:
         return quantized_matmul.lower_fully_connected(context, o, tensors)
-    if tensors.is_hybrid:
-        return hybrid_matmul.lower_fully_connected(context, o, tensors)
+    if tensors.is_dynamic_range:
+        return dynamic_range_matmul.lower_fully_connected(context, o, tensors)
     rows, activation = math.prod(x.shape) // depth, o.fused_activation_function
     own = cpu_kernel.chosen(context, tensors)
     if own is not None:
-        units, grid = w.shape[0], context.grid
-        return cpu_kernel.fully_connected(own, rows, depth, units, activation, y.shape, grid)
+        output_channels, grid = w.shape[0], context.grid
+        return cpu_kernel.fully_connected(
+            own, rows, depth, output_channels, activation, y.shape, grid
+        )
     arithmetic = Arithmetic.of_dot(context, rows, w.shape[0], x, w)
-    flip = chosen(_layouts(context, x, w), context.way)
+    flip = chosen(_layouts(context, x, w), context.algorithm)
     contract = ((1,), (0 if flip else 1,))
 
     def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
@@ -110,10 +112,10 @@ def _lower_fully_connected(
     def prepare(w: Any) -> Any:
         return arithmetic.shortened(w.transpose(1, 0) if flip else w)
 
-    return Lowered(fully_connected, {1: prepare}, (flip, arithmetic.operand), takes_short=True)
+    return Lowered(fully_connected, {1: prepare}, (flip, arithmetic.operand), takes_reduced=True)
 
 
-def _ways(
+def _algorithms(
     context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
 ) -> Mapping[str, bool | None]:
     """How a product reads its filter: one of floats, or of integers that a kernel takes."""
@@ -123,20 +125,21 @@ def _ways(
         return {}
     if w.is_quantized:
         by_kernel = (
-            cpu_kernel_int8.ways(context, tensors)
+            cpu_kernel_int8.algorithms(context, tensors)
             if tensors.is_integer
-            else cpu_kernel_dynamic_range.ways(context, tensors, o.fused_activation_function)
+            else cpu_kernel_dynamic_range.algorithms(context, tensors, o.fused_activation_function)
         )
         return dict.fromkeys((*by_kernel, _XLA) if by_kernel else ())
-    return {**dict.fromkeys(cpu_kernel.ways(context, tensors)), **_layouts(context, x, w)}
+    return {**dict.fromkeys(cpu_kernel.algorithms(context, tensors)), **_layouts(context, x, w)}
 
 
 def _layouts(context: LoweringContext, x: TensorSpec, w: TensorSpec) -> Mapping[str, bool]:
-    """How XLA reads the filter of a product, and whether that is the other way than stored."""
+    """How XLA reads the filter of a product, and whether that is transposed."""
     as_stored = {"units_first": False}
     if w.const is None:
         return as_stored
-    # XLA:CPU reads [units, K] faster for one row, [K, units] for more; worth laying out constants.
+    # XLA:CPU reads [N, K] faster for one row, [K, N] for more; worth
+    # laying out constants.
     several = context.platform == "cpu" and math.prod(x.shape) // w.shape[1] > 1
     flipped = {"depth_first": True}
     return flipped | as_stored if several else as_stored | flipped
@@ -159,8 +162,8 @@ def _why_not_matrices(o: BatchMatMulOptions, tensors: Tensors, depth: int) -> st
     columns = len(tensors.w.shape) - (2 if o.adj_y else 1)
     if tensors.is_integer or quantized_matmul.is_unscaled(tensors):
         return quantized_matmul.why_not_batch_matmul(tensors, depth, columns)
-    if tensors.is_hybrid:
-        return hybrid_matmul.BATCH_MATMUL.why_not(tensors, columns)
+    if tensors.is_dynamic_range:
+        return dynamic_range_matmul.BATCH_MATMUL.why_not(tensors, columns)
     return why_not_floats(*tensors)
 
 
@@ -175,22 +178,22 @@ def _lower_batch_matmul(
         return nothing(outputs)
     if tensors.is_integer or quantized_matmul.is_unscaled(tensors):
         return quantized_matmul.lower_batch_matmul(o, tensors)
-    if tensors.is_hybrid:
-        return hybrid_matmul.lower_batch_matmul(o, tensors)
+    if tensors.is_dynamic_range:
+        return dynamic_range_matmul.lower_batch_matmul(o, tensors)
     if 0 in (*x.shape, *w.shape):
         return nothing(outputs)
-    rows, units = (1, *y.shape)[-2], y.shape[-1]
+    rows, output_channels = (1, *y.shape)[-2], y.shape[-1]
     shared = math.prod(w.shape[:-2]) == 1 and not o.adj_x
     if shared:
         rows *= math.prod(x.shape[:-2])
-    arithmetic = Arithmetic.of_dot(context, rows, units, x, w)
+    arithmetic = Arithmetic.of_dot(context, rows, output_channels, x, w)
     product = _one_matrix if shared else _many_matrices
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         x, w = arithmetic.shortened(x), arithmetic.shortened(w)
         return (product(arithmetic, o, x, w).astype(y.dtype).reshape(y.shape),)
 
-    return Lowered(batch_matmul, {}, takes_short=True)
+    return Lowered(batch_matmul, {}, takes_reduced=True)
 
 
 def _one_matrix(a: Arithmetic, o: BatchMatMulOptions, x: Any, w: Any) -> jax.Array:
@@ -216,7 +219,7 @@ FULLY_CONNECTED = OpRule(
     _why_not_fully_connected,
     _lower_fully_connected,
     arity=2,
-    ways=_ways,
+    algorithms=_algorithms,
 )
 BATCH_MATMUL = OpRule(
     "BATCH_MATMUL", BatchMatMulOptions, 4, _why_not_batch_matmul, _lower_batch_matmul, arity=2

@@ -36,13 +36,13 @@ from jaxdelegate.op_lowering.quantized.products import (
     INT64,
     UINT8,
     Dtypes,
-    Ending,
+    Epilogue,
     Kernels,
     Tensors,
     accumulator,
-    ending,
+    epilogue,
     why_not_bias_scale,
-    why_not_ending,
+    why_not_epilogue,
     why_not_points,
     why_not_sums,
     why_not_tensors,
@@ -68,7 +68,7 @@ _BATCH_MATMUL: Kernels = {
 
 
 def why_not_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> str | None:
-    """A sentence unless an integer kernel takes these tensors."""
+    """A reason unless an integer kernel takes these tensors."""
     x, w, bias, y = tensors
     reason = first_reason(
         why_not_tensors(_FULLY_CONNECTED, tensors, 0),
@@ -82,11 +82,11 @@ def why_not_fully_connected(o: FullyConnectedOptions, tensors: Tensors) -> str |
         why_not_points(w) if by_row or w.dtype in _PACKED else None,
         None if by_row else why_not_bias_scale(tensors),
         "the kernel from uint8 to int16 wants a bias" if bare else None,
-        why_not_ending(lambda: _fully_connected_ending(o, tensors)),
+        why_not_epilogue(lambda: _fully_connected_epilogue(o, tensors)),
     )
 
 
-def _fully_connected_ending(o: FullyConnectedOptions, tensors: Tensors) -> Ending:
+def _fully_connected_epilogue(o: FullyConnectedOptions, tensors: Tensors) -> Epilogue:
     """The reference kernels round real numbers, but for filters of int16.
 
     Raises:
@@ -94,26 +94,26 @@ def _fully_connected_ending(o: FullyConnectedOptions, tensors: Tensors) -> Endin
     """
     x, w, _, y = tensors
     scales = quantization_of(x), quantization_of(w), quantization_of(y)
-    units, total = w.shape[0], accumulator(x, o.quantized_bias_type)
+    output_channels, total = w.shape[0], accumulator(x, o.quantized_bias_type)
     activation = o.fused_activation_function
     if w.dtype != INT16:
-        return ending(activation, y, total, scale=effective_scales(*scales, units))
+        return epilogue(activation, y, total, scale=effective_scales(*scales, output_channels))
     multiplier, shift = (
-        convolution_multipliers(*scales, units)
+        convolution_multipliers(*scales, output_channels)
         if scales[1].is_per_channel
         else product_multiplier(*scales)
     )
-    return ending(activation, y, INT64, multiplier=multiplier, shift=shift)
+    return epilogue(activation, y, INT64, multiplier=multiplier, shift=shift)
 
 
 def lower_fully_connected(
     context: LoweringContext, o: FullyConnectedOptions, tensors: Tensors
 ) -> Function:
-    """[..., K] x [units, K] -> [rows, units], or [..., units] with keep_num_dims."""
+    """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
     x_spec, w_spec, _, y = tensors
     depth = w_spec.shape[1]
     rows = math.prod(x_spec.shape) // depth
-    end = _fully_connected_ending(o, tensors)
+    end = _fully_connected_epilogue(o, tensors)
     x_zero, w_zero = _moved_zero(x_spec), _filter_zero(w_spec)
     if cpu_kernel_int8.is_chosen(context, tensors):
         return cpu_kernel_int8.fully_connected(rows, tensors, w_zero, end)
@@ -139,7 +139,7 @@ def _filter_zero(w: TensorSpec) -> int:
 
 
 def row_sums(w: np.ndarray, zero: int = 0) -> np.ndarray:
-    """int32 [units]: a constant filter [units, K] of int8, less its zero, added up."""
+    """int32 [N]: a constant filter [N, K] of int8, less its zero, added up."""
     return np.asarray(np.sum(w, 1, dtype=np.int32) - w.shape[1] * zero)
 
 
@@ -149,7 +149,7 @@ def is_unscaled(tensors: Tensors) -> bool:
 
 
 def why_not_batch_matmul(tensors: Tensors, products: int, columns: int) -> str | None:
-    """A sentence unless an integer kernel takes these tensors.
+    """A reason unless an integer kernel takes these tensors.
 
     `columns` is the axis of the second matrix that may have a scale for each index; LiteRT's kernel
     takes the product of such scales for zero.
@@ -163,11 +163,11 @@ def why_not_batch_matmul(tensors: Tensors, products: int, columns: int) -> str |
     return first_reason(
         why_not_points(tensors.w) if quantization_of(tensors.w).is_per_channel else None,
         why_not_sums(tensors, TensorType.FLOAT32, products),
-        why_not_ending(lambda: _batch_matmul_ending(tensors)),
+        why_not_epilogue(lambda: _batch_matmul_epilogue(tensors)),
     )
 
 
-def _batch_matmul_ending(tensors: Tensors) -> Ending:
+def _batch_matmul_epilogue(tensors: Tensors) -> Epilogue:
     x, w, _, y = tensors
     scales = quantization_of(x), quantization_of(w), quantization_of(y)
     multiplier: Any
@@ -177,7 +177,7 @@ def _batch_matmul_ending(tensors: Tensors) -> Ending:
     else:
         multiplier, shift = product_multiplier(*scales)
     total = accumulator(x, TensorType.FLOAT32)
-    return ending(Act.NONE, y, total, multiplier=multiplier, shift=shift)
+    return epilogue(Act.NONE, y, total, multiplier=multiplier, shift=shift)
 
 
 def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
@@ -186,7 +186,7 @@ def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
     unscaled = is_unscaled(tensors)
     x_zero = 0 if unscaled else zero_point_of(tensors.x)
     w_zero = 0 if unscaled else _filter_zero(tensors.w)
-    end = None if unscaled else _batch_matmul_ending(tensors)
+    end = None if unscaled else _batch_matmul_epilogue(tensors)
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         total = batch_product(o, x, w, x_zero, w_zero).reshape(y.shape)

@@ -1,4 +1,4 @@
-# ruff: noqa: F403  (every table of every family; a list of 170 names would only repeat them)
+# ruff: noqa: F403  (every table of every category; a list of 170 names would only repeat them)
 """What an operator is told besides its tensors: one dataclass per options table of schema.fbs."""
 
 from jaxdelegate.op_lowering.options.array import *

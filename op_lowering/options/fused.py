@@ -48,7 +48,7 @@ class AttentionOptions(FusedOptions):
     values_last: bool = False
 
 
-class Curve(enum.IntEnum):
+class Nonlinearity(enum.IntEnum):
     """An activation that is no clamp: x * min(max(x + 3, 0), 6) / 6, or x / (1 + e^-x)."""
 
     NONE = 0
@@ -56,17 +56,17 @@ class Curve(enum.IntEnum):
     SWISH = 2
 
 
-class EndedConvolutionOptions(FusedOptions):
+class FusedConvolutionOptions(FusedOptions):
     """A convolution, a residual added to it, an activation: inputs x, filter, bias, residual.
 
     Attributes:
         convolution: the options of CONV_2D or DEPTHWISE_CONV_2D, which have no activation.
-        curve: of the result.
-        fused_activation_function: of the result, if `curve` is none.
+        nonlinearity: of the result.
+        fused_activation_function: of the result, if `nonlinearity` is none.
     """
 
     convolution: Conv2DOptions | DepthwiseConv2DOptions = Conv2DOptions()
-    curve: Curve = Curve.NONE
+    nonlinearity: Nonlinearity = Nonlinearity.NONE
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
@@ -79,8 +79,8 @@ def _epilogue_convolution(
 
 RECORDS = table(
     OperatorRecord(
-        "ended_convolution",
-        EndedConvolutionOptions,
+        "fused_convolution",
+        FusedConvolutionOptions,
         cost=_epilogue_convolution,
         multiplies=True,
         result=Result.REDUCED,

@@ -300,7 +300,7 @@ def convolution_channels(_options: Options, inputs: Specs, _outputs: Specs) -> t
 
 
 def matrix_channels(_options: Options, inputs: Specs, _outputs: Specs) -> tuple[int, int]:
-    """Weights [output channels, input channels]."""
+    """Weights [N, input channels]."""
     output_channels, input_channels = inputs[1].shape
     return input_channels, output_channels
 

@@ -1,6 +1,6 @@
 """The record of an operator: what every part of the program asks of it. No jax.
 
-A record stands in the table `RECORDS` of the module that has the operator's options. Lowerings
+A record is in the table `RECORDS` of the module that has the operator's options. Lowerings
 (`op_lowering/`) and numpy kernels (`reference/`) are registered under its name.
 """
 

@@ -1,4 +1,4 @@
-"""What hybrid convolutions and matrix products share: float32 activations by integer filters."""
+"""What dynamic range convolutions and GEMMs share: float32 activations by integer filters."""
 
 import dataclasses
 import functools
@@ -19,8 +19,8 @@ from jaxdelegate.quant.params import channel_scales
 
 
 @dataclasses.dataclass(frozen=True)
-class Hybrid:
-    """What an operator's hybrid kernels take.
+class DynamicRange:
+    """What an operator's dynamic range kernels take.
 
     `symmetric`: one of them quantizes activations symmetrically; the other one, CONV_2D's, scales
     sums by the filter, then by the activations.
@@ -32,7 +32,7 @@ class Hybrid:
     why_not_blocks: Callable[[TensorSpec], str | None] | None = None
 
     def why_not(self, tensors: Tensors, channel_axis: int) -> str | None:
-        """A sentence unless a kernel takes these tensors."""
+        """A reason unless a kernel takes these tensors."""
         x, w, bias, y = tensors
         floats = (spec for spec in (x, bias, y) if spec is not None)
         other = f"{w.name!r} is quantized {w.dtype}, which this operator has no kernel for"

@@ -34,7 +34,7 @@ _ROWS = frozenset(np.dtype(t) for t in (np.float32, np.float16))
 
 
 def why_not_joined(context: LoweringContext, y: TensorSpec, inputs: Specs) -> str | None:
-    """A sentence if the inputs cannot be joined in `y`: only uint8 is rescaled."""
+    """A reason if the inputs cannot be joined in `y`: only uint8 is rescaled."""
     rescales = y.is_quantized and all(spec.is_quantized for spec in inputs)
     if rescales and all(spec.dtype == UINT8 for spec in (y, *inputs)):
         return first_reason(*(why_not_per_tensor(s, frozenset([UINT8])) for s in (y, *inputs)))
@@ -67,7 +67,7 @@ def _rescaled(source: tuple[float, int], target: tuple[float, int]) -> np.ndarra
 
 
 def why_not_dequantized(table: TensorSpec, y: TensorSpec) -> str | None:
-    """A sentence unless `table` [rows, ...] has scales for its rows or blocks, and no offset."""
+    """A reason unless `table` [rows, ...] has scales for its rows or blocks, and no offset."""
     quantization = table.quantization
     if quantization is None or not table.is_quantized:
         return f"{table.name!r} is {table.dtype} without a scale, but {y.name!r} is {y.dtype}"

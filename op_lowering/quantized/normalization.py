@@ -62,7 +62,7 @@ def _why_not_scale(spec: TensorSpec, wanted: float, tolerance: float = 0.0) -> s
 
 
 def why_not_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> str | None:
-    """A sentence if the kernels have no softmax of quantized `x` into `y`."""
+    """A reason if the kernels have no softmax of quantized `x` into `y`."""
     reason = first_reason(
         why_not_per_tensor(x, frozenset(_RESULTS)),
         why_not_per_tensor(y, _RESULTS.get(x.dtype, frozenset())),
@@ -181,17 +181,17 @@ def _softmax_int16(o: SoftmaxOptions, x: TensorSpec) -> _Integers:
 
 
 def why_not_log_softmax(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A sentence if the kernels have no logarithmic softmax of quantized `x` into `y`."""
+    """A reason if the kernels have no logarithmic softmax of quantized `x` into `y`."""
     return (
         why_not_same(x, y, _BYTES)
         or first_reason(
             why_not_zero_point(y, integer_range(y.dtype)[1]), _why_not_scale(y, 16 / 256)
         )
-        or _why_not_way_back(x)
+        or _why_not_algorithm_back(x)
     )
 
 
-def _why_not_way_back(x: TensorSpec) -> str | None:
+def _why_not_algorithm_back(x: TensorSpec) -> str | None:
     try:
         multiplier.log_softmax_multipliers(1.0, scale_of(x), _INPUT_BITS)
     except ValueError as error:
@@ -226,7 +226,7 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
 
 
 def why_not_l2_normalization(x: TensorSpec, y: TensorSpec) -> str | None:
-    """A sentence if the kernels do not normalize quantized `x` into `y`."""
+    """A reason if the kernels do not normalize quantized `x` into `y`."""
     return why_not_same(x, y, _BYTES) or first_reason(
         why_not_zero_point(y, 128 if y.dtype == UINT8 else 0), _why_not_scale(y, 1 / 128)
     )

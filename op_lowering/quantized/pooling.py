@@ -30,7 +30,7 @@ _SCALE_TOLERANCE = 1e-6  # kernels/pooling.cc
 def why_not_pooled(
     x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype], activation: ActivationFunctionType
 ) -> str | None:
-    """A sentence if values of `x`, quantized or not, cannot be pooled into `y`.
+    """A reason if values of `x`, quantized or not, cannot be pooled into `y`.
 
     Args:
         x: the input.

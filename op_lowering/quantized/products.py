@@ -52,7 +52,7 @@ Kernels = Mapping[np.dtype, Dtypes]  # by the activations' dtype
 
 
 class Tensors(NamedTuple):
-    """What an operator of this family reads and writes."""
+    """What an operator of this category reads and writes."""
 
     x: TensorSpec
     w: TensorSpec
@@ -65,13 +65,13 @@ class Tensors(NamedTuple):
         return self.x.is_quantized
 
     @property
-    def is_hybrid(self) -> bool:
+    def is_dynamic_range(self) -> bool:
         """Whether only the filter is: kernels quantize float activations on the fly."""
         return not self.is_integer and self.w.is_quantized
 
 
 def why_not_tensors(kernels: Kernels, tensors: Tensors, channel_axis: int | None) -> str | None:
-    """A sentence unless one of the kernels takes these tensors.
+    """A reason unless one of the kernels takes these tensors.
 
     `channel_axis` is the filter's dimension that may have scales of its own; None: it has none.
     """
@@ -92,7 +92,7 @@ def why_not_tensors(kernels: Kernels, tensors: Tensors, channel_axis: int | None
 
 
 def why_not_points(w: TensorSpec) -> str | None:
-    """A sentence if a filter that the kernel takes for symmetric has a zero point other than 0."""
+    """A reason if a filter that the kernel takes for symmetric has a zero point other than 0."""
     if not quantization_of(w).zero_point.any():
         return None
     return f"{w.name!r} has zero points, and the kernel takes none"
@@ -109,7 +109,7 @@ def _why_not_filter(
 
 
 def why_not_scales(w: TensorSpec, channel_axis: int) -> str | None:
-    """A sentence unless a filter has a scale, or one for each index of this axis."""
+    """A reason unless a filter has a scale, or one for each index of this axis."""
     q = w.quantization
     if q is None or not w.is_quantized or q.blockwise is not None:
         how = "in blocks" if q is not None and q.blockwise is not None else "without a scale"
@@ -132,7 +132,7 @@ def _why_not_bias(bias: TensorSpec, dtypes: frozenset[np.dtype]) -> str | None:
 
 
 def why_not_sums(tensors: Tensors, bias_type: TensorType, products: int) -> str | None:
-    """A sentence for int16 sums of another bias than the options say, or of too many products."""
+    """A reason for int16 sums of another bias than the options say, or of too many products."""
     x, bias = tensors.x, tensors.bias
     if x.dtype != INT16:
         return None
@@ -147,7 +147,7 @@ def why_not_sums(tensors: Tensors, bias_type: TensorType, products: int) -> str 
 
 
 def why_not_bias_scale(tensors: Tensors) -> str | None:
-    """A sentence if the bias has another scale than the products; checked with one filter scale."""
+    """A reason if the bias has another scale than the products; checked with one filter scale."""
     x, w, bias, y = tensors
     if bias is None:
         return None
@@ -162,7 +162,7 @@ _NO_SCALE = Quantization(np.zeros(1, np.float32), np.zeros(1, np.int64))
 
 
 @dataclasses.dataclass(frozen=True)
-class Ending:
+class Epilogue:
     """How a kernel makes the output's integers out of its sums.
 
     `scale`, float64, stands for multiplier and shift in a kernel that rounds real numbers.
@@ -177,7 +177,7 @@ class Ending:
     scale: np.ndarray | None = None
 
     def why_not(self) -> str | None:
-        """A sentence for a shift that the multiplication does not take."""
+        """A reason for a shift that the multiplication does not take."""
         most = int(np.max(self.shift, initial=0))
         if most <= _MOST_SHIFT[self.accumulator]:
             return None
@@ -193,8 +193,8 @@ class Ending:
         return (requantize_accumulator(total, self.multiplier, self.shift, *rest),)
 
 
-def why_not_ending(build: Callable[[], Ending]) -> str | None:
-    """A sentence if the scales make no multiplier that the kernels take."""
+def why_not_epilogue(build: Callable[[], Epilogue]) -> str | None:
+    """A reason if the scales make no multiplier that the kernels take."""
     try:
         with np.errstate(all="ignore"):
             return build().why_not()
@@ -202,14 +202,14 @@ def why_not_ending(build: Callable[[], Ending]) -> str | None:
         return str(error)
 
 
-def ending(activation: Act, y: TensorSpec, accumulator: np.dtype, **scale: Any) -> Ending:
+def epilogue(activation: Act, y: TensorSpec, accumulator: np.dtype, **scale: Any) -> Epilogue:
     """The end of a kernel, but for its scale.
 
     Raises:
         ValueError: a bound of the fused activation is no integer of the output's scale.
     """
     bounds = activation_range(activation, quantization_of(y), y.dtype)
-    return Ending(accumulator, zero_point_of(y), bounds, y.dtype, **scale)
+    return Epilogue(accumulator, zero_point_of(y), bounds, y.dtype, **scale)
 
 
 def accumulator(x: TensorSpec, bias_type: TensorType) -> np.dtype:

@@ -1,4 +1,4 @@
-"""Hybrid recurrent operators: float activations meet 8-bit weights in integers, row by row.
+"""Dynamic range recurrent operators: float activations meet 8-bit weights in integers, row by row.
 
 Sources: kernels/lstm_eval.cc (CalculateLstmGateHybrid), kernels/internal/kernel_utils.cc
 (RnnBatchStep), kernels/internal/reference/svdf.h (EvalHybridSVDF).
@@ -116,14 +116,14 @@ def _dequantized(w: Any, scale: float) -> jax.Array:
     return steps.astype(np.float32) * np.float32(scale)
 
 
-def is_hybrid(inputs: Specs, weights: Collection[int]) -> bool:
+def is_dynamic_range(inputs: Specs, weights: Collection[int]) -> bool:
     """Whether one of the weights, given by their positions, is quantized."""
     specs = (inputs[i] for i in weights if i < len(inputs))
     return any(spec is not None and spec.is_quantized for spec in specs)
 
 
 def why_not_weights(specs: Sequence[TensorSpec | None]) -> str | None:
-    """A sentence unless the weights that are there are quantized as hybrid kernels read them."""
+    """A reason unless the weights are quantized as dynamic range kernels read them."""
     present = [spec for spec in specs if spec is not None]
     one = next(spec.dtype for spec in present if spec.is_quantized)
     return first_reason(*(_why_not_weight(spec, one) for spec in present))
@@ -138,9 +138,9 @@ def _why_not_weight(spec: TensorSpec, one: np.dtype) -> str | None:
 
 
 def why_not_activation(spec: TensorSpec) -> str | None:
-    """A sentence unless the tensor is what a hybrid kernel takes beside its weights: float32."""
+    """A reason unless the tensor is what a dynamic range kernel takes: float32."""
     if spec.sparsity is not None:
         return f"{spec.name!r} is stored sparse"
     if spec.dtype == _FLOAT32:
         return None
-    return f"{spec.name!r} is {spec.dtype}; beside 8-bit weights, kernels take float32"
+    return f"{spec.name!r} is {spec.dtype}; next to 8-bit weights, kernels take float32"

@@ -26,7 +26,7 @@ from jaxdelegate.op_lowering.recurrent.lstm_cell import (
 )
 from jaxdelegate.op_lowering.recurrent.rnn import (
     along_rows,
-    both_ways,
+    both_algorithms,
     matmul,
     results,
     row_length,
@@ -149,7 +149,7 @@ def _lower_bidirectional(
         backward, *states_back = sweep(
             context, o, back, aux if instead else x, shared, reverse=True
         )
-        ys = both_ways(forward, backward, merge=o.merge_outputs)
+        ys = both_algorithms(forward, backward, merge=o.merge_outputs)
         ys = tuple(steps(y, time_major=o.time_major) for y in ys)
         kept = inputs[FORWARD.hidden : BACKWARD.state + 1]
         return results(outputs, ys, kept, (*states, *states_back))

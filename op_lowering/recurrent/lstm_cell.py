@@ -67,7 +67,7 @@ class Cell(Generic[T]):
         return gates if self.input.weights is not None else gates[1:]
 
 
-# Where the tensors stand in the input list (kernels/lstm_shared.h, bidirectional_sequence_lstm.cc);
+# Where the tensors are in the input list (kernels/lstm_shared.h, bidirectional_sequence_lstm.cc);
 # -1: nowhere.
 CELL = Cell[int](
     # weights, recurrent, bias, peephole, norm, aux
@@ -121,7 +121,7 @@ def read(at: Cell[int], tensors: Sequence[Any]) -> Cell[Any]:
 
 
 def weights_of(at: Cell[int], inputs: Specs) -> frozenset[int]:
-    """Positions of what hybrid kernels take in 8 bits: no biases, norms or diagonals."""
+    """Positions of what dynamic range kernels take in 8 bits: no biases, norms or diagonals."""
     gates = (at.input, at.forget, at.cell, at.output)
     several = [(gate.weights, gate.peephole, gate.aux) for gate in gates]
     recurrent = [gate.recurrent for gate in gates if _rank(inputs, gate.recurrent) != 1]
@@ -139,7 +139,7 @@ def _all_or_none(what: str, *specs: TensorSpec | None) -> str | None:
 
 
 def _why_not_complete(cell: Cell[TensorSpec | None]) -> str | None:
-    """A sentence if tensors are missing, or there that only a complete set would use."""
+    """A reason if tensors are missing, or there that only a complete set would use."""
     live, absent = cell.gates, None if len(cell.gates) == 4 else cell.input
     needed = [t for gate in live for t in (gate.weights, gate.recurrent, gate.bias)]
     if any(t is None for t in needed):
@@ -174,7 +174,7 @@ def _why_not_size(spec: TensorSpec, rows: int, columns: int) -> str | None:
 
 
 def why_not_cell(cell: Cell[Any], n_batch: int, n_input: int, n_aux: int = 0) -> str | None:
-    """A sentence if the cell's tensors are incomplete or do not fit together."""
+    """A reason if the cell's tensors are incomplete or do not fit together."""
     incomplete = _why_not_complete(cell)
     if incomplete:
         return incomplete
@@ -191,7 +191,7 @@ def why_not_cell(cell: Cell[Any], n_batch: int, n_input: int, n_aux: int = 0) ->
 
 
 def why_not_parameters(o: LstmLikeOptions) -> str | None:
-    """A sentence if LiteRT refuses the options, or has no meaning for them."""
+    """A reason if LiteRT refuses the options, or has no meaning for them."""
     if o.fused_activation_function is Act.NONE:
         return "without a fused activation, LiteRT's kernel returns what its scratch memory holds"
     return None if min(o.cell_clip, o.proj_clip) >= 0 else "a clip is negative"
@@ -306,7 +306,9 @@ def sweep(
     driven = [_driven(context, x, gate) for gate in cell.gates]
     if aux is not None:
         driven = [d + matmul(context, aux, g.aux) for d, g in zip(driven, cell.gates, strict=True)]
-    f = Functions.of(o.fused_activation_function, hybrid=isinstance(cell.output.weights, Matrix))
+    f = Functions.of(
+        o.fused_activation_function, dynamic_range=isinstance(cell.output.weights, Matrix)
+    )
     recurrent = [gate.recurrent for gate in cell.gates]
     recurrence = _recurrence(context, f, recurrent, x.shape[0])
 

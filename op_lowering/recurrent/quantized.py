@@ -67,7 +67,7 @@ def integer_dot(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def why_not_integers(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
-    """A sentence unless an absent tensor, or one of this dtype, stored dense."""
+    """A reason unless an absent tensor, or one of this dtype, stored dense."""
     if spec is None:
         return None
     if spec.sparsity is not None:
@@ -76,20 +76,20 @@ def why_not_integers(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
 
 
 def why_not_scaled(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
-    """A sentence unless an absent tensor, or one of this dtype with one scale."""
+    """A reason unless an absent tensor, or one of this dtype with one scale."""
     if spec is None:
         return None
     return why_not_integers(spec, dtype) or why_not_per_tensor(spec, frozenset([dtype]))
 
 
 def why_not_scaled_symmetric(spec: TensorSpec | None, dtype: np.dtype) -> str | None:
-    """A sentence unless an absent tensor, or one of this dtype with one scale, zero at 0."""
+    """A reason unless an absent tensor, or one of this dtype with one scale, zero at 0."""
     reason = why_not_scaled(spec, dtype)
     return reason if reason or spec is None else why_not_zero_point(spec, 0)
 
 
 def why_not_numbers(build: Callable[[], object]) -> str | None:
-    """A sentence if the scales, each one fine, do not go together."""
+    """A reason if the scales, each one fine, do not go together."""
     try:
         build()
     except ValueError as error:
@@ -98,7 +98,7 @@ def why_not_numbers(build: Callable[[], object]) -> str | None:
 
 
 def why_not_svdf(o: SVDFOptions, inputs: Specs, outputs: Specs) -> str | None:
-    """A sentence unless dtypes, scales and activation are those of the integer kernel."""
+    """A reason unless dtypes, scales and activation are those of the integer kernel."""
     if len(inputs) != 5 or len(outputs) != 1 or any(inputs[i] is None for i in (0, 1, 2, 4)):
         return "the integer kernel needs 5 inputs, of which the bias is optional, and 1 output"
     x, feature, time, bias, state = inputs

@@ -66,7 +66,7 @@ _EXPONENTS = range(-15, -8)  # of the cell state's scale: tanh takes 0 to 6 inte
 
 
 def why_not(context: LoweringContext, o: _Options, inputs: Specs, outputs: Specs) -> str | None:
-    """A sentence unless the tensors are those of the kernel for 16-bit gates."""
+    """A reason unless the tensors are those of the kernel for 16-bit gates."""
     x, sequence = inputs[0], isinstance(o, UnidirectionalSequenceLSTMOptions)
     reason = first_reason(
         why_not_counts(inputs, (20, 24), outputs, 1),
@@ -408,7 +408,7 @@ def is_basic(inputs: Specs) -> bool:
 
 
 def why_not_basic(inputs: Specs, outputs: Specs) -> str | None:
-    """A sentence unless dtypes and scales are those of the uint8 kernel, with its five inputs."""
+    """A reason unless dtypes and scales are those of the uint8 kernel, with its five inputs."""
     x, hidden, w, bias, state = inputs
     y, state_out, joined, totals = outputs
     reason = first_reason(

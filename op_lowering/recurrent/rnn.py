@@ -1,6 +1,6 @@
 """Recurrent operators: RNN, its sequences, SVDF; and what the LSTMs share with them.
 
-Variable tensors come in as arrays, and their new values leave behind the outputs.
+Variable tensors come in as arrays, and their new values leave after the outputs.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import scalar
-from jaxdelegate.op_lowering.common.downcast import narrow, widened
+from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
@@ -27,7 +27,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.recurrent import quantized as quantized_recurrent
 from jaxdelegate.op_lowering.recurrent.dynamic_range import (
     Matrix,
-    is_hybrid,
+    is_dynamic_range,
     operands,
     why_not_activation,
     why_not_weights,
@@ -70,16 +70,16 @@ _ACTIVATIONS: dict[Act, Activate] = {
 
 @dataclasses.dataclass(frozen=True)
 class Functions:
-    """What a cell is made of beside its matrices."""
+    """What a cell is made of next to its matrices."""
 
     activate: Activate
     logistic: Activate
     rounded: Activate  # a product that is added to something
 
     @classmethod
-    def of(cls, kind: Act, *, hybrid: bool) -> Self:
-        """Those of hybrid cells equal the kernels' to the bit."""
-        if not hybrid:
+    def of(cls, kind: Act, *, dynamic_range: bool) -> Self:
+        """Those of dynamic range cells equal the kernels' to the bit."""
+        if not dynamic_range:
             return cls(_ACTIVATIONS[kind], jax.nn.sigmoid, lambda x: x)
         activate = jax_eigen.tanh if kind is Act.TANH else _ACTIVATIONS[kind]
         return cls(activate, jax_eigen.logistic, rounded)
@@ -90,15 +90,15 @@ def matmul(context: LoweringContext, x: jax.Array, w: jax.Array | Matrix) -> jax
     if isinstance(w, Matrix):
         return w.product(x)
     policy = context.precision
-    factor = policy.factor(w.dtype, rows=math.prod(x.shape[:-1]), units=w.shape[0])
+    factor = policy.operand_dtype(w.dtype, rows=math.prod(x.shape[:-1]), output_channels=w.shape[0])
     y = lax.dot_general(
-        narrow(x, factor, exactly=policy.rounds_exactly),
-        narrow(w, factor, exactly=policy.rounds_exactly),
+        downcast(x, factor, exactly=policy.rounds_exactly),
+        downcast(w, factor, exactly=policy.rounds_exactly),
         (((x.ndim - 1,), (1,)), ((), ())),
         precision=policy.precision(factor),
         preferred_element_type=policy.total(factor),
     )
-    return widened(y, policy.accumulator(w.dtype))
+    return upcast(y, policy.accumulator(w.dtype))
 
 
 def along_rows(vector: jax.Array, like: jax.Array) -> jax.Array:
@@ -111,7 +111,9 @@ def steps(x: Any, *, time_major: bool) -> Any:
     return x if x is None or time_major else jnp.swapaxes(x, 0, 1)
 
 
-def both_ways(forward: jax.Array, backward: jax.Array, *, merge: bool) -> tuple[jax.Array, ...]:
+def both_algorithms(
+    forward: jax.Array, backward: jax.Array, *, merge: bool
+) -> tuple[jax.Array, ...]:
     """The outputs of a bidirectional operator: two, or one that joins them along the last axis."""
     return (jnp.concatenate([forward, backward], -1),) if merge else (forward, backward)
 
@@ -138,21 +140,21 @@ def row_length(spec: TensorSpec | None) -> int:
 
 
 def why_not_shape(spec: TensorSpec | None, *shape: int) -> str | None:
-    """A sentence if a tensor that is there has another shape."""
+    """A reason if a tensor that is there has another shape."""
     if spec is None or spec.shape == shape:
         return None
     return f"{spec.name!r} has shape {list(spec.shape)}, not {list(shape)}"
 
 
 def why_not_rank(spec: TensorSpec, rank: int) -> str | None:
-    """A sentence if a tensor has another rank."""
+    """A reason if a tensor has another rank."""
     if len(spec.shape) == rank:
         return None
     return f"{spec.name!r} has rank {len(spec.shape)}, not {rank}"
 
 
 def why_not_floats(inputs: Specs, outputs: Specs) -> str | None:
-    """A sentence if the tensors are not all of one float dtype, or one is stored sparse."""
+    """A reason if the tensors are not all of one float dtype, or one is stored sparse."""
     present = [spec for spec in (*inputs, *outputs) if spec is not None]
     sparse = next((f"{s.name!r} is stored sparse" for s in present if s.sparsity is not None), None)
     one = frozenset([inputs[0].dtype])
@@ -161,8 +163,8 @@ def why_not_floats(inputs: Specs, outputs: Specs) -> str | None:
 
 
 def why_not_operands(inputs: Specs, outputs: Specs, weights: Collection[int]) -> str | None:
-    """A sentence unless all is float, or the weights are 8-bit and all else is float32."""
-    if not is_hybrid(inputs, weights):
+    """A reason unless all is float, or the weights are 8-bit and all else is float32."""
+    if not is_dynamic_range(inputs, weights):
         return why_not_floats(inputs, outputs)
     others = [spec for i, spec in enumerate(inputs) if spec is not None and i not in weights]
     return first_reason(
@@ -172,7 +174,7 @@ def why_not_operands(inputs: Specs, outputs: Specs, weights: Collection[int]) ->
 
 
 def why_not_states(options: Options, inputs: Specs, *states: int) -> str | None:
-    """A sentence if the inputs at `states`, and they alone, are not variable tensors."""
+    """A reason if the inputs at `states`, and they alone, are not variable tensors."""
     variables = set(variable_inputs(options, inputs))
     for i in states:
         if i not in variables:
@@ -184,7 +186,7 @@ def why_not_states(options: Options, inputs: Specs, *states: int) -> str | None:
 def why_not_counts(
     inputs: Specs, n_inputs: Sequence[int], outputs: Specs, n_out: int
 ) -> str | None:
-    """A sentence if the operator has another number of inputs or outputs."""
+    """A reason if the operator has another number of inputs or outputs."""
     if len(inputs) not in n_inputs:
         return f"has {len(inputs)} inputs, not {' or '.join(map(str, n_inputs))}"
     return None if len(outputs) == n_out else f"has {len(outputs)} outputs, not {n_out}"
@@ -196,7 +198,7 @@ def why_not_aux(
     forward: TensorSpec | None,
     backward: TensorSpec | None,
 ) -> str | None:
-    """A sentence if an auxiliary input and its weights do not go together."""
+    """A reason if an auxiliary input and its weights do not go together."""
     if (forward is None) != (backward is None):
         return "one direction has weights for the auxiliary input, the other has none"
     if aux is None:
@@ -284,7 +286,9 @@ def _sweep(
 
 
 def _activation(o: Any, inputs: Specs, weights: Collection[int]) -> Activate:
-    return Functions.of(o.fused_activation_function, hybrid=is_hybrid(inputs, weights)).activate
+    return Functions.of(
+        o.fused_activation_function, dynamic_range=is_dynamic_range(inputs, weights)
+    ).activate
 
 
 def _lower_rnn(context: LoweringContext, o: RNNOptions, inputs: Specs, outputs: Specs) -> Function:
@@ -337,13 +341,14 @@ def _lower_bidirectional(
 
     An auxiliary input without weights replaces the input of the backward direction, but only where
     time is the major axis: batch major, the kernel reads the input both ways.
-    In that order the hybrid kernel sweeps as many times as there are steps, over the same states.
+    In that order the dynamic range kernel sweeps as many times as there are steps, over the same
+    states.
     """
-    hybrid = is_hybrid(inputs, _BOTH_WEIGHTS)
-    activate = Functions.of(o.fused_activation_function, hybrid=hybrid).activate
+    dynamic_range = is_dynamic_range(inputs, _BOTH_WEIGHTS)
+    activate = Functions.of(o.fused_activation_function, dynamic_range=dynamic_range).activate
     prepared, has_weights = operands(o, inputs), inputs[_FORWARD.aux] is not None
     states = inputs[_FORWARD.state], inputs[_BACKWARD.state]
-    n_before = max(inputs[0].shape[0] - 1, 0) if o.time_major and hybrid else 0
+    n_before = max(inputs[0].shape[0] - 1, 0) if o.time_major and dynamic_range else 0
 
     def bidirectional_sequence_rnn(*arrays: Any) -> tuple[jax.Array, ...]:
         x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
@@ -367,7 +372,7 @@ def _lower_bidirectional(
                 0, n_before, lambda _, now: tuple(state for _, state in sweeps(*now)), (h, h_back)
             )
         (y, h), (y_back, h_back) = sweeps(h, h_back)
-        ys = both_ways(y, y_back, merge=o.merge_outputs)
+        ys = both_algorithms(y, y_back, merge=o.merge_outputs)
         ys = tuple(steps(y, time_major=o.time_major) for y in ys)
         return results(outputs, ys, states, (h, h_back))
 

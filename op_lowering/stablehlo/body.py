@@ -30,7 +30,7 @@ def _scalars(dtypes: _Dtypes) -> Specs:
 def why_not_body(
     context: LoweringContext, index: int, arguments: _Dtypes, results: _Dtypes
 ) -> str | None:
-    """A sentence unless the subgraph takes scalars of these dtypes to scalars of those."""
+    """A reason unless the subgraph takes scalars of these dtypes to scalars of those."""
     if context.why_not_subgraph is None or context.lower_subgraph is None:
         return "its body is out of reach"
     if not set(arguments) <= ELEMENTS:
@@ -105,7 +105,7 @@ class Body:
         return FOLDS[_OF_BOOLEANS.get(name, name) if y.aval.dtype == BOOL else name]
 
     def _makers(self) -> dict[Any, Any]:
-        """The equation behind each variable that is no argument."""
+        """The equation after each variable that is no argument."""
         return {var: eqn for eqn in self.closed.jaxpr.eqns for var in eqn.outvars}
 
     def order(self) -> "Order | None":
@@ -144,7 +144,7 @@ def _source(var: Any, makers: dict[Any, Any], *dtypes: np.dtype) -> Any:
 
 
 def _maker(var: Any, makers: dict[Any, Any], *dtypes: np.dtype) -> Any:
-    """The equation behind a scalar; None where it is an argument or a constant."""
+    """The equation after a scalar; None where it is an argument or a constant."""
     source = _source(var, makers, *dtypes)
     return None if isinstance(source, core.Literal) else makers.get(source)
 

@@ -38,7 +38,7 @@ _Scatter = Callable[..., jax.Array]  # lax.scatter, or one of its kin that combi
 
 
 def _why_not_index_vectors(indices: TensorSpec, axis: int, depth: int) -> str | None:
-    """A sentence unless vectors along `axis` (or single indices behind the rank) are so long."""
+    """A reason unless vectors along `axis` (or single indices after the rank) are so long."""
     shape = (*indices.shape, 1)
     if not 0 <= axis < len(shape):
         return f"index_vector_dim {axis} is outside of {list(indices.shape)}"
@@ -161,7 +161,7 @@ def _why_not_placed(
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """Where updates go: their dimensions beside the windows, and a window's size in the operand."""
+    """Where updates go: their dimensions besides the windows', a window's size in the operand."""
 
     batch_dims: tuple[int, ...]
     window: tuple[int, ...]

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common.downcast import narrow, widened
+from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
     BOOLS,
@@ -84,16 +84,16 @@ class _Arithmetic:
         precision = policy.precision(factor)
         return dataclasses.replace(self, factor=factor, total=total, precision=precision)
 
-    def narrow(self, x: Any) -> Any:
+    def downcast(self, x: Any) -> Any:
         """A factor in its dtype; what is not shortened is converted."""
         if self.factor in _HALF and x.dtype == np.float32:
-            return narrow(x, self.factor, exactly=self.rounds_exactly)
+            return downcast(x, self.factor, exactly=self.rounds_exactly)
         return jnp.asarray(x, self.factor)
 
 
 def _stored(y: jax.Array, dtype: np.dtype) -> jax.Array:
     shortened = y.dtype in _HALF and dtype == np.float32
-    return widened(y, dtype) if shortened else convert(y, dtype)
+    return upcast(y, dtype) if shortened else convert(y, dtype)
 
 
 # ---- DOT_GENERAL
@@ -126,10 +126,12 @@ def _dot_arithmetic(
     if not x.dtype == outputs[0].dtype == np.float32:
         return arithmetic
     bound = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
-    units = math.prod(n for axis, n in enumerate(w.shape) if axis not in bound)
+    output_channels = math.prod(n for axis, n in enumerate(w.shape) if axis not in bound)
     batches = math.prod(x.shape[axis] for axis in o.lhs_batching_dimensions)
-    rows = math.prod(outputs[0].shape) // max(units * batches, 1)
-    factor = policy.factor(x.dtype, x.const, w.const, rows=rows, units=units)
+    rows = math.prod(outputs[0].shape) // max(output_channels * batches, 1)
+    factor = policy.operand_dtype(
+        x.dtype, x.const, w.const, rows=rows, output_channels=output_channels
+    )
     return arithmetic.shortened(policy, factor, policy.total(factor))
 
 
@@ -142,8 +144,8 @@ def _lower_dot(
 
     def dot_general(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         y = lax.dot_general(
-            arithmetic.narrow(x),
-            arithmetic.narrow(w),
+            arithmetic.downcast(x),
+            arithmetic.downcast(w),
             (contract, batch),
             precision=arithmetic.precision,
             preferred_element_type=arithmetic.total,
@@ -286,8 +288,8 @@ def _lower_convolution(
 
     def convolution(x: jax.Array, w: Any) -> tuple[jax.Array]:
         y = lax.conv_general_dilated(
-            arithmetic.narrow(x),
-            lax.rev(arithmetic.narrow(jnp.asarray(w)), reversed_dims),
+            arithmetic.downcast(x),
+            lax.rev(arithmetic.downcast(jnp.asarray(w)), reversed_dims),
             windows.strides,
             windows.padding,
             lhs_dilation=windows.base_dilation,

@@ -46,7 +46,7 @@ from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
 
 def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = False) -> str | None:
-    """A sentence unless `dims` are distinct dimensions of `rank`, ascending if `ordered`."""
+    """A reason unless `dims` are distinct dimensions of `rank`, ascending if `ordered`."""
     distinct = len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims)
     if distinct and not (ordered and list(dims) != sorted(dims)):
         return None
@@ -55,7 +55,7 @@ def why_not_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = F
 
 
 def why_not_length(rank: int, **attributes: Sequence[int]) -> str | None:
-    """A sentence for the first attribute that has not one entry for each dimension."""
+    """A reason for the first attribute that has not one entry for each dimension."""
     for name, values in attributes.items():
         if len(values) != rank:
             return f"{name} {list(values)} has not one entry for each of {rank} dimensions"
@@ -63,7 +63,7 @@ def why_not_length(rank: int, **attributes: Sequence[int]) -> str | None:
 
 
 def why_not_one_value(spec: TensorSpec) -> str | None:
-    """A sentence unless the tensor holds one element."""
+    """A reason unless the tensor holds one element."""
     one = math.prod(spec.shape) == 1
     return None if one else f"{spec.name!r} {list(spec.shape)} must hold one value"
 
@@ -182,7 +182,7 @@ def _why_not_beside(first: Shape, other: Shape, axis: int) -> str | None:
     alike = len(first) == len(other) and all(
         n == m for i, (n, m) in enumerate(zip(first, other, strict=True)) if i != axis
     )
-    return None if alike else f"{list(first)} and {list(other)} differ beside dimension {axis}"
+    return None if alike else f"{list(first)} and {list(other)} differ next to dimension {axis}"
 
 
 def _lower_concatenate(
@@ -234,7 +234,7 @@ STABLEHLO_SLICE = OpRule("STABLEHLO_SLICE", StablehloSliceOptions, 1, _why_not_s
 
 
 def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str | None:
-    """A sentence unless there is one start and one fitting size for each dimension."""
+    """A reason unless there is one start and one fitting size for each dimension."""
     reason = why_not_length(len(x.shape), sizes=sizes)
     if reason is not None:
         return reason

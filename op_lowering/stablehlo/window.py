@@ -78,13 +78,13 @@ class _Reducer:
 
         return cls(pairs, folds, wide)
 
-    def widened(self, arrays: Arrays) -> list[jax.Array]:
+    def upcast(self, arrays: Arrays) -> list[jax.Array]:
         """The arrays in its dtypes."""
         return [jnp.asarray(a, d) for a, d in zip(arrays, self.wide, strict=True)]
 
 
 def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
-    """A sentence unless n operands of one shape and n scalars make n outputs of their dtypes."""
+    """A reason unless n operands of one shape and n scalars make n outputs of their dtypes."""
     reason = why_not_present(*inputs)
     if reason is not None:
         return reason
@@ -125,8 +125,8 @@ def _lower_reduce(
     reducer = _Reducer.of(context, o.body_subgraph_index, dtypes)
 
     def reduce(*arrays: Any) -> tuple[jax.Array, ...]:
-        operands = reducer.widened(arrays[:n])
-        starts = [a.reshape(()) for a in reducer.widened(arrays[n:])]
+        operands = reducer.upcast(arrays[:n])
+        starts = [a.reshape(()) for a in reducer.upcast(arrays[n:])]
         reduced = _reduce(reducer, operands, starts, o.dimensions)
         return tuple(y.astype(d) for y, d in zip(reduced, dtypes, strict=True))
 
@@ -180,7 +180,7 @@ class _Windows:
         )
 
     def why_not(self, shape: Shape) -> str | None:
-        """A sentence unless the windows fit the rank and cut off no more than there is."""
+        """A reason unless the windows fit the rank and cut off no more than there is."""
         reason = why_not_length(
             len(shape),
             window_dimensions=self.sizes,
@@ -258,8 +258,8 @@ def _lower_windows(windows: _Windows, reducer: _Reducer, outputs: Specs) -> Func
         return nothing(outputs)
 
     def reduce_window(*arrays: Any) -> tuple[jax.Array, ...]:
-        operands = reducer.widened(arrays[:n])
-        starts = [a.reshape(()) for a in reducer.widened(arrays[n : 2 * n])]
+        operands = reducer.upcast(arrays[:n])
+        starts = [a.reshape(()) for a in reducer.upcast(arrays[n : 2 * n])]
         reduced = _slide(reducer, windows, operands, starts, out)
         return tuple(y.astype(spec.dtype) for y, spec in zip(reduced, outputs, strict=True))
 

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     Conv2DOptions,
     Conv3DOptions,
-    EndedConvolutionOptions,
+    FusedConvolutionOptions,
     LSTMKernelType,
     LSTMOptions,
     Padding,
@@ -47,8 +47,8 @@ def cost(name: str, inputs: list, outputs: list, options: object = None, **more:
 def test_what_ends_a_convolution_adds_nothing(name: str) -> None:
     options: Any = default_options(name)
     inputs = [spec(1, 9, 9, 4), spec(4, 3, 3, 4), None, spec(1, 9, 9, 4)]
-    ended = EndedConvolutionOptions(convolution=options)
-    flops = cost("ended_convolution", inputs, [spec(1, 9, 9, 4)], ended).flops
+    ended = FusedConvolutionOptions(convolution=options)
+    flops = cost("fused_convolution", inputs, [spec(1, 9, 9, 4)], ended).flops
     assert flops == cost(name, inputs[:2], [spec(1, 9, 9, 4)], options).flops
 
 

@@ -1,4 +1,4 @@
-"""The HTML page: what stands in it, and what headless Chromium makes of it."""
+"""The HTML page: what is in it, and what headless Chromium makes of it."""
 
 import html
 import itertools
@@ -85,7 +85,7 @@ def test_data_comes_back_as_it_was_and_closes_no_script() -> None:
     assert page.count("<script") == 5
 
 
-# Run in one page, one behind the other; each leaves in the body's data what it saw.
+# Run in one page, one after the other; each leaves in the body's data what it saw.
 ACTIONS = """
 <script>
   const saw = document.body.dataset;

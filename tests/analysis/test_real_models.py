@@ -1,4 +1,4 @@
-"""The analysis of real models, where they lie beside the checkout."""
+"""The analysis of real models, where they lie next to the checkout."""
 
 import json
 from pathlib import Path

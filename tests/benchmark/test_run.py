@@ -108,7 +108,7 @@ def test_host_operators_and_partitions_are_timed(half: Half) -> None:
     assert report.profile is not None
     partition, *host = report.profile.nodes
     assert (partition.type, partition.nodes) == ("JaxDelegate", tuple(range(20)))
-    assert partition.name == "[depthwise_20]:31"  # TFLite numbers delegate nodes behind operators
+    assert partition.name == "[depthwise_20]:31"  # TFLite numbers delegate nodes after operators
     assert [(row.type, row.nodes) for row in host] == [
         *[("CONV_2D", (20,)), ("DEPTHWISE_CONV_2D", (21,)), ("CONV_2D", (22,))],
         *[("DEPTHWISE_CONV_2D", (23,)), ("CONV_2D", (24,)), ("DEPTHWISE_CONV_2D", (25,))],

@@ -15,7 +15,7 @@ from jaxdelegate.cache.maintenance import prune
 
 
 def assert_miss(run, damage: str = "") -> None:
-    """Runs right without what is stored, says why, and leaves a sound entry behind."""
+    """Runs right without what is stored, says why, and leaves a sound entry after."""
     with pytest.warns(jd.CacheWarning, match=damage):
         assert run() == "stored"
     assert run() == "loaded"
@@ -125,7 +125,7 @@ def test_foreign_files_are_left_alone(run, directory: Path) -> None:
 
 
 def test_entries_of_another_format_are_said_once(run, directory: Path) -> None:
-    """What an earlier version has left is compiled anew, and can be removed."""
+    """What an earlier version has left is compiled again, and can be removed."""
     directory.mkdir(mode=0o700)
     older = b"JAXDLGT\0" + (4).to_bytes(4, "little") + bytes(100)
     for name in "ab":

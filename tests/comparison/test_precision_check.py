@@ -46,7 +46,7 @@ def summed() -> bytes:
 
 
 def convolved() -> bytes:
-    """A convolution with results far beyond 65504 for inputs in [-1, 1], scaled back behind it."""
+    """A convolution with results far beyond 65504 for inputs in [-1, 1], scaled back after it."""
     rng = np.random.default_rng(0)
     builder = ModelBuilder()
     x = builder.input((1, 4, 4, 8), np.float32, "image")
@@ -283,7 +283,7 @@ def test_a_dtype_that_the_platform_does_not_use_is_logged(caplog: pytest.LogCapt
     assert "compute_dtype='float16': cpu computes in float32" in caplog.text
 
 
-# ---- real models, where they lie beside the checkout
+# ---- real models, where they lie next to the checkout
 
 MODELS = Path(__file__).parents[2].parent / "shared" / "models"
 MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []

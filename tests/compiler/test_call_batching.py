@@ -14,7 +14,7 @@ from jaxdelegate.compiler.call_batching import joined
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.call_times import chain_number, timed_calls
 from jaxdelegate.op_lowering.builtin.mean_cpu_kernel import mean
-from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.conv import cpu_kernel
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -32,10 +32,12 @@ def numbers(rng: np.random.Generator) -> Numbers:
 
 def layer(x: Any, w: Any, act: Act = Act.RELU) -> Any:
     """x [rows, depth], w [units, depth] -> [rows, units], by a kernel."""
-    (rows, depth), units = x.shape, len(w)
-    bias = np.linspace(-1, 1, units, dtype=np.float32)
-    shape = (rows, units)
-    (y,) = cpu_kernel.fully_connected(cpu_kernel.NATIVE, rows, depth, units, act, shape)(x, w, bias)
+    (rows, depth), output_channels = x.shape, len(w)
+    bias = np.linspace(-1, 1, output_channels, dtype=np.float32)
+    shape = (rows, output_channels)
+    (y,) = cpu_kernel.fully_connected(cpu_kernel.NATIVE, rows, depth, output_channels, act, shape)(
+        x, w, bias
+    )
     return y
 
 
@@ -82,7 +84,7 @@ def test_views_between_them_are_no_reason_to_part(numbers: Numbers) -> None:
     w, v = numbers(32, 20), numbers(18, 16)
 
     def function(x: Any) -> Any:
-        y = materialized(layer(x, w))  # [6, 32]
+        y = fusion_barrier(layer(x, w))  # [6, 32]
         return (layer(y.reshape(3, 64).reshape(12, 16), v),)
 
     check(function, numbers(6, 20), chains=1)
@@ -97,7 +99,7 @@ def test_what_others_read_is_a_result(numbers: Numbers) -> None:
     w, v = numbers(32, 20), numbers(18, 32)
 
     def function(x: Any) -> Any:
-        y = materialized(layer(x, w))
+        y = fusion_barrier(layer(x, w))
         z = layer(y, v)
         return z, y + jnp.float32(1), y.reshape(-1), jnp.sin(z)
 
@@ -233,9 +235,9 @@ PLANS = {
     "a larger tensor": words(1, 0, 0, MEAN, 1, *tensor(0, 1, 2, 4, 16), *Y, 0),
     "a longer type": words(1, 0, 0, MEAN, 1, *X, *tensor(1, 0, 2, 16, dtype=12), 0),
     "no type": words(1, 0, 0, MEAN, 1, *X, *tensor(1, 0, 2, 16, dtype=99), 0),
-    "a result behind scratch": words(1, 0, 0, MEAN, 1, *X, *tensor(2, 64, 2, 16), 0),
+    "a result after scratch": words(1, 0, 0, MEAN, 1, *X, *tensor(2, 64, 2, 16), 0),
     "a negative offset": words(1, 0, 0, MEAN, 1, *X, *tensor(2, -8, 2, 16), 0),
-    "a constant behind the plan": words(1, 64, 0, MEAN, 1, *tensor(3, 0, 2, 3, 16), *Y, 0),
+    "a constant after the plan": words(1, 64, 0, MEAN, 1, *tensor(3, 0, 2, 3, 16), *Y, 0),
     "negative dimensions": words(1, 0, 0, MEAN, 1, *tensor(0, 1, -2, -3, 16), *Y, 0),
 }
 

@@ -297,7 +297,7 @@ _BW_DQ = re.compile(r"^vpmov(?:m2[bwdq]|[bwdq]2m)|^vmovdqu(?:8|16)\b|^vpmullq|^v
 
 
 def is_allowed(of: str | None, name: str, text: str) -> bool:
-    """Whether an instruction may stand in a function of a set; None: of none."""
+    """Whether an instruction may are in a function of a set; None: of none."""
     is_vector = bool(_VECTOR.match(name) or _WIDE.search(text))
     if of is None:
         return not (is_vector or _SCALAR.match(name) or _SSE3.match(name))
@@ -309,7 +309,7 @@ def is_allowed(of: str | None, name: str, text: str) -> bool:
 
 
 def disassembly(path: Path) -> Iterator[tuple[str, str]]:
-    """Every instruction and the function that it stands in."""
+    """Every instruction and the function that it is in."""
     command = ["objdump", "-d", "-C", "--no-show-raw-insn", str(path)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     function = ""
@@ -321,7 +321,7 @@ def disassembly(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def wrong(path: Path) -> tuple[list[str], collections.Counter[str | None]]:
-    """Instructions in functions that they do not belong to; how many stand in those of each set."""
+    """Instructions in functions that they do not belong to; how many are in those of each set."""
     found, counts = [], collections.Counter[str | None]()
     for function, text in disassembly(path):
         match = _OF_A_SET.search(function)
@@ -390,7 +390,7 @@ def test_the_walk_finds_an_instruction_that_stands_elsewhere(
 @BUILT
 @needs_objdump
 def test_nothing_of_a_set_runs_when_the_library_is_loaded() -> None:
-    """Tables of functions are constants; what loading runs stands in files of no set."""
+    """Tables of functions are constants; what loading runs is in files of no set."""
     functions = {function for function, _ in disassembly(library.LIBRARY)}
     starts = [name for name in functions if name.startswith("_GLOBAL__sub_I")]
     assert not [name for name in starts if "avx" in name.lower()]

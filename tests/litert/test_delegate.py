@@ -220,7 +220,7 @@ def reshaping() -> bytes:
 
 
 @pytest.mark.parametrize("auto", [False, True], ids=["reference", "xnnpack"])
-@pytest.mark.parametrize("first", [0, 4], ids=["wholly", "behind a dynamic tensor"])
+@pytest.mark.parametrize("first", [0, 4], ids=["wholly", "after a dynamic tensor"])
 def test_shapes_that_other_shapes_decide(stock: Stock, auto: bool, first: int) -> None:
     delegate = jd.JaxDelegate(first_delegate_node_index=first)
     interpreter = stock(reshaping(), [delegate], auto=auto)

@@ -1,4 +1,4 @@
-"""Interpreters come and go, resize and run in threads; nothing is left behind, nothing crashes."""
+"""Interpreters come and go, resize and run in threads; nothing is left after, nothing crashes."""
 
 import gc
 import subprocess
@@ -76,7 +76,7 @@ def test_a_delegate_is_freed_with_its_last_interpreter(
     assert address not in native._NATIVES
 
 
-@pytest.mark.parametrize("auto", [False, True], ids=["reference", "redone behind XNNPACK"])
+@pytest.mark.parametrize("auto", [False, True], ids=["reference", "redone after XNNPACK"])
 def test_programs_outlive_a_resize(
     stock: Stock, add_mul_sub: bytes, auto: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,7 +293,7 @@ def test_weights_with_a_scale_per_channel_and_their_bias() -> None:
     np.testing.assert_array_equal(delegated(content, [x])[0], stored(reals, scaled(0.05, -7)))
 
 
-def test_hybrid_weights_meet_floats_that_nobody_quantizes() -> None:
+def test_dynamic_range_weights_meet_floats_that_nobody_quantizes() -> None:
     x = RNG.uniform(-1, 1, (2, 8)).astype(np.float32)
     content = product(WEIGHTS, CHANNELS, activation_scale=None)
     reals = x.astype(np.float64) @ dequantized(WEIGHTS, CHANNELS).T
@@ -301,7 +301,7 @@ def test_hybrid_weights_meet_floats_that_nobody_quantizes() -> None:
 
 
 @pytest.mark.parametrize("zero_point", [0, 128])
-def test_hybrid_kernels_read_uint8_weights_as_int8(zero_point: int) -> None:
+def test_dynamic_range_kernels_read_uint8_weights_as_int8(zero_point: int) -> None:
     x = RNG.uniform(-1, 1, (2, 8)).astype(np.float32)
     content = product(WEIGHTS.view(np.uint8), scaled(0.01, zero_point), activation_scale=None)
     reals = x.astype(np.float64) @ (0.01 * WEIGHTS.astype(np.float64)).T

@@ -69,7 +69,7 @@ def float_network() -> bytes:
 
 
 def mixed_network() -> bytes:
-    """A normalization, a hybrid matrix product, a normalization."""
+    """A normalization, a dynamic range matrix product, a normalization."""
     builder = ModelBuilder()
     before = normalized(builder, builder.input((4, 32)), 4, 32)
     scale = Quantization(np.array([0.01], np.float32), np.zeros(1, np.int64))

@@ -9,7 +9,7 @@ import pytest
 
 from jaxdelegate.lowering.materialization import shared_results
 from jaxdelegate.model.records import Operator
-from jaxdelegate.op_lowering.common.fusion_barrier import materialized
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.options import NoOptions
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -74,7 +74,7 @@ def _square_roots(run, x: jax.Array) -> int:
 
 def test_a_materialized_value_is_computed_once() -> None:
     x = jnp.asarray(np.random.default_rng(0).uniform(1, 2, (64, 32)).astype(np.float32))
-    bare, once = _two_readers(lambda y: y), _two_readers(materialized)
+    bare, once = _two_readers(lambda y: y), _two_readers(fusion_barrier)
     for got, want in zip(jax.jit(once)(x), bare(x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5)
     assert _square_roots(once, x) == 1
@@ -82,6 +82,6 @@ def test_a_materialized_value_is_computed_once() -> None:
 
 def test_derivatives_and_batches_pass_through() -> None:
     x = jnp.linspace(1, 2, 6).reshape(2, 3).astype(jnp.float32)
-    y, slope = jax.vmap(jax.value_and_grad(lambda v: jnp.sum(materialized(v * v))))(x)
+    y, slope = jax.vmap(jax.value_and_grad(lambda v: jnp.sum(fusion_barrier(v * v))))(x)
     np.testing.assert_allclose(y, np.sum(np.square(x), 1), rtol=1e-6)
     np.testing.assert_allclose(slope, 2 * x, rtol=1e-6)

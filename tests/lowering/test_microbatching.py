@@ -1,4 +1,4 @@
-"""Large batches in turns: which partitions, how many images, and the same values."""
+"""Large batches in microbatches: which partitions, how many images, and the same values."""
 
 import numpy as np
 import pytest
@@ -27,21 +27,21 @@ def run(content: bytes, images: np.ndarray) -> np.ndarray:
     return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 
-def test_a_network_in_turns_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_in_microbatches_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     content = mobilenet_v1(size=32, width=0.25, classes=10)
     images = np.random.default_rng(0).normal(size=(6, 32, 32, 3)).astype(np.float32)
     alone = np.concatenate([run(content, image[None]) for image in images])
     seen: list[int] = []
 
-    def spied(*args: object) -> microbatching.Turns | None:
+    def spied(*args: object) -> microbatching.Microbatches | None:
         found = original(*args)
         seen.append(1 if found is None else found.count)
         return found
 
-    original = microbatching.turns
-    monkeypatch.setattr(microbatching, "turns", spied)
+    original = microbatching.microbatches
+    monkeypatch.setattr(microbatching, "microbatches", spied)
     for least, count in ((1 << 30, 1), (70_000, 3), (1, 6)):
-        monkeypatch.setattr(microbatching, "_TURN_BYTES", least)
+        monkeypatch.setattr(microbatching, "_MICROBATCH_BYTES", least)
         np.testing.assert_allclose(run(content, images), alone, rtol=1e-4, atol=1e-6)
         assert seen.pop() == count
         (y,) = jd.load(content)(images)
@@ -54,16 +54,16 @@ def constant(name: str, values: object) -> TensorSpec:
     return TensorSpec(name, array.shape, array.dtype, const=array)
 
 
-def turns_of(
+def microbatches_of(
     name: str, others: list[TensorSpec], y: tuple[int, ...], *, shape=IMAGE, options=NO_OPTIONS
-) -> microbatching.Turns | None:
-    """The turns of one operator: x and `others` to `y`."""
+) -> microbatching.Microbatches | None:
+    """The microbatches of one operator: x and `others` to `y`."""
     specs = {0: TensorSpec("x", shape, FLOAT), 99: TensorSpec("y", y, FLOAT)}
     specs |= {1 + i: other for i, other in enumerate(others)}
     live = [i for i, spec in specs.items() if spec.const is None and i != 99]
     inputs = (0, *range(1, 1 + len(others)))
     operator = Operator(0, name, 0, False, 1, inputs, (99,), (), options, b"", ())
-    return microbatching.turns([operator], specs, live, [99])
+    return microbatching.microbatches([operator], specs, live, [99])
 
 
 ROWS = (BATCH * 64 * 64, 8)
@@ -71,9 +71,9 @@ SAME = TensorSpec("z", IMAGE, FLOAT)
 
 
 @pytest.fixture(autouse=True)
-def _small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        microbatching, "_TURN_BYTES", 1 << 19
+        microbatching, "_MICROBATCH_BYTES", 1 << 19
     )  # of images of 128 KiB: two in a turn
 
 
@@ -92,7 +92,7 @@ def _small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_operators_that_compute_images_by_themselves(name, others, y, options) -> None:
-    found = turns_of(name, others, y, options=options)
+    found = microbatches_of(name, others, y, options=options)
     assert found is not None
     size = BATCH // found.count
     assert 1 <= size < BATCH
@@ -118,10 +118,10 @@ def test_operators_that_compute_images_by_themselves(name, others, y, options) -
 )
 def test_operators_that_mix_images_run_at_once(name, others, y, options) -> None:
     shape = (BATCH,) if name == "SOFTMAX" else IMAGE
-    assert turns_of(name, others, y, options=options, shape=shape) is None
+    assert microbatches_of(name, others, y, options=options, shape=shape) is None
 
 
 def test_small_batches_run_at_once() -> None:
-    assert turns_of("RELU", [], (2, 64, 64, 8), shape=(2, 64, 64, 8)) is None
-    assert turns_of("RELU", [], (1, 256, 256, 8), shape=(1, 256, 256, 8)) is None
-    assert turns_of("RELU", [], (0, 64, 64, 8), shape=(0, 64, 64, 8)) is None
+    assert microbatches_of("RELU", [], (2, 64, 64, 8), shape=(2, 64, 64, 8)) is None
+    assert microbatches_of("RELU", [], (1, 256, 256, 8), shape=(1, 256, 256, 8)) is None
+    assert microbatches_of("RELU", [], (0, 64, 64, 8), shape=(0, 64, 64, 8)) is None

@@ -8,7 +8,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.delegate.precision_policy import cpu_policy, device_policy, emulated_policy
 from jaxdelegate.lowering.mixed_precision import (
-    held_short,
+    held_reduced,
     is_as_declared,
     moves_short,
     unfit_constants,
@@ -32,8 +32,8 @@ from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import run_once
 
-FLOAT16_WAY, BFLOAT16_WAY = emulated_policy("float16"), emulated_policy("bfloat16")
-CPU_WAY = cpu_policy("bfloat16", frozenset(["avx512_bf16"]))
+FLOAT16_ALGORITHMS, BFLOAT16_ALGORITHMS = emulated_policy("float16"), emulated_policy("bfloat16")
+CPU_ALGORITHMS = cpu_policy("bfloat16", frozenset(["avx512_bf16"]))
 
 
 def run(
@@ -77,12 +77,12 @@ def chain(*names: str, shape: tuple[int, ...] = (2, 8)) -> bytes:
     return builder.build()
 
 
-def short_steps(content: bytes, policy: PrecisionPolicy = FLOAT16_WAY) -> list[str]:
-    """The operators whose result is held short."""
+def short_steps(content: bytes, policy: PrecisionPolicy = FLOAT16_ALGORITHMS) -> list[str]:
+    """The operators whose result is held in reduced precision."""
     subgraph = read_model(content).subgraphs[0]
     specs = {t.index: t.spec() for t in subgraph.tensors}
     passing = {*subgraph.inputs, *subgraph.outputs}
-    short = held_short(policy, subgraph.operators, specs, {}, passing)
+    short = held_reduced(policy, subgraph.operators, specs, {}, passing)
     assert set(short.values()) <= {policy.storage}
     return [o.name for o in subgraph.operators if o.outputs[0] in short]
 
@@ -106,15 +106,15 @@ def test_what_is_held_short(names: list[str], short: list[str]) -> None:
 
 def test_operators_in_float32_are_not_held_short() -> None:
     content = chain("ADD", "MUL", "TANH")
-    kept = dataclasses.replace(FLOAT16_WAY, float32_operators=(0,))
+    kept = dataclasses.replace(FLOAT16_ALGORITHMS, float32_operators=(0,))
     assert (short_steps(content), short_steps(content, kept)) == (["ADD", "MUL"], ["MUL"])
     assert short_steps(content, PrecisionPolicy()) == []
 
 
 def test_a_result_between_operators_is_rounded_and_one_that_leaves_is_not() -> None:
     x = np.full((1, 8), 1 + 2**-13, np.float32)
-    (one,) = run(chain("ADD", shape=(1, 8)), FLOAT16_WAY, x)
-    (two,) = run(chain("ADD", "ADD", shape=(1, 8)), FLOAT16_WAY, x)
+    (one,) = run(chain("ADD", shape=(1, 8)), FLOAT16_ALGORITHMS, x)
+    (two,) = run(chain("ADD", "ADD", shape=(1, 8)), FLOAT16_ALGORITHMS, x)
     np.testing.assert_array_equal(one, 2 * x)
     np.testing.assert_array_equal(two, np.full_like(x, 4))
 
@@ -129,7 +129,7 @@ def test_finite_values_never_become_nan() -> None:
     builder.operator("ADD", [zero, big], [y], AddOptions())
     builder.outputs(y)
     x = np.full((1, 4), 40000, np.float32)
-    (got,) = run(builder.build(), FLOAT16_WAY, x)
+    (got,) = run(builder.build(), FLOAT16_ALGORITHMS, x)
     np.testing.assert_array_equal(got, np.full((1, 4), 65504))
 
 
@@ -145,7 +145,7 @@ def test_what_an_operator_only_moves_is_short_already() -> None:
 
 def test_a_sum_beyond_float16_is_exact() -> None:
     x = np.full((1, 1000), 100, np.float32)
-    (y,) = run(chain("SUM", "ADD", shape=(1, 1000)), FLOAT16_WAY, x)
+    (y,) = run(chain("SUM", "ADD", shape=(1, 1000)), FLOAT16_ALGORITHMS, x)
     np.testing.assert_array_equal(y, [[2e5]])
 
 
@@ -153,7 +153,11 @@ def test_mobilenet_in_shorter_dtypes() -> None:
     content = mobilenet_v1(size=32, width=0.5, classes=10)
     x = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype(np.float32)
     (want,) = run(content, PrecisionPolicy(), x)
-    bounds = {FLOAT16_WAY: (1e-6, 2e-3), BFLOAT16_WAY: (1e-5, 1e-2), CPU_WAY: (1e-6, 1e-2)}
+    bounds = {
+        FLOAT16_ALGORITHMS: (1e-6, 2e-3),
+        BFLOAT16_ALGORITHMS: (1e-5, 1e-2),
+        CPU_ALGORITHMS: (1e-6, 1e-2),
+    }
     for policy, (least, most) in bounds.items():
         (got,) = run(content, policy, x)
         assert got.dtype == np.float32
@@ -196,12 +200,12 @@ def test_a_loop_computes_short_and_carries_float32() -> None:
     builder.outputs(ends[1])
     content = builder.build()
     x = np.random.default_rng(1).uniform(1, 2, (1, 8)).astype(np.float32)
-    (got,) = run(content, FLOAT16_WAY, x)
+    (got,) = run(content, FLOAT16_ALGORITHMS, x)
     want = x
     for _ in range(3):
         want = (want + want).astype(np.float16).astype(np.float32) + want
     np.testing.assert_array_equal(got, want)
-    kept = dataclasses.replace(FLOAT16_WAY, float32_operators=(0,))
+    kept = dataclasses.replace(FLOAT16_ALGORITHMS, float32_operators=(0,))
     np.testing.assert_allclose(run(content, kept, x)[0], 27 * x, rtol=1e-6)
 
 
@@ -222,7 +226,10 @@ def test_states_keep_the_files_dtype() -> None:
     builder.outputs(z)
     content = builder.build()
     arrays = [rng.uniform(-1, 1, (2, 3, 4)).astype(np.float32)]
-    exact, reduced = interpreter(content, PrecisionPolicy()), interpreter(content, FLOAT16_WAY)
+    exact, reduced = (
+        interpreter(content, PrecisionPolicy()),
+        interpreter(content, FLOAT16_ALGORITHMS),
+    )
     for _ in range(2):
         want, got = run_once(exact, arrays)[0], run_once(reduced, arrays)[0]
         assert 0 < of_largest(got, want) < 5e-3
@@ -247,7 +254,7 @@ def test_quantized_tensors_keep_their_integers(quant_mode: str) -> None:
     want = run(builder.build(), PrecisionPolicy(), arrays, quant_mode=quant_mode)[0]
     # Two factors rounded by half a step each, at the largest sum that there can be, in steps.
     most = 131 * 0.01 * np.abs(weights.astype(int)).sum((1, 2, 3)).max()
-    for policy, half_step in ((FLOAT16_WAY, 2**-12), (BFLOAT16_WAY, 2**-9)):
+    for policy, half_step in ((FLOAT16_ALGORITHMS, 2**-12), (BFLOAT16_ALGORITHMS, 2**-9)):
         got = run(builder.build(), policy, arrays, quant_mode=quant_mode)[0]
         allowed = 0 if quant_mode == "integer" else 1 + 2 * half_step * most
         assert np.abs(got.astype(int) - want).max() <= allowed
@@ -272,21 +279,21 @@ def test_constants_that_do_not_fit_are_named() -> None:
     content = builder.build()
     subgraph = read_model(content).subgraphs[0]
     specs = {t.index: t.spec() for t in subgraph.tensors}
-    found = unfit_constants(FLOAT16_WAY, subgraph.operators, specs)
+    found = unfit_constants(FLOAT16_ALGORITHMS, subgraph.operators, specs)
     assert {specs[i].name for i in found} == {"tiny", "huge"}
     x = np.linspace(-1, 1, 8, dtype=np.float32)[None] + 0.3
-    want, got = run(content, PrecisionPolicy(), x)[0], run(content, FLOAT16_WAY, x)[0]
+    want, got = run(content, PrecisionPolicy(), x)[0], run(content, FLOAT16_ALGORITHMS, x)[0]
     assert of_largest(got, want) < 1e-3
-    assert unfit_constants(BFLOAT16_WAY, subgraph.operators, specs) == {}
+    assert unfit_constants(BFLOAT16_ALGORITHMS, subgraph.operators, specs) == {}
 
 
-@pytest.mark.parametrize("may_be_short", [False, True])
-def test_only_some_operators_end_short(may_be_short: bool) -> None:
+@pytest.mark.parametrize("may_be_reduced", [False, True])
+def test_only_some_operators_end_short(may_be_reduced: bool) -> None:
     wide, short = np.zeros((2, 3), np.float32), np.zeros((2, 3), FLOAT16)
-    assert is_as_declared(wide, wide, may_be_short=may_be_short)
-    assert is_as_declared(short, wide, may_be_short=may_be_short) == may_be_short
-    assert not is_as_declared(short[:1], wide, may_be_short=may_be_short)
-    assert not is_as_declared(wide, short, may_be_short=may_be_short)
+    assert is_as_declared(wide, wide, may_be_reduced=may_be_reduced)
+    assert is_as_declared(short, wide, may_be_reduced=may_be_reduced) == may_be_reduced
+    assert not is_as_declared(short[:1], wide, may_be_reduced=may_be_reduced)
+    assert not is_as_declared(wide, short, may_be_reduced=may_be_reduced)
 
 
 def test_large_constants_take_half_the_memory() -> None:
@@ -301,7 +308,7 @@ def test_large_constants_take_half_the_memory() -> None:
     builder.outputs(z)
     delegate = jd.JaxDelegate(platform="cpu")
     delegate.lowering_context = dataclasses.replace(
-        delegate.lowering_context, precision=FLOAT16_WAY
+        delegate.lowering_context, precision=FLOAT16_ALGORITHMS
     )
     interpreter = jd.Interpreter(model_content=builder.build(), experimental_delegates=[delegate])
     interpreter.allocate_tensors()
@@ -316,5 +323,5 @@ def test_a_constant_that_stays_float32_is_logged(caplog: pytest.LogCaptureFixtur
     builder.operator("FULLY_CONNECTED", [x, tiny, -1], [y])
     builder.outputs(y)
     with caplog.at_level("DEBUG", "jaxdelegate"):
-        run(builder.build(), FLOAT16_WAY, np.ones((1, 8), np.float32))
+        run(builder.build(), FLOAT16_ALGORITHMS, np.ones((1, 8), np.float32))
     assert "'tiny' stays float32: values of 1e-07 and less are below" in caplog.text

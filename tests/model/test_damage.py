@@ -258,7 +258,7 @@ def test_a_million_tables_are_enough() -> None:
 
 def test_a_length_that_lies_allocates_nothing() -> None:
     content = bytearray(RICH)
-    at = content.index(np.int32([2, 1, 4]).tobytes())  # the shape [1, 4], behind its length
+    at = content.index(np.int32([2, 1, 4]).tobytes())  # the shape [1, 4], after its length
     content[at : at + 4] = (2**30).to_bytes(4, "little")
     tracemalloc.start()
     try:

@@ -332,7 +332,7 @@ def real_files() -> list[pathlib.Path]:
     return [f for f in files if f.suffix in (".tflite", ".bin", ".lite")]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real models beside the project")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real models next to the project")
 def test_real_models_load_but_for_those_that_stock_litert_refuses() -> None:
     refused = {}
     for path in real_files():

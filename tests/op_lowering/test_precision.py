@@ -7,7 +7,7 @@ import pytest
 
 from jaxdelegate.delegate.precision_policy import cpu_policy, device_policy
 from jaxdelegate.op_lowering import precision
-from jaxdelegate.op_lowering.common.downcast import narrow, widened
+from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     Conv2DOptions,
@@ -47,39 +47,39 @@ def test_policies_are_hashable_values() -> None:
 def test_finite_values_saturate_and_others_pass() -> None:
     x = np.array([1e9, -7e4, 65519, 1.5, np.inf, -np.inf, np.nan], np.float32)
     want = np.array([65504, -65504, 65504, 1.5, np.inf, -np.inf, np.nan], np.float16)
-    np.testing.assert_array_equal(narrow(x, FLOAT16), want)
-    np.testing.assert_array_equal(narrow(jnp.asarray(x), FLOAT16), want)
-    np.testing.assert_array_equal(narrow(jnp.asarray(x), FLOAT16, exactly=True), want)
+    np.testing.assert_array_equal(downcast(x, FLOAT16), want)
+    np.testing.assert_array_equal(downcast(jnp.asarray(x), FLOAT16), want)
+    np.testing.assert_array_equal(downcast(jnp.asarray(x), FLOAT16, exactly=True), want)
 
 
 def test_of_products_infinities_saturate_too() -> None:
     x = jnp.asarray([1e9, -np.inf, 1.5, np.nan], jnp.float32)
     want = np.array([65504, -65504, 1.5, np.nan], np.float16)
-    np.testing.assert_array_equal(narrow(x, FLOAT16, infinities=False), want)
+    np.testing.assert_array_equal(downcast(x, FLOAT16, infinities=False), want)
 
 
 def test_what_narrows_a_product_reads_it_once() -> None:
     """XLA:GPU ends a product in a chain of operations, not where its sums are read twice."""
-    jaxpr = jax.make_jaxpr(lambda x: narrow(x, FLOAT16, infinities=False))(np.ones(2, np.float32))
+    jaxpr = jax.make_jaxpr(lambda x: downcast(x, FLOAT16, infinities=False))(np.ones(2, np.float32))
     (x,) = jaxpr.jaxpr.invars
     assert sum(x in equation.invars for equation in jaxpr.jaxpr.eqns) == 1
 
 
 def test_the_lowest_float32_is_finite_in_bfloat16() -> None:
     lowest = jnp.asarray([np.finfo(np.float32).min])
-    assert np.isfinite(np.asarray(narrow(lowest, BFLOAT16)).astype(np.float32))
+    assert np.isfinite(np.asarray(downcast(lowest, BFLOAT16)).astype(np.float32))
 
 
-def test_an_overflown_short_result_is_widened_to_a_finite_one() -> None:
+def test_an_overflown_short_result_is_upcast_to_a_finite_one() -> None:
     y = jnp.asarray([np.inf, -np.inf, 2, np.nan], jnp.float16)
-    np.testing.assert_array_equal(widened(y, FLOAT32), np.float32([65504, -65504, 2, np.nan]))
+    np.testing.assert_array_equal(upcast(y, FLOAT32), np.float32([65504, -65504, 2, np.nan]))
 
 
 def test_exact_rounding_survives_xla() -> None:
     x = np.float32([1 + 2**-12, 1 + 2**-9])
 
     def there_and_back(x: jax.Array) -> jax.Array:
-        return narrow(x, FLOAT16, exactly=True).astype(jnp.float32)
+        return downcast(x, FLOAT16, exactly=True).astype(jnp.float32)
 
     np.testing.assert_array_equal(jax.jit(there_and_back)(x), [1, 1 + 2**-9])
 
@@ -218,7 +218,7 @@ def test_a_product_takes_inputs_as_they_are_held() -> None:
     inputs = specs((64, 96), (64, 96))
     run = lowered(*_DENSE[:2], inputs, (64, 64), platform="gpu", precision=device_policy("float16"))
     assert isinstance(run, Lowered)
-    assert run.takes_short
+    assert run.takes_reduced
     (y,) = run(jnp.asarray(x), jnp.asarray(w))
     want = x.astype(np.float64) @ w.astype(np.float16).astype(np.float64).T
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-4)

@@ -112,7 +112,7 @@ def test_taken_names_are_refused(provider: object, message: str) -> None:
         jd.register_delegate_provider(provider)  # type: ignore[arg-type]
 
 
-def test_a_class_and_other_ways_to_declare_flags() -> None:
+def test_a_class_and_other_algorithms_to_declare_flags() -> None:
     class Other(AddProvider):
         name = "OTHER"
 

@@ -292,7 +292,7 @@ def test_softmax_of_int8(scale: float, beta: float) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-# ---- Hybrid
+# ---- Dynamic range
 
 
 @pytest.mark.parametrize("is_asymmetric", [False, True])

@@ -238,7 +238,7 @@ def test_2000_images_with_damage_and_a_kill(tmp_path: Path) -> None:
 def test_2000_images_whose_decoding_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Decoding waits so long that the device's time, whatever it is, is small beside it."""
+    """Decoding waits so long that the device's time, whatever it is, is small next to it."""
     data = Set(tmp_path / "data", 2000)
     call = Preprocessing.__call__
 

@@ -20,7 +20,7 @@ from jaxdelegate.compiler import aot
 from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.measuring.costs import Cost
 from jaxdelegate.model.records import read_model
-from jaxdelegate.op_lowering.conv import algorithms as convolution_ways
+from jaxdelegate.op_lowering.conv import algorithms as convolution_algorithms
 from jaxdelegate.op_lowering.conv import candidates, convolution
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -59,7 +59,7 @@ def network(size: int = 12, layers: int = 4) -> bytes:
 
 
 class FakeTimer:
-    """Runs every way once and answers the times that it is told, by name."""
+    """Runs every algorithm once and answers the times that it is told, by name."""
 
     def __init__(self, **seconds: float) -> None:
         self.seconds = seconds
@@ -93,9 +93,9 @@ def run(content: bytes, *delegates: jd.JaxDelegate) -> tuple[list[np.ndarray], j
     return run_once(interpreter, random_inputs(interpreter.get_input_details())), interpreter
 
 
-def ways_by_operator(delegate: jd.JaxDelegate) -> dict[str, str]:
+def algorithms_by_operator(delegate: jd.JaxDelegate) -> dict[str, str]:
     choices = delegate.tuner.report().choices
-    return {key.partition(" ->")[0]: choice.way for key, choice in choices.items()}
+    return {key.partition(" ->")[0]: choice.algorithm for key, choice in choices.items()}
 
 
 CONV_4 = "CONV_2D float32[1,12,12,4], float32[6,3,3,4] constant, float32[6] constant"
@@ -109,17 +109,17 @@ def test_end_to_end(timer: FakeTimer) -> None:
     delegate, got, _ = tuned(content)
     want, _ = run(content)
     np.testing.assert_allclose(got[0], want[0], rtol=1e-4, atol=1e-4)
-    assert ways_by_operator(delegate) == {
+    assert algorithms_by_operator(delegate) == {
         CONV_4: "tap_sum",
         CONV_6: "tap_sum",
         CONV_1: "tap_sum",
         POOL: "reduce_window",
     }
-    # Each kind once, though one stands there twice; and what wins must win again.
+    # Each kind once, though one is there twice; and what wins must win again.
     assert len(timer.asked) == 2 * 4
     text = str(delegate.tuner.report())
     assert text.endswith(
-        "4 of 4 measured kinds of operators run in another way than the default "
+        "4 of 4 measured kinds of operators run by another algorithm than the default "
         f"on {delegate.device}."
     )
     assert CONV_4 in text
@@ -132,8 +132,8 @@ def test_the_program_runs_what_was_chosen(
     monkeypatch.setattr(aot, "compile_partition", spy := Spy(aot.compile_partition))
     tuned(network())
     (whole,) = (p for p in spy.partitions if len(p.steps) == 5)
-    ways = [w.layout[0] for w in whole.preparations if w.position == 1]
-    assert ways == ["xla"] * 4
+    algorithms = [w.layout[0] for w in whole.preparations if w.position == 1]
+    assert algorithms == ["xla"] * 4
     alone = [p for p in spy.partitions if len(p.steps) == 3]
     named = [next(iter(p.preparations)).layout[0] for p in alone if p.preparations]
     # Of each kind of convolution first the default, which has no name.
@@ -156,7 +156,7 @@ def test_no_other_preference_measures(timer: FakeTimer) -> None:
     assert timer.asked == []
 
 
-def test_a_way_that_wins_once_by_chance_is_not_taken(
+def test_a_algorithm_that_wins_once_by_chance_is_not_taken(
     timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lucky_once(runs: Mapping[str, Any], default: str) -> tuning.Samples:
@@ -165,7 +165,7 @@ def test_a_way_that_wins_once_by_chance_is_not_taken(
 
     monkeypatch.setattr(tuning, "interleaved", lucky_once)
     delegate, _, _ = tuned(network(layers=1))
-    assert {choice.way == choice.default for choice in reported(delegate)} == {True}
+    assert {choice.algorithm == choice.default for choice in reported(delegate)} == {True}
     assert [len(names) for names in timer.asked] == [
         4,
         2,
@@ -179,36 +179,46 @@ def reported(delegate: jd.JaxDelegate) -> list[Choice]:
 
 
 def wrong(a: Any, c: Any, x: Any, w: Any) -> Any:
-    return convolution_ways.tap_sum(a, c, x, w) * 1.001
+    return convolution_algorithms.tap_sum(a, c, x, w) * 1.001
 
 
 def broken(*_: object) -> Any:
     raise ValueError("no such luck\nand more")
 
 
-@pytest.mark.parametrize(("run_way", "reason"), [(wrong, "output 0: "), (broken, "no such luck")])
-def test_ways_that_take_no_part(
-    timer: FakeTimer, monkeypatch: pytest.MonkeyPatch, run_way: Callable[..., Any], reason: str
+@pytest.mark.parametrize(
+    ("run_algorithm", "reason"), [(wrong, "output 0: "), (broken, "no such luck")]
+)
+def test_algorithms_that_take_no_part(
+    timer: FakeTimer,
+    monkeypatch: pytest.MonkeyPatch,
+    run_algorithm: Callable[..., Any],
+    reason: str,
 ) -> None:
-    name, ways = run_way.__name__, candidates.float_ways
+    name, algorithms = run_algorithm.__name__, candidates.float_algorithms
 
     def with_one_more(platform: str, c: Any, **more: bool) -> dict[str, Any]:
-        return {**ways(platform, c, **more), name: (convolution_ways.by_tap, run_way)}
+        return {
+            **algorithms(platform, c, **more),
+            name: (convolution_algorithms.by_tap, run_algorithm),
+        }
 
-    monkeypatch.setattr(convolution, "float_ways", with_one_more)
+    monkeypatch.setattr(convolution, "float_algorithms", with_one_more)
     timer.seconds = {"tap_sum": 0.5, name: 0.1}
     content = network(layers=1)
     delegate, got, _ = tuned(content)
     convolutions = [c for c in reported(delegate) if "tap_sum" in c.seconds]
     assert len(convolutions) == 1
     for choice in convolutions:
-        assert choice.way == "tap_sum"
+        assert choice.algorithm == "tap_sum"
         assert choice.refused[name].startswith(reason)
         assert "\n" not in choice.refused[name]
     np.testing.assert_allclose(got[0], run(content)[0][0], rtol=1e-4, atol=1e-4)
 
 
-def test_ways_that_take_much_memory(timer: FakeTimer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_algorithms_that_take_much_memory(
+    timer: FakeTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tuning, "_MORE_MEMORY", -1 << 40)
     delegate, _, _ = tuned(network(layers=1))
     assert len(reported(delegate)) == 2
@@ -271,7 +281,7 @@ def test_partitions_share_the_budget() -> None:
 
     tuner = Tuner("sustained_speed", delegate.device, None, measure, 50.0, lambda: clock.now)
     for _ in range(3):
-        assert tuner.ways(*lowered_of(network(), delegate)) == {}
+        assert tuner.algorithms(*lowered_of(network(), delegate)) == {}
     assert budgets == [50.0, 30.0, 10.0]
 
 
@@ -314,7 +324,7 @@ def test_choices_are_kept_for_other_programs(timer: FakeTimer, tmp_path: Path) -
     assert timer.asked == asked
     assert third.programs is not None
     assert third.programs.statistics.stored == 1
-    # Another geometry is measured, and stored beside the first.
+    # Another geometry is measured, and stored next to the first.
     fourth, _, _ = tuned(network(10), **where)
     assert timer.asked == asked * 2
     assert len(reported(fourth)) == 8
@@ -340,7 +350,7 @@ def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) ->
         run(network(), delegate)
         assert delegate.programs is not None
         statistics.append(delegate.programs.statistics.stored)
-        return ways_by_operator(delegate)
+        return algorithms_by_operator(delegate)
 
     assert balanced() == {}
     tuned(network(), serialization_dir=where["serialization_dir"])
@@ -356,7 +366,7 @@ def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) ->
         }
     )
     assert len(timer.asked) == asked
-    assert statistics == [1, 1, 0]  # compiled anew once there are choices, then loaded
+    assert statistics == [1, 1, 0]  # compiled again once there are choices, then loaded
 
 
 @pytest.mark.parametrize(
@@ -364,13 +374,13 @@ def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) ->
     [
         (b"", "Expecting value"),
         (b"[]", "list indices"),
-        (b'{"format": 99, "choices": {}}', "their format is 99, this is 1"),
+        (b'{"format": 99, "choices": {}}', "their format is 99, this is 2"),
         (
-            b'{"format": 1, "choices": {"k": '
-            b'{"way": "a", "default": "b", "seconds": {"a": 1}, "refused": {}}}}',
+            b'{"format": 2, "choices": {"k": '
+            b'{"algorithm": "a", "default": "b", "seconds": {"a": 1}, "refused": {}}}}',
             "'a' or 'b' was not measured",
         ),
-        (b'{"format": 1, "choices": {"k": 3}}', "not subscriptable"),
+        (b'{"format": 2, "choices": {"k": 3}}', "not subscriptable"),
     ],
 )
 def test_damaged_choices_are_none(tmp_path: Path, content: bytes, why: str) -> None:
@@ -432,7 +442,7 @@ def test_choices_belong_to_the_cache_directory(timer: FakeTimer, tmp_path: Path)
 def test_other_options(options: dict[str, Any]) -> None:
     content = network()
     delegate, got, _ = tuned(content, **options)
-    assert {c.way for c in reported(delegate)} >= {"tap_sum", "reduce_window"}
+    assert {c.algorithm for c in reported(delegate)} >= {"tap_sum", "reduce_window"}
     want, _ = run(content, jd.JaxDelegate(platform="cpu"))
     largest = np.abs(want[0]).max()
     np.testing.assert_allclose(got[0], want[0], atol=0.02 * float(largest))
@@ -458,7 +468,7 @@ def test_quantized_operators(quant_mode: str) -> None:
     content = quantized_convolution()
     delegate, got, _ = tuned(content, quant_mode=quant_mode)
     (choice,) = reported(delegate)
-    assert choice.way == "tap_sum"
+    assert choice.algorithm == "tap_sum"
     assert choice.refused == {}
     want, _ = run(content)
     assert np.abs(got[0].astype(int) - want[0].astype(int)).max() <= (quant_mode == "float_view")

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import ActivationFunctionType
@@ -37,80 +37,84 @@ def is_close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=_CLOSE)
 
 
-def expanded(draft: Draft, tensor: int, atoms: Collection[int], depth: int = _DEPTH) -> Expansion:
+def expanded(
+    rewriter: PatternRewriter, tensor: int, atoms: Collection[int], depth: int = _DEPTH
+) -> Expansion:
     """Write a tensor as a sum of products of `atoms` and of what does not depend on them."""
     itself = Expansion({(tensor,): 1.0})
-    operator = draft.maker(tensor)
-    if tensor in atoms or operator is None or depth == 0 or not is_plain(draft, operator):
+    operator = rewriter.maker(tensor)
+    if tensor in atoms or operator is None or depth == 0 or not is_plain(rewriter, operator):
         return itself
-    found = expanded_result(draft, operator, atoms, depth)
+    found = expanded_result(rewriter, operator, atoms, depth)
     if found is None or not _depends(found.terms, atoms):
         return itself
     return found
 
 
 def expanded_result(
-    draft: Draft, operator: Operator, atoms: Collection[int], depth: int = _DEPTH
+    rewriter: PatternRewriter, operator: Operator, atoms: Collection[int], depth: int = _DEPTH
 ) -> Expansion | None:
     """The same for what an operator yields, but for its activation; None: it is not arithmetic."""
     expand = _ARITHMETIC.get(operator.name)
     if expand is None:
         return None
-    operands = [_operand(draft, i, atoms, depth - 1) for i in operator.inputs]
+    operands = [_operand(rewriter, i, atoms, depth - 1) for i in operator.inputs]
     terms = expand(*(o.terms for o in operands))
     if terms is None or len(terms) > _MOST_TERMS:
         return None
     return Expansion(terms, frozenset({operator.index}).union(*(o.parts for o in operands)))
 
 
-def following(draft: Draft, tensor: int, depth: int = _DEPTH) -> list[Operator]:
+def following(rewriter: PatternRewriter, tensor: int, depth: int = _DEPTH) -> list[Operator]:
     """The arithmetic operators that depend on a tensor through arithmetic alone, the last first."""
     found: dict[int, Operator] = {}
     tensors = [tensor]
     for _ in range(depth):
-        new = [op for i in tensors for op in draft.readers(i) if op.name in _ARITHMETIC]
+        new = [op for i in tensors for op in rewriter.readers(i) if op.name in _ARITHMETIC]
         found.update((op.index, op) for op in new)
-        tensors = [i for op in new if is_plain(draft, op) for i in op.outputs]
+        tensors = [i for op in new if is_plain(rewriter, op) for i in op.outputs]
     return sorted(found.values(), key=lambda op: -op.index)
 
 
-def operands(draft: Draft, tensor: int, depth: int = _DEPTH) -> Iterable[int]:
+def operands(rewriter: PatternRewriter, tensor: int, depth: int = _DEPTH) -> Iterable[int]:
     """The tensors that a tensor is arithmetic of, over however many operators; none is constant."""
-    operator = draft.maker(tensor)
+    operator = rewriter.maker(tensor)
     if operator is None or depth == 0 or operator.name not in _ARITHMETIC:
         return
     for i in operator.inputs:
-        if draft.const(i) is None:
+        if rewriter.const(i) is None:
             yield i
-            yield from operands(draft, i, depth - 1)
+            yield from operands(rewriter, i, depth - 1)
 
 
-def before_reshapes(draft: Draft, tensor: int) -> tuple[int, frozenset[int]]:
+def before_reshapes(rewriter: PatternRewriter, tensor: int) -> tuple[int, frozenset[int]]:
     """The tensor whose values a tensor has in the same order, and the operators between them."""
     parts: set[int] = set()
-    while (operator := draft.maker(tensor)) is not None and operator.name in RESHAPES:
+    while (operator := rewriter.maker(tensor)) is not None and operator.name in RESHAPES:
         parts.add(operator.index)
         tensor = operator.inputs[0]
     return tensor, frozenset(parts)
 
 
-def is_plain(draft: Draft, operator: Operator) -> bool:
+def is_plain(rewriter: PatternRewriter, operator: Operator) -> bool:
     """Whether an operator yields floats without scales, and applies no activation to them."""
     none = ActivationFunctionType.NONE
     activation = getattr(operator.options, "fused_activation_function", none)
-    specs = [draft.spec(i) for i in operator.outputs]
+    specs = [rewriter.spec(i) for i in operator.outputs]
     return activation is none and all(s.dtype in FLOATS and not s.is_quantized for s in specs)
 
 
-def scalar(draft: Draft, tensor: int) -> float | None:
+def scalar(rewriter: PatternRewriter, tensor: int) -> float | None:
     """The value of a constant of one element."""
-    value = draft.const(tensor)
+    value = rewriter.const(tensor)
     return float(value.reshape(())) if value is not None and value.size == 1 else None
 
 
-def _operand(draft: Draft, tensor: int, atoms: Collection[int], depth: int) -> Expansion:
-    value = scalar(draft, tensor)
-    return expanded(draft, tensor, atoms, depth) if value is None else Expansion({(): value})
+def _operand(
+    rewriter: PatternRewriter, tensor: int, atoms: Collection[int], depth: int
+) -> Expansion:
+    value = scalar(rewriter, tensor)
+    return expanded(rewriter, tensor, atoms, depth) if value is None else Expansion({(): value})
 
 
 def _depends(terms: Iterable[Monomial], atoms: Collection[int]) -> bool:

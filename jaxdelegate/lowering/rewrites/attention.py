@@ -11,7 +11,7 @@ from jaxdelegate.lowering.rewrites.algebra import (
     is_close,
     operands,
 )
-from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions, SoftmaxOptions
 
@@ -26,30 +26,30 @@ class _Logits:
     parts: frozenset[int]
 
 
-def fuse_attention(draft: Draft, operator: Operator) -> bool:
-    """Let one operator do what stands before and behind a SOFTMAX."""
+def fuse_attention(rewriter: PatternRewriter, operator: Operator) -> bool:
+    """Let one operator do what stands before and after a SOFTMAX."""
     o = operator.options
     if operator.name != "SOFTMAX" or not isinstance(o, SoftmaxOptions) or o.beta != 1:
         return False
-    mixed, logits = _mixed(draft, operator), _logits(draft, operator.inputs[0])
+    mixed, logits = _mixed(rewriter, operator), _logits(rewriter, operator.inputs[0])
     if mixed is None or logits is None:
         return False
     mix, reshapes = mixed
     arrays = (*logits.product.inputs, mix.inputs[1])
-    shape = draft.shape(operator.inputs[0])
+    shape = rewriter.shape(operator.inputs[0])
     are_last = not _is_adjoint(logits.product), _is_adjoint(mix)
-    if not _fits(draft, arrays, shape, are_last):
+    if not _fits(rewriter, arrays, shape, are_last):
         return False
     options = AttentionOptions(shape, logits.scale, *are_last)
     parts = logits.parts | reshapes | {operator.index}
-    return draft.fuse("fused_attention", options, (*arrays, *logits.mask), mix, parts)
+    return rewriter.fuse("fused_attention", options, (*arrays, *logits.mask), mix, parts)
 
 
-def _mixed(draft: Draft, operator: Operator) -> tuple[Operator, frozenset[int]] | None:
+def _mixed(rewriter: PatternRewriter, operator: Operator) -> tuple[Operator, frozenset[int]] | None:
     """The product of a softmax with values, and the operators that reshape it before."""
     parts: set[int] = set()
     reader, tensor = operator, operator.outputs[0]
-    while len(readers := draft.readers(tensor)) == 1:
+    while len(readers := rewriter.readers(tensor)) == 1:
         (reader,) = readers
         if reader.name not in RESHAPES:
             break
@@ -59,14 +59,14 @@ def _mixed(draft: Draft, operator: Operator) -> tuple[Operator, frozenset[int]] 
     return (reader, frozenset(parts)) if is_product else None
 
 
-def _logits(draft: Draft, tensor: int) -> _Logits | None:
+def _logits(rewriter: PatternRewriter, tensor: int) -> _Logits | None:
     """What a softmax is taken of; None if that is not a product, scaled and masked at the most."""
-    for scores in dict.fromkeys((tensor, *operands(draft, tensor))):
-        source, reshapes = before_reshapes(draft, scores)
-        product = draft.maker(source)
+    for scores in dict.fromkeys((tensor, *operands(rewriter, tensor))):
+        source, reshapes = before_reshapes(rewriter, scores)
+        product = rewriter.maker(source)
         if product is None or not _is_product(product):
             continue
-        found = expanded(draft, tensor, (scores,))
+        found = expanded(rewriter, tensor, (scores,))
         masks = {m: value for m, value in found.terms.items() if m != (scores,)}
         are_plain = all(len(m) == 1 and is_close(value, 1) for m, value in masks.items())
         if (scores,) in found.terms and len(masks) <= 1 and are_plain:
@@ -86,16 +86,19 @@ def _is_adjoint(operator: Operator) -> bool:
 
 
 def _fits(
-    draft: Draft, arrays: Sequence[int], logits: Sequence[int], are_last: tuple[bool, bool]
+    rewriter: PatternRewriter,
+    arrays: Sequence[int],
+    logits: Sequence[int],
+    are_last: tuple[bool, bool],
 ) -> bool:
     """Whether q, k and v have every dimension of the logits, and heads of one size."""
     if len(logits) not in (3, 4):
         return False
     *batch, t, s = logits
-    h = draft.shape(arrays[0])[-1]
+    h = rewriter.shape(arrays[0])[-1]
     wanted = [(t, h), *((h, s) if is_last else (s, h) for is_last in are_last)]
-    shapes = [draft.shape(i) for i in arrays]
-    return len({draft.spec(i).dtype for i in arrays}) == 1 and all(
+    shapes = [rewriter.shape(i) for i in arrays]
+    return len({rewriter.spec(i).dtype for i in arrays}) == 1 and all(
         shape[-2:] == matrix and math.prod(shape[:-2]) == math.prod(batch)
         for shape, matrix in zip(shapes, wanted, strict=True)
     )

@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.lowering.rewrites.padding import explicit, is_valid_convolution
-from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import Conv2DOptions, DepthwiseConv2DOptions
 
 
-def dilate_convolution(draft: Draft, operator: Operator) -> bool:
+def dilate_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
     """Let the convolution between the two take every n-th value instead."""
     if operator.name != "BATCH_TO_SPACE_ND":
         return False
-    convolution = draft.private_maker(operator.inputs[0])
+    convolution = rewriter.private_maker(operator.inputs[0])
     if convolution is None or not _is_dense(convolution):
         return False
-    spread = draft.private_maker(convolution.inputs[0])
+    spread = rewriter.private_maker(convolution.inputs[0])
     if spread is None or spread.name != "SPACE_TO_BATCH_ND":
         return False
     touched = (*spread.inputs[:1], *convolution.inputs[:2], *operator.outputs)
-    if any(draft.spec(i).is_quantized for i in touched):
+    if any(rewriter.spec(i).is_quantized for i in touched):
         return False
-    sizes = [draft.const(i) for i in (*spread.inputs[1:3], *operator.inputs[1:3])]
+    sizes = [rewriter.const(i) for i in (*spread.inputs[1:3], *operator.inputs[1:3])]
     found = _geometry(*sizes)
     if found is None:
         return False
@@ -40,7 +40,7 @@ def dilate_convolution(draft: Draft, operator: Operator) -> bool:
         outputs=operator.outputs,
         options=explicit(o, pads),
     )
-    return draft.merge(merged, (spread, convolution, operator))
+    return rewriter.merge(merged, (spread, convolution, operator))
 
 
 def _is_dense(operator: Operator) -> bool:

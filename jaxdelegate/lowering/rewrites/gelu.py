@@ -13,7 +13,7 @@ from jaxdelegate.lowering.rewrites.algebra import (
     is_plain,
     operands,
 )
-from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import GeluOptions
 
@@ -21,27 +21,27 @@ _SLOPE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _SLOPE
 
 
-def fuse_gelu(draft: Draft, operator: Operator) -> bool:
-    """Let GELU do what stands before and behind a TANH."""
+def fuse_gelu(rewriter: PatternRewriter, operator: Operator) -> bool:
+    """Let GELU do what stands before and after a TANH."""
     if operator.name != "TANH":
         return False
     inside, t = operator.inputs[0], operator.outputs[0]
-    for x in dict.fromkeys(operands(draft, inside)):
-        cubic = expanded(draft, inside, (x,))
+    for x in dict.fromkeys(operands(rewriter, inside)):
+        cubic = expanded(rewriter, inside, (x,))
         if cubic.is_close({(x,): _SLOPE, (x, x, x): _CUBIC}):
             parts = cubic.parts | {operator.index}
-            return any(_fuse(draft, root, x, t, parts) for root in following(draft, t))
+            return any(_fuse(rewriter, root, x, t, parts) for root in following(rewriter, t))
     return False
 
 
-def _fuse(draft: Draft, root: Operator, x: int, t: int, parts: frozenset[int]) -> bool:
-    result = expanded_result(draft, root, (x, t))
+def _fuse(rewriter: PatternRewriter, root: Operator, x: int, t: int, parts: frozenset[int]) -> bool:
+    result = expanded_result(rewriter, root, (x, t))
     wanted = {(x,): 0.5, tuple(sorted((x, t))): 0.5}
-    if result is None or not result.is_close(wanted) or not is_plain(draft, root):
+    if result is None or not result.is_close(wanted) or not is_plain(rewriter, root):
         return False
-    if draft.shape(x) != draft.shape(root.outputs[0]):
+    if rewriter.shape(x) != rewriter.shape(root.outputs[0]):
         return False
-    return draft.fuse("GELU", GeluOptions(approximate=True), (x,), root, parts | result.parts)
+    return rewriter.fuse("GELU", GeluOptions(approximate=True), (x,), root, parts | result.parts)
 
 
 REWRITES = {"fuse_gelu": fuse_gelu}

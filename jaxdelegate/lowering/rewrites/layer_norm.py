@@ -17,7 +17,7 @@ from jaxdelegate.lowering.rewrites.algebra import (
     is_plain,
     scalar,
 )
-from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import ActivationFunctionType, LayerNormOptions
 from jaxdelegate.op_lowering.spec import Shape
@@ -45,34 +45,34 @@ class _Deviation:
     epsilon: float = 0.0
 
 
-def fuse_layer_norm(draft: Draft, operator: Operator) -> bool:
-    """Let one operator do what stands before and behind the root of a variance."""
-    inverse = _inverse(draft, operator)
-    deviation = None if inverse is None else _deviation(draft, operator)
+def fuse_layer_norm(rewriter: PatternRewriter, operator: Operator) -> bool:
+    """Let one operator do what stands before and after the root of a variance."""
+    inverse = _inverse(rewriter, operator)
+    deviation = None if inverse is None else _deviation(rewriter, operator)
     if inverse is None or deviation is None:
         return False
-    roots = following(draft, operator.outputs[0])
-    return any(_fuse(draft, root, deviation, inverse) for root in roots)
+    roots = following(rewriter, operator.outputs[0])
+    return any(_fuse(rewriter, root, deviation, inverse) for root in roots)
 
 
-def _inverse(draft: Draft, operator: Operator) -> int | None:
-    """The operator's output, ~ if it is a root; as it stands in an Expansion for one over that."""
-    if not is_plain(draft, operator) or not operator.outputs:
+def _inverse(rewriter: PatternRewriter, operator: Operator) -> int | None:
+    """The operator's output, ~ if it is a root; as it is in an Expansion for one over that."""
+    if not is_plain(rewriter, operator) or not operator.outputs:
         return None
     if operator.name == "POW":
-        exponent = scalar(draft, operator.inputs[1])
+        exponent = scalar(rewriter, operator.inputs[1])
         return {-0.5: operator.outputs[0], 0.5: ~operator.outputs[0]}.get(exponent or 0)
     return {"RSQRT": operator.outputs[0], "SQRT": ~operator.outputs[0]}.get(operator.name)
 
 
-def _fuse(draft: Draft, root: Operator, deviation: _Deviation, inverse: int) -> bool:
+def _fuse(rewriter: PatternRewriter, root: Operator, deviation: _Deviation, inverse: int) -> bool:
     x, mean = deviation.x, deviation.mean
     atoms = {x, x if mean is None else mean, inverse if inverse >= 0 else ~inverse}
-    result = expanded_result(draft, root, atoms)
+    result = expanded_result(rewriter, root, atoms)
     found = None if result is None else _scale_and_offset(result, deviation, inverse)
     if result is None or found is None:
         return False
-    if not all(_fits(draft, i, x) for i in found) or not _has_shape(draft, root, (x, *found)):
+    if not all(_fits(rewriter, i, x) for i in found) or not _has_shape(rewriter, root, (x, *found)):
         return False
     none = ActivationFunctionType.NONE
     options = LayerNormOptions(
@@ -82,7 +82,7 @@ def _fuse(draft: Draft, root: Operator, deviation: _Deviation, inverse: int) -> 
         getattr(root.options, "fused_activation_function", none),
     )
     parts = deviation.parts | result.parts
-    return draft.fuse("fused_layer_norm", options, (x, *found), root, parts)
+    return rewriter.fuse("fused_layer_norm", options, (x, *found), root, parts)
 
 
 def _scale_and_offset(
@@ -107,113 +107,117 @@ def _scale_and_offset(
     return (*scale, _ABSENT)[0], (*offset, _ABSENT)[0]
 
 
-def _fits(draft: Draft, tensor: int, x: int) -> bool:
+def _fits(rewriter: PatternRewriter, tensor: int, x: int) -> bool:
     """Whether it is a scale or an offset: a constant, or smaller than what is normalized."""
     if tensor == _ABSENT:
         return True
-    spec, normalized = draft.spec(tensor), draft.spec(x)
+    spec, normalized = rewriter.spec(tensor), rewriter.spec(x)
     is_small = math.prod(spec.shape) < math.prod(normalized.shape)
     return spec.dtype == normalized.dtype and (is_small or spec.const is not None)
 
 
-def _has_shape(draft: Draft, root: Operator, operands: Iterable[int]) -> bool:
+def _has_shape(rewriter: PatternRewriter, root: Operator, operands: Iterable[int]) -> bool:
     """Whether the operands broadcast to what is normalized, and the result has its shape."""
-    shapes = [draft.shape(i) for i in operands if i != _ABSENT]
+    shapes = [rewriter.shape(i) for i in operands if i != _ABSENT]
     try:
         whole = np.broadcast_shapes(*shapes)
     except ValueError:
         return False
-    return whole == shapes[0] == draft.shape(root.outputs[0])
+    return whole == shapes[0] == rewriter.shape(root.outputs[0])
 
 
-def _deviation(draft: Draft, operator: Operator) -> _Deviation | None:
+def _deviation(rewriter: PatternRewriter, operator: Operator) -> _Deviation | None:
     """What an operator takes the root of; None if that is no variance and epsilon."""
-    tensor, parts = before_reshapes(draft, operator.inputs[0])
-    add = draft.maker(tensor)
-    if add is None or add.name != "ADD" or not is_plain(draft, add):
+    tensor, parts = before_reshapes(rewriter, operator.inputs[0])
+    add = rewriter.maker(tensor)
+    if add is None or add.name != "ADD" or not is_plain(rewriter, add):
         return None
     for variance, constant in (add.inputs, add.inputs[::-1]):
-        epsilon = scalar(draft, constant)
-        square = None if epsilon is None else _mean(draft, variance)
-        spread = None if square is None else _spread(draft, square)
+        epsilon = scalar(rewriter, constant)
+        square = None if epsilon is None else _mean(rewriter, variance)
+        spread = None if square is None else _spread(rewriter, square)
         if spread is not None and epsilon is not None and epsilon > 0:
             parts = parts | spread.parts | {add.index, operator.index}
-            shape = _kept(draft, spread.x, spread.axes)
-            if draft.shape(operator.outputs[0]) != shape:
+            shape = _kept(rewriter, spread.x, spread.axes)
+            if rewriter.shape(operator.outputs[0]) != shape:
                 return None
             return dataclasses.replace(spread, epsilon=epsilon, parts=parts)
     return None
 
 
-def _spread(draft: Draft, square: _Mean) -> _Deviation | None:
+def _spread(rewriter: PatternRewriter, square: _Mean) -> _Deviation | None:
     """What the mean of squares is taken of: x less its own mean, or anything else as it is."""
-    operator = draft.maker(square.source)
-    if operator is None or not is_plain(draft, operator):
+    operator = rewriter.maker(square.source)
+    if operator is None or not is_plain(rewriter, operator):
         return None
     parts = square.parts | {operator.index}
     if operator.name == "SQUARED_DIFFERENCE":
         pairs = (operator.inputs, operator.inputs[::-1])
-        found = (_centered(draft, x, mean, square.axes) for x, mean in pairs)
+        found = (_centered(rewriter, x, mean, square.axes) for x, mean in pairs)
         centered = next((c for c in found if c is not None), None)
         return centered and dataclasses.replace(centered, parts=centered.parts | parts)
     x = operator.inputs[0]
-    if not _is_square(draft, operator, x):
+    if not _is_square(rewriter, operator, x):
         return None
-    sub = draft.maker(x)
-    if sub is not None and sub.name == "SUB" and is_plain(draft, sub):
-        centered = _centered(draft, sub.inputs[0], sub.inputs[1], square.axes)
+    sub = rewriter.maker(x)
+    if sub is not None and sub.name == "SUB" and is_plain(rewriter, sub):
+        centered = _centered(rewriter, sub.inputs[0], sub.inputs[1], square.axes)
         if centered is not None:
             parts = parts | centered.parts | {sub.index}
             return dataclasses.replace(centered, parts=parts)
     return _Deviation(x, None, square.axes, parts)
 
 
-def _is_square(draft: Draft, operator: Operator, x: int) -> bool:
+def _is_square(rewriter: PatternRewriter, operator: Operator, x: int) -> bool:
     """Whether an operator yields the square of `x`."""
-    result = expanded_result(draft, operator, (x,))
+    result = expanded_result(rewriter, operator, (x,))
     return result is not None and result.is_close({(x, x): 1.0})
 
 
-def _centered(draft: Draft, x: int, mean: int, axes: tuple[int, ...]) -> _Deviation | None:
+def _centered(
+    rewriter: PatternRewriter, x: int, mean: int, axes: tuple[int, ...]
+) -> _Deviation | None:
     """The deviation of `x` if `mean` is its mean over the axes, which stay as ones."""
-    found = _mean(draft, mean)
+    found = _mean(rewriter, mean)
     if found is None or (found.source, found.axes) != (x, axes):
         return None
-    if draft.shape(mean) != _kept(draft, x, axes):
+    if rewriter.shape(mean) != _kept(rewriter, x, axes):
         return None
     return _Deviation(x, mean, axes, found.parts)
 
 
-def _kept(draft: Draft, x: int, axes: tuple[int, ...]) -> Shape:
-    return tuple(1 if i in axes else n for i, n in enumerate(draft.shape(x)))
+def _kept(rewriter: PatternRewriter, x: int, axes: tuple[int, ...]) -> Shape:
+    return tuple(1 if i in axes else n for i, n in enumerate(rewriter.shape(x)))
 
 
-def _mean(draft: Draft, tensor: int) -> _Mean | None:
+def _mean(rewriter: PatternRewriter, tensor: int) -> _Mean | None:
     """A MEAN, or a SUM over the count of what is summed; the axes may be reshaped away or back."""
-    tensor, parts = before_reshapes(draft, tensor)
-    operator = draft.maker(tensor)
-    if operator is None or not is_plain(draft, operator):
+    tensor, parts = before_reshapes(rewriter, tensor)
+    operator = rewriter.maker(tensor)
+    if operator is None or not is_plain(rewriter, operator):
         return None
     if operator.name == "MEAN":
-        return _reduction(draft, operator, parts)
-    total = next((i for i in operator.inputs if draft.const(i) is None), _ABSENT)
-    share = expanded_result(draft, operator, (total,))
-    tensor, reshapes = before_reshapes(draft, total)
-    summed = draft.maker(tensor)
-    if share is None or summed is None or summed.name != "SUM" or not is_plain(draft, summed):
+        return _reduction(rewriter, operator, parts)
+    total = next((i for i in operator.inputs if rewriter.const(i) is None), _ABSENT)
+    share = expanded_result(rewriter, operator, (total,))
+    tensor, reshapes = before_reshapes(rewriter, total)
+    summed = rewriter.maker(tensor)
+    if share is None or summed is None or summed.name != "SUM" or not is_plain(rewriter, summed):
         return None
-    found = _reduction(draft, summed, parts | reshapes | share.parts)
-    return found if found and share.is_close({(total,): 1 / _count(draft, found)}) else None
+    found = _reduction(rewriter, summed, parts | reshapes | share.parts)
+    return found if found and share.is_close({(total,): 1 / _count(rewriter, found)}) else None
 
 
-def _count(draft: Draft, mean: _Mean) -> int:
-    shape = draft.shape(mean.source)
+def _count(rewriter: PatternRewriter, mean: _Mean) -> int:
+    shape = rewriter.shape(mean.source)
     return max(math.prod(shape[i] for i in mean.axes), 1)
 
 
-def _reduction(draft: Draft, operator: Operator, parts: frozenset[int]) -> _Mean | None:
-    source, axes = operator.inputs[0], draft.const(operator.inputs[1])
-    rank = len(draft.shape(source))
+def _reduction(
+    rewriter: PatternRewriter, operator: Operator, parts: frozenset[int]
+) -> _Mean | None:
+    source, axes = operator.inputs[0], rewriter.const(operator.inputs[1])
+    rank = len(rewriter.shape(source))
     if axes is None or rank == 0:
         return None
     over = tuple(sorted({int(i) % rank for i in axes.ravel()}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -26,14 +26,14 @@ _EXPLICIT: dict[type, type] = {
 }
 
 
-def pad_convolution(draft: Draft, operator: Operator) -> bool:
-    """Merge the zeros that a PAD puts around [N, H, W, C] into a VALID convolution behind it."""
-    if not is_valid_convolution(operator) or draft.spec(operator.inputs[1]).is_quantized:
+def pad_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
+    """Merge the zeros that a PAD puts around [N, H, W, C] into a VALID convolution after it."""
+    if not is_valid_convolution(operator) or rewriter.spec(operator.inputs[1]).is_quantized:
         return False
-    pad = draft.private_maker(operator.inputs[0])
-    if pad is None or draft.spec(pad.inputs[0]).is_quantized:
+    pad = rewriter.private_maker(operator.inputs[0])
+    if pad is None or rewriter.spec(pad.inputs[0]).is_quantized:
         return False
-    pads = _zeros_around(draft, pad)
+    pads = _zeros_around(rewriter, pad)
     if pads is None:
         return False
     merged = dataclasses.replace(
@@ -41,7 +41,7 @@ def pad_convolution(draft: Draft, operator: Operator) -> bool:
         inputs=(pad.inputs[0], *operator.inputs[1:]),
         options=explicit(operator.options, pads),
     )
-    return draft.merge(merged, (pad, operator))
+    return rewriter.merge(merged, (pad, operator))
 
 
 def is_valid_convolution(operator: Operator) -> bool:
@@ -56,14 +56,14 @@ def explicit(options: Any, pads: Pads) -> Any:
     return _EXPLICIT[type(options)](**fields, pads=pads)
 
 
-def _zeros_around(draft: Draft, pad: Operator) -> Pads | None:
+def _zeros_around(rewriter: PatternRewriter, pad: Operator) -> Pads | None:
     """What a PAD or PADV2 puts around height and width, if that is zeros and nothing else."""
     if pad.name not in ("PAD", "PADV2"):
         return None
-    amounts = draft.const(pad.inputs[1])
+    amounts = rewriter.const(pad.inputs[1])
     if amounts is None or amounts.shape != (4, 2) or amounts[[0, 3]].any() or (amounts < 0).any():
         return None
-    value = draft.const(pad.inputs[2]) if pad.name == "PADV2" else np.zeros(1)
+    value = rewriter.const(pad.inputs[2]) if pad.name == "PADV2" else np.zeros(1)
     if value is None or value.any():
         return None
     (top, bottom), (left, right) = amounts[1:3].tolist()

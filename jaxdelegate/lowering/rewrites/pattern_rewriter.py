@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import gather
 
-# New constants stand behind every tensor of any file; each operator has room for some.
+# New constants stand after every tensor of any file; each operator has room for some.
 _FIRST_NEW, _ROOM = 1 << 40, 16
 
 # (operator, the file's operators whose work it does, input specs, output specs)
@@ -30,7 +30,7 @@ class Rewritten:
     parts: Mapping[int, tuple[Operator, ...]]
 
 
-class Draft:
+class PatternRewriter:
     """Operators of one partition, and who makes and reads each tensor.
 
     A rewrite looks at one operator and changes it, or what stands before it. Tensors that are

@@ -13,13 +13,13 @@ from jaxdelegate.lowering.rewrites import (
     padding,
     scaling,
 )
-from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft, IsLowered, Rewritten
+from jaxdelegate.lowering.rewrites.pattern_rewriter import IsLowered, PatternRewriter, Rewritten
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-Rewrite = Callable[[Draft, Operator], bool]  # whether it changed anything
+Rewrite = Callable[[PatternRewriter, Operator], bool]  # whether it changed anything
 
-# As they are tried: each may make room for those behind it.
+# As they are tried: each may make room for those after it.
 _MODULES = (cleanup, dilation, padding, scaling, gelu, layer_norm, attention, epilogues)
 
 REWRITES: dict[str, Rewrite] = {
@@ -60,12 +60,12 @@ def rewritten(
         is_lowered: whether a changed operator still has a lowering.
         names: which rewrites to apply.
     """
-    draft = Draft(operators, specs, kept, is_lowered)
+    rewriter = PatternRewriter(operators, specs, kept, is_lowered)
     for name, rewrite in REWRITES.items():
         if name not in names:
             continue
-        for operator in draft.operators():
-            now = draft.get(operator.index)
-            while now is not None and rewrite(draft, now):
-                now = draft.get(operator.index)
-    return draft.result()
+        for operator in rewriter.operators():
+            now = rewriter.get(operator.index)
+            while now is not None and rewrite(rewriter, now):
+                now = rewriter.get(operator.index)
+    return rewriter.result()

@@ -1,4 +1,4 @@
-"""A scale or bias for each channel, behind a convolution or matrix product, joins its constants.
+"""A scale or bias for each channel, after a convolution or matrix product, joins its constants.
 
 Source: delegates/gpu/common/transformations/fuse_mul_to_conv.cc and fuse_add_to_conv.cc.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxdelegate.lowering.rewrites.pattern_rewriter import Draft
+from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import ActivationFunctionType
@@ -33,15 +33,15 @@ _JOINED: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Arrays]] = {
 _COMMUTES = ("MUL", "ADD")
 
 
-def scale_convolution(draft: Draft, operator: Operator) -> bool:
+def scale_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
     """Join MUL, DIV, ADD or SUB by a constant of each channel with the product before it."""
     if operator.name not in _JOINED:
         return False
     for y, c in _operands(operator):
-        product = draft.private_maker(y)
-        if product is not None and _is_linear(draft, product):
-            value = _by_channel(draft, product, operator, c)
-            if value is not None and _join(draft, product, operator, value):
+        product = rewriter.private_maker(y)
+        if product is not None and _is_linear(rewriter, product):
+            value = _by_channel(rewriter, product, operator, c)
+            if value is not None and _join(rewriter, product, operator, value):
                 return True
     return False
 
@@ -52,27 +52,27 @@ def _operands(operator: Operator) -> list[tuple[int, int]]:
     return both if operator.name in _COMMUTES else both[:1]
 
 
-def _is_linear(draft: Draft, product: Operator) -> bool:
+def _is_linear(rewriter: PatternRewriter, product: Operator) -> bool:
     """Whether its result has no activation, and filter and bias are float constants."""
     if product.name not in _FILTERS:
         return False
     activation = getattr(product.options, "fused_activation_function", None)
     position, _, bias = _FILTERS[product.name]
     constants = [product.inputs[position], *(i for i in product.inputs[bias : bias + 1] if i >= 0)]
-    specs = [draft.spec(i) for i in (*constants, product.outputs[0])]
+    specs = [rewriter.spec(i) for i in (*constants, product.outputs[0])]
     return (
         activation is ActivationFunctionType.NONE
-        and all(draft.const(i) is not None for i in constants)
+        and all(rewriter.const(i) is not None for i in constants)
         and all(s.dtype in FLOATS and not s.is_quantized for s in specs)
     )
 
 
 def _by_channel(
-    draft: Draft, product: Operator, operator: Operator, tensor: int
+    rewriter: PatternRewriter, product: Operator, operator: Operator, tensor: int
 ) -> np.ndarray | None:
     """The constant as one value for each output channel; None if it is not that."""
-    value, shape = draft.const(tensor), draft.shape(product.outputs[0])
-    if value is None or value.dtype not in FLOATS or draft.shape(operator.outputs[0]) != shape:
+    value, shape = rewriter.const(tensor), rewriter.shape(product.outputs[0])
+    if value is None or value.dtype not in FLOATS or rewriter.shape(operator.outputs[0]) != shape:
         return None
     channels = shape[-1]
     if value.size not in (1, channels) or (value.size > 1 and value.shape[-1] != channels):
@@ -82,13 +82,15 @@ def _by_channel(
     return np.broadcast_to(value.reshape(-1), (channels,))
 
 
-def _join(draft: Draft, product: Operator, operator: Operator, value: np.ndarray) -> bool:
+def _join(
+    rewriter: PatternRewriter, product: Operator, operator: Operator, value: np.ndarray
+) -> bool:
     position, axis, bias_at = _FILTERS[product.name]
-    w = draft.spec(product.inputs[position])
-    channels = draft.shape(product.outputs[0])[-1]
+    w = rewriter.spec(product.inputs[position])
+    channels = rewriter.shape(product.outputs[0])[-1]
     if w.const is None or w.shape[axis] != channels:
         return False
-    bias = draft.const(product.inputs[bias_at]) if len(product.inputs) > bias_at else None
+    bias = rewriter.const(product.inputs[bias_at]) if len(product.inputs) > bias_at else None
     by_channel = np.moveaxis(w.const, axis, -1)
     zeros = np.zeros(channels, by_channel.dtype)
     joined = _JOINED[operator.name](
@@ -99,14 +101,14 @@ def _join(draft: Draft, product: Operator, operator: Operator, value: np.ndarray
     inputs = [*product.inputs, *[-1] * (bias_at + 1 - len(product.inputs))]
     if joined[0] is not by_channel:
         new = np.ascontiguousarray(np.moveaxis(joined[0], -1, axis))
-        inputs[position] = draft.constant(operator, new, f"{w.name}, scaled")
-    inputs[bias_at] = draft.constant(operator, joined[1], "bias")
+        inputs[position] = rewriter.constant(operator, new, f"{w.name}, scaled")
+    inputs[bias_at] = rewriter.constant(operator, joined[1], "bias")
     activation = getattr(operator.options, "fused_activation_function")  # noqa: B009 (any of four tables)
     options = dataclasses.replace(product.options, fused_activation_function=activation)
     merged = dataclasses.replace(
         product, inputs=tuple(inputs), outputs=operator.outputs, options=options
     )
-    return draft.merge(merged, (product, operator))
+    return rewriter.merge(merged, (product, operator))
 
 
 REWRITES = {"scale_convolution": scale_convolution}

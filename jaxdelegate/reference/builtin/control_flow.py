@@ -48,7 +48,7 @@ def if_shapes(infer: Infer, o: IfOptions, inputs: Specs, _outputs: Specs) -> _Sh
 def if_(
     call: Services, o: IfOptions, _i: Specs, _o: Specs, condition: Array, *arrays: Array
 ) -> _Arrays:
-    """Run one of two subgraphs on the inputs behind the condition."""
+    """Run one of two subgraphs on the inputs after the condition."""
     branch = o.then_subgraph_index if condition.reshape(-1)[0] else o.else_subgraph_index
     return call(branch, *arrays)
 

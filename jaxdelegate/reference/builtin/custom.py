@@ -48,7 +48,7 @@ def hadamard_rotation(
 ) -> tuple[Array]:
     """The Walsh-Hadamard transform, divided by the root of its size, of each run of that size.
 
-    Runs lie one behind the other, as many as fit into the last dimension of each row. A size that
+    Runs lie one after the other, as many as fit into the last dimension of each row. A size that
     is not a power of two changes nothing, as the kernel has it.
 
     Raises:

@@ -3,7 +3,7 @@
 Source: kernels/detection_postprocess.cc, kernels/internal/reference/non_max_suppression.h. What
 those leave to the sorting algorithm at hand - the order of equal scores in V4 and V5, and of equal
 classes of one box - is by index here, the lower first. What they leave uninitialized, the slots
-behind the last detection, is zero.
+after the last detection, is zero.
 """
 
 import heapq
@@ -157,7 +157,7 @@ def v5_shapes(o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def non_max_suppression_v4(
     _o: Options, _inputs: Specs, _outputs: Specs, boxes: Array, scores: Array, *settings: Array
 ) -> tuple[Array, Array]:
-    """Indices of the selected boxes, zeros behind, and their count."""
+    """Indices of the selected boxes, zeros after, and their count."""
     limit, iou, threshold = settings
     most = int(limit.ravel()[0])
     indices, _, count = _suppress(boxes, scores, iou, threshold, limit=most, sigma=0.0)
@@ -167,7 +167,7 @@ def non_max_suppression_v4(
 def non_max_suppression_v5(
     _o: Options, _inputs: Specs, _outputs: Specs, boxes: Array, scores: Array, *settings: Array
 ) -> tuple[Array, Array, Array]:
-    """Indices and scores of the selected boxes, zeros behind, and their count.
+    """Indices and scores of the selected boxes, zeros after, and their count.
 
     A positive sigma lowers the scores of boxes by their overlap with those selected before.
 

@@ -207,7 +207,7 @@ def diagonal_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def matrix_diag(_o: Options, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    """Square matrices with the given diagonals and zeros beside them."""
+    """Square matrices with the given diagonals and zeros next to them."""
     y = np.zeros((*x.shape, x.shape[-1]), x.dtype)
     every = np.arange(x.shape[-1])
     y[..., every, every] = x

@@ -51,7 +51,7 @@ def concatenated_shape(o: ConcatenationOptions, inputs: Specs) -> tuple[Shape | 
     axis = resolved_axis(o.axis, len(shapes[0]), "CONCATENATION")
     beside = {(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}
     if len(beside) != 1 or len({len(shape) for shape in shapes}) != 1:
-        raise ValueError(f"CONCATENATION: {shapes} differ beside axis {axis}")
+        raise ValueError(f"CONCATENATION: {shapes} differ next to axis {axis}")
     n = sum(shape[axis] for shape in shapes)
     return ((*shapes[0][:axis], n, *shapes[0][axis + 1 :]),)
 

@@ -184,7 +184,7 @@ def _floats(pieces: list[bytes]) -> Array:
 
 
 def _integers(pieces: list[bytes]) -> Array:
-    """Varints, one behind the other, each two's complement in 64 bits."""
+    """Varints, one after the other, each two's complement in 64 bits."""
     data, at, values = b"".join(pieces), 0, []
     while at < len(data):
         value, at = _varint(data, at)

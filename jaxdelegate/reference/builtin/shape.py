@@ -87,7 +87,7 @@ def expand_dims_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def expand_dims(_o: Options, inputs: Specs, outputs: Specs, x: Array, axis: Array) -> tuple[Array]:
-    """Insert a dimension of size one; a negative axis counts from behind the last dimension."""
+    """Insert a dimension of size one; a negative axis counts from after the last dimension."""
     require_one_scaling("EXPAND_DIMS", inputs[0], outputs[0])
     return (x.reshape(_expanded(x.shape, axis)),)
 

@@ -17,7 +17,7 @@ from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
 
 def slice_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """The sizes; -1 is what remains behind begin, and so needs it."""
+    """The sizes; -1 is what remains after begin, and so needs it."""
     x, begin, size = inputs[:3]
     sizes = None if size.const is None else ints(size.const)
     if sizes is not None and begin.const is not None:

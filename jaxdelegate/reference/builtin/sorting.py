@@ -21,7 +21,7 @@ def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def topk(
     _o: TopKV2Options, _inputs: Specs, outputs: Specs, x: Array, k: Array
 ) -> tuple[Array, Array]:
-    """The k largest values of each row, descending; the lowest index among equals, NaN behind all.
+    """The k largest values of each row, descending; the lowest index among equals, NaN after all.
 
     Raises:
         ValueError: a row has fewer values.

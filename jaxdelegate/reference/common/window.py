@@ -70,7 +70,7 @@ def size_out(padding: Padding, n: int, window: int, stride: int, dilation: int =
 def pad_before(
     padding: Padding, n: int, window: int, stride: int, n_out: int, dilation: int = 1
 ) -> int:
-    """How far the first window begins ahead of the values; the larger half of padding is behind."""
+    """How far the first window begins ahead of the values; the larger half of padding is after."""
     if padding is Padding.VALID:
         return 0
     return max((n_out - 1) * stride + (window - 1) * dilation + 1 - n, 0) // 2

@@ -25,7 +25,7 @@ from jaxdelegate.reference.common.window import (
     sums_of,
     windows,
 )
-from jaxdelegate.reference.conv import dynamic_range as hybrid_convolution
+from jaxdelegate.reference.conv import dynamic_range as dynamic_range_convolution
 from jaxdelegate.reference.conv import quantized as quantized_convolution
 from jaxdelegate.reference.conv.quantized import Sums
 from jaxdelegate.reference.kernel import Array, Kernel
@@ -89,7 +89,7 @@ def conv_2d(
         return quantized_convolution.convolution(*specs, x, w, b)
     if inputs[1].is_quantized:
         symmetric, dtypes = _is_symmetric(inputs), (np.int8, np.uint8, ml_dtypes.int4)
-        return hybrid_convolution.convolution(
+        return dynamic_range_convolution.convolution(
             *specs, x, w, b, filters=dtypes, symmetric=symmetric, in_turn=not symmetric
         )
     return _floats(*specs, x, w, b)
@@ -109,7 +109,7 @@ def _conv_2d_sums(o: Conv2DOptions, x: Array, w: Array) -> Array:
 def _terms(pixels: Array, w: Array) -> Iterator[Array]:
     """What one tap adds: the channels one by one, as the kernel does, if they are few.
 
-    Hybrid kernels behind it would turn the last bit of a sum into a whole quantization step.
+    Dynamic range kernels after it would turn the last bit of a sum into a whole quantization step.
     """
     depth = pixels.shape[-1]
     if depth > _FEW_CHANNELS:
@@ -120,7 +120,7 @@ def _terms(pixels: Array, w: Array) -> Iterator[Array]:
 
 
 def _is_symmetric(inputs: Specs) -> bool:
-    """Whether the hybrid kernel of one scale runs: no groups, and no scale unlike the first."""
+    """Whether the dynamic range kernel of one scale runs: no groups, and all scales are equal."""
     x, w = inputs[:2]
     scales = w.quantization.scale if w.quantization is not None else np.ones(1)
     return x.shape[3] == w.shape[3] and bool((scales == scales[0]).all())
@@ -139,7 +139,7 @@ def depthwise_conv_2d(
     if inputs[0].is_quantized:
         return quantized_convolution.convolution(*specs, x, w, b)
     if inputs[1].is_quantized:
-        return hybrid_convolution.convolution(*specs, x, w, b)
+        return dynamic_range_convolution.convolution(*specs, x, w, b)
     return _floats(*specs, x, w, b)
 
 

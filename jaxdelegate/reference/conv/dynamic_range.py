@@ -1,4 +1,4 @@
-"""Hybrid convolutions: float32 images, quantized on the fly, by integer filters.
+"""Dynamic range convolutions: float32 images, quantized on the fly, by integer filters.
 
 HybridConvPerChannel of kernels/internal/reference/conv.h, EvalHybrid of kernels/conv.cc,
 DepthwiseConvHybridPerChannel of integer_ops/depthwise_conv.h, HybridTransposeConv of

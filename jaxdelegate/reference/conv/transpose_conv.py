@@ -25,7 +25,7 @@ from jaxdelegate.reference.common.window import (
     size_out,
     sums_of,
 )
-from jaxdelegate.reference.conv import dynamic_range as hybrid_convolution
+from jaxdelegate.reference.conv import dynamic_range as dynamic_range_convolution
 from jaxdelegate.reference.conv import quantized as quantized_convolution
 from jaxdelegate.reference.conv.dynamic_range import Add
 from jaxdelegate.reference.kernel import Array, Kernel
@@ -69,7 +69,9 @@ def transpose_conv(
     if inputs[2].is_quantized:
         return quantized_convolution.convolution("TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b)
     if inputs[1].is_quantized:
-        return hybrid_convolution.transposed("TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b)
+        return dynamic_range_convolution.transposed(
+            "TRANSPOSE_CONV", sums, o, specs, outputs, x, w, b
+        )
     require_floats("TRANSPOSE_CONV", *specs, *outputs)
     return _finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
 

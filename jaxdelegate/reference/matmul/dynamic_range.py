@@ -1,4 +1,4 @@
-"""Hybrid matrix products: float32 rows, quantized on the fly, by integer filters.
+"""Dynamic range matrix products: float32 rows, quantized on the fly, by integer filters.
 
 EvalHybridDense of kernels/fully_connected.cc, EvalHybrid of kernels/batch_matmul.cc.
 """
@@ -30,7 +30,7 @@ def fully_connected(
     w: Array,
     b: Array | None,
 ) -> tuple[Array]:
-    """Rows [rows, K] times weights [units, K].
+    """Rows [rows, K] times weights [N, K].
 
     Raises:
         TypeError: a tensor of another dtype, or weights without scales.
@@ -53,7 +53,7 @@ def _blocks_of(w: TensorSpec) -> Blockwise | None:
 
 
 def _product_in_blocks(x: Array, w: Array, spec: TensorSpec) -> Array:
-    """Rows [rows, K] times weights [units, K] that have a scale for each block of a row.
+    """Rows [rows, K] times weights [N, K] that have a scale for each block of a row.
 
     EvalBlockwise4Bit of kernels/fully_connected.cc: blocks are added up one after another, in
     float32. It reads int4 only, and no zero points.

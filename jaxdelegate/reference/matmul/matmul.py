@@ -14,22 +14,23 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.common.window import clamp, require_floats, sums_of
 from jaxdelegate.reference.kernel import Array, Kernel
-from jaxdelegate.reference.matmul import dynamic_range as hybrid_matmul
+from jaxdelegate.reference.matmul import dynamic_range as dynamic_range_matmul
 from jaxdelegate.reference.matmul import quantized as quantized_matmul
 
 _UNFUSED = (ActivationFunctionType.TANH, ActivationFunctionType.SIGN_BIT)
 
 
 def fully_connected_shape(o: FullyConnectedOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Weights [units, K] turn rows of K values into [rows, units], or [..., K] into [..., units].
+    """Weights [N, K] turn rows of K values into [rows, N], or [..., K] into [..., N].
 
     Raises:
-        ValueError: the shapes do not go together, or the weights are not stored as [units, K].
+        ValueError: the shapes do not go together, or the weights are not stored as [output
+            channels, K].
     """
     x, w = inputs[0].shape, inputs[1].shape
     if o.weights_format is not FullyConnectedOptionsWeightsFormat.DEFAULT:
         raise ValueError(f"FULLY_CONNECTED: weights stored as {o.weights_format.name}")
-    if o.fused_activation_function in _UNFUSED and not _is_hybrid(inputs):
+    if o.fused_activation_function in _UNFUSED and not _is_dynamic_range(inputs):
         raise ValueError(f"FULLY_CONNECTED: a fused {o.fused_activation_function.name}")
     if len(w) != 2:
         raise ValueError(f"FULLY_CONNECTED: weights {list(w)} must have 2 dimensions")
@@ -52,7 +53,7 @@ def fully_connected(
     w: Array,
     b: Array | None = None,
 ) -> tuple[Array]:
-    """Rows of K values times weights [units, K]; values that fill no row are left out."""
+    """Rows of K values times weights [N, K]; values that fill no row are left out."""
     depth = w.shape[1]
     if depth == 0:  # fully_connected.cc clears the output then, without the bias
         return (np.zeros(outputs[0].shape, outputs[0].dtype),)
@@ -60,8 +61,8 @@ def fully_connected(
     x = x.ravel()[: rows * depth].reshape(rows, depth)
     if inputs[0].is_quantized:
         return quantized_matmul.fully_connected(o, inputs, outputs, x, w, b)
-    if _is_hybrid(inputs):
-        return hybrid_matmul.fully_connected(o, inputs, outputs, x, w, b)
+    if _is_dynamic_range(inputs):
+        return dynamic_range_matmul.fully_connected(o, inputs, outputs, x, w, b)
     require_floats("FULLY_CONNECTED", *inputs, *outputs)
     y = sums_of(x) @ sums_of(w).T
     if b is not None:
@@ -70,7 +71,7 @@ def fully_connected(
     return (y.reshape(outputs[0].shape).astype(outputs[0].dtype),)
 
 
-def _is_hybrid(inputs: Specs) -> bool:
+def _is_dynamic_range(inputs: Specs) -> bool:
     return inputs[1].is_quantized and not inputs[0].is_quantized
 
 
@@ -98,8 +99,8 @@ def batch_matmul(
         x, w = x.astype(np.int32), w.astype(np.int32)
     elif inputs[0].is_quantized:
         return quantized_matmul.batch_matmul(o, inputs, outputs, x, w)
-    elif _is_hybrid(inputs):
-        return hybrid_matmul.batch_matmul(o, inputs, outputs, x, w)
+    elif _is_dynamic_range(inputs):
+        return dynamic_range_matmul.batch_matmul(o, inputs, outputs, x, w)
     else:
         require_floats("BATCH_MATMUL", *inputs, *outputs)
         x, w = sums_of(x), sums_of(w)

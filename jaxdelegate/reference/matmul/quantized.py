@@ -48,7 +48,7 @@ def fully_connected(
     w: Array,
     b: Array | None,
 ) -> tuple[Array]:
-    """Rows [rows, K] times weights [units, K].
+    """Rows [rows, K] times weights [N, K].
 
     Raises:
         TypeError: dtypes without a kernel, or a tensor without a scale.

@@ -1,4 +1,4 @@
-"""What hybrid convolutions and matrix products share: float32 rows by integer filters."""
+"""What dynamic range convolutions and matrix products share: float32 rows by integer filters."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Hybrid recurrent kernels: float activations meet 8-bit weights in integers, row by row.
+"""Dynamic range recurrent kernels: float activations meet 8-bit weights in integers, row by row.
 
 Sources: kernels/lstm_eval.cc (CalculateLstmGateHybrid), kernels/internal/kernel_utils.cc
 (RnnBatchStep), kernels/internal/reference/svdf.h (EvalHybridSVDF).
@@ -93,9 +93,9 @@ def _weights(spec: TensorSpec, array: Array) -> tuple[np.float32, Array]:
     q = spec.quantization
     if q is None or not spec.is_quantized or spec.dtype not in _WEIGHTS or q.is_per_channel:
         raise TypeError(
-            f"{spec.name!r} is {spec.dtype}: recurrent kernels take floats, and beside them 8-bit "
+            f"{spec.name!r} is {spec.dtype}: recurrent kernels take floats, and next to them 8-bit "
             "weights with one scale"
         )
     if tensor_zero_point(q):
-        raise TypeError(f"{spec.name!r} has a zero point, which hybrid kernels do not read")
+        raise TypeError(f"{spec.name!r} has a zero point, which dynamic range kernels do not read")
     return np.float32(tensor_scale(q)), array.view(np.int8)

@@ -45,7 +45,7 @@ _ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
 
 
 def as_floats(specs: Specs, arrays: tuple[Array | None, ...]) -> tuple[Any, ...]:
-    """The arrays, halves widened to float32; None where absent.
+    """The arrays, halves upcast to float32; None where absent.
 
     Raises:
         TypeError: a tensor is quantized or no float.
@@ -148,8 +148,8 @@ def merged_shapes(
     inputs: Specs, n_forward: int, n_backward: int, *, merge: bool
 ) -> tuple[Shape | None, ...]:
     """Two sequences as long as the input, or one with the units of both."""
-    units = (n_forward + n_backward,) if merge else (n_forward, n_backward)
-    return tuple((*inputs[0].shape[:2], n) for n in units)
+    output_channels = (n_forward + n_backward,) if merge else (n_forward, n_backward)
+    return tuple((*inputs[0].shape[:2], n) for n in output_channels)
 
 
 def bidirectional_sequence_rnn(
@@ -159,7 +159,8 @@ def bidirectional_sequence_rnn(
 
     The auxiliary input has weights in both directions, or it is the backward direction's input;
     the kernel knows the latter in the time-major order only, and else reads the input both ways.
-    In that order the hybrid kernel sweeps as many times as there are steps, over the same states.
+    In that order the dynamic range kernel sweeps as many times as there are steps, over the same
+    states.
     """
     x, *cells, aux, w_aux_forward, w_aux_backward = as_operands(o, inputs, arrays)
     x = time_first(x, time_major=o.time_major)

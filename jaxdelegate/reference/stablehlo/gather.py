@@ -15,7 +15,7 @@ Shapes = tuple[Shape | None, ...]
 
 
 def _index_vectors(indices: Array, axis: int) -> Array:
-    """[*batch, depth]; where `axis` is behind the last dimension, each index is a vector."""
+    """[*batch, depth]; where `axis` is after the last dimension, each index is a vector."""
     return indices[..., None] if axis == indices.ndim else np.moveaxis(indices, axis, -1)
 
 

@@ -1,6 +1,6 @@
 """StableHLO operators that move data, as their specification defines them; the builtin DILATE.
 
-Sources beside it: kernels/stablehlo_pad.cc, kernels/dilate.cc.
+Sources next to it: kernels/stablehlo_pad.cc, kernels/dilate.cc.
 """
 
 import math
@@ -110,7 +110,7 @@ def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> Shapes:
     first, axis = inputs[0].shape, o.dimension
     check(0 <= axis < len(first), f"dimension {axis} is outside of {list(first)}")
     beside = {(*spec.shape[:axis], 0, *spec.shape[axis + 1 :]) for spec in inputs}
-    check(len(beside) == 1, f"shapes {[spec.shape for spec in inputs]} differ beside {axis}")
+    check(len(beside) == 1, f"shapes {[spec.shape for spec in inputs]} differ next to {axis}")
     return ((*first[:axis], sum(s.shape[axis] for s in inputs), *first[axis + 1 :]),)
 
 

@@ -26,7 +26,7 @@ class BatchPoint:
 
 
 def batch_scaling(points: Sequence[BatchPoint]) -> "Figure":
-    """Samples per second, and beside it latency, by batch; a line for each series.
+    """Samples per second, and next to it latency, by batch; a line for each series.
 
     Raises:
         OptionError: there is nothing to draw, or no matplotlib.

@@ -28,7 +28,7 @@ ADJOINT, PLAIN, ONE = BatchMatMulOptions(adj_y=True), BatchMatMulOptions(), Soft
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which implementation is asked for; XLA's stands in, since there is no GPU here."""
+    """Which implementation is asked for; XLA's is in, since there is no GPU here."""
     names = []
     attention = jax.nn.dot_product_attention
 
@@ -102,7 +102,7 @@ def test_it_is_found_however_it_is_written(
     assert "BATCH_MATMUL" in [s.name for s in partition.steps]  # profiles speak of the file's
     assert asked == (["cudnn"] if context is HALF else [])
     (attention,) = (s for s in partition.steps if s.operator.name == "fused_attention")
-    assert attention.takes_short == (context is HALF)  # nothing is widened on its way to cuDNN
+    assert attention.takes_reduced == (context is HALF)  # nothing is upcast on its way to cuDNN
     (want,) = lowered(content)[1]
     if context is GPU:
         assert_close([got], [want], accumulated=H)

@@ -1,4 +1,4 @@
-"""What stands behind a convolution joins it: which patterns are found, and that numbers stay."""
+"""What stands after a convolution joins it: which patterns are found, and that numbers stay."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +12,9 @@ from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
     Conv2DOptions,
-    Curve,
     DepthwiseConv2DOptions,
     MulOptions,
+    Nonlinearity,
     Padding,
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -101,7 +101,7 @@ def test_it_is_found(write: Write, graph: Any, lowered: Any) -> None:
     content = graph.content(write(graph))
     partition, got = lowered(content, ALL, NATIVE)
     names = [step.operator.name for step in partition.steps]
-    assert names.count("ended_convolution") == 1
+    assert names.count("fused_convolution") == 1
     assert len(names) == FOUND[write]
     assert partition.steps[-1].name in ("ADD", "MUL", "HARD_SWISH")  # as the file calls it
     assert_close(got, lowered(content)[1], accumulated=20)
@@ -117,7 +117,7 @@ def test_on_a_gpu_only_a_residual_is_found(write: Write, graph: Any, lowered: An
     content = graph.content(write(graph))
     partition, got = lowered(content, ALL, LoweringContext(platform="gpu"))
     names = [step.operator.name for step in partition.steps]
-    assert ("ended_convolution" in names) == (
+    assert ("fused_convolution" in names) == (
         write in (residual, residual_behind_relu, two_branches)
     )
     assert_close(got, lowered(content)[1], accumulated=20)
@@ -156,7 +156,7 @@ def itself(g: Any) -> int:
 def test_what_only_looks_like_it_stays(write: Write, graph: Any, lowered: Any) -> None:
     content = graph.content(write(graph))
     partition, got = lowered(content, ALL, NATIVE)
-    assert "ended_convolution" not in [step.operator.name for step in partition.steps]
+    assert "fused_convolution" not in [step.operator.name for step in partition.steps]
     assert_close(got, lowered(content)[1], accumulated=20)
 
 
@@ -176,8 +176,8 @@ def test_a_residual_made_after_the_convolution(graph: Any, lowered: Any) -> None
     y = conv(graph, x)
     content = graph.content(graph("ADD", y, graph("ABS", x)))
     partition, got = lowered(content, ALL, NATIVE)
-    assert [step.operator.name for step in partition.steps] == ["ABS", "ended_convolution"]
-    assert partition.steps[-1].operator.options.curve is Curve.NONE
+    assert [step.operator.name for step in partition.steps] == ["ABS", "fused_convolution"]
+    assert partition.steps[-1].operator.options.nonlinearity is Nonlinearity.NONE
     assert [part.name for part in partition.steps[-1].parts] == ["CONV_2D", "ADD"]
     np.testing.assert_allclose(got[0], lowered(content)[1][0], rtol=1e-5, atol=1e-5)
 
@@ -230,7 +230,7 @@ def test_of_two_clamps_the_narrower_counts(
 def test_a_residual_and_a_clamp_join_a_convolution(graph: Any, lowered: Any) -> None:
     content = graph.content(graph("RELU", residual(graph)))
     partition, got = lowered(content, ALL, LoweringContext(platform="gpu"))
-    assert [step.operator.name for step in partition.steps] == ["ended_convolution"]
+    assert [step.operator.name for step in partition.steps] == ["fused_convolution"]
     assert_close(got, lowered(content)[1], accumulated=20)
 
 

@@ -51,7 +51,7 @@ def test_it_is_found_however_it_is_written(write: Any, graph: Any, lowered: Any)
 
 @pytest.mark.parametrize("write", [as_jax, as_keras, factored, multiplied_out])
 def test_in_float16_less_is_rounded(write: Any, graph: Any, lowered: Any) -> None:
-    """One rounding, of the result, in place of one behind each operator."""
+    """One rounding, of the result, in place of one after each operator."""
     content = graph.content(graph("ABS", write(graph, graph.input(3, 40))))
     half = LoweringContext(precision=emulated_policy("float16"))
     (want,), (apart,), (fused,) = (

@@ -91,7 +91,7 @@ def test_it_is_found_however_it_is_written(
 
 
 def test_a_variance_beyond_float32_is_the_largest_number(graph: Any, lowered: Any) -> None:
-    """As behind ADD."""
+    """As after ADD."""
     x = graph("MUL", graph.input(*SHAPE), 1e25)
     content = graph.content(as_keras(graph, x, graph.values(8), graph.values(8), LAST))
     assert_close(lowered(content, ALL)[1], lowered(content)[1], accumulated=8)
@@ -219,7 +219,7 @@ def test_an_inner_result_that_leaves_stays(graph: Any, lowered: Any) -> None:
 
 @pytest.mark.parametrize("write", WRITES)
 def test_in_float16_less_is_rounded(write: Write, graph: Any, lowered: Any) -> None:
-    """One rounding, of the result, in place of one behind each operator."""
+    """One rounding, of the result, in place of one after each operator."""
     y = write(graph, graph.input(*SHAPE), graph.values(8), graph.values(8), LAST)
     content = graph.content(graph("ABS", y))
     context = LoweringContext(precision=emulated_policy("float16"))

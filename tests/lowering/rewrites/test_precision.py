@@ -22,12 +22,12 @@ from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 
 BUILT = pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
-FLOAT16_WAY = emulated_policy("float16")
+FLOAT16_ALGORITHMS = emulated_policy("float16")
 VALID = Conv2DOptions(Padding.VALID, 1, 1)
 
 
 def padded(g: Any) -> bytes:
-    """PAD and CONV_2D, which become one, and an ADD behind them."""
+    """PAD and CONV_2D, which become one, and an ADD after them."""
     pads = np.array([(0, 0), (1, 1), (1, 1), (0, 0)], np.int32)
     x = g("PAD", g.input(1, 5, 6, 3), pads)
     y = g("CONV_2D", x, g.values(4, 3, 3, 3) / 3, g.values(4), options=VALID)
@@ -39,7 +39,7 @@ def test_any_part_keeps_a_joined_operator_in_float32(
     kept: tuple[int, ...], is_exact: bool, graph: Any, lowered: Any
 ) -> None:
     content = padded(graph)
-    policy = dataclasses.replace(FLOAT16_WAY, float32_operators=kept)
+    policy = dataclasses.replace(FLOAT16_ALGORITHMS, float32_operators=kept)
     partition, got = lowered(content, ["pad_convolution"], LoweringContext(precision=policy))
     joined, _ = partition.steps
     assert [part.name for part in joined.parts] == ["PAD", "CONV_2D"]

@@ -211,7 +211,7 @@ def slots_written(o: Any, count: int) -> np.ndarray:
     """Which slots the kernel fills; the others hold whatever was in memory, and zeros here."""
     slot = np.arange(o.max_detections * o.max_classes_per_detection)
     if o.use_regular_nms:
-        return slot < o.max_detections  # with zeros behind the last detection
+        return slot < o.max_detections  # with zeros after the last detection
     detection, label = np.divmod(slot, o.max_classes_per_detection)
     return (detection < count) & (label < o.num_classes)
 

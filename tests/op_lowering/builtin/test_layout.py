@@ -129,7 +129,7 @@ REVERSES = [
     for axes in [[0], [-1], [1, 2], [3, 2], [0, 1, 2, 3]]
 ] + [
     Case("REVERSE_V2", "apart", [X, const([0, 2], "int32")], litert="it wants contiguous axes"),
-    Case("REVERSE_V2", "no-axes", [X, const([], "int32")], litert="it reads beside its axes"),
+    Case("REVERSE_V2", "no-axes", [X, const([], "int32")], litert="it reads next to its axes"),
     *(
         Case("REVERSE_V2", name(d), [of(d, 2, 3), const([1], "int32")], litert=unless(d, *REVERSED))
         for d in DTYPES

@@ -22,7 +22,7 @@ INVOKES = 3
 
 
 def drawn(name: str, label: str, seeds: tuple[int, int], *inputs: Arg, **details: Any) -> Case:
-    """An operator with its generator's state behind its inputs."""
+    """An operator with its generator's state after its inputs."""
     options = RandomOptions(*seeds)
     (state,) = KERNELS[name].initial_state(options)  # type: ignore[misc]
     return Case(name, label, [*inputs, Arg(state, is_variable=True)], options, **details)

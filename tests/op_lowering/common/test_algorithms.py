@@ -1,4 +1,4 @@
-"""Operators that can be lowered in several ways: every one computes the same; keys of choices."""
+"""Operators with several algorithms: every one computes the same; keys of choices."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ SAME, VALID = Padding.SAME, Padding.VALID
 
 
 def mode_of(case: Case) -> Any:
-    """Integer mode where that is meant: short convolutions of floats have one way there."""
+    """Integer mode where that is meant: short convolutions of floats have one algorithm there."""
     specs = [spec for spec in (*case.specs()[0], *case.specs()[1]) if spec is not None]
     return "integer" if any(spec.is_quantized for spec in specs) else "float_view"
 
@@ -108,7 +108,9 @@ def depthwise_int8(label: str, x: tuple[int, ...], w: tuple[int, ...]) -> Case:
     return Case("DEPTHWISE_CONV_2D", label, inputs, o, version=3, output_quantization=scales)
 
 
-def conv_hybrid(label: str, x: tuple[int, ...], w: tuple[int, ...], o: Conv2DOptions) -> Case:
+def conv_dynamic_range(
+    label: str, x: tuple[int, ...], w: tuple[int, ...], o: Conv2DOptions
+) -> Case:
     inputs = [f32(*x), quantized(w, 1, 0.01, 0, -127)]
     return Case("CONV_2D", label, inputs, o, version=3, accumulated=math.prod(w[1:]))
 
@@ -149,45 +151,50 @@ CASES = [
     conv_int8("int8-grouped", (1, 7, 6, 4), (6, 3, 3, 2), Conv2DOptions(SAME, 2, 2)),
     conv_int8("int8-pointwise", (2, 5, 4, 6), (8, 1, 1, 6), Conv2DOptions(SAME, 1, 1)),
     depthwise_int8("int8-3x3", (2, 7, 6, 5), (3, 3, 5)),
-    conv_hybrid("hybrid", (2, 6, 5, 4), (3, 3, 3, 4), Conv2DOptions(SAME, 1, 1)),
+    conv_dynamic_range("hybrid", (2, 6, 5, 4), (3, 3, 3, 4), Conv2DOptions(SAME, 1, 1)),
 ]
 
 
-def ways_of(case: Case, platform: str) -> Mapping[str, Any]:
+def algorithms_of(case: Case, platform: str) -> Mapping[str, Any]:
     rule = RULES[case.name]
     context = LoweringContext(platform=platform, quant_mode=mode_of(case))  # type: ignore[arg-type]
-    return rule.ways(context, case.op_options, *case.specs()) if rule.ways is not None else {}
+    return (
+        rule.algorithms(context, case.op_options, *case.specs())
+        if rule.algorithms is not None
+        else {}
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_way_computes_the_same(case: Case) -> None:
-    names = dict.fromkeys((*ways_of(case, "cpu"), *ways_of(case, "gpu")))
+def test_every_algorithm_computes_the_same(case: Case) -> None:
+    names = dict.fromkeys((*algorithms_of(case, "cpu"), *algorithms_of(case, "gpu")))
     context = LoweringContext(op_version=case.version, quant_mode=mode_of(case))
     calls = [
-        case.lowered_call(RULES[case.name], dataclasses.replace(context, way=way)) for way in names
+        case.lowered_call(RULES[case.name], dataclasses.replace(context, algorithm=algorithm))
+        for algorithm in names
     ]
     want = case.run_reference()
-    for way, got in zip(names, run_together(calls), strict=True):
-        with annotated(way):
+    for algorithm, got in zip(names, run_together(calls), strict=True):
+        with annotated(algorithm):
             case.check(got, want)
 
 
 @contextlib.contextmanager
-def annotated(way: str) -> Iterator[None]:
+def annotated(algorithm: str) -> Iterator[None]:
     try:
         yield
     except AssertionError as error:
-        error.add_note(f"way {way!r}")
+        error.add_note(f"way {algorithm!r}")
         raise
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_default_comes_first(case: Case) -> None:
     """On each platform, what runs without a choice is the first of what is offered."""
-    assert len(ways_of(case, "cpu")) > 1
+    assert len(algorithms_of(case, "cpu")) > 1
     for platform in ("cpu", "gpu"):
         context = LoweringContext(platform=platform, quant_mode=mode_of(case))  # type: ignore[arg-type]
-        named = dataclasses.replace(context, way=next(iter(ways_of(case, platform))))
+        named = dataclasses.replace(context, algorithm=next(iter(algorithms_of(case, platform))))
         texts = [lowered_text(case, c) for c in (context, named)]
         assert texts[0] == texts[1]
 
@@ -199,24 +206,24 @@ def lowered_text(case: Case, context: LoweringContext) -> str:
         return str(jax.make_jaxpr(lambda: lowered(*arrays))())
 
 
-def test_ways_differ() -> None:
+def test_algorithms_differ() -> None:
     """A name that changes nothing would be measured in vain."""
     case = CASES[0]
-    contexts = [LoweringContext(way=way) for way in ways_of(case, "cpu")]
+    contexts = [LoweringContext(algorithm=algorithm) for algorithm in algorithms_of(case, "cpu")]
     texts = {lowered_text(case, context) for context in contexts}
     assert len(texts) == len(contexts) >= 3
 
 
 def test_an_unknown_name_is_the_default() -> None:
-    ways = {"a": 1, "b": 2}
-    assert [chosen(ways, name) for name in ("a", "b", "gone", None)] == [1, 2, 1, 1]
+    algorithms = {"a": 1, "b": 2}
+    assert [chosen(algorithms, name) for name in ("a", "b", "gone", None)] == [1, 2, 1, 1]
 
 
 def test_what_never_pays_is_not_offered() -> None:
     large = (1, 512, 512, 64)
     case = conv("large", large, (8, 5, 5, 64), Conv2DOptions(SAME, 1, 1))
     # Neither 1600 terms nor 1.6 GB of patches.
-    assert list(ways_of(case, "gpu")) == ["xla_units_first"]
+    assert list(algorithms_of(case, "gpu")) == ["xla_units_first"]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +245,7 @@ def test_what_never_pays_is_not_offered() -> None:
     ids=str,
 )
 def test_what_a_cpu_runs_by_default(case: Case, first: str) -> None:
-    assert next(iter(ways_of(case, "cpu"))) == first
+    assert next(iter(algorithms_of(case, "cpu"))) == first
 
 
 # ---- keys

@@ -9,7 +9,7 @@ import pytest
 
 from jaxdelegate.delegate.precision_policy import device_policy, emulated_policy
 from jaxdelegate.op_lowering.common.window import Window
-from jaxdelegate.op_lowering.conv.algorithms import Convolution, tap_sum, way, xla_units_first
+from jaxdelegate.op_lowering.conv.algorithms import Convolution, algorithm, tap_sum, xla_units_first
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -93,7 +93,7 @@ PLACES = {
     "valid-dilated": Conv2DOptions(VALID, 1, 2, dilation_w_factor=1, dilation_h_factor=2),
 }
 # What a CPU does in ways of its own: few products, one pixel, groups of one, few or many channels.
-WAYS = {
+ALGORITHMS = {
     "deep": ((2, 7, 6, 20), (5, 3, 3, 20)),
     "narrow": ((2, 7, 6, 8), (5, 3, 3, 8)),
     "few": ((2, 8, 9, 3), (4, 3, 3, 3)),
@@ -108,23 +108,29 @@ WAYS = {
     "wide-groups": ((1, 6, 5, 64), (4, 3, 3, 32)),
 }
 CONV_2D = [
-    conv(f"{place}-{way}", *shapes, options)
+    conv(f"{place}-{algorithm}", *shapes, options)
     for place, options in PLACES.items()
-    for way, shapes in WAYS.items()
-    if place in ("same", "same-2") or way in ("deep", "narrow", "few", "groups", "deep-groups")
+    for algorithm, shapes in ALGORITHMS.items()
+    if place in ("same", "same-2")
+    or algorithm in ("deep", "narrow", "few", "groups", "deep-groups")
 ]
 CONV_2D += [
     *(
-        conv(f"{act.name}-{way}", *WAYS[way], Conv2DOptions(SAME, 1, 1, act))
+        conv(f"{act.name}-{algorithm}", *ALGORITHMS[algorithm], Conv2DOptions(SAME, 1, 1, act))
         for act in (Act.RELU, Act.RELU_N1_TO_1, Act.RELU6)
-        for way in ("deep", "few")
+        for algorithm in ("deep", "few")
     ),
     *(
-        conv(f"{np.dtype(dtype).name}-{way}", *WAYS[way], PLACES["same-2"], dtype=dtype)
+        conv(
+            f"{np.dtype(dtype).name}-{algorithm}",
+            *ALGORITHMS[algorithm],
+            PLACES["same-2"],
+            dtype=dtype,
+        )
         for dtype in (np.float16, ml_dtypes.bfloat16)
-        for way in ("deep", "few", "pixel", "deep-groups")
+        for algorithm in ("deep", "few", "pixel", "deep-groups")
     ),
-    conv("no-bias", *WAYS["deep"], PLACES["same"], has_bias=False),
+    conv("no-bias", *ALGORITHMS["deep"], PLACES["same"], has_bias=False),
     conv("empty-batch", (0, 5, 5, 2), (3, 3, 3, 2), PLACES["same"]),
     conv("nothing-fits", (1, 4, 4, 2), (3, 5, 5, 2), PLACES["valid"]),
     conv("nothing-fits-by-far", (1, 4, 4, 2), (3, 6, 6, 2), Conv2DOptions(VALID, 2, 2)),
@@ -279,7 +285,7 @@ def test_a_small_depthwise_convolution_is_one_kernel_on_a_gpu(
     images: int, size: int, run: Any
 ) -> None:
     windows = (Window(32, size, 1, SAME, 1), Window(32, size, 1, SAME, 1))
-    assert way("gpu", Convolution(windows, 64, 1, 64, images))[1] is run
+    assert algorithm("gpu", Convolution(windows, 64, 1, 64, images))[1] is run
 
 
 def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE) -> Any:
@@ -295,7 +301,7 @@ def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE)
 
 
 def test_an_emulation_rounds_once_as_cudnn_does() -> None:
-    """Behind sum, bias and clamp; what is too large then is infinite, and not before."""
+    """After sum, bias and clamp; what is too large then is infinite, and not before."""
     got = emulated([2048, 1], [[1, 1], [32, 0], [32, 0]], [-2048, 0, -6e4], Act.RELU)
     assert got.dtype == np.float16
     np.testing.assert_array_equal(got.ravel(), [1, np.inf, 5536])  # of 1, 65536 and 5536
@@ -304,7 +310,7 @@ def test_an_emulation_rounds_once_as_cudnn_does() -> None:
 @pytest.mark.parametrize(("name", "depth"), [("DEPTHWISE_CONV_2D", 1), ("CONV_2D", 2)])
 @pytest.mark.parametrize("size", [32, 400])  # a sum of taps where it is depthwise, and cuDNN's
 def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int) -> None:
-    """In the kernel behind cuDNN's, which is there anyway: no infinity, and no rounded bias."""
+    """In the kernel after cuDNN's, which is there anyway: no infinity, and no rounded bias."""
     is_depthwise = name == "DEPTHWISE_CONV_2D"
     x = np.ones((1, size, size, 64), np.float32)
     x[0, 0, 0, 0] = 60000
@@ -397,7 +403,7 @@ def test_the_reference_refuses_a_filter_without_its_scale() -> None:
 
 
 def test_constants_are_laid_out_ahead() -> None:
-    case = conv("deep", *WAYS["deep"], PLACES["same"])
+    case = conv("deep", *ALGORITHMS["deep"], PLACES["same"])
     lowered: Any = RULES["CONV_2D"].lower(LoweringContext(), case.op_options, *case.specs())
     x, w, b = case.arrays()
     with jax.enable_x64(True):

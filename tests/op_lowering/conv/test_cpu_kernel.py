@@ -43,10 +43,14 @@ def check(case: Case) -> None:
     case.check(case.run_lowered(RULES[case.name], CONTEXT), case.run_reference())
 
 
-def product(rows: int, depth: int, units: int, act: Act = Act.NONE) -> Case:
-    inputs = [f32(rows, depth), const(f32(units, depth, seed=1)), const(f32(units, seed=2))]
+def product(rows: int, depth: int, output_channels: int, act: Act = Act.NONE) -> Case:
+    inputs = [
+        f32(rows, depth),
+        const(f32(output_channels, depth, seed=1)),
+        const(f32(output_channels, seed=2)),
+    ]
     options = FullyConnectedOptions(act)
-    label = f"{rows}x{depth}x{units}-{act.name}"
+    label = f"{rows}x{depth}x{output_channels}-{act.name}"
     return Case("FULLY_CONNECTED", label, inputs, options, accumulated=depth)
 
 
@@ -69,7 +73,11 @@ def depthwise(x: tuple[int, ...], h: int, w: int, options: DepthwiseConv2DOption
 # and of several.
 PRODUCTS = [
     *(product(rows, 5, 40) for rows in range(1, 17)),
-    *(product(rows, 7, units) for rows in (1, 6, 7, 30) for units in (1, 15, 16, 17, 33, 64, 65)),
+    *(
+        product(rows, 7, output_channels)
+        for rows in (1, 6, 7, 30)
+        for output_channels in (1, 15, 16, 17, 33, 64, 65)
+    ),
     *(product(3, depth, 20) for depth in (1, 1151, 1152, 1153, 2500)),
     *(product(60, depth, 35) for depth in (1153, 2500)),
     product(200, 300, 70),
@@ -138,8 +146,14 @@ DEPTHWISE = [
 # Odd and even sizes, tiles that reach beyond the image, panels that are not full.
 WINOGRAD = [
     *(
-        conv((2, height, width, 20), (units, 3, 3, 20), options)
-        for height, width, units in ((7, 9, 17), (6, 3, 40), (1, 1, 16), (2, 5, 33), (4, 4, 3))
+        conv((2, height, width, 20), (output_channels, 3, 3, 20), options)
+        for height, width, output_channels in (
+            (7, 9, 17),
+            (6, 3, 40),
+            (1, 1, 16),
+            (2, 5, 33),
+            (4, 4, 3),
+        )
         for options in (ONE, Conv2DOptions(VALID, 1, 1))
         if options is ONE or min(height, width) > 2
     ),
@@ -154,12 +168,12 @@ WINOGRAD = [
 @BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("case", WINOGRAD, ids=str)
-@pytest.mark.parametrize("way", [cpu_kernel.NATIVE, cpu_kernel.NATIVE_WINOGRAD])
-def test_both_ways_of_3x3_match_the_reference(case: Case, way: str) -> None:
-    context = dataclasses.replace(CONTEXT, way=way)
+@pytest.mark.parametrize("algorithm", [cpu_kernel.NATIVE, cpu_kernel.NATIVE_WINOGRAD])
+def test_both_algorithms_of_3x3_match_the_reference(case: Case, algorithm: str) -> None:
+    context = dataclasses.replace(CONTEXT, algorithm=algorithm)
     rule: Any = RULES["CONV_2D"]
-    assert way in rule.ways(context, case.op_options, *case.specs())
-    if way == cpu_kernel.NATIVE_WINOGRAD:
+    assert algorithm in rule.algorithms(context, case.op_options, *case.specs())
+    if algorithm == cpu_kernel.NATIVE_WINOGRAD:
         tiled = Tolerance(rtol=1e-5, atol=2e-7 * case.accumulated)
         because = "a tile's results are differences of sums over all of its values, so that they "
         because += "are as exact as the largest, not as each of them"
@@ -168,10 +182,10 @@ def test_both_ways_of_3x3_match_the_reference(case: Case, way: str) -> None:
 
 
 def test_winograd_is_the_default_of_much_work_on_few_filters() -> None:
-    def first(size: int, channels: int, units: int) -> str:
-        case = conv((1, size, size, channels), (units, 3, 3, channels), ONE)
+    def first(size: int, channels: int, output_channels: int) -> str:
+        case = conv((1, size, size, channels), (output_channels, 3, 3, channels), ONE)
         rule: Any = RULES["CONV_2D"]
-        return next(iter(rule.ways(CONTEXT, case.op_options, *case.specs())))
+        return next(iter(rule.algorithms(CONTEXT, case.op_options, *case.specs())))
 
     assert first(56, 64, 64) == first(14, 256, 256) == cpu_kernel.NATIVE_WINOGRAD
     assert first(7, 512, 512) == first(14, 16, 16) == first(56, 64, 8) == cpu_kernel.NATIVE
@@ -228,8 +242,10 @@ GRIDS = [
 ]
 
 
-def on_grid_both_ways(case: Case, context: LoweringContext, spec: TensorSpec) -> list[np.ndarray]:
-    """By the kernel, and by XLA behind it."""
+def on_grid_both_algorithms(
+    case: Case, context: LoweringContext, spec: TensorSpec
+) -> list[np.ndarray]:
+    """By the kernel, and by XLA after it."""
     grid = fake_quantization.grid_of(spec)
     ended = dataclasses.replace(context, grid=grid)
     assert RULES[case.name].lower(ended, case.op_options, *case.specs()).is_on_grid
@@ -247,10 +263,12 @@ def on_grid_both_ways(case: Case, context: LoweringContext, spec: TensorSpec) ->
 def test_results_go_on_a_grid_as_behind_the_kernel(
     name: str, dtype: Any, scale: float, zero_point: int
 ) -> None:
-    case, way = ENDS_ON_GRID[name]
+    case, algorithm = ENDS_ON_GRID[name]
     quantization = Quantization(np.float32([scale]), np.array([zero_point]))
     spec = TensorSpec("y", (), np.dtype(dtype), quantization)
-    got, want = on_grid_both_ways(case, dataclasses.replace(CONTEXT, way=way), spec)
+    got, want = on_grid_both_algorithms(
+        case, dataclasses.replace(CONTEXT, algorithm=algorithm), spec
+    )
     np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
     assert len(np.unique(got)) > 1 or zero_point == 255
 
@@ -267,7 +285,7 @@ def test_ties_nan_and_infinity_go_on_a_grid_as_behind_the_kernel() -> None:
     for zero_point in (-128, -124, 0):
         quantization = Quantization(np.float32([1]), np.array([zero_point]))
         spec = TensorSpec("y", (), np.dtype(np.int8), quantization)
-        got, want = on_grid_both_ways(case, CONTEXT, spec)
+        got, want = on_grid_both_algorithms(case, CONTEXT, spec)
         np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
 
 
@@ -296,7 +314,7 @@ def test_other_contexts_get_xla() -> None:
     case = conv((1, 5, 5, 4), (6, 3, 3, 4), ONE)
     assert taken(case)
     assert not taken(case, LoweringContext())
-    assert not taken(case, dataclasses.replace(CONTEXT, way="xla"))
+    assert not taken(case, dataclasses.replace(CONTEXT, algorithm="xla"))
     short = PrecisionPolicy(operand=BFLOAT16)
     assert not taken(case, dataclasses.replace(CONTEXT, precision=short))
 
@@ -334,7 +352,11 @@ def rounded(case: Case) -> Case:
 
 SHORT_PRODUCTS = [
     *(product(rows, 6, 40) for rows in range(1, 17)),
-    *(product(rows, 8, units) for rows in (1, 7, 30) for units in (1, 15, 17, 33, 64, 65)),
+    *(
+        product(rows, 8, output_channels)
+        for rows in (1, 7, 30)
+        for output_channels in (1, 15, 17, 33, 64, 65)
+    ),
     *(product(3, depth, 20) for depth in (2, 30, 32, 34, 1152, 1154, 2500)),
     *(product(60, depth, 35) for depth in (1154, 2500)),
     *(product(9, 4, 18, act) for act in (Act.RELU, Act.RELU6, Act.RELU_N1_TO_1)),
@@ -381,11 +403,11 @@ def test_what_the_kernel_of_bfloat16_does_not_take() -> None:
     assert "product_bfloat16" not in jaxpr(several, SHORT)
 
 
-def test_it_is_the_first_way_where_it_is_one() -> None:
+def test_it_is_the_first_algorithm_where_it_is_one() -> None:
     for case in (conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), product(2, 3, 4)):
-        ways: Any = RULES[case.name].ways
-        names = list(ways(CONTEXT, case.op_options, *case.specs()))
-        plain = list(ways(LoweringContext(), case.op_options, *case.specs()))
+        algorithms: Any = RULES[case.name].algorithms
+        names = list(algorithms(CONTEXT, case.op_options, *case.specs()))
+        plain = list(algorithms(LoweringContext(), case.op_options, *case.specs()))
         assert names == [cpu_kernel.NATIVE, *plain]
 
 
@@ -404,21 +426,23 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
     x, w, bias = (np.ones(shape, np.float32) for shape in ((2, 3), (1, 4, 16), (16,)))
     fields = np.array(cpu_kernel.matrix_geometry(2, 3, 16), np.int64)
     limits = np.array((0, 1), np.float32)
-    curve = np.array((0,), np.int64)
+    nonlinearity = np.array((0,), np.int64)
 
     def refused(
         sentence: str,
         *arrays: np.ndarray,
         fields: np.ndarray = fields,
-        curve: np.ndarray = curve,
+        nonlinearity: np.ndarray = nonlinearity,
         **more: np.ndarray,
     ) -> None:
         with jax.enable_x64(True), pytest.raises(Exception, match=sentence):
-            jax.block_until_ready(call(*arrays, geometry=fields, range=limits, then=curve, **more))
+            jax.block_until_ready(
+                call(*arrays, geometry=fields, range=limits, then=nonlinearity, **more)
+            )
 
     refused("weights do not fit geometry", x, w, bias)
     refused("the residual does not fit y", x, w[:, :3], bias, x)
-    refused("then is no curve", x, w[:, :3], bias, curve=curve + 3)
+    refused("then is no nonlinearity", x, w[:, :3], bias, nonlinearity=nonlinearity + 3)
     refused("to_grid is no grid", x, w[:, :3], bias, to_grid=limits)
     empty = np.where(fields == 3, 0, fields)  # nothing is divided by it
     refused("want geometry without zeros", x[:, :0], w[:, :0], bias, fields=empty)

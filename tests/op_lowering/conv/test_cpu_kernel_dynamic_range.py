@@ -1,4 +1,4 @@
-"""Hybrid convolutions by the package's own CPU kernels: equal to the reference, bit for bit."""
+"""Dynamic range convolutions by our CPU kernels: equal to the reference, bit for bit."""
 
 import dataclasses
 from typing import Any
@@ -55,18 +55,18 @@ def case(
     dtype: np.dtype = INT8,
     has_bias: bool = True,
 ) -> Case:
-    """`scales`: how many the filter has; 0: one for each unit. -128 stands in no such filter."""
+    """`scales`: how many the filter has; 0: one for each unit. -128 is in no such filter."""
     axis = 3 if name == "DEPTHWISE_CONV_2D" else 0
-    rng, units = np.random.default_rng(w), w[axis]
+    rng, output_channels = np.random.default_rng(w), w[axis]
     most = 7 if dtype == INT4 else 127
     values = rng.integers(-most, most, w, endpoint=True).astype(np.int8)
     stored = values.view(np.uint8) if dtype == UINT8 else values.astype(dtype)
-    scale = np.float32(np.geomspace(0.001, 0.1, scales or units))
+    scale = np.float32(np.geomspace(0.001, 0.1, scales or output_channels))
     quantization = Quantization(scale, np.zeros(len(scale), np.int64), axis)
     image = x if isinstance(x, np.ndarray) else images(x)
     inputs = [Arg(image), Arg(stored, is_const=True, quantization=quantization)]
     if has_bias:
-        inputs.append(Arg(np.float32(rng.normal(size=units)), is_const=True))
+        inputs.append(Arg(np.float32(rng.normal(size=output_channels)), is_const=True))
     exact: dict[str, Any] = {"tolerance": Tolerance(), "because": "it is rounded as the kernel"}
     return Case(name, label, inputs, options, version=VERSIONS[name], **exact)
 
@@ -80,8 +80,8 @@ def depthwise(label: str, x: Shape, size: tuple[int, int], options: Options, **h
     return case("DEPTHWISE_CONV_2D", label, x, (1, *size, x[3]), options, **how)
 
 
-def row(label: str, depth: int, units: int, options: Options, **how: Any) -> Case:
-    return case("FULLY_CONNECTED", label, (1, depth), (units, depth), options, **how)
+def row(label: str, depth: int, output_channels: int, options: Options, **how: Any) -> Case:
+    return case("FULLY_CONNECTED", label, (1, depth), (output_channels, depth), options, **how)
 
 
 ONE, TWO = Conv2DOptions(SAME, 1, 1), Conv2DOptions(SAME, 2, 2)
@@ -99,9 +99,9 @@ SPECIAL = {
 }
 CASES = [
     *(
-        conv(f"{depth}-{units}", (2, 7, 6, depth), (units, 3, 3, depth), ONE)
+        conv(f"{depth}-{output_channels}", (2, 7, 6, depth), (output_channels, 3, 3, depth), ONE)
         for depth in (1, 3, 4, 20)
-        for units in (1, 15, 16, 17, 40)
+        for output_channels in (1, 15, 16, 17, 40)
     ),
     *(
         conv(f"{name}-{scales}", (2, 8, 9, 5), (18, 3, 3, 5), options, scales=scales)
@@ -178,7 +178,7 @@ def test_kernels_equal_the_reference(group: CaseGroup, instruction_set: str) -> 
 
 @BUILT
 @pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_kernels_equal_the_ways_of_xla(group: CaseGroup) -> None:
+def test_kernels_equal_the_algorithms_of_xla(group: CaseGroup) -> None:
     for case in group.cases:
         plain = dataclasses.replace(CONTEXT, native_kernels=False)
         got, want = (case.run_lowered(RULES[case.name], c)[0] for c in (CONTEXT, plain))
@@ -236,13 +236,13 @@ def test_other_contexts_get_xla() -> None:
     example = conv("", (1, 5, 5, 4), (6, 3, 3, 4), ONE)
     assert is_taken(example)
     assert not is_taken(example, dataclasses.replace(CONTEXT, native_kernels=False))
-    assert not is_taken(example, dataclasses.replace(CONTEXT, way="xla"))
+    assert not is_taken(example, dataclasses.replace(CONTEXT, algorithm="xla"))
 
 
-def test_they_are_the_first_way() -> None:
+def test_they_are_the_first_algorithm() -> None:
     def names(example: Case, context: LoweringContext = CONTEXT) -> list[str]:
         rule: Any = RULES[example.name]
-        return list(rule.ways(context, example.op_options, *example.specs()))
+        return list(rule.algorithms(context, example.op_options, *example.specs()))
 
     example, plain = LEFT["few-channels"], dataclasses.replace(CONTEXT, native_kernels=False)
     assert names(example) == names(example, plain)
@@ -250,13 +250,15 @@ def test_they_are_the_first_way() -> None:
     assert names(example) == [NATIVE, *names(example, plain)]
     example = row("", 8, 4, FullyConnectedOptions())
     assert names(example) == [NATIVE, "dot"]
-    assert not is_taken(example, dataclasses.replace(CONTEXT, way="dot"))
+    assert not is_taken(example, dataclasses.replace(CONTEXT, algorithm="dot"))
     assert names(example, plain) == names(LEFT["rows"]) == []
 
 
 @BUILT
 def test_a_call_that_does_not_fit_is_refused() -> None:
-    call = jax.ffi.ffi_call(library.PRODUCT_HYBRID, jax.ShapeDtypeStruct((2, 16), np.float32))
+    call = jax.ffi.ffi_call(
+        library.PRODUCT_DYNAMIC_RANGE, jax.ShapeDtypeStruct((2, 16), np.float32)
+    )
     x, w = np.ones((2, 4), np.float32), np.ones((1, 1, 16, 4), np.int8)
     ones, sums = np.ones(16, np.float32), np.ones(16, np.int32)
     attributes = {

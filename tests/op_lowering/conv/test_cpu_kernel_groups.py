@@ -43,12 +43,12 @@ GROUPS = [
     *(
         conv(
             (2, 6, width, depth * groups),
-            (units * groups, 3, 3, depth),
+            (output_channels * groups, 3, 3, depth),
             options,
-            f"{groups}x{depth}x{units}-{width}-{options.stride_w}",
+            f"{groups}x{depth}x{output_channels}-{width}-{options.stride_w}",
         )
         for width in (1, 9, 31)
-        for depth, units, groups in (
+        for depth, output_channels, groups in (
             *((2, 2, 8), (4, 4, 4), (4, 4, 6), (8, 8, 4), (3, 4, 8), (3, 3, 4), (8, 4, 4)),
             *((5, 17, 2), (16, 16, 3), (24, 24, 2), (12, 70, 2)),
         )
@@ -78,17 +78,21 @@ def test_kernels_match_the_reference(group: CaseGroup) -> None:
 
 
 def test_which_groups_share_a_panel() -> None:
-    def joined(depth: int, units: int, groups: int, deep: int = 1, **more: int) -> int:
+    def joined(depth: int, output_channels: int, groups: int, deep: int = 1, **more: int) -> int:
         size, stride = more.get("size", 3), more.get("stride", 1)
         window = Window(14, size, stride, Padding.SAME)
-        c = Convolution((window, window), depth * groups, depth, units * groups)
+        c = Convolution((window, window), depth * groups, depth, output_channels * groups)
         return cpu_kernel.joined(c, deep)
 
-    assert [joined(units, units, 16) for units in (2, 3, 4, 8, 16)] == [8, 1, 4, 2, 1]
+    assert [
+        joined(output_channels, output_channels, 16) for output_channels in (2, 3, 4, 8, 16)
+    ] == [8, 1, 4, 2, 1]
     assert [joined(4, 4, groups) for groups in (6, 8)] == [1, 4]
     assert [joined(depth, 4, 8) for depth in (3, 5)] == [4, 1]
     # Where a value takes part in few products, it is not copied for several columns.
-    assert [joined(units, units, 8, stride=2) for units in (4, 8)] == [4, 1]
+    assert [
+        joined(output_channels, output_channels, 8, stride=2) for output_channels in (4, 8)
+    ] == [4, 1]
     assert joined(8, 8, 8, size=1) == 1
     # Four bytes at a time.
     assert [joined(depth, 4, 8, 4) for depth in (2, 4, 16, 20)] == [1, 4, 4, 1]
@@ -126,8 +130,8 @@ def test_layouts_tell_numbers_of_groups_apart() -> None:
 
 
 def test_narrow_groups_are_left_to_xla() -> None:
-    def is_taken(depth: int, units: int, size: int, groups: int = 8) -> bool:
-        x, w = (1, 6, 6, depth * groups), (units * groups, size, size, depth)
+    def is_taken(depth: int, output_channels: int, size: int, groups: int = 8) -> bool:
+        x, w = (1, 6, 6, depth * groups), (output_channels * groups, size, size, depth)
         return taken(conv(x, w, ONE))
 
     assert is_taken(2, 2, 3)  # eight of them share a panel

@@ -287,24 +287,24 @@ def test_what_the_kernels_do_not_take_xla_does() -> None:
     image = conv((1, 5, 5, 4), (6, 3, 3, 4), ONE)
     assert taken(image)
     assert not taken(image, LoweringContext(quant_mode="integer"))
-    assert not taken(image, dataclasses.replace(CONTEXT, way="grouped_dot"))
-    assert taken(image, dataclasses.replace(CONTEXT, way=NATIVE))
+    assert not taken(image, dataclasses.replace(CONTEXT, algorithm="grouped_dot"))
+    assert taken(image, dataclasses.replace(CONTEXT, algorithm=NATIVE))
     late = dataclasses.replace(image.inputs[1], is_const=False)  # type: ignore[type-var]
     assert not taken(dataclasses.replace(image, inputs=[image.inputs[0], late, image.inputs[2]]))
     dilated = dataclasses.replace(ONE, dilation_w_factor=2)
     assert not taken(conv((1, 5, 5, 4), (6, 3, 3, 2), dilated, label="dilated-groups"))
     assert not taken(depthwise((1, 5, 5, 15), 3, 3, DEPTHWISE_ONE, label="few-channels"))
-    assert not taken(product(3, 4, 5), dataclasses.replace(CONTEXT, way="dot"))
+    assert not taken(product(3, 4, 5), dataclasses.replace(CONTEXT, algorithm="dot"))
 
 
-def test_it_is_the_first_way_where_it_is_one() -> None:
+def test_it_is_the_first_algorithm_where_it_is_one() -> None:
     for case in (conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), product(2, 3, 4)):
-        ways: Any = RULES[case.name].ways
-        own = list(ways(CONTEXT, case.op_options, *case.specs()))
+        algorithms: Any = RULES[case.name].algorithms
+        own = list(algorithms(CONTEXT, case.op_options, *case.specs()))
         assert own[0] == NATIVE
         assert len(own) > 1
         plain = LoweringContext(quant_mode="integer")
-        assert NATIVE not in ways(plain, case.op_options, *case.specs())
+        assert NATIVE not in algorithms(plain, case.op_options, *case.specs())
 
 
 @pytest.mark.parametrize("numpy", [np, jnp], ids=["numpy", "jax"])

@@ -92,7 +92,7 @@ PLACES = {
     "valid-3x2": Conv2DOptions(VALID, 2, 3),
     "same-dilated": Conv2DOptions(SAME, 1, 1, dilation_w_factor=3, dilation_h_factor=2),
 }
-WAYS = {
+ALGORITHMS = {
     "deep": ((2, 7, 6, 20), (5, 3, 3, 20)),
     "few": ((2, 8, 9, 3), (4, 3, 3, 3)),
     "pixel": ((2, 5, 7, 20), (6, 1, 1, 20)),
@@ -100,22 +100,22 @@ WAYS = {
     "deep-groups": ((2, 6, 5, 32), (8, 3, 3, 16)),
 }
 CASES = [
-    *(conv(way, *shapes, PLACES["same"]) for way, shapes in WAYS.items()),
+    *(conv(algorithm, *shapes, PLACES["same"]) for algorithm, shapes in ALGORITHMS.items()),
     *(
-        conv(f"{place}-{way}", *WAYS[way], o, by_channel=by_channel)
+        conv(f"{place}-{algorithm}", *ALGORITHMS[algorithm], o, by_channel=by_channel)
         for place, o in PLACES.items()
-        for way in ("deep", "few")
+        for algorithm in ("deep", "few")
         for by_channel in (False, True)
     ),
     *(
-        conv(way, *WAYS[way], PLACES["same"], dtype, by_channel=by_channel)
+        conv(algorithm, *ALGORITHMS[algorithm], PLACES["same"], dtype, by_channel=by_channel)
         for dtype, by_channel in ((UINT8, False), (INT4, False), (INT4, True))
-        for way in ("deep", "few", "pixel")
+        for algorithm in ("deep", "few", "pixel")
     ),
-    *(conv(act.name, *WAYS["deep"], Conv2DOptions(SAME, 1, 1, act)) for act in CLAMPS),
+    *(conv(act.name, *ALGORITHMS["deep"], Conv2DOptions(SAME, 1, 1, act)) for act in CLAMPS),
     conv(
         "one-scale-groups",
-        *WAYS["groups"],
+        *ALGORITHMS["groups"],
         PLACES["same"],
         by_channel=False,
         litert="the kernel reads scales beyond the only one",
@@ -200,7 +200,7 @@ def test_refuses(
     assert sentence in (RULES[name].reason(context, options, (x, w, b), (Y,)) or "")
 
 
-def test_convolutions_in_3d_have_no_hybrid_kernel() -> None:
+def test_convolutions_in_3d_have_no_dynamic_range_kernel() -> None:
     x, w = spec((1, 4, 4, 4, 2), np.float32), spec((2, 2, 2, 2, 3), np.int8, 0.1)
     b, y = spec((3,), np.float32), spec((1, 4, 4, 4, 3), np.float32)
     context, options = LoweringContext(quant_mode="integer"), Conv3DOptions(SAME, 1, 1, 1)

@@ -43,12 +43,12 @@ def test_equals_litert(case: Case) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-def test_long_ones_and_other_modes_are_left_to_the_usual_ways() -> None:
-    def ways(case: Case, context: LoweringContext) -> Any:
-        rule: Any = RULES[case.name].ways
+def test_long_ones_and_other_modes_are_left_to_the_usual_algorithms() -> None:
+    def algorithms(case: Case, context: LoweringContext) -> Any:
+        rule: Any = RULES[case.name].algorithms
         return rule(context, case.op_options, *case.specs())
 
-    assert not ways(CASES[0], INTEGER)
-    assert ways(CASES[0], LoweringContext(native_kernels=True, quantized_later=True))
-    assert ways(CASES[0], LoweringContext(native_kernels=True, quant_mode="integer"))
-    assert ways(conv("long", (6, 1, 1, 65), Conv2DOptions(SAME, 1, 1)), INTEGER)
+    assert not algorithms(CASES[0], INTEGER)
+    assert algorithms(CASES[0], LoweringContext(native_kernels=True, quantized_later=True))
+    assert algorithms(CASES[0], LoweringContext(native_kernels=True, quant_mode="integer"))
+    assert algorithms(conv("long", (6, 1, 1, 65), Conv2DOptions(SAME, 1, 1)), INTEGER)

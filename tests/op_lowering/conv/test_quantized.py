@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering.conv import algorithms as convolution_ways
+from jaxdelegate.op_lowering.conv import algorithms as convolution_algorithms
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -64,8 +64,8 @@ class Numbers:
     ) -> tuple[Arg, Arg, Arg, Quantization]:
         """Input, filter, bias, and the output's quantization."""
         x, w = shapes
-        units, x_scale = w[axis], np.float32(0.02)
-        count = 1 if self.x == UINT8 or self.spread == 1 else units
+        output_channels, x_scale = w[axis], np.float32(0.02)
+        count = 1 if self.x == UINT8 or self.spread == 1 else output_channels
         w_scale = np.float32(np.geomspace(1 / self.spread, 1, count) * 0.01)
         sums = math.sqrt(products) * integer_range(self.w)[1] * self.steps
         y_scale = x_scale * w_scale.mean() * sums / 1.5
@@ -74,7 +74,7 @@ class Numbers:
             Arg(integers(rng, self.x, x), quantization=quantized(x_scale, self.x_zero)),
             Arg(integers(rng, self.w, w), True, quantization=quantized(w_scale, self.w_zero, axis)),
             Arg(
-                rng.integers(-2000, 2000, units).astype(bias),
+                rng.integers(-2000, 2000, output_channels).astype(bias),
                 True,
                 quantization=quantized(x_scale * w_scale),
             ),
@@ -165,7 +165,7 @@ PLACES = {
     "valid-3x2": Conv2DOptions(VALID, 2, 3),
     "same-dilated": Conv2DOptions(SAME, 1, 1, dilation_w_factor=3, dilation_h_factor=2),
 }
-WAYS = {
+ALGORITHMS = {
     "deep": ((2, 7, 6, 20), (5, 3, 3, 20)),
     "few": ((2, 8, 9, 3), (4, 3, 3, 3)),
     "gray": ((1, 9, 8, 1), (6, 5, 5, 1)),
@@ -176,27 +176,27 @@ WAYS = {
 }
 CONV_2D = [
     *(
-        conv(f"{place}-{way}-{kind}", *WAYS[way], PLACES[place], numbers)
+        conv(f"{place}-{algorithm}-{kind}", *ALGORITHMS[algorithm], PLACES[place], numbers)
         for kind, numbers in KINDS.items()
-        for place, way in (
-            *(("same", way) for way in WAYS),
+        for place, algorithm in (
+            *(("same", algorithm) for algorithm in ALGORITHMS),
             ("same-2", "few"),
             ("valid-3x2", "groups"),
             ("same-dilated", "deep"),
         )
-        if kind in ("int8", "uint8", "int16") or way == "deep"
+        if kind in ("int8", "uint8", "int16") or algorithm == "deep"
     ),
     *(
-        conv(f"{label}-{way}", *WAYS[way], PLACES["same"], numbers)
+        conv(f"{label}-{algorithm}", *ALGORITHMS[algorithm], PLACES["same"], numbers)
         for label, numbers in ODD.items()
-        for way in (("few", "deep") if numbers.w_zero else ("few",))
+        for algorithm in (("few", "deep") if numbers.w_zero else ("few",))
     ),
     *(
-        conv(f"{act.name}-{kind}", *WAYS["deep"], Conv2DOptions(SAME, 1, 1, act), KINDS[kind])
+        conv(f"{act.name}-{kind}", *ALGORITHMS["deep"], Conv2DOptions(SAME, 1, 1, act), KINDS[kind])
         for act in CLAMPS
         for kind in ("int8", "uint8", "int16")
     ),
-    conv("int16-int4", *WAYS["deep"], PLACES["same"], Numbers(INT16, INT4)),
+    conv("int16-int4", *ALGORITHMS["deep"], PLACES["same"], Numbers(INT16, INT4)),
     conv("far-deep", (1, 2, 2, 3000), (3, 1, 1, 3000), PLACES["same"], KINDS["int8"]),
     conv("far-deep-int16", (1, 2, 2, 3000), (3, 1, 1, 3000), PLACES["same"], KINDS["int16"]),
     conv("empty-batch", (0, 5, 5, 2), (3, 3, 3, 2), PLACES["same"], litert="refuses no elements"),
@@ -317,15 +317,15 @@ def test_gpu_lowering_matches_the_reference(case: Case) -> None:
 
 
 def test_large_images_are_not_laid_out_as_patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_ways, "_PATCHES", 0)
-    case = conv("deep", *WAYS["deep"], PLACES["same-2"], KINDS["uint8"])
+    monkeypatch.setattr(convolution_algorithms, "_PATCHES", 0)
+    case = conv("deep", *ALGORITHMS["deep"], PLACES["same-2"], KINDS["uint8"])
     case.check(case.run_lowered(RULES[case.name]), case.run_reference())
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16"])
 def test_large_depthwise_filters(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_ways, "_DEPTHWISE_TAPS", 8)
-    monkeypatch.setattr(convolution_ways, "_GROUPED_TAPS", 8)
+    monkeypatch.setattr(convolution_algorithms, "_DEPTHWISE_TAPS", 8)
+    monkeypatch.setattr(convolution_algorithms, "_GROUPED_TAPS", 8)
     o = DepthwiseConv2DOptions(SAME, 1, 1)
     case = depthwise("large", (1, 6, 6, 2), (1, 3, 3, 4), o, KINDS[kind])
     case.check(case.run_lowered(RULES[case.name]), case.run_reference())
@@ -360,7 +360,7 @@ def test_random_convolutions_equal_litert(kind: str, rng: np.random.Generator) -
 
 
 def test_filters_stay_int8() -> None:
-    case = conv("deep", *WAYS["deep"], PLACES["same"], KINDS["uint8"])
+    case = conv("deep", *ALGORITHMS["deep"], PLACES["same"], KINDS["uint8"])
     lowered: Any = RULES["CONV_2D"].lower(LoweringContext(), case.op_options, *case.specs())
     x, w, b = case.arrays()
     prepared = lowered.prepare[1](w)
@@ -454,11 +454,11 @@ def test_convolutions_in_3d_have_no_integer_kernel() -> None:
 
 
 def test_the_reference_refuses_other_dtypes() -> None:
-    case = conv("deep", *WAYS["deep"], PLACES["same"], KINDS["int8"])
+    case = conv("deep", *ALGORITHMS["deep"], PLACES["same"], KINDS["int8"])
     mixed = dataclasses.replace(case, outputs=[np.int16])
     with pytest.raises(TypeError, match="no kernel for quantized int16"):
         mixed.run_reference()
-    shifted = conv("deep", *WAYS["deep"], PLACES["same"], Numbers(INT16, x_zero=3))
+    shifted = conv("deep", *ALGORITHMS["deep"], PLACES["same"], Numbers(INT16, x_zero=3))
     with pytest.raises(ValueError, match="zero point of int16"):
         shifted.run_reference()
 

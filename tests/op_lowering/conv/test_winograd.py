@@ -9,7 +9,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
-from jaxdelegate.op_lowering.conv.candidates import float_ways
+from jaxdelegate.op_lowering.conv.candidates import float_algorithms
 from jaxdelegate.op_lowering.conv.convolution import CONV_2D
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -18,14 +18,16 @@ from jaxdelegate.testing import Arg, Case, const, f32
 SAME = Padding.SAME
 
 
-def square(n: int, depth: int, units: int, *, stride: int = 1, images: int = 1) -> Convolution:
+def square(
+    n: int, depth: int, output_channels: int, *, stride: int = 1, images: int = 1
+) -> Convolution:
     """A 3x3 convolution of an image of n x n pixels."""
     window = Window(n, 3, stride, SAME)
-    return Convolution((window, window), depth, depth, units, images)
+    return Convolution((window, window), depth, depth, output_channels, images)
 
 
 def default_of(c: Convolution, platform: str = "cpu") -> str:
-    return next(iter(float_ways(platform, c, can_transform=True)))
+    return next(iter(float_algorithms(platform, c, can_transform=True)))
 
 
 @pytest.mark.parametrize(
@@ -51,9 +53,9 @@ def test_not_default_where_it_is_slower(c: Convolution) -> None:
     assert default_of(c) != "winograd"
 
 
-def result_of(way: str, x: Arg, w: Arg) -> np.ndarray:
+def result_of(algorithm: str, x: Arg, w: Arg) -> np.ndarray:
     case = Case("CONV_2D", "", [x, w], Conv2DOptions(SAME, 1, 1), version=3)
-    return np.asarray(case.run_lowered(CONV_2D, LoweringContext(way=way))[0])
+    return np.asarray(case.run_lowered(CONV_2D, LoweringContext(algorithm=algorithm))[0])
 
 
 def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -69,14 +71,17 @@ def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 def test_as_exact_as_the_convolution_itself() -> None:
     x, w = f32(1, 13, 12, 96), const(f32(32, 3, 3, 96, seed=1))
     want = exact(x.value, w.value)
-    errors = {way: np.abs(result_of(way, x, w) - want).max() for way in ("winograd", "xla")}
+    errors = {
+        algorithm: np.abs(result_of(algorithm, x, w) - want).max()
+        for algorithm in ("winograd", "xla")
+    }
     assert 0 < errors["winograd"] < 2 * errors["xla"] < 1e-5 * np.abs(want).max()
 
 
 def offered(x: Arg, w: Arg, **context: Any) -> list[str]:
     case = Case("CONV_2D", "", [x, w], Conv2DOptions(SAME, 1, 1), version=3)
-    assert CONV_2D.ways is not None
-    return list(CONV_2D.ways(LoweringContext(**context), case.op_options, *case.specs()))
+    assert CONV_2D.algorithms is not None
+    return list(CONV_2D.algorithms(LoweringContext(**context), case.op_options, *case.specs()))
 
 
 @pytest.mark.usefixtures("bfloat16_dots")

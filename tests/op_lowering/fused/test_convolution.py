@@ -1,4 +1,4 @@
-"""Convolutions with a residual or a curve behind them, by the package's own kernels."""
+"""Convolutions with a residual or a nonlinearity after them, by the package's own kernels."""
 
 import dataclasses
 import itertools
@@ -16,10 +16,10 @@ from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
-    Curve,
     DepthwiseConv2DOptions,
-    EndedConvolutionOptions,
+    FusedConvolutionOptions,
     HardSwishOptions,
+    Nonlinearity,
     Padding,
 )
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
@@ -33,7 +33,7 @@ from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.tuning import measure
 
 CONTEXT = LoweringContext(native_kernels=True)
-RULE = FUSED["ended_convolution"]
+RULE = FUSED["fused_convolution"]
 CONV = Conv2DOptions(Padding.SAME, 1, 1)
 DEPTHWISE = DepthwiseConv2DOptions(Padding.SAME, 1, 1, depth_multiplier=1)
 KINDS = {
@@ -45,52 +45,63 @@ KINDS = {
 }
 GROUPS = 4
 ENDINGS = [
-    EndedConvolutionOptions(curve=Curve.HARD_SWISH),
-    EndedConvolutionOptions(curve=Curve.SWISH),
-    EndedConvolutionOptions(fused_activation_function=Act.NONE),
-    EndedConvolutionOptions(fused_activation_function=Act.RELU6),
+    FusedConvolutionOptions(nonlinearity=Nonlinearity.HARD_SWISH),
+    FusedConvolutionOptions(nonlinearity=Nonlinearity.SWISH),
+    FusedConvolutionOptions(fused_activation_function=Act.NONE),
+    FusedConvolutionOptions(fused_activation_function=Act.RELU6),
 ]
 
 
 class Example:
     """x [2, 9, 7, channels], a filter, a bias and a residual."""
 
-    def __init__(self, kind: str, channels: int, units: int, ending: EndedConvolutionOptions):
-        random = np.random.default_rng(channels + units)
+    def __init__(
+        self, kind: str, channels: int, output_channels: int, epilogue: FusedConvolutionOptions
+    ):
+        random = np.random.default_rng(channels + output_channels)
         convolution, size = KINDS[kind]
-        units = channels if kind in ("depthwise", "groups") else units
+        output_channels = channels if kind in ("depthwise", "groups") else output_channels
         groups = {"depthwise": channels, "groups": GROUPS}.get(kind, 1)
-        self.options = dataclasses.replace(ending, convolution=convolution)
+        self.options = dataclasses.replace(epilogue, convolution=convolution)
         x = random.normal(0, 2, (2, 9, 7, channels))
-        o, i = (1, units) if kind == "depthwise" else (units, channels // groups)
+        o, i = (
+            (1, output_channels) if kind == "depthwise" else (output_channels, channels // groups)
+        )
         w = random.normal(0, 1, (o, size, size, i))
-        arrays = (x, w, random.normal(0, 3, units), random.normal(0, 3, (2, 9, 7, units)))
+        arrays = (
+            x,
+            w,
+            random.normal(0, 3, output_channels),
+            random.normal(0, 3, (2, 9, 7, output_channels)),
+        )
         self.arrays = [np.float32(a) for a in arrays]
         constants = (None, *self.arrays[1:3], None)
         self.specs = [
             TensorSpec(str(n), a.shape, a.dtype, const=c)
             for n, (a, c) in enumerate(zip(self.arrays, constants, strict=True))
         ]
-        self.y = TensorSpec("y", (2, 9, 7, units), np.dtype(np.float32))
+        self.y = TensorSpec("y", (2, 9, 7, output_channels), np.dtype(np.float32))
 
     def why_not(self, context: LoweringContext = CONTEXT, count: int = 4) -> str | None:
         return RULE.reason(context, self.options, tuple(self.specs[:count]), (self.y,))
 
-    def ways(self, count: int = 4) -> list[str]:
+    def algorithms(self, count: int = 4) -> list[str]:
         rule: Any = RULE
-        return list(rule.ways(CONTEXT, self.options, tuple(self.specs[:count]), (self.y,)))
+        return list(rule.algorithms(CONTEXT, self.options, tuple(self.specs[:count]), (self.y,)))
 
-    def call(self, way: str | None, count: int, context: LoweringContext = CONTEXT) -> Call:
-        context = dataclasses.replace(context, way=way)
+    def call(self, algorithm: str | None, count: int, context: LoweringContext = CONTEXT) -> Call:
+        context = dataclasses.replace(context, algorithm=algorithm)
         lowered = RULE.lower(context, self.options, tuple(self.specs[:count]), (self.y,))
         return lowered.__call__, self.arrays[:count]
 
-    def run(self, way: str | None, count: int, context: LoweringContext = CONTEXT) -> np.ndarray:
-        ((y,),) = run_together([self.call(way, count, context)])
+    def run(
+        self, algorithm: str | None, count: int, context: LoweringContext = CONTEXT
+    ) -> np.ndarray:
+        ((y,),) = run_together([self.call(algorithm, count, context)])
         return y
 
     def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Of pixels and a filter's tap, [units, depth]; [1, units] where it is depthwise."""
+        """Of pixels and a filter's tap, [N, K]; [1, N] where it is depthwise."""
         if isinstance(self.options.convolution, DepthwiseConv2DOptions):
             return x * w[0]
         groups = x.shape[-1] // w.shape[-1]
@@ -109,10 +120,10 @@ class Example:
         return y
 
 
-def ended(o: EndedConvolutionOptions, x: np.ndarray) -> np.ndarray:
-    if o.curve is Curve.HARD_SWISH:
+def ended(o: FusedConvolutionOptions, x: np.ndarray) -> np.ndarray:
+    if o.nonlinearity is Nonlinearity.HARD_SWISH:
         return x * np.clip(x + 3, 0, 6) / 6
-    if o.curve is Curve.SWISH:
+    if o.nonlinearity is Nonlinearity.SWISH:
         return x / (1 + np.exp(-x))
     return np.clip(x, 0, 6) if o.fused_activation_function is Act.RELU6 else x
 
@@ -133,29 +144,37 @@ def check(examples: Sequence[Example], count: int, calls: Sequence[Call]) -> Non
 @COUNTS
 def test_the_end_of_a_convolution(kind: str, count: int) -> None:
     sizes = [(16, 16), (20, 33), (40, 5)]
-    examples = [Example(kind, *size, ending) for size in sizes for ending in ENDINGS]
+    examples = [Example(kind, *size, epilogue) for size in sizes for epilogue in ENDINGS]
     assert all(example.why_not(count=count) is None for example in examples)
-    way = "native_winograd" if kind == "tiles" else None
-    check(examples, count, [example.call(way, count) for example in examples])
+    algorithm = "native_winograd" if kind == "tiles" else None
+    check(examples, count, [example.call(algorithm, count) for example in examples])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @COUNTS
-def test_every_way_computes_the_same(kind: str, count: int) -> None:
-    examples = [Example(kind, 16, 16, ending) for ending in ENDINGS]
-    ways = [way for way in examples[0].ways(count) if not way.startswith("native")]
-    assert "xla" in ways
-    check(examples, count, [example.call(way, count) for way in ways for example in examples])
+def test_every_algorithm_computes_the_same(kind: str, count: int) -> None:
+    examples = [Example(kind, 16, 16, epilogue) for epilogue in ENDINGS]
+    algorithms = [
+        algorithm
+        for algorithm in examples[0].algorithms(count)
+        if not algorithm.startswith("native")
+    ]
+    assert "xla" in algorithms
+    check(
+        examples,
+        count,
+        [example.call(algorithm, count) for algorithm in algorithms for example in examples],
+    )
 
 
-def test_the_kernels_way_is_the_first() -> None:
-    assert example_ways("pixel") == ["native", "dot", "xla", "tap_sum"]
-    assert example_ways("groups")[0] == "native"
-    assert example_ways("depthwise")[0] == "native"
+def test_the_kernels_algorithm_is_the_first() -> None:
+    assert example_algorithms("pixel") == ["native", "dot", "xla", "tap_sum"]
+    assert example_algorithms("groups")[0] == "native"
+    assert example_algorithms("depthwise")[0] == "native"
 
 
-def example_ways(kind: str) -> list[str]:
-    return Example(kind, 16, 16, ENDINGS[0]).ways()
+def example_algorithms(kind: str) -> list[str]:
+    return Example(kind, 16, 16, ENDINGS[0]).algorithms()
 
 
 @pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
@@ -170,8 +189,8 @@ def test_what_is_measured_as_faster_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     delegate = jd.JaxDelegate(platform="cpu", inference_preference="sustained_speed")
     got, want = (outputs_of(swish_network(), d) for d in (delegate, jd.JaxDelegate(platform="cpu")))
     (choice,) = delegate.tuner.report().choices.items()
-    assert choice[0].startswith("ended_convolution ")
-    assert (choice[1].way, choice[1].default) == ("xla", "native")
+    assert choice[0].startswith("fused_convolution ")
+    assert (choice[1].algorithm, choice[1].default) == ("xla", "native")
     assert asked[0][0] == "native"
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
@@ -196,9 +215,9 @@ def outputs_of(model: bytes, delegate: jd.JaxDelegate) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("curve", [Curve.HARD_SWISH, Curve.SWISH])
-def test_curves_are_exact_everywhere(curve: Curve) -> None:
-    example = Example("pixel", 16, 16, EndedConvolutionOptions(curve=curve))
+@pytest.mark.parametrize("nonlinearity", [Nonlinearity.HARD_SWISH, Nonlinearity.SWISH])
+def test_curves_are_exact_everywhere(nonlinearity: Nonlinearity) -> None:
+    example = Example("pixel", 16, 16, FusedConvolutionOptions(nonlinearity=nonlinearity))
     special = [0, -0.0, 1e-30, -1e-30, 1e30, -1e4]
     values = np.linspace(-100, 100, 2 * 9 * 7 * 16 - len(special))
     x = np.float32(np.concatenate([values, special]))
@@ -212,7 +231,7 @@ def test_curves_are_exact_everywhere(curve: Curve) -> None:
 
 def test_infinities_and_nan_pass(instruction_set: str) -> None:
     del instruction_set
-    example = Example("pixel", 16, 16, EndedConvolutionOptions(curve=Curve.SWISH))
+    example = Example("pixel", 16, 16, FusedConvolutionOptions(nonlinearity=Nonlinearity.SWISH))
     example.arrays[0][:] = np.nan
     example.arrays[3][:] = np.inf
     assert np.isnan(example.run(None, 3)).all()
@@ -249,9 +268,9 @@ GPU_FLOAT16 = LoweringContext(platform="gpu", precision=device_policy("float16")
 
 
 @pytest.mark.parametrize("kind", ["pixel", "windows"])
-@pytest.mark.parametrize("ending", ENDINGS[2:], ids=["none", "relu6"])
-def test_a_residual_on_a_gpu(kind: str, ending: EndedConvolutionOptions) -> None:
-    example = Example(kind, 16, 24, ending)
+@pytest.mark.parametrize("epilogue", ENDINGS[2:], ids=["none", "relu6"])
+def test_a_residual_on_a_gpu(kind: str, epilogue: FusedConvolutionOptions) -> None:
+    example = Example(kind, 16, 24, epilogue)
     assert example.why_not(GPU) is None
     sums = example.sums() + example.arrays[3]
     want = ended(example.options, sums)
@@ -264,10 +283,10 @@ def test_a_residual_on_a_gpu(kind: str, ending: EndedConvolutionOptions) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "ending"), [("depthwise", ENDINGS[2]), ("pixel", ENDINGS[0]), ("pixel", ENDINGS[1])]
+    ("kind", "epilogue"), [("depthwise", ENDINGS[2]), ("pixel", ENDINGS[0]), ("pixel", ENDINGS[1])]
 )
-def test_what_cudnn_does_not_end(kind: str, ending: EndedConvolutionOptions) -> None:
-    assert "nor cuDNN" in (Example(kind, 16, 16, ending).why_not(GPU) or "")
+def test_what_cudnn_does_not_end(kind: str, epilogue: FusedConvolutionOptions) -> None:
+    assert "nor cuDNN" in (Example(kind, 16, 16, epilogue).why_not(GPU) or "")
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -292,21 +311,21 @@ def test_where_a_factor_is_shortened_they_stay_apart() -> None:
 
 @pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("ending", ENDINGS, ids=str)
-@pytest.mark.parametrize("way", [None, "xla"])
+@pytest.mark.parametrize("epilogue", ENDINGS, ids=str)
+@pytest.mark.parametrize("algorithm", [None, "xla"])
 @COUNTS
 def test_the_result_goes_on_a_grid_at_last(
-    ending: EndedConvolutionOptions, way: str | None, count: int
+    epilogue: FusedConvolutionOptions, algorithm: str | None, count: int
 ) -> None:
-    """Behind the residual and the curve; what XLA computes does not go there by itself."""
-    example = Example("windows", 5, 17, ending)
+    """After the residual and the nonlinearity; what XLA computes does not go there by itself."""
+    example = Example("windows", 5, 17, epilogue)
     spec = dataclasses.replace(
         example.y, dtype=np.dtype(np.int8), quantization=Quantization(np.float32([0.1]), np.r_[-9])
     )
     context = dataclasses.replace(CONTEXT, grid=fake_quantization.grid_of(spec))
-    plain = example.run(way, count)
+    plain = example.run(algorithm, count)
     with jax.enable_x64(True):
         want = jax.jit(lambda y: fake_quantization.simulate(y, spec))(plain)
-    got = example.run(way, count, context)
-    np.testing.assert_array_equal(got, plain if way == "xla" else np.asarray(want))
+    got = example.run(algorithm, count, context)
+    np.testing.assert_array_equal(got, plain if algorithm == "xla" else np.asarray(want))
     assert np.any(plain != np.asarray(want))

@@ -63,7 +63,7 @@ def dense(
     keep: bool = False,
     **details: Any,
 ) -> Case:
-    """`w` is [units, K]; late: weights come at run time."""
+    """`w` is [N, K]; late: weights come at run time."""
     q = quantized(scales(w[0]) if by_row else 0.01)
     inputs = [Arg(floats(x)), Arg(weights(dtype, w), not late, quantization=q)]
     inputs += [Arg(floats((w[0],), 1), is_const=True)] if has_bias else []
@@ -82,9 +82,9 @@ def dense(
 FULLY_CONNECTED = [
     *(
         dense(
-            f"{by_row}-{asymmetric}-{units}",
+            f"{by_row}-{asymmetric}-{output_channels}",
             (4, 37),
-            (units, 37),
+            (output_channels, 37),
             dtype,
             by_row=by_row,
             asymmetric=asymmetric,
@@ -92,7 +92,7 @@ FULLY_CONNECTED = [
         for dtype in (INT8, UINT8, INT4, INT2)
         for by_row in (False, True)
         for asymmetric in (False, True)
-        for units in (5, 8)
+        for output_channels in (5, 8)
     ),
     *(
         dense(act.name, (3, 20), (6, 20), by_row=True, asymmetric=True, act=act)

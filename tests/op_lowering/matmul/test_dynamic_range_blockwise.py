@@ -61,7 +61,7 @@ def dense(
     late: bool = False,
     **details: Any,
 ) -> Case:
-    """`w` is [units, K], in blocks of `size` along K; late: weights come at run time."""
+    """`w` is [N, K], in blocks of `size` along K; late: weights come at run time."""
     q = quantization or blockwise(scales((w[0], w[1] // size)), size)
     inputs = [Arg(rows(x)), Arg(weights(dtype, w), not late, quantization=q)]
     inputs += [Arg(rows((w[0],)), is_const=True)] if has_bias else []

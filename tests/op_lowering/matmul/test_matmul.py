@@ -33,7 +33,7 @@ def dense(
     late: bool = False,
     **details: Any,
 ) -> Case:
-    """`w` is [units, K]; bias None: left out by its index; late: weights come at run time."""
+    """`w` is [N, K]; bias None: left out by its index; late: weights come at run time."""
     weights = of(dtype, *w, seed=1)
     inputs: list[Arg | None] = [of(dtype, *x), weights if late else const(weights)]
     inputs += [const(of(dtype, w[0], seed=2))] if bias else [None] if bias is None else []

@@ -56,10 +56,12 @@ class Numbers:
     def result(self) -> np.dtype:
         return self.y if self.y is not None else self.x
 
-    def scales(self, depth: int, units: int) -> tuple[np.float32, np.ndarray, np.float32]:
+    def scales(self, depth: int, output_channels: int) -> tuple[np.float32, np.ndarray, np.float32]:
         """Of the input, of the weights and of the output."""
         x = np.float32(0.02)
-        w = np.float32(np.geomspace(1 / self.spread, 1, units if self.spread > 1 else 1) * 0.01)
+        w = np.float32(
+            np.geomspace(1 / self.spread, 1, output_channels if self.spread > 1 else 1) * 0.01
+        )
         full = math.sqrt(max(depth, 1)) * integer_range(self.x)[1] * integer_range(self.w)[1] / 1.5
         return x, w, np.float32(x * w.mean() * full / integer_range(self.result)[1] * self.steps)
 
@@ -75,7 +77,7 @@ def dense(
     late: bool = False,
     **details: Any,
 ) -> Case:
-    """`w` is [units, K]; late: weights come at run time."""
+    """`w` is [N, K]; late: weights come at run time."""
     rng = np.random.default_rng(len(label) + math.prod(w))
     x_scale, w_scale, y_scale = n.scales(w[1], w[0])
     inputs = [
@@ -247,9 +249,9 @@ def test_reference_equals_litert(case: Case) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_weights_equal_litert(kind: str, rng: np.random.Generator) -> None:
     for seed in range(15):
-        rows, depth, units = (int(n) for n in rng.integers((1, 1, 2), (5, 60, 20)))
+        rows, depth, output_channels = (int(n) for n in rng.integers((1, 1, 2), (5, 60, 20)))
         numbers = dataclasses.replace(KINDS[kind], steps=float(np.exp(rng.normal())))
-        case = dense(f"random-{seed}", (rows, depth), (units, depth), numbers)
+        case = dense(f"random-{seed}", (rows, depth), (output_channels, depth), numbers)
         reference = case.run_reference()
         case.check(reference, case.run_litert())
         if seed < 2:

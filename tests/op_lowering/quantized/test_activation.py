@@ -180,7 +180,8 @@ def test_reference_matches_litert(case: Case) -> None:
 @pytest.mark.litert
 @pytest.mark.parametrize("name", TAKES)
 def test_random_scales_match_litert(name: str, rng: np.random.Generator) -> None:
-    for _ in range(12):
+    done = 0
+    while done < 12:
         dtype = str(rng.choice(TAKES[name]))
         x, y = points(name, dtype)[int(rng.integers(len(points(name, dtype))))]
         of_x = float(np.exp2(rng.uniform(-16, 0)))
@@ -188,7 +189,9 @@ def test_random_scales_match_litert(name: str, rng: np.random.Generator) -> None
         variants = VARIANTS.get(name, [None])
         options = variants[int(rng.integers(len(variants)))]
         case = activation(name, dtype, (of_x, x), (of_y, y), options=options)
-        case.check(case.run_reference(), case.run_litert(optimized=name in ONLY_OPTIMIZED))
+        if reason(case) is None:  # HARD_SWISH is refused where the output scale is too small
+            case.check(case.run_reference(), case.run_litert(optimized=name in ONLY_OPTIMIZED))
+            done += 1
 
 
 BOUNDS = {"RELU": (0, 9.35), "RELU6": (0, 6), "RELU_N1_TO_1": (-1, 1), "RELU_0_TO_1": (0, 1)}

@@ -25,7 +25,7 @@ from jaxdelegate.testing.stateful import litert_twice, twice
 
 BATCH, TIME, INPUT, CELL = 3, 4, 5, 8
 ORDERS = {"time-major": True, "batch-major": False}
-WAYS = {"symmetric": False, "asymmetric": True}
+ALGORITHMS = {"symmetric": False, "asymmetric": True}
 EXACT: dict[str, Any] = {
     "tolerance": Tolerance(),
     "because": "every step is rounded as the kernels round it",
@@ -158,9 +158,11 @@ FORMS = {
     "uint8": Form(peephole=True, projection=4, dtype=np.uint8),
 }
 STEP = [
-    lstm(f"{name}-{way}", full(form, f32(BATCH, INPUT)), asymmetric_quantize_inputs=asymmetric)
+    lstm(
+        f"{name}-{algorithm}", full(form, f32(BATCH, INPUT)), asymmetric_quantize_inputs=asymmetric
+    )
     for name, form in FORMS.items()
-    for way, asymmetric in WAYS.items()
+    for algorithm, asymmetric in ALGORITHMS.items()
 ]
 STEP += [
     lstm("clips", full(FORMS["projection"], f32(BATCH, INPUT)), cell_clip=0.3, proj_clip=0.2),
@@ -173,14 +175,14 @@ STEP += [
 ]
 SEQUENCE = [
     sequence(
-        f"{name}-{order}-{way}",
+        f"{name}-{order}-{algorithm}",
         full(FORMS[name], series(time_major=major)),
         time_major=major,
         asymmetric_quantize_inputs=asymmetric,
     )
     for name in ("plain", "everything")
     for order, major in ORDERS.items()
-    for way, asymmetric in WAYS.items()
+    for algorithm, asymmetric in ALGORITHMS.items()
 ]
 SEQUENCE += [
     sequence("diagonal", full(Form(diagonal=True), series(time_major=True)), time_major=True),
@@ -199,7 +201,7 @@ SEQUENCE += [
 ]
 BOTH = [
     bidirectional(
-        f"{order}-{'merged' if merge else 'apart'}-{way}",
+        f"{order}-{'merged' if merge else 'apart'}-{algorithm}",
         both(Form(cifg=merge, peephole=not merge), series(time_major=major)),
         time_major=major,
         merge_outputs=merge,
@@ -208,7 +210,7 @@ BOTH = [
     )
     for order, major in ORDERS.items()
     for merge in (False, True)
-    for way, asymmetric in WAYS.items()
+    for algorithm, asymmetric in ALGORITHMS.items()
 ]
 AUX = f32(TIME, BATCH, 7, seed=9)
 BOTH += [
@@ -227,32 +229,32 @@ BOTH += [
 ]
 
 
-def rnn_cell(seed: int = 0, units: int = CELL, dtype: Any = np.int8) -> list[Arg]:
+def rnn_cell(seed: int = 0, output_channels: int = CELL, dtype: Any = np.int8) -> list[Arg]:
     """Weights, recurrent weights, bias, state."""
     return [
-        weights(units, INPUT, seed=seed, dtype=dtype),
-        weights(units, units, seed=seed + 1, dtype=dtype),
-        floats(units, seed=seed + 2),
-        variable(BATCH, units),
+        weights(output_channels, INPUT, seed=seed, dtype=dtype),
+        weights(output_channels, output_channels, seed=seed + 1, dtype=dtype),
+        floats(output_channels, seed=seed + 2),
+        variable(BATCH, output_channels),
     ]
 
 
 RNN = [
     Case(
         "RNN",
-        f"{act.name}-{way}-{np.dtype(dtype)}",
+        f"{act.name}-{algorithm}-{np.dtype(dtype)}",
         [f32(BATCH, INPUT), *rnn_cell(dtype=dtype)],
         RNNOptions(act, asymmetric_quantize_inputs=asymmetric),
         version=3,
         **EXACT,
     )
     for act, dtype in ((Act.TANH, np.int8), (Act.RELU, np.int8), (Act.NONE, np.uint8))
-    for way, asymmetric in WAYS.items()
+    for algorithm, asymmetric in ALGORITHMS.items()
 ]
 RNN += [
     Case(
         "UNIDIRECTIONAL_SEQUENCE_RNN",
-        f"{order}-{way}",
+        f"{order}-{algorithm}",
         [series(time_major=major), *rnn_cell()],
         SequenceRNNOptions(
             time_major=major,
@@ -263,7 +265,7 @@ RNN += [
         **EXACT,
     )
     for order, major in ORDERS.items()
-    for way, asymmetric in WAYS.items()
+    for algorithm, asymmetric in ALGORITHMS.items()
 ]
 
 
@@ -298,7 +300,7 @@ def both_rnn(
 
 BOTH_RNN = [
     both_rnn(
-        f"{order}-{'merged' if merge else 'apart'}-{way}-{kind}",
+        f"{order}-{'merged' if merge else 'apart'}-{algorithm}-{kind}",
         time_major=major,
         merge_outputs=merge,
         asymmetric_quantize_inputs=asymmetric,
@@ -309,7 +311,7 @@ BOTH_RNN = [
     )
     for order, major in ORDERS.items()
     for merge in (False, True)
-    for way, asymmetric in WAYS.items()
+    for algorithm, asymmetric in ALGORITHMS.items()
     for kind, aux in {"alone": {}, "aux": {"aux": INPUT}, "instead": {"instead": True}}.items()
 ]
 BOTH_RNN += [
@@ -320,7 +322,7 @@ BOTH_RNN += [
 def svdf(
     label: str,
     rank: int,
-    units: int,
+    output_channels: int,
     memory: int,
     *,
     bias: bool = True,
@@ -328,12 +330,12 @@ def svdf(
     dtype: Any = np.int8,
     asymmetric: bool = False,
 ) -> Case:
-    n_filters = rank * units
+    n_filters = rank * output_channels
     inputs = [
         f32(BATCH, INPUT),
         weights(n_filters, INPUT, dtype=dtype),
         weights(n_filters, memory, dtype=dtype),
-        floats(units) if bias else None,
+        floats(output_channels) if bias else None,
         variable(BATCH, memory * n_filters),
     ]
     options = SVDFOptions(rank, act, asymmetric)
@@ -415,12 +417,12 @@ REFUSED = {
     "and the int8 kernel wants 0": with_inputs(
         PLAIN, {5: rescaled(PLAIN.inputs[5], per_tensor(0.1, 3))}
     ),
-    "is float16; beside 8-bit weights": with_inputs(PLAIN, {0: Arg(HALVES)}),
-    "is int32; beside 8-bit weights": with_inputs(
+    "is float16; next to 8-bit weights": with_inputs(PLAIN, {0: Arg(HALVES)}),
+    "is int32; next to 8-bit weights": with_inputs(
         PLAIN, {13: Arg(np.zeros(CELL, np.int32), is_const=True)}
     ),
     "'in6' is int8": with_inputs(PLAIN, {6: rescaled(PLAIN.inputs[6], None)}),
-    "is int8; beside 8-bit weights": with_inputs(SEQUENCE[8], {7: weights(CELL, dtype=np.int8)}),
+    "is int8; next to 8-bit weights": with_inputs(SEQUENCE[8], {7: weights(CELL, dtype=np.int8)}),
 }
 
 

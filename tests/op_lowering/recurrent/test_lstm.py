@@ -225,7 +225,7 @@ BOTH += [
 ]
 
 
-def narrow(dtype: Any) -> Case:
+def downcast(dtype: Any) -> Case:
     case = SEQUENCE[2]
     inputs = [
         None if a is None else dataclasses.replace(a, value=a.value.astype(dtype))
@@ -235,7 +235,7 @@ def narrow(dtype: Any) -> Case:
     return dataclasses.replace(case, label=label, inputs=inputs, litert=NO_FLOAT16)
 
 
-NARROW = [narrow(np.float16), narrow(ml_dtypes.bfloat16)]
+NARROW = [downcast(np.float16), downcast(ml_dtypes.bfloat16)]
 CASES = STEP + BASIC + SEQUENCE + BOTH + NARROW
 
 

@@ -20,7 +20,7 @@ BATCH, INPUT = 3, 5
 def svdf(
     label: str,
     rank: int,
-    units: int,
+    output_channels: int,
     memory: int,
     *,
     seed: int = 0,
@@ -33,12 +33,12 @@ def svdf(
     kept: float = 2e-4,
     y: tuple[float, int] = (0.012, -128),
 ) -> Case:
-    rng, n_filters = np.random.default_rng(seed), rank * units
+    rng, n_filters = np.random.default_rng(seed), rank * output_channels
     inputs = [
         integers(rng, np.int8, (n_batch, n_input), *x, is_const=False),
         integers(rng, np.int8, (n_filters, n_input), feature),
         integers(rng, np.int16, (n_filters, memory), time, extent=20000),
-        integers(rng, np.int32, [units], kept * time, extent=1 << 24) if bias else None,
+        integers(rng, np.int32, [output_channels], kept * time, extent=1 << 24) if bias else None,
         state(np.int16, (n_batch, memory * n_filters), kept),
     ]
     return Case(
@@ -71,11 +71,11 @@ def drawn(seed: int) -> Case:
     def point() -> int:
         return int(rng.choice([-128, 127, 0, rng.integers(-128, 128)]))
 
-    rank, units, memory, n_input = (int(rng.integers(1, high)) for high in (4, 9, 12, 9))
+    rank, output_channels, memory, n_input = (int(rng.integers(1, high)) for high in (4, 9, 12, 9))
     return svdf(
         f"{seed}",
         rank,
-        units,
+        output_channels,
         memory,
         seed=seed,
         n_input=n_input,

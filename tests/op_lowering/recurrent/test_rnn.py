@@ -27,10 +27,13 @@ def weights(*shape: int, seed: int = 0) -> Arg:
     return const(f32(*shape, low=-0.8, high=0.8, seed=seed))
 
 
-def cell(seed: int = 0, units: int = UNITS) -> list[Arg]:
+def cell(seed: int = 0, output_channels: int = UNITS) -> list[Arg]:
     """Weights, recurrent weights, bias, state."""
-    shapes = (units, INPUT), (units, units), (units,)
-    return [*(weights(*s, seed=seed + i) for i, s in enumerate(shapes)), variable(BATCH, units)]
+    shapes = (output_channels, INPUT), (output_channels, output_channels), (output_channels,)
+    return [
+        *(weights(*s, seed=seed + i) for i, s in enumerate(shapes)),
+        variable(BATCH, output_channels),
+    ]
 
 
 def series(time_major: bool, width: int = INPUT, n_time: int = TIME, seed: int = 0) -> Arg:
@@ -91,14 +94,20 @@ WIDE += [
 
 
 def svdf(
-    label: str, rank: int, units: int, memory: int, *, bias: bool = True, act: Act = Act.NONE
+    label: str,
+    rank: int,
+    output_channels: int,
+    memory: int,
+    *,
+    bias: bool = True,
+    act: Act = Act.NONE,
 ) -> Case:
-    n_filters = rank * units
+    n_filters = rank * output_channels
     inputs = [
         f32(BATCH, INPUT),
         weights(n_filters, INPUT),
         weights(n_filters, memory),
-        weights(units) if bias else None,
+        weights(output_channels) if bias else None,
         variable(BATCH, memory * n_filters),
     ]
     return Case("SVDF", label, inputs, SVDFOptions(rank, act), accumulated=32)
@@ -112,7 +121,7 @@ SVDF = [
 ]
 
 
-def narrow(case: Case, dtype: Any) -> Case:
+def downcast(case: Case, dtype: Any) -> Case:
     def cast(a: Arg | None) -> Arg | None:
         return None if a is None else dataclasses.replace(a, value=a.value.astype(dtype))
 
@@ -125,7 +134,7 @@ def narrow(case: Case, dtype: Any) -> Case:
 
 
 NARROW = [
-    narrow(case, dtype)
+    downcast(case, dtype)
     for case in (SEQUENCE[0], SVDF[1])
     for dtype in (np.float16, ml_dtypes.bfloat16)
 ]

@@ -1,1 +1,0 @@
-"""Rewrites of a partition before it is lowered; `table.py` lists them."""
