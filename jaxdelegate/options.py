@@ -145,10 +145,13 @@ class DelegateOptions:
         given = order[:first_auto]
         if first_auto == 0 or any(p != "auto" for p in order[first_auto:]):
             raise OptionError(
-                f"inference_priority1..3: 'auto' only behind all others, got {', '.join(order)}"
+                "inference_priority1..3: 'auto' must come after all other priorities, got "
+                f"{', '.join(order)}"
             )
         if len(set(given)) != len(given):
-            raise OptionError(f"inference_priority1..3: each at most once, got {', '.join(order)}")
+            raise OptionError(
+                f"inference_priority1..3: a priority is repeated, got {', '.join(order)}"
+            )
 
     @classmethod
     def of(cls, options: "Mapping[str, Any] | DelegateOptions | None", **more: Any) -> Self:

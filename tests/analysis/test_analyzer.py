@@ -85,7 +85,7 @@ def test_the_delegates_options_decide(chain: Chain) -> None:
     assert analyze_model(model, {"last_delegate_node_index": 0}).subgraphs[0].operators[3].reason
     with pytest.raises(jd.OptionError, match="max_delegated_partitions"):
         analyze_model(model, max_delegated_partitons=1)
-    with pytest.raises(jd.OptionError, match="beside a delegate"):
+    with pytest.raises(jd.OptionError, match="set these on the delegate"):
         analyze_model(model, jd.JaxDelegate(), enable_quant=False)
 
 
