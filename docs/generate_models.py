@@ -19,15 +19,25 @@ from ai_edge_litert.interpreter import OpResolverType
 import jaxdelegate as jd
 from jaxdelegate.testing.running import random_inputs, run_once
 
-HEAD = """# Real models
+HEAD = """# Float models
 
-Written by `docs/generate_models.py` over a collection of public float models. LiteRT's reference
-kernels judge; where those lack an operator, its other kernels do. Inputs are uniform and seeded. An
-error is the largest of any output element over the largest element.
+For anyone who wants to know how well jaxdelegate runs real float models: how many operators are delegated, and how large
+the error is. To check your own model, run `jaxdelegate inference_diff --graph=model.tflite --reference=litert_ref`.
+
+| column | meaning |
+|---|---|
+| kind | what the model computes with; fp16w: float16 weights |
+| operators, delegated, partitions | how many operators the main subgraph has, how many JaxDelegate takes, in how many partitions |
+| reference error | of jaxdelegate's numpy reference |
+| delegated error | of the interpreter with JaxDelegate |
+
+Errors are the largest difference of any output element from LiteRT, over the largest element. LiteRT runs
+its reference kernels or, for operators that those lack, its other kernels. Inputs are uniform random values with a
+fixed seed. The models are a collection of public ones; `python docs/generate_models.py FOLDER` writes this page.
 
 | model | kind | operators | delegated | partitions | reference error | delegated error |
 |---|---|--:|--:|--:|--:|--:|
-"""
+"""  # noqa: E501 (the rows of a table)
 
 
 def litert(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -37,11 +37,20 @@ COLUMNS = (
 )
 HEAD = """# Operators
 
-Written by `python docs/generate_operators.py`; a test keeps it current. *XLA*: the delegate takes
-the operator, for the dtypes in the table (q: quantized) and more of the same kind; a combination
-that it refuses, with the reason in the delegation report, runs on the host. *host*: always there.
-Version: the newest that is known, next to the newest that LiteRT's CPU runtime registers (-: none).
-"""
+For anyone who wants to know whether jaxdelegate can run an operator. To check a whole model, run
+`jaxdelegate analyze --graph=model.tflite`.
+
+| column | meaning |
+|---|---|
+| runs on | *XLA*: the delegate takes the operator. *host*: only the numpy reference runs it. *-*: not supported |
+| version | the newest operator version that is supported |
+| LiteRT CPU | the newest version that LiteRT's CPU runtime registers (-: none) |
+| dtypes that tests lower | dtypes of the first run-time input in the tests of the XLA lowering (q: quantized); other dtypes may work too |
+| GPU delegate, ML Drift, OpenVINO, TVM | whether TFLite's GPU delegate, LiteRT's ML Drift delegate, OpenVINO's and TVM's TFLite frontends register it |
+
+The delegate may refuse some combinations of an operator's options and shapes. Those operators run on the host, and the
+delegation report gives the reason. `python docs/generate_operators.py` writes this page; a test checks that it is current.
+"""  # noqa: E501 (the rows of a table)
 
 
 def cases() -> Iterator[Case]:
@@ -95,7 +104,7 @@ def generate() -> str:
     rows = [row(name, dtypes[name], peers) for name in (*sorted(builtin), *custom)]
     reasons = {n: r.host_reason for n, r in sorted(RULES.items()) if r.host_reason}
     table = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *rows]
-    tail = ["", "Always on the host, with the report's reason:", ""]
+    tail = ["", "Always on the host, with the reason that the delegation report gives:", ""]
     tail += [f"* {name}: {reason}" for name, reason in reasons.items()]
     return "\n".join([HEAD, *table, *tail, ""])
 

@@ -1,9 +1,10 @@
-"""Write docs/quantized_models.md: quantized models in both modes, next to LiteRT's own kernels.
+"""Write docs/quantized_models.md: quantized models in both modes, compared with LiteRT.
 
     python docs/generate_quantized.py FOLDER [--inputs=200] [--seconds=60]
 
 FOLDER holds .tflite files and manifest.json: a list of {"file", "kind", "litert_runs"}. Each model
-sees up to `--inputs` inputs, fewer where they take longer than `--seconds`; the page says how many.
+runs on up to `--inputs` inputs, fewer where they take longer than `--seconds`; the page says how
+many.
 """
 
 import argparse
@@ -24,25 +25,30 @@ import jaxdelegate as jd
 
 NOT_QUANTIZED = ("float", "fp16w", "integer", "string", "other")
 LEAST_INPUTS = 5
-MODES = ("float view", "integer", "XNNPACK")
+MODES = ("float_view", "integer", "XNNPACK")
 Arrays = list[np.ndarray]
 
 HEAD = """# Quantized models
 
-Written by `docs/generate_quantized.py` over a collection of public quantized models. Every model
-runs on the same seeded inputs (noise and smooth fields of several contrasts) through
+For anyone who wants to know how exact JaxDelegate is on real quantized models, and how it compares with XNNPACK. To check your
+own model, run `jaxdelegate inference_diff --graph=model.tflite --reference=litert_ref --jax_quant_mode=integer`.
 
-* `quant_mode="float_view"`, simulated floats as TFLite's GPU delegate runs them,
-* `quant_mode="integer"`, the integer kernels' arithmetic,
-* XNNPACK, what a stock interpreter runs by default,
+| column | the model runs with |
+|---|---|
+| float_view | `JaxDelegate(quant_mode="float_view")`, the default: fake-quantized floats, as TFLite's GPU delegate computes |
+| integer | `JaxDelegate(quant_mode="integer")`: the integer kernels' arithmetic |
+| XNNPACK | the stock interpreter with its default delegate |
 
-and is compared with LiteRT's reference kernels (BUILTIN_REF; where those lack an operator, its
-optimized ones) and with XNNPACK. Differences of quantized outputs are in steps of the output's
-scale (LSB), as the percentage of elements that are off by 0 / 1 / 2 / more. Float outputs: the
-largest difference over the largest element, on the worst input. What differs, and why, is told in
-[quantization.md](quantization.md).
+All outputs are compared with LiteRT's reference kernels (BUILTIN_REF or, for operators that those lack, its optimized kernels)
+and with XNNPACK, on the same seeded inputs (noise and smooth fields of several contrasts).
 
-"""
+* Quantized outputs: the percentage of elements that are off by 0 / 1 / 2 / more steps of the output's scale (LSB).
+* Float outputs: the largest difference over the largest element, on the worst input.
+
+[quantization.md](quantization.md) explains the differences. The models are a collection of public ones;
+`python docs/generate_quantized.py FOLDER` writes this page.
+
+"""  # noqa: E501 (the rows of a table)
 
 
 # ---- Inputs
@@ -132,7 +138,7 @@ def delegated(path: Path, mode: str) -> tuple[Run, jd.DelegationReport]:
 
 @dataclasses.dataclass
 class Tally:
-    """How the outputs of one way differ from those of another one, over all inputs."""
+    """How one configuration's outputs differ from another one's, over all inputs."""
 
     steps: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(4, np.int64))
     worst: float | None = None  # of float outputs
@@ -197,14 +203,14 @@ class Row:
     name: str
     kind: str
     operators: int
-    taken: tuple[int, int]  # operators, in float view and in integer mode
+    taken: tuple[int, int]  # operators, by quant_mode float_view and integer
     inputs: int
     to_reference: dict[str, Tally]
     to_xnnpack: dict[str, Tally]
 
 
 def measured(path: Path, name: str, kind: str, limit: int, seconds: float) -> Row:
-    """Run one model every way until there are `limit` inputs, or the time is over."""
+    """Run one model in every configuration until there are `limit` inputs, or the time is over."""
     reference = stock(
         path, OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     )
@@ -246,10 +252,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def page(rows: Sequence[Row], failed: Sequence[tuple[str, str]]) -> str:
     """The whole file."""
-    parts = [HEAD, "## In short\n\n", *_summary(rows), "\n## Delegated operators\n\n"]
+    parts = [HEAD, "## Summary\n\n", *_summary(rows), "\n## Delegated operators\n\n"]
     parts.append(
         table(
-            ["model", "kind", "operators", "float view", "integer", "inputs"],
+            ["model", "kind", "operators", "float_view", "integer", "inputs"],
             [[r.name, r.kind, r.operators, *r.taken, r.inputs] for r in rows],
         )
     )

@@ -36,46 +36,52 @@ class DelegateOptions:
     device_index: int = _option(0, "Which device of the platform.", keyed=True)
     is_precision_loss_allowed: bool | None = _option(
         None,
-        "Compute in less than float32 where that is safe; overrides the priorities, as in TFLite. "
-        "Unset: they say.",
+        "Allow reduced precision (float16 or bfloat16) where that is safe; overrides the "
+        "priorities, as in TFLite. Unset: the priorities decide.",
         keyed=True,
     )
     inference_priority1: Priority = _option(
         "max_precision",
-        "What matters most; everything but 'auto'. With max_precision here all is float32.",
+        "The most important goal; 'auto' is not allowed. With max_precision everything is float32.",
         keyed=True,
     )
     inference_priority2: Priority = _option(
-        "auto", "What matters next; 'auto': chosen as TFLite does.", keyed=True
+        "auto", "The second goal; 'auto': chosen as in TFLite.", keyed=True
     )
     inference_priority3: Priority = _option(
-        "auto", "What matters last; 'auto': what the others leave.", keyed=True
+        "auto", "The third goal; 'auto': the one that is left.", keyed=True
     )
     inference_preference: Preference = _option(
-        "fast_single_answer", "How much time compilation may spend on choices.", keyed=True
+        "fast_single_answer",
+        "sustained_speed: measure alternative algorithms on the device (autotuning); balanced: use "
+        "stored autotuning results, measure nothing; fast_single_answer: use the defaults.",
+        keyed=True,
     )
     compute_dtype: ComputeDtype | None = _option(
         None,
-        "The dtype of arithmetic; overrides the priorities. 'auto': the platform's short one, but "
-        "float32 for the operators that it would make wrong.",
+        "The dtype of arithmetic; overrides the priorities. 'auto': the platform's reduced "
+        "precision, but float32 for the operators that it would make wrong.",
         keyed=True,
     )
     accumulate_float32: bool | None = _option(
         None,
-        "Accumulate in float32 although operands are shorter. Unset: yes. A CPU always does.",
+        "Accumulate in float32 even if the operands have reduced precision. Unset: yes. CPUs "
+        "always do.",
         keyed=True,
     )
     float32_operators: str | None = _option(
         None,
-        "Operators that stay in float32 whatever the rest does, by their numbers: '3,17'. "
-        "With compute_dtype 'auto': these, and no check.",
+        "Indices of operators that stay in float32 in every compute_dtype: '3,17'. With "
+        "compute_dtype 'auto' this list replaces the automatic check.",
         keyed=True,
     )
     enable_quant: bool = _option(
-        True, "Take over quantized operators; otherwise they stay on the CPU.", keyed=True
+        True, "Delegate quantized operators; false: they run on the CPU.", keyed=True
     )
     quant_mode: QuantMode = _option(
-        "float_view", "Run quantized operators as simulated floats, or in integers.", keyed=True
+        "float_view",
+        "How quantized operators run: float_view: in fake-quantized floats; integer: in integers.",
+        keyed=True,
     )
     rewrites: str = _option(
         "all",
@@ -84,10 +90,10 @@ class DelegateOptions:
     )
     native_kernels: bool | None = _option(
         None,
-        "Convolutions and matrix products, of float32 and of 8-bit integers, by this package's own "
-        "CPU kernels; otherwise by XLA. Unset: as the environment variable "
-        "JAXDELEGATE_NATIVE_KERNELS says (0 or 1); without it, where they were built and the "
-        "processor has AVX2.",
+        "Use jaxdelegate's C++ CPU kernels (convolutions, matrix products, attention, means); "
+        "false: XLA computes everything. Unset: the environment variable "
+        "JAXDELEGATE_NATIVE_KERNELS (0 or 1) decides; without it, they are used if they were built "
+        "and the processor has AVX2.",
         keyed=True,
     )
     max_delegated_partitions: int = _option(
@@ -103,10 +109,10 @@ class DelegateOptions:
         False, "If a partition cannot be compiled, warn and run it on the CPU."
     )
     serialization_dir: str | None = _option(
-        None, "Where compiled programs are kept; unset: they are not."
+        None, "The directory for compiled programs; unset: they are not stored."
     )
     model_token: str | None = _option(
-        None, "Names the model in the cache; unset: its fingerprint does."
+        None, "Identifies the model in the cache; unset: a fingerprint of the model."
     )
     donate_inputs: bool = _option(
         False, "Let programs overwrite their input buffers on the device.", keyed=True
@@ -139,10 +145,13 @@ class DelegateOptions:
         given = order[:first_auto]
         if first_auto == 0 or any(p != "auto" for p in order[first_auto:]):
             raise OptionError(
-                f"inference_priority1..3: 'auto' only after all others, got {', '.join(order)}"
+                "inference_priority1..3: 'auto' must come after all other priorities, got "
+                f"{', '.join(order)}"
             )
         if len(set(given)) != len(given):
-            raise OptionError(f"inference_priority1..3: each at most once, got {', '.join(order)}")
+            raise OptionError(
+                f"inference_priority1..3: a priority is repeated, got {', '.join(order)}"
+            )
 
     @classmethod
     def of(cls, options: "Mapping[str, Any] | DelegateOptions | None", **more: Any) -> Self:

@@ -119,7 +119,8 @@ class OpRule:
         """Why this operator, as it is in the file, cannot be lowered; None if it can."""
         if context.op_version > self.max_version:
             return (
-                f"version {context.op_version} is newer than the newest known, {self.max_version}"
+                f"version {context.op_version} is newer than the newest supported version, "
+                f"{self.max_version}"
             )
         if not isinstance(options, self.options_type):
             return f"options are {type(options).__name__}, not {self.options_type.__name__}"
@@ -128,10 +129,10 @@ class OpRule:
         present = [spec for spec in (*inputs, *outputs) if spec is not None]
         strings = next((spec for spec in present if spec.dtype.hasobject), None)
         if strings is not None:
-            return f"{strings.name!r} holds strings, which stay on the host"
+            return f"{strings.name!r} holds strings, which XLA does not support"
         dynamic = next((spec for spec in present if spec.is_dynamic), None)
         if dynamic is not None:
-            return f"the shape of {dynamic.name!r} depends on data; XLA needs it before the run"
+            return f"the shape of {dynamic.name!r} depends on data; XLA needs static shapes"
         return self.why_not(context, options, inputs, outputs)
 
 
@@ -173,7 +174,7 @@ def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str
     """A reason if `spec` holds a dtype outside the given sets and scalar types."""
     sets = [a if isinstance(a, frozenset) else frozenset([np.dtype(a)]) for a in allowed]
     if spec.is_quantized:
-        return f"{spec.name!r} is quantized {spec.dtype}: no integer kernel takes it here"
+        return f"{spec.name!r} is quantized {spec.dtype}, which the operator has no lowering for"
     if any(spec.dtype in s for s in sets):
         return None
     names = ", ".join(sorted(str(d) for s in sets for d in s))

@@ -132,7 +132,7 @@ def test_an_operator_that_xla_cannot_run() -> None:
     builder.operator("NoSuchOperator", [x], [y])
     builder.outputs(y)
     with pytest.raises(
-        jd.DelegationError, match="#0 NoSuchOperator: custom operator without a rule"
+        jd.DelegationError, match="#0 NoSuchOperator: custom operator without an XLA lowering"
     ):
         jd.load(builder.build())(np.zeros(2, np.float32))
 

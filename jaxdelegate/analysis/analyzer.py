@@ -57,7 +57,9 @@ def analyze_model(
     """
     if isinstance(delegate, SimpleDelegate):
         if options:
-            raise OptionError(f"options next to a delegate: give them to it: {', '.join(options)}")
+            raise OptionError(
+                f"got a delegate and options: set these on the delegate: {', '.join(options)}"
+            )
         return analyze_with(source, delegate)
     return analyze_with(source, JaxDelegate(delegate, **options))
 

@@ -88,17 +88,17 @@ class BenchmarkOptions:
     batch_size: int = _option(
         0, "Batch size", "Resize the first dimension of every input to this; 0: as it is."
     )
-    seed: int = _option(-1, "Seed", "Of the random inputs; -1: another one each time (reported).")
+    seed: int = _option(-1, "Seed", "Seed of the random inputs; -1: a new one (reported).")
     energy: bool | None = _option(
         None,
         "Measure energy",
-        "Joules for each inference, on NVIDIA GPUs. Unset: where nvidia-ml-py is installed.",
+        "Measure joules per inference on NVIDIA GPUs. Unset: if nvidia-ml-py is installed.",
     )
     check_precision: bool = _option(
         False,
         "Check precision",
-        "Run the model in --jax_compute_dtype (float16 unless bfloat16) and in float32 on the same "
-        "inputs, and say which operators go wrong.",
+        "Compare the model in --jax_compute_dtype (default: float16) with float32 on the same "
+        "inputs, and name the operators that go wrong.",
     )
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ class ChoiceStore:
         except (SourceError, FileNotFoundError):
             return {}
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            _warn(f"stored choices are not used: {error}")
+            _warn(f"stored autotuning results are not used: {error}")
             return {}
 
     def add(self, choices: Mapping[str, Choice]) -> None:
@@ -50,7 +50,7 @@ class ChoiceStore:
             content = _packed(key, {**self.read(), **choices})
             self._directory.write(_file(key), [content])
         except (SourceError, OSError) as error:
-            _warn(f"choices are not stored: {error}")
+            _warn(f"autotuning results are not stored: {error}")
 
     def digest(self) -> str | None:
         """Of all that is stored; None: nothing is."""

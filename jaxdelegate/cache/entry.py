@@ -114,7 +114,7 @@ def unpack(content: bytes) -> Entry:
         EntryError: it is none, damaged, or of another version; says which.
     """
     if len(content) < _HEADER.size:
-        raise EntryError(f"its header takes {_HEADER.size} bytes, it has {len(content)}")
+        raise EntryError(f"the file is truncated: it has {len(content)} bytes, less than a header")
     magic, version, text_size, rest_size, digest = _HEADER.unpack_from(content)
     if magic != _MAGIC:
         raise EntryError("it is not a stored program")
@@ -122,8 +122,8 @@ def unpack(content: bytes) -> Entry:
         raise EntryError(f"its format is version {version}, this is version {_VERSION}")
     if len(content) != _HEADER.size + text_size + rest_size:
         raise EntryError(
-            f"its header announces {_HEADER.size + text_size + rest_size} bytes, "
-            f"it has {len(content)}"
+            f"the file is damaged: it has {len(content)} bytes, and its header says "
+            f"{_HEADER.size + text_size + rest_size}"
         )
     body = memoryview(content)[_HEADER.size :]
     if hashlib.sha256(body[:text_size]).digest() != digest:

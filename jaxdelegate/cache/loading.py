@@ -89,7 +89,7 @@ def _constant(weight: StoredWeight, slot: Any) -> np.ndarray:
     """An argument whose elements are those of a constant, in another shape perhaps."""
     index = -1 if weight.tensor is None else weight.tensor
     if index not in slot.constants or slot.digests.get(index) != weight.digest:
-        raise EntryError(f"its weight is constant {index}, which is another one here")
+        raise EntryError(f"its weight, tensor {index}, differs from this model's")
     return _shaped(slot.constants[index].reshape(-1), weight)
 
 

@@ -69,7 +69,7 @@ class ProgramCache:
         try:
             self._store = ProgramStore(PrivateDirectory.open(path))
         except OSError as error:
-            _warn(f"programs are not kept: {error}")
+            _warn(f"compiled programs are not stored: {error}")
 
     def choices(self, device: Any) -> ChoiceStore | None:
         """The measured choices for a device; None: the directory is not used."""
@@ -236,7 +236,7 @@ class ProgramCache:
         except TypeError as error:
             _LOGGER.debug("cache: no key: %s", error)
         except SourceError as error:
-            _warn(f"programs are not kept: {error}")
+            _warn(f"compiled programs are not stored: {error}")
         return None
 
     def load(self, slot: Slot, weights: ResidentWeights) -> Program | None:
@@ -328,8 +328,8 @@ def _warn_of_other_versions(store: ProgramStore) -> None:
     _seen.add(path)
     if count := store.outdated():
         _warn(
-            f"{count} programs in {path} are of another version of jaxdelegate and not used: they "
-            f"are compiled again. To remove them: jaxdelegate cache prune "
+            f"{count} programs in {path} were stored by another version of jaxdelegate and are not "
+            "used; models are compiled again. To remove old programs: jaxdelegate cache prune "
             f"--delegate_serialize_dir={path} --max_size=10G"
         )
 

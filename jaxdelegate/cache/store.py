@@ -37,7 +37,7 @@ class ProgramStore:
         except FileNotFoundError:
             return None
         if moved := entry.key.moved(key):
-            raise EntryError(f"it is another program's: {', '.join(moved)} differ")
+            raise EntryError(f"the file holds another program: {', '.join(moved)} differ")
         return entry
 
     def nearest(self, key: Key) -> list[str] | None:

@@ -91,7 +91,7 @@ def _opened(directory: PrivateDirectory, name: str, nbytes: int) -> int:
     try:
         file = directory.descriptor(name)
     except FileNotFoundError:
-        raise EntryError(f"{name} is gone") from None
+        raise EntryError(f"the file of its weights, {name}, is missing") from None
     if (size := os.fstat(file).st_size) != nbytes:
         os.close(file)
         raise EntryError(f"{name} has {size} bytes instead of {nbytes}")

@@ -336,5 +336,5 @@ class _Prober:
         except JaxDelegateError as error:
             return Probe(first, last, (), str(error).splitlines()[0])
         if first == _NOWHERE and any(test.nodes(d) for d in test.own_delegates()):
-            raise OptionError(f"{test.name}: does not heed first_delegate_node_index")
+            raise OptionError(f"{test.name}: ignores first_delegate_node_index")
         return Probe(first, last, tuple(comparer.result() for comparer in comparers))

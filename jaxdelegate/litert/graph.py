@@ -219,12 +219,12 @@ class Graph:
         """A reason if the operator works on what only the interpreter can reach."""
         kernel = KERNELS.get(operator.name)
         if kernel is not None and kernel.initial_state is not None:
-            return "its random state is inside of the interpreter"
+            return "the stock interpreter does not share the state of its random generator"
         touched = [i for i in (*operator.inputs, *operator.outputs) if i >= 0]
         if any(self.specs[i].dtype in HANDLES for i in touched):
-            return "what its handle stands for is inside of the interpreter"
+            return "the stock interpreter does not tell which resource its handle refers to"
         if not all(is_viewable(self.tensors[i]) for i in operator.outputs if i >= 0):
-            return "its outputs, strings or packed integers, are not arrays in the interpreter"
+            return "the stock interpreter has no array for its outputs: strings or packed integers"
         return None
 
 

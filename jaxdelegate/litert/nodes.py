@@ -144,7 +144,7 @@ class PlanReader:
 
     def _check(self, status: int, call: str) -> None:
         if status != OK:
-            raise InterpreterError(f"the interpreter answered {status} to {call}")
+            raise InterpreterError(f"{call} of the stock interpreter failed with status {status}")
 
 
 def _replaced(node: Node) -> list[int]:

@@ -269,13 +269,13 @@ def check_host() -> None:
     """
     if sys.platform == "win32" or any(ctypes.sizeof(cls) != n for cls, n in SIZES.items()):
         raise InterpreterError(
-            "Python delegates enter stock interpreters on 64-bit Linux and macOS, not on "
+            "Python delegates run in stock interpreters on 64-bit Linux and macOS, not on "
             f"{sys.platform} with {8 * ctypes.sizeof(_POINTER)} bits; jaxdelegate.Interpreter runs "
             "there too"
         )
     if _TOO_OLD in sys.modules:
         raise InterpreterError(
-            f"{_TOO_OLD} is built for numpy 1 and cannot live next to jax; its successor "
+            f"{_TOO_OLD} is built for numpy 1 and cannot share a process with jax; its successor "
             "ai_edge_litert >= 1.4 has the same Interpreter, and so has jaxdelegate"
         )
     for package, oldest in _HOSTS.items():

@@ -269,6 +269,9 @@ def context_for(
     )
 
 
+_NO_CUSTOM_RULE = "custom operator without an XLA lowering; jaxdelegate.register_operator adds one"
+
+
 def rule_for(operator: Operator) -> OpRule | None:
     """An operator's rule, also of one that a rewrite made."""
     return rule_of(operator.name, operator.options)
@@ -280,10 +283,10 @@ def why_not(
     """Why XLA cannot run an operator; None if it can. `context` is the operator's own."""
     rule = rule_for(operator)
     if rule is None:
-        return "custom operator without a rule" if operator.custom else "no rule lowers it yet"
+        return _NO_CUSTOM_RULE if operator.custom else "jaxdelegate has no XLA lowering of it"
     present = [spec for spec in (*inputs, *outputs) if spec is not None]
     if not context.enable_quant and any(spec.is_quantized for spec in present):
-        return "it is quantized, and enable_quant is off"
+        return "it is quantized, and the option enable_quant is off"
     options = operator.options
     if context.quant_mode == "float_view":
         reason = first_reason(*map(fake_quantization.why_not, present))
@@ -328,7 +331,7 @@ class Callees:
         """Why a subgraph cannot be lowered for inputs like these (None: as declared)."""
         subgraph = self.subgraphs[index]
         if any(t.is_variable for t in with_explicit_states(subgraph).subgraph.tensors):
-            return f"subgraph {index} keeps state"
+            return f"subgraph {index} has variable tensors"
         try:
             given = None if inputs is None else self._as_stored(subgraph, inputs)
             specs = subgraph_specs(subgraph, given, self.subgraphs)
@@ -337,7 +340,7 @@ class Callees:
         by_index = dict(enumerate(specs))
         passed = gather(specs, (*subgraph.inputs, *subgraph.outputs))
         if any(spec.dtype.hasobject or spec.dtype in HANDLES for spec in passed):
-            return f"subgraph {index} passes strings or handles"
+            return f"subgraph {index} has inputs or outputs of strings or resource handles"
         for operator in subgraph.operators:
             outputs = gather(specs, operator.outputs)
             if is_constant(outputs):

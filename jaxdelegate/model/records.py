@@ -408,7 +408,9 @@ def _with_stripped_values(tensor: Tensor) -> Tensor:
     count = byte_count(tensor.type, math.prod(tensor.shape))
     if count > _STRIPPED_BYTES:
         return tensor
-    _LOGGER.warning("tensor %d %r holds no data: taken as zeros", tensor.index, tensor.name)
+    _LOGGER.warning(
+        "tensor %d %r has no data in the file: zeros are used", tensor.index, tensor.name
+    )
     stored = np.zeros(count, np.uint8)
     stored.flags.writeable = False
     return dataclasses.replace(tensor, stored=stored)

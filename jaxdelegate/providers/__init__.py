@@ -203,7 +203,7 @@ def use_threads(count: int) -> None:
     if count == -1 or os.environ.get("NPROC") == str(count):
         return
     if "jax" in sys.modules:
-        _LOGGER.warning("WARN: num_threads=%d comes too late for XLA: jax is loaded", count)
+        _LOGGER.warning("WARN: num_threads=%d has no effect on XLA: jax is already imported", count)
     else:
         os.environ["NPROC"] = str(count)
 

@@ -98,14 +98,15 @@ _FOR_ALL = (
     _Mapped(
         Flag(
             "delegate_serialize_dir", str, "",
-            "Where compiled programs are kept; empty: they are not. Needs no token here.",
+            "The directory for compiled programs; empty: they are not stored. The token is "
+            "optional.",
         ),
         _if_given("serialization_dir"),
     ),
     _Mapped(
         Flag(
             "delegate_serialize_token", str, "",
-            "Names the model in delegate_serialize_dir; empty: its fingerprint does.",
+            "Identifies the model in delegate_serialize_dir; empty: a fingerprint of the model.",
         ),
         _if_given("model_token"),
     ),
@@ -121,14 +122,14 @@ _FOR_GPU = (
     _Mapped(
         Flag(
             "gpu_precision_loss_allowed", bool, True,
-            "Compute in less than float32 where that is safe. As in TFLite, true with --use_gpu.",
+            "Allow reduced precision where that is safe. As in TFLite, true with --use_gpu.",
         ),
         _as("is_precision_loss_allowed"),
     ),
     _Mapped(
         Flag(
             "gpu_experimental_enable_quant", bool, True,
-            "Take over quantized operators. Unlike TFLite's, false does switch it off.",
+            "Delegate quantized operators. Unlike in TFLite, false switches it off.",
         ),
         _as("enable_quant"),
     ),
@@ -284,8 +285,8 @@ class JaxProvider:
         """`use_jax`, and one flag for each option."""
         use = Flag(
             "use_jax", bool, None,
-            "Apply JaxDelegate. Unset: yes, unless another delegate or --use_xnnpack is asked "
-            "for. False, without another delegate: the interpreter's own CPU kernels.",
+            "Apply JaxDelegate. Unset: yes, unless another delegate or --use_xnnpack is given. "
+            "False, without another delegate: the numpy reference runs the model.",
         )  # fmt: skip
         return (use, *_jax_flags())
 
@@ -320,8 +321,8 @@ class XnnpackProvider:
         return (
             Flag(
                 "use_xnnpack", bool, None,
-                "Run on the stock interpreter with XNNPACK, applied after all other delegates; "
-                "false: with its kernels but without XNNPACK.",
+                "Run in the stock interpreter with XNNPACK, applied after all other delegates; "
+                "false: in the stock interpreter without XNNPACK.",
             ),
             Flag(
                 "xnnpack_force_fp16", bool, False,

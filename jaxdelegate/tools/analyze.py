@@ -78,10 +78,10 @@ def _delegate(values: flags.FlagValues) -> SimpleDelegate | None:
     delegates = delegate_flags.delegates(values)
     if len(delegates) > 1:
         names = ", ".join(getattr(d, "name", type(d).__name__) for d in delegates)
-        raise OptionError(f"analyze plans with one delegate, got {len(delegates)}: {names}")
+        raise OptionError(f"analyze takes one delegate, got {len(delegates)}: {names}")
     for delegate in delegates:
         if not isinstance(delegate, SimpleDelegate):
             raise OptionError(
-                f"analyze asks delegates written in Python, got {type(delegate).__name__}"
+                f"analyze takes delegates written in Python, got {type(delegate).__name__}"
             )
     return delegates[0] if delegates else None

@@ -32,7 +32,7 @@ _FLAGS: tuple[tuple[Flag, str], ...] = (
             "batch_sizes",
             str,
             "",
-            "Benchmark each of these batch sizes, and print them side by side: 1,8,32.",
+            "Benchmark each of these batch sizes, and print them in one table: 1,8,32.",
         ),
         "Batch sizes",
     ),
@@ -47,7 +47,7 @@ _FLAGS: tuple[tuple[Flag, str], ...] = (
         "Op profiling output mode.",
     ),
     (
-        Flag("op_profiling_output_file", str, "", "Where to; empty: to the console."),
+        Flag("op_profiling_output_file", str, "", "File for operator times; empty: the console."),
         "Op profiling output file.",
     ),
     (
@@ -72,7 +72,7 @@ _FLAGS: tuple[tuple[Flag, str], ...] = (
         "Enable Model Runtime Info Export",
     ),
     (
-        Flag("model_runtime_info_output_file", str, "", "Where to; needed for the above."),
+        Flag("model_runtime_info_output_file", str, "", "File of export_model_runtime_info."),
         "Proto File to export model runtime info to",
     ),
     (

@@ -60,9 +60,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     flags.DEFINE_bool(
         "native_kernels",
         None,
-        "Convolutions and matrix products on a CPU by this package's own kernels; "
-        "--nonative_kernels leaves them to XLA. "
-        f"Unset: as the environment variable {NATIVE_KERNELS} says (0 or 1).",
+        "Use jaxdelegate's C++ CPU kernels; --nonative_kernels: XLA computes everything. "
+        f"Unset: the environment variable {NATIVE_KERNELS} (0 or 1) decides.",
         flag_values=values,
     )
     tool.define(values)

@@ -153,7 +153,7 @@ def tune(
     for candidate in tqdm(todo, "measuring operators", disable=None, delay=2, leave=False):
         if clock() >= end:
             left = len(todo) - len(found)
-            _LOGGER.info("tuning: %d kinds of operators keep the default: no time is left", left)
+            _LOGGER.info("tuning: time limit reached; %d operators keep their defaults", left)
             break
         choice = bench.choose(candidate)
         if choice is not None:

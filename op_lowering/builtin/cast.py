@@ -127,7 +127,7 @@ def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -
     unfit = scales > 1 and not (0 <= axis < len(spec.shape) and spec.shape[axis] == scales)
     zero_points = spec.quantization.zero_point.size
     return first_reason(
-        None if context.enable_quant else "quantized operators are switched off (enable_quant)",
+        None if context.enable_quant else "it is quantized, and the option enable_quant is off",
         why_not_stored(spec, dtypes),
         f"{spec.name!r} has {scales} scales for axis {axis} of {list(spec.shape)}"
         if unfit

@@ -36,7 +36,7 @@ _Callees = Callable[[Any], Sequence[int]]
 
 def _why_not_called(context: LoweringContext, callees: Sequence[int], inputs: Specs) -> str | None:
     if context.why_not_subgraph is None:
-        return "its subgraphs are out of reach"
+        return "the delegate has no access to the subgraphs that the operator calls"
     return first_reason(*(context.why_not_subgraph(index, inputs) for index in callees))
 
 

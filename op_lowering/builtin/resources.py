@@ -33,7 +33,7 @@ from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 def _why_not_state(state: TensorSpec | None, value: TensorSpec) -> str | None:
     if state is None or not state.is_variable:
-        return "the variable after the handle is known at run time only"
+        return "which variable the handle refers to is known at run time only"
     if (state.shape, state.dtype) != (value.shape, value.dtype):
         return f"the variable is {state.dtype} {list(state.shape)}, {value.name!r} is not"
     return None
@@ -70,8 +70,8 @@ ASSIGN_VARIABLE = OpRule(
 )
 
 
-VAR_HANDLE = host_only("VAR_HANDLE", VarHandleOptions, 1, "a handle is no value that XLA knows")
-_TABLES = "hash tables stay on the host"
+VAR_HANDLE = host_only("VAR_HANDLE", VarHandleOptions, 1, "XLA does not support resource handles")
+_TABLES = "XLA does not support hash tables"
 HASHTABLE = host_only("HASHTABLE", HashtableOptions, 1, _TABLES)
 HASHTABLE_FIND = host_only("HASHTABLE_FIND", HashtableFindOptions, 1, _TABLES)
 HASHTABLE_IMPORT = host_only("HASHTABLE_IMPORT", HashtableImportOptions, 1, _TABLES)

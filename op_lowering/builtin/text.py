@@ -3,7 +3,7 @@
 from jaxdelegate.op_lowering.options import CustomOptions, SkipGramOptions
 from jaxdelegate.op_lowering.rule import host_only, table
 
-_REASON = "strings stay on the host"
+_REASON = "XLA does not support strings"
 SKIP_GRAM = host_only("SKIP_GRAM", SkipGramOptions, 1, _REASON)
 PARSE_EXAMPLE = host_only("ParseExample", CustomOptions, 1, _REASON)
 PARSE_EXAMPLE_V2 = host_only("ParseExampleV2", CustomOptions, 1, _REASON)

@@ -53,7 +53,7 @@ def _why_not_fully_connected(
     return first_reason(
         None if default else f"weights are stored as {o.weights_format.name}",
         f"weights {w.name!r} are sparse" if w.sparsity is not None else None,
-        "quant_spec is there, which is opaque" if o.quant_spec else None,
+        "the option quant_spec is not supported" if o.quant_spec else None,
         why_not_activation(fused) if tensors.is_dynamic_range else why_not_fused(fused),
         _why_not_rows(o, x, w, tensors.bias),
     ) or _why_not_dtypes(o, tensors)

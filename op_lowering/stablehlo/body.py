@@ -32,7 +32,7 @@ def why_not_body(
 ) -> str | None:
     """A reason unless the subgraph takes scalars of these dtypes to scalars of those."""
     if context.why_not_subgraph is None or context.lower_subgraph is None:
-        return "its body is out of reach"
+        return "the delegate has no access to the subgraph of its body"
     if not set(arguments) <= ELEMENTS:
         return f"a body over {', '.join(map(str, arguments))} is not lowered"
     try:

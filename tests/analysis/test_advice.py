@@ -48,7 +48,7 @@ def test_a_split_names_its_operators_and_its_bytes(chain: Chain) -> None:
         "tensors_crossing": 2,
         "bytes_crossing": 2 * TENSOR,
     }
-    assert "Mystery (#1) stays on the CPU: custom operator without a rule" in found.message
+    assert "Mystery (#1) stays on the CPU: custom operator without an XLA lowering" in found.message
     assert "there would be 1 partition, not 2" in found.message
 
 

@@ -41,12 +41,12 @@ def test_what_goes_in_comes_out() -> None:
 
 @pytest.mark.parametrize("part", range(64))
 def test_a_truncated_file_is_refused(part: int) -> None:
-    with pytest.raises(EntryError, match="its header"):
+    with pytest.raises(EntryError, match=r"the file is (truncated|damaged)"):
         unpack(CONTENT[: len(CONTENT) * part // 64])
 
 
 def test_more_than_the_file_is_refused() -> None:
-    with pytest.raises(EntryError, match=f"announces {len(CONTENT)} bytes, it has"):
+    with pytest.raises(EntryError, match=f"its header says {len(CONTENT)}$"):
         unpack(CONTENT + b"\0")
 
 

@@ -235,7 +235,7 @@ def test_a_delegate_that_does_not_heed_the_range() -> None:
     def open_range(_first: int, _last: int) -> Test:
         return delegated(model, [WrongNegation()])
 
-    with pytest.raises(jd.OptionError, match="does not heed first_delegate_node_index"):
+    with pytest.raises(jd.OptionError, match="ignores first_delegate_node_index"):
         bisect(model, open_range)
 
 

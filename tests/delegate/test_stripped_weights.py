@@ -45,7 +45,7 @@ def test_stripped_values_are_zeros(
 ) -> None:
     caplog.set_level(logging.WARNING, "jaxdelegate")
     np.testing.assert_array_equal(run(sums(None), quant_mode), X)
-    assert "'w' holds no data: taken as zeros" in caplog.text
+    assert "'w' has no data in the file: zeros are used" in caplog.text
 
 
 @pytest.mark.parametrize("quant_mode", MODES)

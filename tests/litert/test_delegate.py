@@ -384,8 +384,11 @@ def test_random_state_and_handles_stay_with_the_interpreter(stock: Stock) -> Non
     delegate = jd.JaxDelegate()
     stock(builder.build(), [delegate])
     reasons = [n.reason for n in delegate.report().nodes]
-    handles = ["what its handle stands for is inside of the interpreter"] * 3
-    assert reasons == ["its random state is inside of the interpreter", *handles]
+    handles = ["the stock interpreter does not tell which resource its handle refers to"] * 3
+    assert reasons == [
+        "the stock interpreter does not share the state of its random generator",
+        *handles,
+    ]
 
 
 def test_strings_are_read_but_not_written(stock: Stock) -> None:
@@ -397,7 +400,7 @@ def test_strings_are_read_but_not_written(stock: Stock) -> None:
     builder.outputs(y)
     delegate = Taking(Lengths=lambda x: np.array([len(s) for s in x], np.int32), Upper=np.copy)
     interpreter = stock(builder.build(), [delegate])
-    reason = "its outputs, strings or packed integers, are not arrays in the interpreter"
+    reason = "the stock interpreter has no array for its outputs: strings or packed integers"
     assert [n.reason for n in delegate.report().nodes] == [None, reason]
     with pytest.raises(RuntimeError, match="unresolved custom op: Upper"):
         interpreter.allocate_tensors()

@@ -516,7 +516,7 @@ def test_enable_quant_off_leaves_quantized_operators_with_that_reason() -> None:
         run_once(interpreter, [x])[0], on_host(quantized_inside(), [x])[0]
     )
     assert {node.reason for node in delegate.report().left} == {
-        "it is quantized, and enable_quant is off"
+        "it is quantized, and the option enable_quant is off"
     }
     assert len(delegate.report().left) == 3
 

@@ -356,7 +356,7 @@ def test_threads_reach_xla_only_before_jax_starts(
 ) -> None:
     monkeypatch.delenv("NPROC", raising=False)
     providers.use_threads(2)
-    assert "num_threads=2 comes too late for XLA" in caplog.text
+    assert "num_threads=2 has no effect on XLA" in caplog.text
     assert "NPROC" not in providers.os.environ
     monkeypatch.delitem(sys.modules, "jax")
     providers.use_threads(2)

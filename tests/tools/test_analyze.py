@@ -69,14 +69,14 @@ def test_what_stays_behind(split: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["analyze", f"--graph={split}", "--gpu_compatibility"]) == 0
     printed = capsys.readouterr().out
     assert "has GPU delegate compatibility issues at nodes 0 " in printed
-    assert "custom operator without a rule" in printed
+    assert "custom operator without an XLA lowering" in printed
 
 
 def test_full_delegation_as_an_exit_code(
     split: Path, mobilenet_path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", f"--graph={split}", "--require_full_delegation"]) == 1
-    assert "custom operator without a rule" in capsys.readouterr().out
+    assert "custom operator without an XLA lowering" in capsys.readouterr().out
     assert main(["analyze", f"--graph={mobilenet_path}", "--require_full_delegation"]) == 0
 
 

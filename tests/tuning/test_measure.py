@@ -391,9 +391,9 @@ def test_damaged_choices_are_none(tmp_path: Path, content: bytes, why: str) -> N
     assert store.read() == choices
     (name,) = directory.names()
     (directory.path / name).write_bytes(content)
-    with pytest.warns(jd.CacheWarning, match=f"stored choices are not used: .*{why}"):
+    with pytest.warns(jd.CacheWarning, match=f"stored autotuning results are not used: .*{why}"):
         assert store.read() == {}
-    with pytest.warns(jd.CacheWarning, match="stored choices are not used"):
+    with pytest.warns(jd.CacheWarning, match="results are not used"):
         store.add(choices)
     assert store.read() == choices
 
@@ -405,7 +405,7 @@ def test_choices_of_sources_that_changed_are_not_stored(
     sources.source_parts(of_subgraphs=False)
     monkeypatch.setattr(sources, "_LOADED", 0.0)
     store = ChoiceStore(directory, jax.devices("cpu")[0])
-    with pytest.warns(jd.CacheWarning, match="choices are not stored: .* has changed since"):
+    with pytest.warns(jd.CacheWarning, match="results are not stored: .* has changed since"):
         store.add({"k": Choice("a", "a", {"a": 1.0}, {})})
     assert list(directory.names()) == []
 
@@ -419,7 +419,9 @@ def test_a_full_disk_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", jd.CacheWarning)
         delegate, _, _ = tuned(network(layers=1), serialization_dir=str(tmp_path / "cache"))
-    assert str(warned[0].message).startswith("choices are not stored: [Errno 28] No space left")
+    assert str(warned[0].message).startswith(
+        "autotuning results are not stored: [Errno 28] No space left"
+    )
     assert len(reported(delegate)) == 2
 
 

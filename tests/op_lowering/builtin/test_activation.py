@@ -94,7 +94,10 @@ SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))
     ("case", "sentence"),
     [
         (Case("RELU", "", [value([1], np.int32)]), "'in0' is int32, not one of"),
-        (Case("RELU", "", [f32(1)], version=4), "version 4 is newer than the newest known, 3"),
+        (
+            Case("RELU", "", [f32(1)], version=4),
+            "version 4 is newer than the newest supported version, 3",
+        ),
         (
             Case("TANH", "", [Arg(np.zeros(2, np.int8), quantization=SCALE)]),
             "'out0' is int8 without a scale",

@@ -310,7 +310,7 @@ def test_refusals(case: Case, sentence: str) -> None:
 def test_quantization_can_be_switched_off(case: Case) -> None:
     context = LoweringContext(enable_quant=False)
     reason = RULES[case.name].reason(context, case.op_options, *case.specs())
-    assert reason == "quantized operators are switched off (enable_quant)"
+    assert reason == "it is quantized, and the option enable_quant is off"
 
 
 def test_the_reference_refuses_what_it_cannot_mean() -> None:

@@ -194,7 +194,7 @@ REFUSED = {
     "[6, 3], [2], [6]": instead(ROWS, 1, of(np.int32, 6, 3)),
     "the table has no rows": instead(ROWS, 4, f32(0, 3)),
     "needs 5 inputs": instead(ROWS, 3, None),
-    "which stay on the host": STRINGS[0],
+    "which XLA does not support": STRINGS[0],
     "'in1' is int64": instead(TABLES, 1, of(np.int64, 5)),
     "'out1' is bool": dataclasses.replace(TABLES, outputs=[np.float32, np.bool_]),
     "'out0' is int32": dataclasses.replace(TABLES, outputs=[np.int32, np.uint8]),

@@ -115,7 +115,7 @@ def test_refuses_quantized_values_where_the_option_says_so(
 
 
 UNMOVABLE = {
-    "which stay on the host": {"dtype": np.dtype(object)},
+    "which XLA does not support": {"dtype": np.dtype(object)},
     "is |V4, which XLA cannot move": {"dtype": np.dtype("V4")},
     "is int4, which XLA cannot move": {"dtype": np.dtype(ml_dtypes.int4)},
     "quantized in blocks": {

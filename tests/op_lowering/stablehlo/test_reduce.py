@@ -300,7 +300,7 @@ REFUSED = {
     "2 inputs are not an operand and a start for 2": why_reduce(X, ZERO, outputs=2),
     "must hold one value": why_reduce(X, X),
     "'in1' is int32 and 'out' float32": why_reduce(X, value(0, np.int32)),
-    "its body is out of reach": why_reduce(X, ZERO, context=UNREACHABLE),
+    "no access to the subgraph of its body": why_reduce(X, ZERO, context=UNREACHABLE),
     "does not take float32, float32, float32, float32": why_reduce(X, X, ZERO, ZERO, outputs=2),
     "window_dimensions [2] has not one entry": why_window(X, ZERO, window_dimensions=(2,)),
     "does not come in pairs": why_window(X, ZERO, padding=(1, 2, 3, 4, 5)),
