@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 
 Function = Callable[..., tuple[Any, ...]]  # (*arrays) -> operator outputs, then new states
 Prepare = Callable[[Any], Any]
@@ -29,12 +29,14 @@ class Lowered:
         layout: what the preparations depend on; where that is the same for other input shapes,
             they share the prepared constants. None: the input shapes.
         takes_short: `run` also takes float32 inputs as float16 or bfloat16.
+        is_on_grid: its result is on the context's grid already.
     """
 
     run: Function
     prepare: Mapping[int, Prepare]
     layout: Hashable = None
     takes_short: bool = False
+    is_on_grid: bool = False
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         """Run on arrays in the file's layout."""
@@ -55,6 +57,7 @@ class LoweringContext:
     native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
     native_bfloat16: bool = False  # and that one among them which multiplies bfloat16
     quantized_later: bool = False  # a quantized operator works on what becomes of its results
+    grid: Grid | None = None  # its only result goes on that one next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
     # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
     lower_subgraph: Callable[..., Function] | None = None

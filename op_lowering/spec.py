@@ -55,3 +55,6 @@ class TensorSpec:
 
 # An optional input that the file leaves out is None in here: read those through rule.optional.
 Specs = tuple[TensorSpec, ...]
+
+# The reals of a quantized tensor as the fields of `Grid` in kernels/elements.h have them.
+Grid = tuple[float, float, float, float, float]

@@ -1,5 +1,6 @@
 // The kernels of AVX2 and FMA: vectors of 8 lanes, in 16 registers.
 
+#include <type_traits>
 #include <utility>
 
 #include "kernels.h"
@@ -19,6 +20,7 @@ namespace {
 #include "softmax.inc"
 #include "winograd.inc"
 #include "int8.inc"
+#include "int16.inc"
 #include "spread.inc"
 
 // 12 sums, two vectors of weights and a factor.
@@ -32,9 +34,16 @@ static constexpr Float32Functions float32() {
 
 // 8 sums: weights and factors take two registers each.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, spread_factors};
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, spread_factors};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
   list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 4>());
+  return f;
+}
+
+// 12 sums, two vectors of weights, a factor and products.
+static constexpr Int16Functions int16() {
+  Int16Functions f{{}, widen_factors, widen_weights};
+  list_products<Int16Steps, 1>(f, std::make_integer_sequence<int, 6>());
   return f;
 }
 }  // namespace
@@ -43,3 +52,4 @@ END_TARGET
 
 constexpr kernels::Float32Functions kernels::kAvx2Float32 = avx2::float32();
 constexpr kernels::Int8Functions kernels::kAvx2Int8 = avx2::int8();
+constexpr kernels::Int16Functions kernels::kAvx2Int16 = avx2::int16();

@@ -1,5 +1,6 @@
 // The kernels of AVX-512 VNNI for integers, which adds up products of bytes in vectors of 16 lanes.
 
+#include <type_traits>
 #include <utility>
 
 #include "kernels.h"
@@ -17,7 +18,7 @@ namespace {
 
 // 28 sums, two vectors of weights, a factor and what flips it.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, spread_factors};
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, spread_factors};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 4>(f, std::make_integer_sequence<int, 6>());

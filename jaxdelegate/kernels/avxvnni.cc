@@ -1,5 +1,6 @@
 // The kernels of AVX-VNNI for integers, which adds up products of bytes in vectors of 8 lanes.
 
+#include <type_traits>
 #include <utility>
 
 #include "kernels.h"
@@ -19,7 +20,7 @@ namespace {
 
 // 12 sums, two vectors of weights and a factor.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, spread_factors};
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, spread_factors};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 6>());
   list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 6>());
   return f;

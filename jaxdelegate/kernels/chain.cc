@@ -22,7 +22,7 @@ namespace {
 
 enum Place : int64_t { kArgument, kResult, kScratch, kConstant };
 
-constexpr int64_t kMostArguments = 4, kMostAttributes = 3, kMostDimensions = 8;
+constexpr int64_t kMostArguments = 5, kMostAttributes = 4, kMostDimensions = 8;
 
 long bytes_of(int64_t type) {
   switch (type) {

@@ -15,16 +15,25 @@ constexpr Range kAll{-__builtin_inff(), __builtin_inff()};
 // What a convolution without an activation yields in TFLite: infinity is the largest number.
 constexpr Range kFinite{-__FLT_MAX__, __FLT_MAX__};
 
+// The reals of a quantized tensor: (n + low) * scale, from `first` to `last`, for n = 0, 1, ...
+struct Grid {
+  float first, last;
+  float inverse;  // of the scale
+  float low, scale;
+};
+constexpr long kGridFields = sizeof(Grid) / sizeof(float);
+
 // What becomes of finished sums that are not only clamped: curve(sum + residual), where kClamp is
-// the range. Of float32 alone.
+// the range, and the grid's real next to that. Of float32 alone.
 enum Curve : long { kClamp, kHardSwish, kSwish, kCurves };
 
 struct Finish {
   Curve curve = kClamp;
   Range range = kFinite;
   const float* residual = nullptr;  // laid out as y; null: there is none
+  const Grid* grid = nullptr;       // null: there is none
 
-  bool is_any() const { return curve != kClamp || residual != nullptr; }
+  bool is_any() const { return curve != kClamp || residual != nullptr || grid != nullptr; }
 };
 
 // The bytes of what stands around an image.
@@ -55,6 +64,16 @@ struct Bfloat16 {
   static constexpr bool kFillsBias = false;
 };
 
+// How sums of integers become float32, as TFLite's hybrid kernels round them:
+// range(sum * by * then + bias).
+struct Rescaling {
+  const float* by;    // [columns]
+  const float* bias;  // [columns]
+  float then;
+  Range range;
+  float* y;  // elements lie here as the bytes would lie from the same address on
+};
+
 // How sums of integers become bytes. x and y are int8 or uint8; the kernels compute with
 // `x ^ flip`, which is unsigned: x, or x + 128. What that, and the zero point of x, adds to the
 // sums is in the bias.
@@ -65,6 +84,8 @@ struct Requantization {
   int32_t y_zero, low, high;
   int32_t w_zero;  // of the weights of a product: taken off the sums with what a row of x sums to
   uint8_t padding, flip;
+  const Rescaling* floats;  // what sums become instead, if it is there
+  long column;              // of its arrays: that of the first sum
 };
 
 inline uint8_t padding(const Requantization& ending) { return ending.padding; }
@@ -73,6 +94,8 @@ inline uint8_t padding(const Requantization& ending) { return ending.padding; }
 inline void skip(Range&, long) {}
 
 inline void skip(Requantization& ending, long count) {
+  ending.column += count;
+  if (ending.floats != nullptr) return;
   if (ending.scales != nullptr) {
     ending.scales += count;
   } else {
@@ -89,6 +112,19 @@ struct Int8 {
   using Ending = Requantization;
   static constexpr long kDeep = 4;
   static constexpr long kRows = 2;
+  static constexpr bool kSplits = false;
+  static constexpr bool kFillsBias = true;
+};
+
+// Int8, as int16 where it is multiplied: for processors that add up no products of bytes. Of four
+// values of the depth the even ones lie before the odd ones.
+struct Int16 {
+  using Value = uint8_t;
+  using Factor = int16_t;
+  using Weight = int16_t;
+  using Sum = int32_t;
+  using Ending = Requantization;
+  static constexpr long kDeep = 2;
   static constexpr bool kSplits = false;
   static constexpr bool kFillsBias = true;
 };

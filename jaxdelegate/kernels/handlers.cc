@@ -1,10 +1,14 @@
 // What XLA calls, with the attribute `geometry` (int64, the fields of Geometry in their order):
 //
 // float32: x, weights (some of bfloat16), bias and perhaps a residual -> y, with the attributes
-// `range` (float32, low and high) and `then` (int64, a Curve);
+// `range` (float32, low and high), `then` (int64, a Curve) and perhaps `to_grid` (float32, the fields
+// of Grid in their order);
 // integers: x, weights, bias, scales -> y, with `integers` (int64: padding, the zero points of the
 // weights and of y, low and high). x and y are int8 or uint8; scales are float64 [columns], or
 // multipliers and shifts, int32 [2, columns]. The columns are the units, of a product whole panels.
+//
+// hybrids, images of float32 by filters of int8: x, weights, bias, scales (float32) and the weights'
+// sums (int32) -> y, with `modes` (int64: asymmetric, in turn) and `range`. Columns are as above.
 //
 // Attention: q, k, v and perhaps a mask -> y, with `scale` (float32). Means: x -> y. Both float32.
 
@@ -15,6 +19,7 @@
 #include "calls.h"
 #include "cpu.h"
 #include "depthwise.h"
+#include "hybrid.h"
 #include "instruction_sets.h"
 #include "mean.h"
 #include "product.h"
@@ -150,6 +155,10 @@ const char* read_finish(const XLA_FFI_CallFrame& frame, long count, Range& range
   const bool adds = frame.args.size == 4;
   if (adds && !read_data(argument(frame, 3), count, finish.residual))
     return "the residual does not fit y";
+  if (frame.attrs.size > 3) {
+    finish.grid = static_cast<const Grid*>(attribute(frame, 3, XLA_FFI_DataType_F32, kGridFields));
+    if (finish.grid == nullptr) return "to_grid is no grid";
+  }
   if (finish.is_any()) range = kFinite;
   return nullptr;
 }
@@ -185,6 +194,34 @@ const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   const long results = g.images * g.out_height * g.out_width * g.units;
   if (!read_data(y, dtype, results, work.y)) return "y does not fit geometry";
   return read_finish(frame, results, work.ending, work.finish);
+}
+
+// The images are one after another: geometry has all of them.
+template <class Work>
+const char* read(const XLA_FFI_CallFrame& frame, Hybrid<Work>& hybrid) {
+  Work& work = hybrid.work;
+  const Geometry& g = work.geometry;
+  if (!read_geometry(frame, work.geometry) || frame.args.size != 5 || frame.rets.size != 1)
+    return "want geometry without zeros, x, weights, bias, scales, sums and y";
+  const void* modes = attribute(frame, 1, XLA_FFI_DataType_S64, 2);
+  const void* range = attribute(frame, 2, XLA_FFI_DataType_F32, 2);
+  if (modes == nullptr || range == nullptr) return "want modes and range";
+  hybrid.is_asymmetric = static_cast<const int64_t*>(modes)[0] != 0;
+  hybrid.in_turn = static_cast<const int64_t*>(modes)[1] != 0;
+  memcpy(&hybrid.range, range, sizeof hybrid.range);
+  const long columns = hybrid.columns = columns_of(work);
+  const long values = g.images * g.height * g.width * g.channels;
+  const long results = g.images * g.out_height * g.out_width * g.units;
+  if (!read_data(argument(frame, 0), values, hybrid.x)) return "x does not fit geometry";
+  if (!read_data(argument(frame, 1), weights_of(work), work.weights))
+    return "weights do not fit geometry";
+  const bool fits = read_data(argument(frame, 2), columns, hybrid.bias) &&
+                    read_data(argument(frame, 3), columns, hybrid.scales) &&
+                    read_data(argument(frame, 4), columns, hybrid.sums);
+  if (!fits) return "bias, scales or sums do not fit geometry";
+  if (!read_data(result(frame), XLA_FFI_DataType_F32, results, hybrid.y))
+    return "y does not fit geometry";
+  return nullptr;
 }
 
 const char* read_mask(const XLA_FFI_Buffer& mask, Attention& a) {
@@ -300,6 +337,14 @@ EXPORT XLA_FFI_Error* jaxdelegate_depthwise_int8(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Depthwise<kernels::Int8>>(frame);
 }
 
+EXPORT XLA_FFI_Error* jaxdelegate_product_hybrid(XLA_FFI_CallFrame* frame) {
+  return kernels::handle<kernels::Hybrid<kernels::Product<kernels::Int8>>>(frame);
+}
+
+EXPORT XLA_FFI_Error* jaxdelegate_depthwise_hybrid(XLA_FFI_CallFrame* frame) {
+  return kernels::handle<kernels::Hybrid<kernels::Depthwise<kernels::Int8>>>(frame);
+}
+
 #define KERNEL(name) {#name, name}
 
 // In the order of library.py, which compares the names.
@@ -308,6 +353,7 @@ const kernels::Kernel kernels::kKernels[] = {
     KERNEL(jaxdelegate_winograd),     KERNEL(jaxdelegate_attention),
     KERNEL(jaxdelegate_mean),         KERNEL(jaxdelegate_product_bfloat16),
     KERNEL(jaxdelegate_product_int8), KERNEL(jaxdelegate_depthwise_int8),
+    KERNEL(jaxdelegate_product_hybrid), KERNEL(jaxdelegate_depthwise_hybrid),
 };
 const long kernels::kKernelCount = sizeof kernels::kKernels / sizeof *kernels::kKernels;
 

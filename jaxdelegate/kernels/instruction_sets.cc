@@ -20,18 +20,18 @@ constexpr uint32_t kHasAvx512vnni = kHasAvx512f | kAvx512bw | kAvx512dq | kAvx51
 constexpr InstructionSet kSets[] = {
 #if KNOWS_AVX512BF16
     {"avx512bf16", kHasAvx512vnni | kAvx512bf16, &kAvx512fFloat32, &kAvx512bf16Bfloat16,
-     &kAvx512vnniInt8},
+     &kAvx512vnniInt8, nullptr},
 #else
-    {"avx512bf16", kUnknown, nullptr, nullptr, nullptr},
+    {"avx512bf16", kUnknown, nullptr, nullptr, nullptr, nullptr},
 #endif
-    {"avx512vnni", kHasAvx512vnni, &kAvx512fFloat32, nullptr, &kAvx512vnniInt8},
-    {"avx512f", kHasAvx512f, &kAvx512fFloat32, nullptr, &kAvx2Int8},
+    {"avx512vnni", kHasAvx512vnni, &kAvx512fFloat32, nullptr, &kAvx512vnniInt8, nullptr},
+    {"avx512f", kHasAvx512f, &kAvx512fFloat32, nullptr, &kAvx2Int8, &kAvx2Int16},
 #if KNOWS_AVXVNNI
-    {"avxvnni", kHasAvx2 | kAvxVnni, &kAvx2Float32, nullptr, &kAvxvnniInt8},
+    {"avxvnni", kHasAvx2 | kAvxVnni, &kAvx2Float32, nullptr, &kAvxvnniInt8, nullptr},
 #else
-    {"avxvnni", kUnknown, nullptr, nullptr, nullptr},
+    {"avxvnni", kUnknown, nullptr, nullptr, nullptr, nullptr},
 #endif
-    {"avx2", kHasAvx2, &kAvx2Float32, nullptr, &kAvx2Int8},
+    {"avx2", kHasAvx2, &kAvx2Float32, nullptr, &kAvx2Int8, &kAvx2Int16},
 };
 
 bool is_known(const char* name) {

@@ -75,7 +75,26 @@ struct WinogradTile {
   Range range;
 };
 
-// Sums of a product's tile, [rows, columns] -> bytes.
+// The least and the largest of some values and 0; NaN if one of them is.
+struct Extent {
+  float low, high;
+
+  void add(const Extent& other) {
+    if (other.low < low || other.low != other.low) low = other.low;
+    if (other.high > high || other.high != other.high) high = other.high;
+  }
+};
+
+// Values on the fly: x * inverse, rounded with ties away from zero, plus `offset`, from `low` to
+// 127; NaN is 0. As bytes, 128 larger.
+struct QuantizedRun {
+  const float* x;
+  long count;
+  float inverse, offset, low;
+  uint8_t* y;
+};
+
+// Sums of a product's tile, [rows, columns] -> bytes, or float32.
 struct RequantizedTile {
   const int32_t* sums;
   long stride, rows, columns;
@@ -96,6 +115,7 @@ struct Spread {
 
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
+constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, that lie beside y
 
 // Finishes so many rows and columns of y, from `offset` on; `stride`: from one row to the next.
 using FinishKernel = void (*)(const Finish&, float* y, long offset, long rows, long stride,
@@ -131,12 +151,21 @@ struct Bfloat16Functions : Functions<Bfloat16> {
 
 struct Int8Functions : Functions<Int8> {
   void (*requantize)(const RequantizedTile&);
+  void (*measure)(const float* x, long count, Extent& extent);
+  void (*quantize)(const QuantizedRun&);
   void (*spread_factors)(const Spread&);  // of any values of 4 bytes
+};
+
+struct Int16Functions : Functions<Int16> {
+  // y = x ^ flip, unsigned, of a count that is a multiple of 4.
+  void (*widen_factors)(const uint8_t* x, long count, uint8_t flip, int16_t* y);
+  void (*widen_weights)(const int8_t* x, long depth, int16_t* y);  // a panel
 };
 
 extern const Float32Functions kAvx2Float32, kAvx512fFloat32;
 extern const Bfloat16Functions kAvx512bf16Bfloat16;
 extern const Int8Functions kAvx2Int8, kAvxvnniInt8, kAvx512vnniInt8;
+extern const Int16Functions kAvx2Int16;
 
 struct InstructionSet {
   const char* name;
@@ -144,6 +173,7 @@ struct InstructionSet {
   const Float32Functions* float32;
   const Bfloat16Functions* bfloat16;  // null: the processor multiplies none
   const Int8Functions* int8;
+  const Int16Functions* int16;  // null: products of bytes are faster
 
   template <class E>
   const Functions<E>& of() const;
@@ -162,6 +192,11 @@ inline const Functions<Bfloat16>& InstructionSet::of() const {
 template <>
 inline const Functions<Int8>& InstructionSet::of() const {
   return *int8;
+}
+
+template <>
+inline const Functions<Int16>& InstructionSet::of() const {
+  return *int16;
 }
 
 }  // namespace kernels

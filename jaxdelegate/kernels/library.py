@@ -22,6 +22,7 @@ WINOGRAD, ATTENTION = "jaxdelegate.winograd.3", "jaxdelegate.attention.1"
 MEAN = "jaxdelegate.mean.1"
 PRODUCT_BFLOAT16 = "jaxdelegate.product_bfloat16.2"
 PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.2", "jaxdelegate.depthwise_int8.2"
+PRODUCT_HYBRID, DEPTHWISE_HYBRID = "jaxdelegate.product_hybrid.1", "jaxdelegate.depthwise_hybrid.1"
 _HANDLERS = {
     PRODUCT: "jaxdelegate_product",
     DEPTHWISE: "jaxdelegate_depthwise",
@@ -31,6 +32,8 @@ _HANDLERS = {
     PRODUCT_BFLOAT16: "jaxdelegate_product_bfloat16",
     PRODUCT_INT8: "jaxdelegate_product_int8",
     DEPTHWISE_INT8: "jaxdelegate_depthwise_int8",
+    PRODUCT_HYBRID: "jaxdelegate_product_hybrid",
+    DEPTHWISE_HYBRID: "jaxdelegate_depthwise_hybrid",
 }
 CHAIN = "jaxdelegate.chain.1"
 # What a chain calls, by number: `why_not` compares the list with the library's.

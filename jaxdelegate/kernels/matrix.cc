@@ -1,6 +1,8 @@
 #include "matrix.h"
 
 #include <algorithm>
+#include <climits>
+#include <type_traits>
 
 #include "copy.h"
 #include "scratch.h"
@@ -13,6 +15,7 @@ constexpr long kTasks = 8;       // for each thread: they do not all run equally
 constexpr long kRowsOfRead = 4;  // that are multiplied while a weight is read from memory
 constexpr long kFetchingTiles = 8;  // the last ones, each a part of what comes next
 constexpr long kMostColumns = kMostPanels * kPanel;
+constexpr long kWidenedRows = 8;  // of integers: from so many on they are widened first
 
 // Rows that begin in the same set of the first-level cache push each other out, if they are many.
 template <class E>
@@ -38,7 +41,7 @@ struct Place {
 // A tile whose last columns are not there: it writes beside y, and its columns are copied.
 template <class E>
 void run_narrow(void (*kernel)(const ProductTile<E>&), ProductTile<E> t, const Place& at) {
-  alignas(64) float sums[kMostRows * kMostColumns], bias[kMostColumns] = {};
+  alignas(64) float sums[kMostSums], bias[kMostColumns] = {};
   float* y = t.y;
   const long y_stride = t.y_stride;
   if (t.bias != nullptr) {
@@ -60,9 +63,24 @@ void fetch_residual(const float* residual, long stride, const Place& at) {
     for (long j = 0; j < at.columns; j += kPanel) __builtin_prefetch(residual + i * stride + j);
 }
 
+// The sums of integers lie beside y until they are bytes, or real numbers.
 template <class E>
-void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
-              const Matrix<E>& matrix, ProductTile<E>& t, const Place& at, const int32_t*) {
+void run_integers(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
+                  const Matrix<E>& matrix, ProductTile<E>& t, const Place& at,
+                  const int32_t* row_bias) {
+  alignas(64) int32_t sums[kMostSums];
+  t.y = sums, t.y_stride = panels * kPanel;
+  kernel(t);
+  RequantizedTile done{sums, t.y_stride, at.rows, at.columns, row_bias, matrix.ending,
+                       matrix.y + at.row * matrix.stride + matrix.offset + at.column,
+                       matrix.stride};
+  skip(done.to, at.column);
+  set.int8->requantize(done);
+}
+
+template <class E>
+void run_floats(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
+                const Matrix<E>& matrix, ProductTile<E>& t, const Place& at) {
   const long offset = at.row * matrix.stride + matrix.offset + at.column;
   t.y = matrix.y + offset, t.y_stride = matrix.stride;
   const Finish* finish = t.is_last ? matrix.finish : nullptr;
@@ -77,30 +95,35 @@ void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), 
     set.float32->finish(*finish, matrix.y, offset, at.rows, t.y_stride, at.columns);
 }
 
-// The sums of integers lie beside y until they are bytes.
-void run_tile(const InstructionSet& set, Functions<Int8>::Product kernel, int,
-              const Matrix<Int8>& matrix, ProductTile<Int8>& t, const Place& at,
-              const int32_t* row_bias) {
-  alignas(64) int32_t sums[kMostRows * kMostColumns];
-  t.y = sums, t.y_stride = kMostColumns;
-  kernel(t);
-  RequantizedTile done{sums, t.y_stride, at.rows, at.columns, row_bias, matrix.ending,
-                       matrix.y + at.row * matrix.stride + matrix.offset + at.column,
-                       matrix.stride};
-  skip(done.to, at.column);
-  set.int8->requantize(done);
-}
-
-// Whether sums are results as they are, and have their place.
 template <class E>
-bool is_plain(const Matrix<E>& matrix, long columns, int panels) {
-  return E::kSplits && matrix.finish == nullptr && columns == panels * kPanel;
+void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
+              const Matrix<E>& matrix, ProductTile<E>& t, const Place& at,
+              const int32_t* row_bias) {
+  if constexpr (E::kSplits) {
+    run_floats(set, kernel, panels, matrix, t, at);
+  } else {
+    run_integers(set, kernel, panels, matrix, t, at, row_bias);
+  }
 }
 
-// The rows of a block times `count` panels from `panel` on; `ahead`: those that come next.
+// The most tiles of so many rows that are computed in one call: all, where sums are results as they
+// are and have their place; as many as have place beside it; or one.
+template <class E>
+long most_tiles(const Matrix<E>& matrix, long rows, long columns, int panels) {
+  if (!E::kSplits) return kMostSums / (rows * panels * kPanel);
+  return matrix.finish == nullptr && columns == panels * kPanel ? LONG_MAX : 1;
+}
+
+// What comes next: so many bytes.
+struct Ahead {
+  const char* first;
+  long bytes;
+};
+
+// The rows of a block times `count` panels from `panel` on.
 template <class E>
 void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>& block,
-                     long panel, int count, long ahead, const int32_t* row_bias) {
+                     long panel, int count, const Ahead& ahead, const int32_t* row_bias) {
   const Functions<E>& functions = set.of<E>();
   const long column = panel * kPanel;
   const long columns = std::min(count * kPanel, matrix.columns - column);
@@ -117,14 +140,14 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
   t.is_last = block.to == matrix.depth;
   t.ending = matrix.ending;
   // The next panels come in line by line, while the last tiles of these are computed.
-  const long fetching = std::min(tiles, kFetchingTiles), line = kPanel * E::kDeep * sizeof *t.b;
-  const long steps = (block.to - block.from) / E::kDeep;
-  t.next = reinterpret_cast<const char*>(t.b + ahead);
+  const long fetching = std::min(tiles, kFetchingTiles);
+  const long steps = (block.to - block.from) / E::kDeep, line = ahead.bytes / steps;
+  t.next = ahead.first;
   for (long tile = 0, row = 0; tile < tiles; tile += t.tiles) {
     const bool is_larger = tile < larger, fetches = tile >= tiles - fetching;
     const long rows = rows_of_tile + is_larger;
     const long alike = std::min(is_larger ? larger : tiles, fetches ? tiles : tiles - fetching);
-    t.tiles = is_plain<E>(matrix, columns, count) ? alike - tile : 1;
+    t.tiles = std::min(alike - tile, most_tiles(matrix, rows, columns, count));
     t.a = block.a + row * block.stride;
     t.next_stride = fetches ? line / fetching : 0;
     run_tile(set, kernels[rows - 1], count, matrix, t,
@@ -156,12 +179,56 @@ const int32_t* row_bias_of(const Matrix<Int8>& matrix, const Block<Int8>& block)
   return all;
 }
 
+// Whether a block is multiplied as int16.
+bool is_widened(const InstructionSet& set, const Block<Int8>& block) {
+  return set.int16 != nullptr && !block.is_spread && block.count >= kWidenedRows;
+}
+
+Block<Int16> widened(const InstructionSet& set, const Matrix<Int8>& matrix,
+                     const Block<Int8>& block) {
+  static thread_local Scratch<int16_t> scratch;
+  const long depth = matrix.depth, of_run = depth / block.runs;
+  int16_t* const rows = scratch.of(block.count * depth);
+  const bool is_whole = block.runs == 1 && block.stride == depth;
+  const long count = is_whole ? 1 : block.count, values = is_whole ? block.count * depth : of_run;
+  for (long i = 0; i < count; ++i)
+    for (long run = 0; run < block.runs; ++run)
+      set.int16->widen_factors(block.a + i * block.stride + run * block.run_stride, values,
+                               matrix.ending.flip, rows + i * depth + run * of_run);
+  return {block.row, block.count, 0, depth, rows, depth, 1, 0, depth};
+}
+
+// Panel by panel, each of which is widened when it is needed.
+void multiply_widened(const InstructionSet& set, const Matrix<Int8>& matrix,
+                      const Block<Int8>& block, long first, long last, const int32_t* row_bias) {
+  static thread_local Scratch<int16_t> scratch;
+  const Block<Int16> wide = widened(set, matrix, block);
+  const long stride = matrix.depth * kPanel;
+  int16_t* const weights = scratch.of(stride);
+  for (long panel = first; panel < last; ++panel) {
+    const long column = panel * kPanel;
+    const int8_t* const stored = matrix.weights + panel * stride;
+    const bool is_end = column + kPanel >= matrix.columns;
+    set.int16->widen_weights(stored, matrix.depth, weights);
+    Matrix<Int16> one{weights, matrix.depth, std::min(kPanel, matrix.columns - column),
+                      matrix.bias + column, matrix.y, matrix.ending, nullptr, matrix.stride,
+                      matrix.offset + column};
+    skip(one.ending, column);
+    const char* const next = reinterpret_cast<const char*>(stored + (is_end ? 0 : stride));
+    multiply_panels(set, one, wide, 0, 1, {next, stride}, row_bias);
+  }
+}
+
 }  // namespace
 
 template <class E>
 void multiply(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>& block,
               long first, long last) {
   const int32_t* const row_bias = row_bias_of(matrix, block);
+  if constexpr (std::is_same_v<E, Int8>) {
+    if (is_widened(set, block))
+      return multiply_widened(set, matrix, block, first, last, row_bias);
+  }
   for (long panel = first; panel < last;) {
     const int count = panels_at_once<E>(set, block, last - panel);
     const long stride = matrix.depth * kPanel;
@@ -170,7 +237,10 @@ void multiply(const InstructionSet& set, const Matrix<E>& matrix, const Block<E>
     const long next_depth = (block.to - block.from) * kPanel - (panel - first) * stride;
     const long next_panels = is_end ? 0 : count * stride;
     const long ahead = is_last && block.to < matrix.depth ? next_depth : next_panels;
-    multiply_panels(set, matrix, block, panel, count, ahead, row_bias);
+    const auto* next = matrix.weights + panel * stride + block.from * kPanel + ahead;
+    const long bytes = (block.to - block.from) * kPanel * sizeof *next;
+    multiply_panels(set, matrix, block, panel, count, {reinterpret_cast<const char*>(next), bytes},
+                    row_bias);
     panel += count;
   }
 }

@@ -49,6 +49,7 @@ class Step:
     outputs: tuple[int, ...]
     states: tuple[int, ...]
     takes_short: bool  # its inputs may come as they are held
+    is_on_grid: bool  # it rounds its result itself, as the float view wants it
     parts: tuple[Operator, ...]
 
 
@@ -157,7 +158,7 @@ class LoweredPartition:
         return mixed_precision.widened(weights[source], self.specs[source.tensor])
 
     def _held(self, index: int, value: Any, step: Step) -> Any:
-        x = self._simulated(index, value)
+        x = value if step.is_on_grid else self._simulated(index, value)
         held = mixed_precision.held(x, index, step.operator, self.specs, self.short, self.precision)
         return materialized(held) if index in self.shared else held
 

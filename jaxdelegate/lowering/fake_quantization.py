@@ -19,8 +19,11 @@ from jax import lax
 
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions, record_of
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 from jaxdelegate.quant import affine, jax_affine
+from jaxdelegate.quant.params import Quantization
+
+_SHORT = 2  # bytes of integers whose steps float32 holds
 
 
 def why_not(spec: TensorSpec) -> str | None:
@@ -117,6 +120,20 @@ def leave(value: Any, spec: TensorSpec) -> Any:
     return jax_affine.quantize(value, spec.quantization, spec.dtype)
 
 
+def grid_of(spec: TensorSpec) -> Grid | None:
+    """What `simulate` rounds to, for kernels that do so themselves; None: they do not.
+
+    XLA:CPU multiplies by the inverse of a constant, and so do they.
+    """
+    if spec.quantization is None or not spec.is_quantized or spec.dtype.itemsize > _SHORT:
+        return None
+    scale, low, high = _grid(spec.quantization, spec.dtype)
+    with np.errstate(all="ignore"):
+        first, last, inverse = scale * low, scale * high, np.float32(1) / scale
+    grid = (float(first), float(last), float(inverse), float(low), float(scale))
+    return grid if np.isfinite(grid).all() else None
+
+
 def simulate(value: Any, spec: TensorSpec) -> Any:
     """float32 on the grid of the quantized tensor that it stands for; NaN is its lowest value.
 
@@ -125,9 +142,14 @@ def simulate(value: Any, spec: TensorSpec) -> Any:
     """
     if spec.quantization is None or not spec.is_quantized:
         return value
-    scale, zero_point = (x.reshape(()) for x in affine.along(spec.quantization, 0))
-    low, high = (np.float32(q - zero_point) for q in affine.integer_range(spec.dtype))
-    return _on_grid(jnp.asarray(value, np.float32), scale, low, high)
+    return _on_grid(jnp.asarray(value, np.float32), *_grid(spec.quantization, spec.dtype))
+
+
+def _grid(quantization: Quantization, dtype: np.dtype) -> tuple[np.float32, np.float32, np.float32]:
+    """The scale, and the integers' bounds less their zero point."""
+    scale, zero_point = (x.reshape(()) for x in affine.along(quantization, 0))
+    low, high = (np.float32(q - zero_point) for q in affine.integer_range(dtype))
+    return np.float32(scale), low, high
 
 
 @jax.jit  # traced and lowered once for each shape

@@ -30,7 +30,7 @@ from jaxdelegate.op_lowering.rule import (
     Prepare,
     first_reason,
 )
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, subgraph_specs
 
@@ -75,12 +75,15 @@ def lower_partition(
     is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
     draft = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
     specs, context = draft.specs, _keeping_whole(context, draft.parts)
+    grids = _grids(draft.operators, stored)
     steps = [
         _step(
             draft.parts[op.index],
             op,
             specs,
-            dataclasses.replace(context, quantized_later=op.index in quantized_later),
+            dataclasses.replace(
+                context, quantized_later=op.index in quantized_later, grid=grids.get(op.index)
+            ),
             preparations,
             raw_weights=raw_weights,
         )
@@ -122,6 +125,16 @@ def _quantized_later(
         if any(spec.is_quantized for spec in touched):
             read.update(operator.inputs)
     return frozenset(found)
+
+
+def _grids(operators: Sequence[Operator], stored: Mapping[int, TensorSpec]) -> dict[int, Grid]:
+    """By operator, the grid that its result goes on, if that is its only one and is read here."""
+    read = {i for operator in operators for i in operator.inputs}
+    made = {op.outputs[0]: op.index for op in operators if len(op.outputs) == 1}
+    grids = {
+        made[i]: fake_quantization.grid_of(stored[i]) for i in made if i in stored and i in read
+    }
+    return {index: grid for index, grid in grids.items() if grid is not None}
 
 
 def _is_lowered(
@@ -196,6 +209,7 @@ def _step(
         operator.outputs,
         tuple(operator.inputs[p] for p in states),
         isinstance(lowered, Lowered) and lowered.takes_short,
+        isinstance(lowered, Lowered) and lowered.is_on_grid,
         parts,
     )
 

@@ -20,7 +20,12 @@ from jaxdelegate.op_lowering.common.products import (
     why_not_fused,
 )
 from jaxdelegate.op_lowering.common.window import Window, Windows, why_not_fit, why_not_windows
-from jaxdelegate.op_lowering.conv import cpu_kernel, cpu_kernel_int8, kernel_order
+from jaxdelegate.op_lowering.conv import (
+    cpu_kernel,
+    cpu_kernel_dynamic_range,
+    cpu_kernel_int8,
+    kernel_order,
+)
 from jaxdelegate.op_lowering.conv import dynamic_range as hybrid_convolution
 from jaxdelegate.op_lowering.conv import quantized as quantized_convolution
 from jaxdelegate.op_lowering.conv.algorithms import (
@@ -135,7 +140,12 @@ class _Family:
             return {}
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
         if w.is_quantized:
-            by_kernel = cpu_kernel_int8.ways(context, tensors, c) if tensors.is_integer else ()
+            activation = o.fused_activation_function
+            by_kernel = (
+                cpu_kernel_int8.ways(context, tensors, c)
+                if tensors.is_integer
+                else cpu_kernel_dynamic_range.ways(context, tensors, activation, c)
+            )
             return {**dict.fromkeys(by_kernel), **integer_ways(context.platform, c)}
         if kernel_order.is_chosen(context, c, tensors):
             return {}
@@ -168,7 +178,7 @@ class _Family:
             return None
         own = cpu_kernel.chosen(context, tensors, c)
         if own is not None:
-            return cpu_kernel.convolution(own, c, activation, self.spatial_io, curve)
+            return cpu_kernel.convolution(own, c, activation, self.spatial_io, curve, context.grid)
         layout, run = by_library(context.platform)
         is_meant = context.platform == "gpu" and context.way in (None, run.__name__)
         by_cudnn = is_meant and curve is Curve.NONE and c.groups == 1
@@ -184,7 +194,7 @@ class _Family:
             return kernel_order.lower(c, self.spatial_io, activation, tensors)
         own = cpu_kernel.chosen(context, tensors, c)
         if own is not None:
-            return cpu_kernel.convolution(own, c, activation, self.spatial_io)
+            return cpu_kernel.convolution(own, c, activation, self.spatial_io, grid=context.grid)
         way = chosen(_float_ways(context, c, tensors, activation), context.way)
         return self._by_way(context, c, tensors, activation, way)
 

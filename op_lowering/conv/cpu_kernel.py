@@ -29,7 +29,7 @@ from jaxdelegate.op_lowering.options import Curve
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT32
 from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
-from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.op_lowering.spec import Grid, Shape
 
 # The names of these ways: a product of matrices or a sum of taps, Winograd's F(2x2, 3x3), and a
 # product of matrices whose factors are rounded to bfloat16.
@@ -136,7 +136,12 @@ def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = N
 
 
 def convolution(
-    name: str, c: Convolution, activation: Act, spatial_io: Prepare, curve: Curve = Curve.NONE
+    name: str,
+    c: Convolution,
+    activation: Act,
+    spatial_io: Prepare,
+    curve: Curve = Curve.NONE,
+    grid: Grid | None = None,
 ) -> Lowered:
     """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, units].
 
@@ -149,10 +154,13 @@ def convolution(
         activation: its fused activation.
         spatial_io: turns the file's filter into [H, W, I, O].
         curve: its activation, if that is no clamp.
+        grid: what the result goes on at last, if on any.
     """
     target, layout = _kernel(name, c)
-    run = _call(target, geometry(c, joined(c)), activation, (c.images, *c.out, c.units), curve)
-    return Lowered(run, {1: lambda w: layout(spatial_io(w))}, (name, c.groups))
+    out = (c.images, *c.out, c.units)
+    run = _call(target, geometry(c, joined(c)), activation, out, curve, grid)
+    prepare = {1: lambda w: layout(spatial_io(w))}
+    return Lowered(run, prepare, (name, c.groups), is_on_grid=grid is not None)
 
 
 def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
@@ -167,22 +175,30 @@ def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
 
 
 def fully_connected(
-    name: str, rows: int, depth: int, units: int, activation: Act, out: Shape
+    name: str,
+    rows: int,
+    depth: int,
+    units: int,
+    activation: Act,
+    out: Shape,
+    grid: Grid | None = None,
 ) -> Lowered:
     """[..., depth] x [units, depth] -> `out`, which has `rows` times `units` elements.
 
-    `name` is that of one of its ways.
+    `name` is that of one of its ways; `grid` is as `convolution` has it.
     """
     short = name == NATIVE_BFLOAT16
     target, layout = (PRODUCT_BFLOAT16, pairs) if short else (PRODUCT, panels)
-    product = _call(target, matrix_geometry(rows, depth, units), activation, (rows, units))
+    fields = matrix_geometry(rows, depth, units)
+    product = _call(target, fields, activation, (rows, units), grid=grid)
 
     def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
         (y,) = product(whole.reshape(rows, depth), w, bias)
         return (y.reshape(out),)
 
-    return Lowered(run, {1: lambda w: layout(w.transpose(1, 0))}, name)
+    prepare = {1: lambda w: layout(w.transpose(1, 0))}
+    return Lowered(run, prepare, name, is_on_grid=grid is not None)
 
 
 def panels(w: Any) -> Any:
@@ -236,7 +252,12 @@ def matrix_geometry(rows: int, depth: int, units: int) -> tuple[int, ...]:
 
 
 def _call(
-    target: str, fields: Sequence[int], activation: Act, out: Shape, curve: Curve = Curve.NONE
+    target: str,
+    fields: Sequence[int],
+    activation: Act,
+    out: Shape,
+    curve: Curve = Curve.NONE,
+    grid: Grid | None = None,
 ) -> Callable[..., tuple[jax.Array]]:
     """x, weights as the kernel reads them, bias, perhaps a residual -> y."""
     y_type = jax.ShapeDtypeStruct(out, jnp.float32)  # type: ignore[no-untyped-call]
@@ -246,6 +267,8 @@ def _call(
         "range": np.array(_RANGES[activation], np.float32),
         "then": np.array([curve], np.int64),
     }
+    if grid is not None:
+        attributes["to_grid"] = np.array(grid, np.float32)
 
     def run(x: jax.Array, w: jax.Array, bias: Any = None, *residual: Any) -> tuple[jax.Array]:
         summed = jnp.zeros(out[-1], jnp.float32) if bias is None else bias.reshape(-1)

@@ -32,7 +32,7 @@ from jaxdelegate.op_lowering.quantized.products import INT8, INT32, UINT8, Endin
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
 
-_QUAD = 4  # values of the depth that lie side by side in a panel (kDeep in elements.h)
+QUAD = 4  # values of the depth that lie side by side in a panel (kDeep in elements.h)
 _ROWS = 2  # window rows that do in a depthwise filter (kRows)
 
 
@@ -49,10 +49,11 @@ def ways(
     x, w, bias, y = tensors
     are_bytes = x.dtype == w.dtype == y.dtype and x.dtype in (INT8, UINT8)
     fits = are_bytes and w.const is not None and (bias is None or bias.dtype == INT32)
-    return (NATIVE,) if context.native_kernels and fits and _takes(c) else ()
+    return (NATIVE,) if context.native_kernels and fits and takes(c) else ()
 
 
-def _takes(c: Convolution | None) -> bool:
+def takes(c: Convolution | None) -> bool:
+    """Whether the kernels compute this geometry; None: FULLY_CONNECTED's."""
     return c is None or (len(c.windows) == 2 and (runs_as_products(c) or runs_by_channel(c)))
 
 
@@ -78,7 +79,7 @@ def convolution(
     if runs_by_channel(c):
         call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
         return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
-    together = joined(c, _QUAD) if zero == 0 else 1
+    together = joined(c, QUAD) if zero == 0 else 1
     count = c.groups // together
     call = _call(PRODUCT_INT8, geometry(c, together), out, tensors, zero, end, count)
     return _lowered(
@@ -176,9 +177,9 @@ def quads(w: Any, count: int = 1) -> Any:
     numpy: Any = jnp if isinstance(w, jax.Array) else np
     height, units = w.shape[0], w.shape[-1]
     rows = w.reshape(height, -1, units)
-    filled = numpy.pad(rows, [(0, 0), (0, -rows.shape[1] % _QUAD), (0, 0)])
+    filled = numpy.pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD), (0, 0)])
     laid_out = panels(matrices(filled.reshape(-1, units), count))
-    return laid_out.reshape(*laid_out.shape[:2], -1, _QUAD, PANEL).swapaxes(-2, -1)
+    return laid_out.reshape(*laid_out.shape[:2], -1, QUAD, PANEL).swapaxes(-2, -1)
 
 
 def pairs(w: Any, zero: int) -> Any:

@@ -14,6 +14,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.window import Spreads
+from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.integer import IntegerConvolution, constant
 from jaxdelegate.op_lowering.quantized.dynamic_range import (
@@ -44,21 +45,23 @@ def lower(
     kernels: Hybrid,
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
-    convolve = IntegerConvolution.of(
-        context, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
-    )
-    scales, kept = (
-        filter_scales(tensors.w, c.units),
-        Kept.of_convolution(tensors.w, c.units, c.groups),
-    )
+    scales = filter_scales(tensors.w, c.units)
+    kept = Kept.of_convolution(tensors.w, c.units, c.groups)
     # The symmetric kernel is for filters without groups whose scales are all the same.
     asymmetric = not kernels.symmetric or c.groups > 1 or bool((scales != scales[0]).any())
     in_turn = asymmetric and kernels.symmetric
+    activation = o.fused_activation_function
+    if cpu_kernel_dynamic_range.is_chosen(context, tensors, activation, c):
+        modes = {"asymmetric": asymmetric, "in_turn": in_turn}
+        return cpu_kernel_dynamic_range.convolution(c, spatial_io, activation, tensors, **modes)
+    convolve = IntegerConvolution.of(
+        context, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
+    )
 
     def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=asymmetric)
         y = rescaled(convolve(q, zero, kept.read(w)), scale, scales, in_turn=in_turn)
-        return (finish(y, bias, o.fused_activation_function, tensors.y.dtype),)
+        return (finish(y, bias, activation, tensors.y.dtype),)
 
     def prepare(w: Any) -> Any:
         return kept.prepare(convolve.prepare(signed(spatial_io(w))))

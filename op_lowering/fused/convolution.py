@@ -76,7 +76,8 @@ def _by_xla(
     context: LoweringContext, o: EndedConvolutionOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     """The convolution in another way, and then what stands behind it."""
-    plain: Any = family(o.convolution).lower(context, o.convolution, inputs[:3], outputs)
+    bare = dataclasses.replace(context, grid=None)  # what goes on the grid is the end
+    plain: Any = family(o.convolution).lower(bare, o.convolution, inputs[:3], outputs)
     ended = _end(o)
 
     def run(x: Any, w: Any, bias: Any = None, residual: Any = None) -> tuple[jax.Array]:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdelegate.op_lowering.common.products import finish
+from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
 from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
@@ -44,6 +45,8 @@ def lower_fully_connected(
         return dynamic_range_blockwise.lower_fully_connected(context, o, tensors, blocks)
     units, depth = w_spec.shape
     rows = math.prod(x_spec.shape) // depth
+    if cpu_kernel_dynamic_range.is_chosen(context, tensors, o.fused_activation_function):
+        return cpu_kernel_dynamic_range.row_by_matrix(o, tensors)
     scales, kept = filter_scales(w_spec, units), Kept.of(w_spec)
     sums = None if w_spec.const is None else row_sums(signed(w_spec.const))
 

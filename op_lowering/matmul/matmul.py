@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.common.products import (
     why_not_floats,
     why_not_fused,
 )
-from jaxdelegate.op_lowering.conv import cpu_kernel, cpu_kernel_int8
+from jaxdelegate.op_lowering.conv import cpu_kernel, cpu_kernel_dynamic_range, cpu_kernel_int8
 from jaxdelegate.op_lowering.matmul import dynamic_range as hybrid_matmul
 from jaxdelegate.op_lowering.matmul import quantized as quantized_matmul
 from jaxdelegate.op_lowering.options import (
@@ -95,7 +95,8 @@ def _lower_fully_connected(
     rows, activation = math.prod(x.shape) // depth, o.fused_activation_function
     own = cpu_kernel.chosen(context, tensors)
     if own is not None:
-        return cpu_kernel.fully_connected(own, rows, depth, w.shape[0], activation, y.shape)
+        units, grid = w.shape[0], context.grid
+        return cpu_kernel.fully_connected(own, rows, depth, units, activation, y.shape, grid)
     arithmetic = Arithmetic.of_dot(context, rows, w.shape[0], x, w)
     flip = chosen(_layouts(context, x, w), context.way)
     contract = ((1,), (0 if flip else 1,))
@@ -113,7 +114,7 @@ def _lower_fully_connected(
 
 
 def _ways(
-    context: LoweringContext, _o: FullyConnectedOptions, inputs: Specs, outputs: Specs
+    context: LoweringContext, o: FullyConnectedOptions, inputs: Specs, outputs: Specs
 ) -> Mapping[str, bool | None]:
     """How a product reads its filter: one of floats, or of integers that a kernel takes."""
     x, w = inputs[:2]
@@ -121,7 +122,11 @@ def _ways(
     if 0 in (*outputs[0].shape, w.shape[1]):
         return {}
     if w.is_quantized:
-        by_kernel = cpu_kernel_int8.ways(context, tensors) if tensors.is_integer else ()
+        by_kernel = (
+            cpu_kernel_int8.ways(context, tensors)
+            if tensors.is_integer
+            else cpu_kernel_dynamic_range.ways(context, tensors, o.fused_activation_function)
+        )
         return dict.fromkeys((*by_kernel, _XLA) if by_kernel else ())
     return {**dict.fromkeys(cpu_kernel.ways(context, tensors)), **_layouts(context, x, w)}
 

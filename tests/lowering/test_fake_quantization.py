@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.kernels import library
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
@@ -176,6 +177,41 @@ def test_graph_inputs_and_unread_outputs_have_no_simulator(
     got = delegated(content, [EVERY_INT8])[0]
     np.testing.assert_allclose(simulated, [0.07])
     np.testing.assert_array_equal(got, stored(4 * dequantized(EVERY_INT8, first), last))
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+def test_native_kernels_round_what_they_yield_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one of them computes, what another operator does, and what nobody reads."""
+    builder, random = ModelBuilder(), np.random.default_rng(0)
+    x = builder.input((4, 256), np.int8, quantization=scaled(0.01))
+    w = builder.constant(
+        random.integers(-127, 128, (256, 256)).astype(np.int8), quantization=scaled(0.01)
+    )
+    made = [builder.tensor((4, 256), np.int8, quantization=scaled(0.05, n)) for n in range(3)]
+    builder.operator("FULLY_CONNECTED", [x, w, -1], [made[0]], FullyConnectedOptions(), version=4)
+    builder.operator("ADD", [made[0], x], [made[1]], AddOptions(), version=2)
+    options = FullyConnectedOptions()
+    builder.operator("FULLY_CONNECTED", [made[1], w, -1], [made[2]], options, version=4)
+    builder.outputs(made[2])
+    content, arrays = builder.build(), [random.integers(-128, 128, (4, 256)).astype(np.int8)]
+    want = on_host(content, arrays)[0]
+    simulated, inner = [], fake_quantization.simulate
+
+    def simulate(value: Any, spec: TensorSpec) -> Any:
+        simulated.append(int(spec.quantization.zero_point[0]) if spec.quantization else None)
+        return inner(value, spec)
+
+    monkeypatch.setattr(fake_quantization, "simulate", simulate)
+    np.testing.assert_array_equal(delegated(content, arrays)[0], want)
+    assert simulated == [1]
+    monkeypatch.setattr(fake_quantization, "grid_of", lambda _spec: None)
+    np.testing.assert_array_equal(delegated(content, arrays)[0], want)
+    assert simulated == [1, 0, 1]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(np.int32, 0.1), (np.int8, 1e-40)])
+def test_kernels_have_no_grid_of_many_or_of_tiny_steps(dtype: Any, scale: float) -> None:
+    assert fake_quantization.grid_of(spec_of(scaled(scale), dtype)) is None
 
 
 def test_an_output_that_is_also_read_is_one_value() -> None:

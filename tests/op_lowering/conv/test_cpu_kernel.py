@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.kernels import library
+from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.measuring.tolerance import Tolerance
 from jaxdelegate.op_lowering.conv import cpu_kernel
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
@@ -21,6 +22,8 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, of, value
 
 REASON = library.why_not()
@@ -207,6 +210,67 @@ def test_no_bias_and_left_over_values() -> None:
     check(Case("FULLY_CONNECTED", "kept", inputs, options, accumulated=3))
 
 
+# With and without a clamp, in panels and tiles that are not full, by all kernels of float32.
+ENDS_ON_GRID = {
+    "product": (product(30, 7, 33), cpu_kernel.NATIVE),
+    "one-unit": (product(9, 4, 1, Act.RELU6), cpu_kernel.NATIVE),
+    "windows": (conv((2, 9, 7, 5), (17, 3, 3, 5), ONE), cpu_kernel.NATIVE),
+    "window-in-parts": (conv((1, 5, 5, 200), (20, 3, 3, 200), ONE), cpu_kernel.NATIVE),
+    "groups": (conv((1, 9, 7, 32), (64, 3, 3, 8), ONE), cpu_kernel.NATIVE),
+    "tiles": (conv((1, 7, 9, 20), (18, 3, 3, 20), ONE), cpu_kernel.NATIVE_WINOGRAD),
+    "depthwise": (depthwise((2, 6, 9, 17), 3, 3, DEPTHWISE_ONE), cpu_kernel.NATIVE),
+}
+GRIDS = [
+    (np.int8, 0.03, -7),
+    (np.uint8, 0.0235294122, 0),
+    (np.int16, 1e-4, 0),
+    (np.uint8, 0.5, 255),
+]
+
+
+def on_grid_both_ways(case: Case, context: LoweringContext, spec: TensorSpec) -> list[np.ndarray]:
+    """By the kernel, and by XLA behind it."""
+    grid = fake_quantization.grid_of(spec)
+    ended = dataclasses.replace(context, grid=grid)
+    assert RULES[case.name].lower(ended, case.op_options, *case.specs()).is_on_grid
+    assert "to_grid" in jaxpr(case, ended)
+    (plain,) = case.run_lowered(RULES[case.name], context)
+    with jax.enable_x64(True):
+        want = jax.jit(lambda y: fake_quantization.simulate(y, spec))(plain)
+    return [*case.run_lowered(RULES[case.name], ended), np.asarray(want)]
+
+
+@BUILT
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("name", ENDS_ON_GRID)
+@pytest.mark.parametrize(("dtype", "scale", "zero_point"), GRIDS)
+def test_results_go_on_a_grid_as_behind_the_kernel(
+    name: str, dtype: Any, scale: float, zero_point: int
+) -> None:
+    case, way = ENDS_ON_GRID[name]
+    quantization = Quantization(np.float32([scale]), np.array([zero_point]))
+    spec = TensorSpec("y", (), np.dtype(dtype), quantization)
+    got, want = on_grid_both_ways(case, dataclasses.replace(CONTEXT, way=way), spec)
+    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+    assert len(np.unique(got)) > 1 or zero_point == 255
+
+
+@BUILT
+@pytest.mark.usefixtures("instruction_set")
+def test_ties_nan_and_infinity_go_on_a_grid_as_behind_the_kernel() -> None:
+    almost = np.nextafter(np.float32(0.5), np.float32(0))  # half and its neighbor are told apart
+    values = [*(n + 0.5 for n in range(-4, 9)), almost, -almost, 1 + almost, *SPECIAL]
+    x = np.resize(np.float32(values), (1, 2, len(values), 16))
+    one, bias = const(np.ones((1, 1, 1, 16), np.float32)), const(np.full(16, -0.0, np.float32))
+    options = dataclasses.replace(DEPTHWISE_ONE, depth_multiplier=1)
+    case = Case("DEPTHWISE_CONV_2D", "special", [value(x), one, bias], options)
+    for zero_point in (-128, -124, 0):
+        quantization = Quantization(np.float32([1]), np.array([zero_point]))
+        spec = TensorSpec("y", (), np.dtype(np.int8), quantization)
+        got, want = on_grid_both_ways(case, CONTEXT, spec)
+        np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+
+
 def taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
     return "ffi_call" in jaxpr(case, context)
 
@@ -347,12 +411,14 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
         *arrays: np.ndarray,
         fields: np.ndarray = fields,
         curve: np.ndarray = curve,
+        **more: np.ndarray,
     ) -> None:
         with jax.enable_x64(True), pytest.raises(Exception, match=sentence):
-            jax.block_until_ready(call(*arrays, geometry=fields, range=limits, then=curve))
+            jax.block_until_ready(call(*arrays, geometry=fields, range=limits, then=curve, **more))
 
     refused("weights do not fit geometry", x, w, bias)
     refused("the residual does not fit y", x, w[:, :3], bias, x)
     refused("then is no curve", x, w[:, :3], bias, curve=curve + 3)
+    refused("to_grid is no grid", x, w[:, :3], bias, to_grid=limits)
     empty = np.where(fields == 3, 0, fields)  # nothing is divided by it
     refused("want geometry without zeros", x[:, :0], w[:, :0], bias, fields=empty)

@@ -5,12 +5,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.delegate.precision_policy import device_policy
 from jaxdelegate.kernels import library
+from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -286,3 +288,25 @@ def test_cudnn_ends_no_integers(dtype: Any) -> None:
 def test_where_a_factor_is_shortened_they_stay_apart() -> None:
     short = dataclasses.replace(CONTEXT, precision=PrecisionPolicy(operand=BFLOAT16))
     assert Example("pixel", 16, 16, ENDINGS[0]).why_not(short) is not None
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("ending", ENDINGS, ids=str)
+@pytest.mark.parametrize("way", [None, "xla"])
+@COUNTS
+def test_the_result_goes_on_a_grid_at_last(
+    ending: EndedConvolutionOptions, way: str | None, count: int
+) -> None:
+    """Behind the residual and the curve; what XLA computes does not go there by itself."""
+    example = Example("windows", 5, 17, ending)
+    spec = dataclasses.replace(
+        example.y, dtype=np.dtype(np.int8), quantization=Quantization(np.float32([0.1]), np.r_[-9])
+    )
+    context = dataclasses.replace(CONTEXT, grid=fake_quantization.grid_of(spec))
+    plain = example.run(way, count)
+    with jax.enable_x64(True):
+        want = jax.jit(lambda y: fake_quantization.simulate(y, spec))(plain)
+    got = example.run(way, count, context)
+    np.testing.assert_array_equal(got, plain if way == "xla" else np.asarray(want))
+    assert np.any(plain != np.asarray(want))
