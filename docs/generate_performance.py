@@ -2,11 +2,12 @@
 
     python docs/generate_performance.py [RESULTS.jsonl ...]
 
-Without arguments it reads bench/results/*.jsonl: engines side by side (compare.py, run_all.py),
-operators (operators.py), what invoke costs (invoke_overhead.py) and how cost grows (scaling.py).
+Without arguments it reads bench/results/*.jsonl: comparisons of engines (compare.py, run_all.py),
+operators (operators.py), what invoke costs (invoke_overhead.py), how cost grows (scaling.py), whole
+processes (startup.py) and loads without a cache (cold_loads.py).
 
-Of several lines for the same model and settings the newest counts. The tables stand between two
-marks in docs/performance.md, the plots next to it in performance.svg and scaling.svg.
+Of several lines for the same model and settings the newest counts. The tables are between two
+marks in docs/performance.md, the plots in performance.svg and scaling.svg next to it.
 """
 
 import json
@@ -120,9 +121,25 @@ def comparison(records: Rows) -> list[str]:
         return []
     counted = {of: [r for r in rows if is_counted(r)] for of, rows in groups.items()}
     plot_ratios(counted)
-    lines = ["", f"![ratios]({RATIOS.name})"]
+    lines = [*summary(counted), "", f"![ratios]({RATIOS.name})"]
     for of, rows in counted.items():
         lines += ["", f"### {title(of)}", "", *table(rows), *refusals(groups[of])]
+    return lines
+
+
+def summary(groups: Mapping[Settings, Rows]) -> list[str]:
+    """A line for each setting: the geometric mean, and the models at both ends."""
+    lines = [
+        "",
+        row(["setting", "models", f"time / XNNPACK's, {OWN}", "fastest", "slowest"]),
+        "|---|--:|--:|---|---|",
+    ]
+    for of, records in groups.items():
+        ordered = sorted((value, r["graph"]) for r in records if (value := ratio(r, OWN)))
+        if ordered:
+            ends = [f"{name} {value:.2f}" for value, name in (ordered[0], ordered[-1])]
+            own = f"**{mean([value for value, _ in ordered]):.2f}**"
+            lines.append(row([title(of), str(len(ordered)), own, *ends]))
     return lines
 
 
@@ -216,8 +233,8 @@ def operators(records: Rows) -> list[str]:
         own.sort(key=lambda r: -_all_us(r, OWN))
         lines += ["", f"### Operators of {graph}, {device.split(':')[0]}, threads: {threads}", ""]
         lines += [
-            row(["operator", "input, filter", "times", "XNNPACK, us", "ours, us", "ratio",
-                 "XNNPACK of the roofline", "ours of the roofline"]),
+            row(["operator", "input, filter", "count", "XNNPACK, us", f"{OWN}, us", "ratio",
+                 "XNNPACK, of roofline", f"{OWN}, of roofline"]),
             "|---|---|--:|--:|--:|--:|--:|--:|",
         ]  # fmt: skip
         lines += [_operator(r) for r in own[:OPERATORS]]
@@ -231,9 +248,10 @@ _OPERATORS_HEAD = (
     "",
     "## Where the time goes: operators against XNNPACK and the roofline",
     "",
-    "Each operator is a model of its own; in whole models XLA fuses element-wise ones. The",
-    "roofline is the larger of FLOPs by the measured peak and bytes by the measured bandwidth of",
-    "an array of that size. The last line counts every operator as often as the model has it.",
+    "Each operator is timed as a model of its own; in whole models XLA fuses element-wise ones.",
+    "The roofline is the larger of FLOPs over the measured peak and bytes over the measured",
+    "bandwidth of an array of that size. The last line counts each operator as often as the model",
+    "has it.",
 )
 
 
@@ -258,8 +276,9 @@ def overhead(records: Rows) -> list[str]:
         "",
         "## What `invoke` costs",
         "",
-        "Microseconds beyond calling the executable on the same array: results left where they are",
-        "(*overhead*), and copied into new arrays (*overhead_copied*). 10 are allowed.",
+        "Microseconds: a direct call of the executable, `invoke` with the same array, and their",
+        "difference (*overhead*); *overhead_copied* also copies results into new arrays. The limit",
+        "for an overhead is 10.",
         "",
         row(["bytes", *names]),
         "|--:|" + "--:|" * len(names),
@@ -312,9 +331,9 @@ def startup(records: Rows) -> list[str]:
         "",
         "## Start-up",
         "",
-        "Whole processes, from exec to exit, with the first result of one inference in between;",
-        "milliseconds, medians, kinds taking turns (bench/startup.py): until Python runs the first",
-        "line, imports, until the model is ready, the first result, and the rest. `warm` finds its",
+        "Whole processes that run one inference, from exec to exit (bench/startup.py): median",
+        "milliseconds of interleaved runs. The stages are: until Python runs the first line,",
+        "imports, until the model is ready, the first result, and the rest. `warm` finds its",
         "program in the cache directory, `cold` fills it. The last column is the ratio of whole",
         f"processes to LiteRT's, run by run. {_machines(records)}",
         "",
@@ -345,8 +364,8 @@ def cold_loads(records: Rows) -> list[str]:
         "",
         "## Cold loads",
         "",
-        "Seconds from a file to a model that is ready, imports apart, without a cache",
-        "(bench/cold_loads.py), by wall clock, in brackets what XLA takes of it: the slowest",
+        "Seconds of wall clock from the file to a model that is ready, without imports and without",
+        "a cache (bench/cold_loads.py); in brackets XLA's part. Shown are the slowest",
         f"{min(SLOWEST, len(by_graph))} of {len(by_graph)} models. {_machines(records)}",
         "",
         row(["model", *modes]),

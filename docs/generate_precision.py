@@ -1,9 +1,9 @@
-"""Write the table of docs/precision.md: float models in shorter dtypes next to float32.
+"""Write the table of docs/reduced_precision.md: float models in reduced precision and float32.
 
     python docs/generate_precision.py FOLDER [MORE.tflite ...]
 
 FOLDER holds .tflite files and manifest.json: a list of {"file", "kind", "litert_runs"}. The table
-stands between two marks in docs/precision.md; what is around it stays.
+is between two marks in docs/reduced_precision.md; the text around it stays.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from jaxdelegate.delegate.precision_policy import cpu_policy, emulated_policy
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.testing.running import random_inputs, run_once
 
-PAGE = Path(__file__).parent / "precision.md"
+PAGE = Path(__file__).parent / "reduced_precision.md"
 BEGIN, END = "<!-- table: docs/generate_precision.py -->", "<!-- end of table -->"
 HEAD = """
-| model | CPU: bfloat16 factors | GPU's way: float16 | GPU's way: bfloat16 |
+| model | CPU: bfloat16 operands | GPU, emulated: float16 | GPU, emulated: bfloat16 |
 |---|--:|--:|--:|
 """
 POLICIES = (

@@ -70,6 +70,7 @@ def test_the_newest_line_counts_and_fast_models_do_not(page: Any, tmp_path: Path
     assert text.endswith("after")
     assert "| a | 10.00 | 2.00 |" in text
     assert "| **geometric mean** (models) |  | **1.00** (2) |" in text
+    assert "| cpu, batch 1, 1 thread | 2 | **1.00** | b 0.50 | a 2.00 |" in text
     assert text.index("| b |") < text.index("| a |")
     assert "quick" not in text
     assert "old" not in text
