@@ -38,7 +38,7 @@ OF_OTHERS = (
     "jaxdelegate.model.records",
     "jaxdelegate.op_lowering.options",
     "jaxdelegate.reference",
-    "jaxdelegate.rewrites",
+    "jaxdelegate.lowering.rewrites",
     "jaxdelegate.testing",
     "jaxdelegate.tools",
     "ai_edge_litert",

@@ -116,7 +116,7 @@ def _traced(
     arguments: Sequence[Weight],
     constants: Mapping[Weight, np.ndarray | None],
 ) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
-    """A function of plans (see `kernel_chains`) and of such arrays, and the plans.
+    """A function of plans (see `call_batching`) and of such arrays, and the plans.
 
     Args:
         partition: what it computes.

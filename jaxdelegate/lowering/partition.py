@@ -57,7 +57,7 @@ def lower_partition(
         outputs: tensors that leave.
         context: the lowering context; the operator's version and intermediates are filled in here.
         raw_weights: keep every constant in the file's layout: `Model.function` shows them.
-        rewrites: which of `jaxdelegate.rewrites` to apply first.
+        rewrites: names of the rewrites (`lowering/rewrites`) to apply first.
 
     Raises:
         LoweringError: an operator has no rule.
