@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -82,36 +82,37 @@ class LoweringContext:
         )
 
 
-WhyNot = Callable[[LoweringContext, Any, Specs, Specs], str | None]
-Lower = Callable[[LoweringContext, Any, Specs, Specs], Function]
-Algorithms = Callable[[LoweringContext, Any, Specs, Specs], Mapping[str, Any]]
+OptionsT = TypeVar("OptionsT", bound=Options)
+WhyNot = Callable[[LoweringContext, OptionsT, Specs, Specs], str | None]
+Lower = Callable[[LoweringContext, OptionsT, Specs, Specs], Function]
+Algorithms = Callable[[LoweringContext, OptionsT, Specs, Specs], Mapping[str, Any]]
 States = Callable[
-    [Any, Specs], tuple[int, ...]
-]  # input positions whose tensors the operator updates
+    [OptionsT, Specs], tuple[int, ...]
+]  # positions of inputs that the operator updates
 
 
 @dataclasses.dataclass(frozen=True)
-class OpRule:
+class OpRule(Generic[OptionsT]):
     """One TFLite operator: who it is, when it cannot be lowered, and how it is.
 
     `why_not` is total: it never raises, and what it lets pass `lower` lowers.
     `is_identity_in_float_view`: it only changes how reals are stored (QUANTIZE, DEQUANTIZE).
     `host_reason`: why the operator stays on the host whatever its attributes (see host_only).
     `arity` counts the leading inputs that must be there. `max_version` is the newest that LiteRT
-    registers. `ways`: the alternatives that `lower` has for what `why_not` lets pass, by name, the
-    default first (see common/algorithms.py); None, or a single one: there is no choice.
+    registers. `algorithms`: the alternatives that `lower` has for what `why_not` accepts, by
+    name, the default first (see common/algorithms.py); None, or a single one: there is no choice.
     """
 
     name: str
-    options_type: type[Options]
+    options_type: type[OptionsT]
     max_version: int
-    why_not: WhyNot
-    lower: Lower
-    states: States | None = None
+    why_not: WhyNot[OptionsT]
+    lower: Lower[OptionsT]
+    states: States[OptionsT] | None = None
     arity: int = 1
     is_identity_in_float_view: bool = False
     host_reason: str | None = None
-    algorithms: Algorithms | None = None
+    algorithms: Algorithms[OptionsT] | None = None
 
     def reason(
         self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs

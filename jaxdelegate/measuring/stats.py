@@ -57,7 +57,8 @@ class Stat:
         """The population's standard deviation."""
         if not self.values:
             return 0.0
-        return math.sqrt(math.fsum((v - self.avg) ** 2 for v in self.values) / self.count)
+        mean = self.avg
+        return math.sqrt(math.fsum((v - mean) ** 2 for v in self.values) / self.count)
 
     def percentile(self, percent: int) -> float:
         """The value at that share of the sorted ones, as TFLite picks it; 0 if there is none."""
