@@ -386,8 +386,8 @@ def _batch(session: Session) -> int:
 
 def _device(made: Sequence[ProvidedDelegate]) -> Any:
     """The first device that a delegate of ours runs on."""
-    places = [getattr(row.delegate, "runtime", None) for row in made]
-    found = [place.device for place in places if place is not None]
+    targets = [getattr(row.delegate, "target", None) for row in made]
+    found = [target.runtime.device for target in targets if target is not None]
     return found[0] if found else None
 
 

@@ -11,8 +11,8 @@ def test_a_report_is_a_table() -> None:
     report = TuningReport("cpu:0", choices)
     assert str(report).splitlines() == [
         "default ms  chosen ms  algorithm  default  operator",
-        "     4.000      4.000  a    a        RELU float32[2] -> float32[2]",
-        "     2.000      1.000  b    a        CONV_2D float32[1] -> float32[1]",
+        "     4.000      4.000  a          a        RELU float32[2] -> float32[2]",
+        "     2.000      1.000  b          a        CONV_2D float32[1] -> float32[1]",
         "1 of 2 measured kinds of operators run by another algorithm than the default on cpu:0.",
     ]
     assert [c.gain for c in choices.values()] == [2.0, 1.0]
