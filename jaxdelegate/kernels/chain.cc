@@ -1,9 +1,9 @@
 // Several calls of the kernels in one, so that XLA hands over, and takes back, once for all.
 //
 // Arguments: the plan (uint8), then what the calls read from outside. Results: what others read of
-// theirs, and, at last, memory for the rest (uint8). The plan, in words of int64: how many calls; at
-// which byte of the plan small constants begin; the chain's number, for profiles; of each call the
-// kernel, its arguments, its result and its attributes, lists behind their lengths.
+// theirs, and, at last, memory for the rest (uint8). The plan, in words of int64: how many calls;
+// at which byte of the plan small constants begin; the chain's number, for profiles; of each call
+// the kernel, its arguments, its result and its attributes, lists after their lengths.
 //   tensor: place, number or offset in bytes, type, rank, dimensions
 //   attribute: type, elements, data filled up to whole words
 
@@ -53,28 +53,28 @@ struct Memory {
     if (at < 0) return nullptr;
     switch (place) {
       case kArgument:
-        return at < frame.args.size ? behind(argument(frame, at), 0, bytes) : nullptr;
+        return at < frame.args.size ? after(argument(frame, at), 0, bytes) : nullptr;
       case kResult:
-        return at < frame.rets.size ? behind(result(frame, at), 0, bytes) : nullptr;
+        return at < frame.rets.size ? after(result(frame, at), 0, bytes) : nullptr;
       case kScratch:
         if (frame.rets.size < 1) return nullptr;
-        return behind(result(frame, frame.rets.size - 1), at, bytes);
+        return after(result(frame, frame.rets.size - 1), at, bytes);
       case kConstant:
-        return behind(argument(frame, 0), constants + at, bytes);
+        return after(argument(frame, 0), constants + at, bytes);
       default:
         return nullptr;
     }
   }
 
  private:
-  static char* behind(const XLA_FFI_Buffer& buffer, int64_t offset, long& bytes) {
+  static char* after(const XLA_FFI_Buffer& buffer, int64_t offset, long& bytes) {
     if (offset < 0) return nullptr;
     bytes = elements_of(buffer) * bytes_of(buffer.dtype) - offset;
     return static_cast<char*>(buffer.data) + offset;
   }
 };
 
-// Reads the plan; what lies behind its end are zeros, and `fits` is false from then on.
+// Reads the plan; what lies after its end are zeros, and `fits` is false from then on.
 class Words {
  public:
   explicit Words(const XLA_FFI_Buffer& plan)

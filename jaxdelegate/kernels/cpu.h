@@ -28,7 +28,7 @@ struct CpuRegisters {
   uint64_t xcr0;
 };
 
-// The features behind some registers. Vectors count only where the operating system saves them.
+// The features after some registers. Vectors count only where the operating system saves them.
 // Source: Intel's Software Developer's Manual, volume 1, 13.3 and 14.3 to 15.4.
 uint32_t features_of(const CpuRegisters&);
 

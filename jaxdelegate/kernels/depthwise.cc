@@ -33,7 +33,7 @@ void run_task(const void* data, long index) {
     const long image = row / g.out_height;
     const auto* x = d.x + image * g.height * g.width * g.channels;
     auto* y = d.y + image * g.out_height * g.out_width * g.channels;
-    rows.kernel({g, x, d.weights, d.bias, rows.padding, y, d.ending}, row % g.out_height);
+    rows.kernel({g, x, d.weights, d.bias, rows.padding, y, d.epilogue}, row % g.out_height);
     if constexpr (std::is_same_v<E, Float32>) {
       if (d.finish.is_any()) rows.finish(d.finish, d.y, row * values, 1, values, values);
     }
@@ -48,7 +48,7 @@ void run(const Depthwise<E>& d, const InstructionSet& set, const ThreadPool& poo
   static thread_local Scratch<Value> scratch;
   const Geometry& g = d.geometry;
   Value* const pixel = scratch.of(g.channels);
-  memset(pixel, padding(d.ending), g.channels * sizeof(Value));
+  memset(pixel, padding(d.epilogue), g.channels * sizeof(Value));
   const long count = g.images * g.out_height, threads = pool.size();
   const double products =
       1.0 * count * g.out_width * g.channels * g.window_height * g.window_width;

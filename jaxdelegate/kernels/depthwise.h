@@ -15,8 +15,8 @@ struct Depthwise {
   const typename E::DepthwiseWeight* weights;
   const typename E::Sum* bias;  // [channels]
   typename E::Value* y;         // [images, out_height, out_width, channels]
-  typename E::Ending ending;
-  Finish finish;  // behind the ending
+  typename E::Epilogue epilogue;
+  Finish finish;  // after the ending
 };
 
 template <class E>

@@ -23,17 +23,17 @@ struct Grid {
 };
 constexpr long kGridFields = sizeof(Grid) / sizeof(float);
 
-// What becomes of finished sums that are not only clamped: curve(sum + residual), where kClamp is
-// the range, and the grid's real next to that. Of float32 alone.
-enum Curve : long { kClamp, kHardSwish, kSwish, kCurves };
+// What finished sums become that are not only clamped: nonlinearity(sum + residual), where kClamp
+// is the range, and the grid's real next to that. Of float32 alone.
+enum Nonlinearity : long { kClamp, kHardSwish, kSwish, kNonlinearities };
 
 struct Finish {
-  Curve curve = kClamp;
+  Nonlinearity nonlinearity = kClamp;
   Range range = kFinite;
   const float* residual = nullptr;  // laid out as y; null: there is none
   const Grid* grid = nullptr;       // null: there is none
 
-  bool is_any() const { return curve != kClamp || residual != nullptr || grid != nullptr; }
+  bool is_any() const { return nonlinearity != kClamp || residual != nullptr || grid != nullptr; }
 };
 
 // The bytes of what stands around an image.
@@ -45,7 +45,7 @@ struct Float32 {
   using Weight = float;
   using DepthwiseWeight = float;
   using Sum = float;  // of bias, too
-  using Ending = Range;
+  using Epilogue = Range;
   static constexpr long kDeep = 1;    // values of the depth that one step of a product takes
   static constexpr long kRows = 1;    // window rows that one step of a depthwise sum takes
   static constexpr bool kSplits = true;  // sums may go back to memory before they are whole
@@ -58,13 +58,13 @@ struct Bfloat16 {
   using Factor = uint16_t;
   using Weight = uint16_t;
   using Sum = float;
-  using Ending = Range;
+  using Epilogue = Range;
   static constexpr long kDeep = 2;
   static constexpr bool kSplits = true;
   static constexpr bool kFillsBias = false;
 };
 
-// How sums of integers become float32, as TFLite's hybrid kernels round them:
+// How sums of integers become float32, as TFLite's dynamic range kernels round them:
 // range(sum * by * then + bias).
 struct Rescaling {
   const float* by;    // [columns]
@@ -88,18 +88,18 @@ struct Requantization {
   long column;              // of its arrays: that of the first sum
 };
 
-inline uint8_t padding(const Requantization& ending) { return ending.padding; }
+inline uint8_t padding(const Requantization& epilogue) { return epilogue.padding; }
 
-// Goes on to the columns behind the first `count`.
+// Goes on to the columns after the first `count`.
 inline void skip(Range&, long) {}
 
-inline void skip(Requantization& ending, long count) {
-  ending.column += count;
-  if (ending.floats != nullptr) return;
-  if (ending.scales != nullptr) {
-    ending.scales += count;
+inline void skip(Requantization& epilogue, long count) {
+  epilogue.column += count;
+  if (epilogue.floats != nullptr) return;
+  if (epilogue.scales != nullptr) {
+    epilogue.scales += count;
   } else {
-    ending.multipliers += count, ending.shifts += count;
+    epilogue.multipliers += count, epilogue.shifts += count;
   }
 }
 
@@ -109,7 +109,7 @@ struct Int8 {
   using Weight = int8_t;
   using DepthwiseWeight = int16_t;  // less their zero point
   using Sum = int32_t;              // wraps around
-  using Ending = Requantization;
+  using Epilogue = Requantization;
   static constexpr long kDeep = 4;
   static constexpr long kRows = 2;
   static constexpr bool kSplits = false;
@@ -123,7 +123,7 @@ struct Int16 {
   using Factor = int16_t;
   using Weight = int16_t;
   using Sum = int32_t;
-  using Ending = Requantization;
+  using Epilogue = Requantization;
   static constexpr long kDeep = 2;
   static constexpr bool kSplits = false;
   static constexpr bool kFillsBias = true;

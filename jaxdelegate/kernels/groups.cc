@@ -57,7 +57,7 @@ Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threa
   const Geometry& g = product.geometry;
   const long depth = g.window_height * run_depth<E>(g), depth_of_group = g.channels / g.groups;
   const Matrix<E> matrix{product.weights, depth, g.units / matrices(g), product.bias, product.y,
-                         product.ending, product.finish.is_any() ? &product.finish : nullptr,
+                         product.epilogue, product.finish.is_any() ? &product.finish : nullptr,
                          g.units};
   Plan<E> p{g, set, product.x, matrix};
   p.results = g.images * g.out_height * g.out_width;
@@ -78,7 +78,7 @@ Matrix<E> matrix_of(const Plan<E>& p, long index) {
   const long columns = columns_of_matrix<E>(p.geometry);
   matrix.weights += index * panels_of_matrix(p.geometry) * kPanel * matrix.depth;
   matrix.bias += index * columns, matrix.offset = index * matrix.columns;
-  skip(matrix.ending, index * columns);
+  skip(matrix.epilogue, index * columns);
   return matrix;
 }
 
@@ -89,7 +89,8 @@ void copy_pixels(const Plan<E>& p, const typename E::Value* from, long count,
   const Geometry& g = p.geometry;
   if (g.joined > 1) {
     constexpr long kValues = kFactorBytes / sizeof *to;
-    p.set.int8->spread_factors({reinterpret_cast<const int32_t*>(from), g.channels / kValues, count, g.joined,
+    p.set.int8->spread_factors({reinterpret_cast<const int32_t*>(from), g.channels / kValues, count,
+                                g.joined,
                   g.channels / g.groups / kValues, g.units / g.groups,
                   reinterpret_cast<int32_t*>(to)});
     return;
@@ -100,7 +101,7 @@ void copy_pixels(const Plan<E>& p, const typename E::Value* from, long count,
 template <class E>
 void copy_row(const Plan<E>& p, const typename E::Value* row, typename E::Value* to) {
   const Geometry& g = p.geometry;
-  const int pad = padding(p.matrix.ending);
+  const int pad = padding(p.matrix.epilogue);
   const long left = std::min(g.pad_left, p.width), inside = std::min(p.width - left, g.width);
   const long size = p.pixel * sizeof *to;
   memset(to, pad, left * size), to += left * p.pixel;
@@ -122,7 +123,7 @@ const typename E::Value* copied(const Plan<E>& p, long matrix, long line, long c
   for (long i = 0; i < rows; ++i) {
     const long y = top + i;
     if (y < 0 || y >= g.height) {
-      memset(all + i * size, padding(p.matrix.ending), size * sizeof(Value));
+      memset(all + i * size, padding(p.matrix.epilogue), size * sizeof(Value));
     } else {
       copy_row(p, image + y * g.width * g.channels + channel_of(g, matrix), all + i * size);
     }

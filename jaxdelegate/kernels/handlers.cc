@@ -1,14 +1,15 @@
 // What XLA calls, with the attribute `geometry` (int64, the fields of Geometry in their order):
 //
 // float32: x, weights (some of bfloat16), bias and perhaps a residual -> y, with the attributes
-// `range` (float32, low and high), `then` (int64, a Curve) and perhaps `to_grid` (float32, the fields
-// of Grid in their order);
+// `range` (float32, low and high), `then` (int64, a Nonlinearity) and perhaps `to_grid` (float32,
+// the fields of Grid in their order);
 // integers: x, weights, bias, scales -> y, with `integers` (int64: padding, the zero points of the
 // weights and of y, low and high). x and y are int8 or uint8; scales are float64 [columns], or
 // multipliers and shifts, int32 [2, columns]. The columns are the units, of a product whole panels.
 //
-// hybrids, images of float32 by filters of int8: x, weights, bias, scales (float32) and the weights'
-// sums (int32) -> y, with `modes` (int64: asymmetric, in turn) and `range`. Columns are as above.
+// dynamic range, images of float32 by filters of int8: x, weights, bias, scales (float32) and the
+// weights' sums (int32) -> y, with `modes` (int64: asymmetric, in turn) and `range`. Columns are as
+// above.
 //
 // Attention: q, k, v and perhaps a mask -> y, with `scale` (float32). Means: x -> y. Both float32.
 
@@ -19,7 +20,7 @@
 #include "calls.h"
 #include "cpu.h"
 #include "depthwise.h"
-#include "hybrid.h"
+#include "dynamic_range.h"
 #include "instruction_sets.h"
 #include "mean.h"
 #include "product.h"
@@ -39,7 +40,7 @@ const void* attribute(const XLA_FFI_CallFrame& frame, int i, XLA_FFI_DataType dt
   return array.dtype == dtype && array.size == size ? array.data : nullptr;
 }
 
-// Whether there is one that has values: nothing is divided by zero behind this.
+// Whether there is one that has values: nothing is divided by zero after this.
 bool read_geometry(const XLA_FFI_CallFrame& frame, Geometry& geometry) {
   const void* fields = attribute(frame, 0, XLA_FFI_DataType_S64, kGeometryFields);
   if (fields == nullptr) return false;
@@ -127,31 +128,32 @@ const char* read_ending(const XLA_FFI_CallFrame& frame, long, Range& range) {
 }
 
 const char* read_ending(const XLA_FFI_CallFrame& frame, long columns,
-                        Requantization& ending) {
+                        Requantization& epilogue) {
   const void* integers = attribute(frame, 1, XLA_FFI_DataType_S64, 5);
   const auto* values = static_cast<const int64_t*>(integers);
   if (frame.args.size != 4 || values == nullptr)
     return "want x, weights, bias, scales and integers";
   const XLA_FFI_Buffer& scales = argument(frame, 3);
-  ending.padding = static_cast<uint8_t>(values[0]);
-  ending.flip = argument(frame, 0).dtype == XLA_FFI_DataType_S8 ? 0x80 : 0;
-  ending.w_zero = static_cast<int32_t>(values[1]), ending.y_zero = static_cast<int32_t>(values[2]);
-  ending.low = static_cast<int32_t>(values[3]), ending.high = static_cast<int32_t>(values[4]);
-  if (!read_data(scales, columns, ending.scales)) ending.scales = nullptr;
-  if (!read_data(scales, 2 * columns, ending.multipliers)) ending.multipliers = nullptr;
-  if (ending.multipliers != nullptr) ending.shifts = ending.multipliers + columns;
-  const bool fits = ending.scales != nullptr || ending.multipliers != nullptr;
+  epilogue.padding = static_cast<uint8_t>(values[0]);
+  epilogue.flip = argument(frame, 0).dtype == XLA_FFI_DataType_S8 ? 0x80 : 0;
+  epilogue.w_zero = static_cast<int32_t>(values[1]);
+  epilogue.y_zero = static_cast<int32_t>(values[2]);
+  epilogue.low = static_cast<int32_t>(values[3]), epilogue.high = static_cast<int32_t>(values[4]);
+  if (!read_data(scales, columns, epilogue.scales)) epilogue.scales = nullptr;
+  if (!read_data(scales, 2 * columns, epilogue.multipliers)) epilogue.multipliers = nullptr;
+  if (epilogue.multipliers != nullptr) epilogue.shifts = epilogue.multipliers + columns;
+  const bool fits = epilogue.scales != nullptr || epilogue.multipliers != nullptr;
   return fits ? nullptr : "scales do not fit geometry";
 }
 
-// What stands behind the range, and the residual of y.
+// What stands after the range, and the residual of y.
 const char* read_finish(const XLA_FFI_CallFrame& frame, long count, Range& range,
                         Finish& finish) {
-  const void* curve = attribute(frame, 2, XLA_FFI_DataType_S64, 1);
-  long value = kCurves;
-  if (curve != nullptr) memcpy(&value, curve, sizeof value);
-  if (value < kClamp || value >= kCurves) return "then is no curve";
-  finish.curve = static_cast<Curve>(value), finish.range = range;
+  const void* nonlinearity = attribute(frame, 2, XLA_FFI_DataType_S64, 1);
+  long value = kNonlinearities;
+  if (nonlinearity != nullptr) memcpy(&value, nonlinearity, sizeof value);
+  if (value < kClamp || value >= kNonlinearities) return "then is no nonlinearity";
+  finish.nonlinearity = static_cast<Nonlinearity>(value), finish.range = range;
   const bool adds = frame.args.size == 4;
   if (adds && !read_data(argument(frame, 3), count, finish.residual))
     return "the residual does not fit y";
@@ -179,7 +181,7 @@ template <class Work>
 const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   if (!read_geometry(frame, work.geometry) || frame.args.size < 3 || frame.rets.size != 1)
     return "want geometry without zeros, x, weights, bias and y";
-  const char* why = read_ending(frame, columns_of(work), work.ending);
+  const char* why = read_ending(frame, columns_of(work), work.epilogue);
   if (why != nullptr) return why;
   const Geometry& g = work.geometry;
   const XLA_FFI_Buffer& y = result(frame);
@@ -193,33 +195,33 @@ const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
     return "bias does not fit geometry";
   const long results = g.images * g.out_height * g.out_width * g.units;
   if (!read_data(y, dtype, results, work.y)) return "y does not fit geometry";
-  return read_finish(frame, results, work.ending, work.finish);
+  return read_finish(frame, results, work.epilogue, work.finish);
 }
 
 // The images are one after another: geometry has all of them.
 template <class Work>
-const char* read(const XLA_FFI_CallFrame& frame, Hybrid<Work>& hybrid) {
-  Work& work = hybrid.work;
+const char* read(const XLA_FFI_CallFrame& frame, DynamicRange<Work>& convolution) {
+  Work& work = convolution.work;
   const Geometry& g = work.geometry;
   if (!read_geometry(frame, work.geometry) || frame.args.size != 5 || frame.rets.size != 1)
     return "want geometry without zeros, x, weights, bias, scales, sums and y";
   const void* modes = attribute(frame, 1, XLA_FFI_DataType_S64, 2);
   const void* range = attribute(frame, 2, XLA_FFI_DataType_F32, 2);
   if (modes == nullptr || range == nullptr) return "want modes and range";
-  hybrid.is_asymmetric = static_cast<const int64_t*>(modes)[0] != 0;
-  hybrid.in_turn = static_cast<const int64_t*>(modes)[1] != 0;
-  memcpy(&hybrid.range, range, sizeof hybrid.range);
-  const long columns = hybrid.columns = columns_of(work);
+  convolution.is_asymmetric = static_cast<const int64_t*>(modes)[0] != 0;
+  convolution.in_turn = static_cast<const int64_t*>(modes)[1] != 0;
+  memcpy(&convolution.range, range, sizeof convolution.range);
+  const long columns = convolution.columns = columns_of(work);
   const long values = g.images * g.height * g.width * g.channels;
   const long results = g.images * g.out_height * g.out_width * g.units;
-  if (!read_data(argument(frame, 0), values, hybrid.x)) return "x does not fit geometry";
+  if (!read_data(argument(frame, 0), values, convolution.x)) return "x does not fit geometry";
   if (!read_data(argument(frame, 1), weights_of(work), work.weights))
     return "weights do not fit geometry";
-  const bool fits = read_data(argument(frame, 2), columns, hybrid.bias) &&
-                    read_data(argument(frame, 3), columns, hybrid.scales) &&
-                    read_data(argument(frame, 4), columns, hybrid.sums);
+  const bool fits = read_data(argument(frame, 2), columns, convolution.bias) &&
+                    read_data(argument(frame, 3), columns, convolution.scales) &&
+                    read_data(argument(frame, 4), columns, convolution.sums);
   if (!fits) return "bias, scales or sums do not fit geometry";
-  if (!read_data(result(frame), XLA_FFI_DataType_F32, results, hybrid.y))
+  if (!read_data(result(frame), XLA_FFI_DataType_F32, results, convolution.y))
     return "y does not fit geometry";
   return nullptr;
 }
@@ -337,12 +339,12 @@ EXPORT XLA_FFI_Error* jaxdelegate_depthwise_int8(XLA_FFI_CallFrame* frame) {
   return kernels::handle<kernels::Depthwise<kernels::Int8>>(frame);
 }
 
-EXPORT XLA_FFI_Error* jaxdelegate_product_hybrid(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Hybrid<kernels::Product<kernels::Int8>>>(frame);
+EXPORT XLA_FFI_Error* jaxdelegate_product_dynamic_range(XLA_FFI_CallFrame* frame) {
+  return kernels::handle<kernels::DynamicRange<kernels::Product<kernels::Int8>>>(frame);
 }
 
-EXPORT XLA_FFI_Error* jaxdelegate_depthwise_hybrid(XLA_FFI_CallFrame* frame) {
-  return kernels::handle<kernels::Hybrid<kernels::Depthwise<kernels::Int8>>>(frame);
+EXPORT XLA_FFI_Error* jaxdelegate_depthwise_dynamic_range(XLA_FFI_CallFrame* frame) {
+  return kernels::handle<kernels::DynamicRange<kernels::Depthwise<kernels::Int8>>>(frame);
 }
 
 #define KERNEL(name) {#name, name}
@@ -353,7 +355,7 @@ const kernels::Kernel kernels::kKernels[] = {
     KERNEL(jaxdelegate_winograd),     KERNEL(jaxdelegate_attention),
     KERNEL(jaxdelegate_mean),         KERNEL(jaxdelegate_product_bfloat16),
     KERNEL(jaxdelegate_product_int8), KERNEL(jaxdelegate_depthwise_int8),
-    KERNEL(jaxdelegate_product_hybrid), KERNEL(jaxdelegate_depthwise_hybrid),
+    KERNEL(jaxdelegate_product_dynamic_range), KERNEL(jaxdelegate_depthwise_dynamic_range),
 };
 const long kernels::kKernelCount = sizeof kernels::kKernels / sizeof *kernels::kKernels;
 
@@ -381,13 +383,13 @@ EXPORT int jaxdelegate_limit_instruction_set(const char* most) { return kernels:
 
 // What follows is for tests: how a set is chosen, without the processor that it is chosen for.
 
-// The name of a set, the best one first; null behind the last one.
+// The name of a set, the best one first; null after the last one.
 EXPORT const char* jaxdelegate_instruction_set_name(long number) {
   const kernels::InstructionSet* set = kernels::instruction_set(number);
   return set == nullptr ? nullptr : set->name;
 }
 
-// The features (cpu.h) behind some registers.
+// The features (cpu.h) after some registers.
 EXPORT uint32_t jaxdelegate_features_of(const kernels::CpuRegisters* registers) {
   return kernels::features_of(*registers);
 }

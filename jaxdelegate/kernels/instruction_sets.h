@@ -8,7 +8,7 @@
 
 namespace kernels {
 
-// All sets, the best one first; `number` from 0 on, null behind the last one.
+// All sets, the best one first; `number` from 0 on, null after the last one.
 const InstructionSet* instruction_set(long number);
 
 // The first set that such a processor has, from the one called `most` on; null: it has none of

@@ -35,7 +35,7 @@ struct ProductTile {
   long y_stride;
   long depth;         // of one run, a multiple of kDeep
   bool is_last;       // of float32: clamp the sums
-  typename E::Ending ending;
+  typename E::Epilogue epilogue;
 };
 
 // The image, windows and results of a convolution, as the attribute `geometry` lists them.
@@ -61,7 +61,7 @@ struct DepthwiseImage {
   const typename E::Sum* bias;
   const typename E::Value* padding;  // [channels], what stands around the image
   typename E::Value* y;
-  typename E::Ending ending;
+  typename E::Epilogue epilogue;
 };
 
 // The results of one Winograd tile, units [first, last): 16 sums of a unit, `stride` floats apart.
@@ -115,7 +115,7 @@ struct Spread {
 
 constexpr int kMostRows = 14;
 constexpr int kMostPanels = 4;
-constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, that lie beside y
+constexpr long kMostSums = kMostRows * kMostPanels * kPanel;  // of integers, that lie next to y
 
 // Finishes so many rows and columns of y, from `offset` on; `stride`: from one row to the next.
 using FinishKernel = void (*)(const Finish&, float* y, long offset, long rows, long stride,

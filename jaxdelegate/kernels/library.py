@@ -23,8 +23,8 @@ MEAN = "jaxdelegate.mean.1"
 PRODUCT_BFLOAT16 = "jaxdelegate.product_bfloat16.2"
 PRODUCT_INT8, DEPTHWISE_INT8 = "jaxdelegate.product_int8.2", "jaxdelegate.depthwise_int8.2"
 PRODUCT_DYNAMIC_RANGE, DEPTHWISE_DYNAMIC_RANGE = (
-    "jaxdelegate.product_hybrid.1",
-    "jaxdelegate.depthwise_hybrid.1",
+    "jaxdelegate.product_dynamic_range.1",
+    "jaxdelegate.depthwise_dynamic_range.1",
 )
 _HANDLERS = {
     PRODUCT: "jaxdelegate_product",

@@ -38,7 +38,7 @@ struct Place {
   long row, rows, column, columns;
 };
 
-// A tile whose last columns are not there: it writes beside y, and its columns are copied.
+// A tile whose last columns are not there: it writes next to y, and its columns are copied.
 template <class E>
 void run_narrow(void (*kernel)(const ProductTile<E>&), ProductTile<E> t, const Place& at) {
   alignas(64) float sums[kMostSums], bias[kMostColumns] = {};
@@ -63,7 +63,7 @@ void fetch_residual(const float* residual, long stride, const Place& at) {
     for (long j = 0; j < at.columns; j += kPanel) __builtin_prefetch(residual + i * stride + j);
 }
 
-// The sums of integers lie beside y until they are bytes, or real numbers.
+// The sums of integers lie next to y until they are bytes, or real numbers.
 template <class E>
 void run_integers(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), int panels,
                   const Matrix<E>& matrix, ProductTile<E>& t, const Place& at,
@@ -71,7 +71,7 @@ void run_integers(const InstructionSet& set, void (*kernel)(const ProductTile<E>
   alignas(64) int32_t sums[kMostSums];
   t.y = sums, t.y_stride = panels * kPanel;
   kernel(t);
-  RequantizedTile done{sums, t.y_stride, at.rows, at.columns, row_bias, matrix.ending,
+  RequantizedTile done{sums, t.y_stride, at.rows, at.columns, row_bias, matrix.epilogue,
                        matrix.y + at.row * matrix.stride + matrix.offset + at.column,
                        matrix.stride};
   skip(done.to, at.column);
@@ -107,7 +107,7 @@ void run_tile(const InstructionSet& set, void (*kernel)(const ProductTile<E>&), 
 }
 
 // The most tiles of so many rows that are computed in one call: all, where sums are results as they
-// are and have their place; as many as have place beside it; or one.
+// are and have their place; as many as have place next to it; or one.
 template <class E>
 long most_tiles(const Matrix<E>& matrix, long rows, long columns, int panels) {
   if (!E::kSplits) return kMostSums / (rows * panels * kPanel);
@@ -138,7 +138,7 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
   t.bias = block.from == 0 ? matrix.bias + column : nullptr;
   t.depth = (block.to - block.from) / block.runs;
   t.is_last = block.to == matrix.depth;
-  t.ending = matrix.ending;
+  t.epilogue = matrix.epilogue;
   // The next panels come in line by line, while the last tiles of these are computed.
   const long fetching = std::min(tiles, kFetchingTiles);
   const long steps = (block.to - block.from) / E::kDeep, line = ahead.bytes / steps;
@@ -166,15 +166,15 @@ const int32_t* row_bias_of(const Matrix<E>&, const Block<E>&) {
 
 const int32_t* row_bias_of(const Matrix<Int8>& matrix, const Block<Int8>& block) {
   static thread_local Scratch<int32_t> scratch;
-  if (matrix.ending.w_zero == 0) return nullptr;
+  if (matrix.epilogue.w_zero == 0) return nullptr;
   int32_t* const all = scratch.of(block.count);
   for (long i = 0; i < block.count; ++i) {
     uint32_t sum = 0;
     for (long run = 0; run < block.runs; ++run) {
       const uint8_t* a = block.a + i * block.stride + run * block.run_stride;
-      for (long k = 0; k < block.length; ++k) sum += a[k] ^ matrix.ending.flip;
+      for (long k = 0; k < block.length; ++k) sum += a[k] ^ matrix.epilogue.flip;
     }
-    all[i] = static_cast<int32_t>(-sum * matrix.ending.w_zero);
+    all[i] = static_cast<int32_t>(-sum * matrix.epilogue.w_zero);
   }
   return all;
 }
@@ -194,7 +194,7 @@ Block<Int16> widened(const InstructionSet& set, const Matrix<Int8>& matrix,
   for (long i = 0; i < count; ++i)
     for (long run = 0; run < block.runs; ++run)
       set.int16->widen_factors(block.a + i * block.stride + run * block.run_stride, values,
-                               matrix.ending.flip, rows + i * depth + run * of_run);
+                               matrix.epilogue.flip, rows + i * depth + run * of_run);
   return {block.row, block.count, 0, depth, rows, depth, 1, 0, depth};
 }
 
@@ -211,9 +211,9 @@ void multiply_widened(const InstructionSet& set, const Matrix<Int8>& matrix,
     const bool is_end = column + kPanel >= matrix.columns;
     set.int16->widen_weights(stored, matrix.depth, weights);
     Matrix<Int16> one{weights, matrix.depth, std::min(kPanel, matrix.columns - column),
-                      matrix.bias + column, matrix.y, matrix.ending, nullptr, matrix.stride,
+                      matrix.bias + column, matrix.y, matrix.epilogue, nullptr, matrix.stride,
                       matrix.offset + column};
-    skip(one.ending, column);
+    skip(one.epilogue, column);
     const char* const next = reinterpret_cast<const char*>(stored + (is_end ? 0 : stride));
     multiply_panels(set, one, wide, 0, 1, {next, stride}, row_bias);
   }

@@ -13,8 +13,8 @@ struct Matrix {
   long depth, columns;
   const typename E::Sum* bias;  // [columns], of integers as many as the panels have
   typename E::Value* y;         // [rows, stride]
-  typename E::Ending ending;
-  const Finish* finish = nullptr;  // behind the ending; null: there is none
+  typename E::Epilogue epilogue;
+  const Finish* finish = nullptr;  // after the epilogue; null: there is none
   long stride = columns;           // of y, from one row to the next
   long offset = 0;                 // of the first column in a row of y
 };

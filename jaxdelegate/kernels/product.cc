@@ -39,7 +39,7 @@ template <class E>
 Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threads) {
   const Geometry& g = product.geometry;
   const long depth = g.window_height * run_depth<E>(g);
-  const Matrix<E> matrix{product.weights, depth, g.units, product.bias, product.y, product.ending,
+  const Matrix<E> matrix{product.weights, depth, g.units, product.bias, product.y, product.epilogue,
                          product.finish.is_any() ? &product.finish : nullptr};
   Plan<E> p{g, set, product.x, matrix, g.images * g.out_height * g.out_width,
             reads_pixels(g) && depth == g.channels, 1, 0, 0, {}};
@@ -74,7 +74,8 @@ void set_rows(const Plan<Bfloat16>& p, Block<Bfloat16>& block, const float* a, l
   static thread_local Scratch<uint16_t> scratch;
   const long depth = block.to - block.from;
   uint16_t* const rows = scratch.of(block.count * depth);
-  for (long i = 0; i < block.count; ++i) p.set.bfloat16->round(a + i * stride, depth, rows + i * depth);
+  for (long i = 0; i < block.count; ++i)
+    p.set.bfloat16->round(a + i * stride, depth, rows + i * depth);
   block.a = rows, block.stride = depth;
 }
 
@@ -86,7 +87,7 @@ void multiply_rows(const Plan<E>& p, long row, long count, long first, long last
   if constexpr (!E::kSplits) {
     if (run != g.window_width * g.channels) {
       const long pixels = g.window_height * g.window_width;
-      const auto* a = patches(g, p.x, row, count, 0, pixels, E::kDeep, padding(p.matrix.ending));
+      const auto* a = patches(g, p.x, row, count, 0, pixels, E::kDeep, padding(p.matrix.epilogue));
       multiply(p.set, p.matrix, windows(p, row, count, a, depth, run), first, last);
       return;
     }
@@ -98,7 +99,7 @@ void multiply_rows(const Plan<E>& p, long row, long count, long first, long last
       set_rows(p, block, p.x + row * depth + from, depth);
     } else {
       const auto* copied = patches(g, p.x, row, count, from / g.channels, to / g.channels,
-                                   E::kDeep, padding(p.matrix.ending));
+                                   E::kDeep, padding(p.matrix.epilogue));
       set_rows(p, block, copied, to - from);
     }
     multiply(p.set, p.matrix, block, first, last);
@@ -120,7 +121,7 @@ void multiply_windows(const Plan<E>& p, long row, long count, long first, long l
 }
 
 // How many results from `row` on, in its row of the image, have windows that lie in the image
-// (true), or not. What fills up a run may lie behind it, but not behind the image.
+// (true), or not. What fills up a run may lie after it, but not after the image.
 template <class E>
 std::pair<long, bool> alike(const Geometry& g, long row) {
   const long x = row % g.out_width, y = row / g.out_width % g.out_height;

@@ -15,8 +15,8 @@ struct Product {
   const typename E::Weight* weights;
   const typename E::Sum* bias;  // of each matrix [columns], as the scales of integers
   typename E::Value* y;         // [images, out_height, out_width, units]
-  typename E::Ending ending;
-  Finish finish;  // behind the ending
+  typename E::Epilogue epilogue;
+  Finish finish;  // after the ending
 };
 
 // A product of matrices for each group, or for several joined ones.

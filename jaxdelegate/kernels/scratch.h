@@ -12,10 +12,10 @@ struct OutOfMemory {
   long bytes;  // that were asked for
 };
 
-// Grows, and is kept as long as its thread: what is freed would be mapped anew by the next call, page
-// by page. Most of what lies in it is as large as part of a cache; panels of an attention's keys and
-// values, and windows of integers, as large as one head or a few windows of the model; an image that
-// is quantized on the fly, a byte for each value.
+// Grows, and is kept as long as its thread: what is freed would be mapped again by the next call,
+// page by page. Most of what lies in it is as large as part of a cache; panels of an attention's
+// keys and values, and windows of integers, as large as one head or a few windows of the model; an
+// image that is quantized on the fly, a byte for each value.
 template <class T>
 class Scratch {
  public:

@@ -60,7 +60,7 @@ void transform(const Plan& p, long tile, float* points, long stride) {
 void finish(const Plan& p, long tile, const float* sums, long stride, long first, long last) {
   const Geometry& g = p.work.geometry;
   const Place at = place(p, tile);
-  WinogradTile t{sums, stride, p.work.bias, {}, first, last, p.work.ending};
+  WinogradTile t{sums, stride, p.work.bias, {}, first, last, p.work.epilogue};
   for (long i = 0; i < 4; ++i) {
     const long y = at.y + i / 2, x = at.x + i % 2;
     const long pixel = (at.image * g.out_height + y) * g.out_width + x;

@@ -16,8 +16,8 @@ struct Winograd {
   const float* weights;  // for each point of the transformed filters, panels of [channels, units]
   const float* bias;     // [units]
   float* y;              // [images, out_height, out_width, units]
-  Range ending;
-  Finish finish;  // behind the ending
+  Range epilogue;
+  Finish finish;  // after the ending
 };
 
 void run(const Winograd&, const InstructionSet&, const ThreadPool&);

@@ -164,7 +164,7 @@ def jaxpr(case: Case, context: LoweringContext = CONTEXT) -> str:
 
 
 def is_taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
-    return "_hybrid.1" in jaxpr(case, context)
+    return "_dynamic_range.1" in jaxpr(case, context)
 
 
 @BUILT

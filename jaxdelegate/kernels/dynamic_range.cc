@@ -1,4 +1,4 @@
-#include "hybrid.h"
+#include "dynamic_range.h"
 
 #include <algorithm>
 #include <cmath>
@@ -85,35 +85,35 @@ Parameters quantized(const float* x, long count, bool is_asymmetric, const Instr
 }  // namespace
 
 template <class Work>
-void run(const Hybrid<Work>& hybrid, const InstructionSet& set, const ThreadPool& pool) {
+void run(const DynamicRange<Work>& convolution, const InstructionSet& set, const ThreadPool& pool) {
   static thread_local Scratch<float> float_scratch;
   static thread_local Scratch<int32_t> integer_scratch;
-  Work work = hybrid.work;
+  Work work = convolution.work;
   Geometry& g = work.geometry;
-  const long values = g.height * g.width * g.channels, columns = hybrid.columns;
+  const long values = g.height * g.width * g.channels, columns = convolution.columns;
   const long results = g.out_height * g.out_width * g.units, images = g.images;
   float* const both = float_scratch.of(columns);
   int32_t* const bias = integer_scratch.of(columns);
   g.images = 1;
   for (long n = 0; n < images; ++n) {
     const Parameters p =
-        quantized(hybrid.x + n * values, values, hybrid.is_asymmetric, set, pool, work.x);
+        quantized(convolution.x + n * values, values, convolution.is_asymmetric, set, pool, work.x);
     // What the zero point adds to the sums, as unsigned bytes have it, is taken off them.
     for (long c = 0; c < columns; ++c) {
-      bias[c] = -(p.zero + 128) * hybrid.sums[c];
-      both[c] = p.scale * hybrid.scales[c];
+      bias[c] = -(p.zero + 128) * convolution.sums[c];
+      both[c] = p.scale * convolution.scales[c];
     }
-    float* const y = hybrid.y + n * results;
-    const Rescaling floats{hybrid.in_turn ? hybrid.scales : both, hybrid.bias,
-                           hybrid.in_turn ? p.scale : 1.0f, hybrid.range, y};
+    float* const y = convolution.y + n * results;
+    const Rescaling floats{convolution.in_turn ? convolution.scales : both, convolution.bias,
+                           convolution.in_turn ? p.scale : 1.0f, convolution.range, y};
     work.bias = bias, work.y = reinterpret_cast<uint8_t*>(y);
-    work.ending = {};
-    work.ending.padding = static_cast<uint8_t>(p.zero + 128), work.ending.floats = &floats;
+    work.epilogue = {};
+    work.epilogue.padding = static_cast<uint8_t>(p.zero + 128), work.epilogue.floats = &floats;
     run(work, set, pool);
   }
 }
 
-template void run(const Hybrid<Product<Int8>>&, const InstructionSet&, const ThreadPool&);
-template void run(const Hybrid<Depthwise<Int8>>&, const InstructionSet&, const ThreadPool&);
+template void run(const DynamicRange<Product<Int8>>&, const InstructionSet&, const ThreadPool&);
+template void run(const DynamicRange<Depthwise<Int8>>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels

@@ -1,5 +1,5 @@
-// Convolutions of float32 images by filters of int8, as TFLite's hybrid kernels compute them: each
-// image is quantized on the fly, and sums of integers are scaled back.
+// Convolutions of float32 images by filters of int8, as TFLite's dynamic range kernels compute
+// them: each image is quantized on the fly, and sums of integers are scaled back.
 
 #pragma once
 
@@ -8,9 +8,10 @@
 
 namespace kernels {
 
-// Work is a Product or a Depthwise of Int8, whose x, bias, y and ending are filled in for each image.
+// Work is a Product or a Depthwise of Int8, whose x, bias, y and epilogue are filled in for each
+// image.
 template <class Work>
-struct Hybrid {
+struct DynamicRange {
   Work work;
   const float* x;  // as the work's
   float* y;
@@ -24,6 +25,6 @@ struct Hybrid {
 };
 
 template <class Work>
-void run(const Hybrid<Work>&, const InstructionSet&, const ThreadPool&);
+void run(const DynamicRange<Work>&, const InstructionSet&, const ThreadPool&);
 
 }  // namespace kernels
