@@ -176,7 +176,7 @@ def _compiled(lowered: jax.stages.Lowered, options: Options) -> jax.stages.Compi
 
 def _name(partition: LoweredPartition) -> str:
     """What profilers call the program: by its first and last operator."""
-    indices = [step.operator.index for step in partition.steps]
+    indices = [step.operator.index for step in partition.operators]
     return f"partition_{indices[0]}_{indices[-1]}" if indices else "partition"
 
 

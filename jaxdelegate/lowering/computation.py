@@ -34,7 +34,7 @@ class Weight:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class LoweredOperator:
     """One lowered operator: where its inputs come from and where its outputs go.
 
     `inputs` holds tensor indices, Weights or None; `states` the variable tensors that it updates.
@@ -57,7 +57,7 @@ class Step:
 class LoweredPartition:
     """Operators as one pure function of weights, inputs and states."""
 
-    steps: tuple[Step, ...]
+    operators: tuple[LoweredOperator, ...]
     specs: Mapping[int, TensorSpec]
     preparations: Mapping[Weight, Prepare | None]
     inputs: tuple[int, ...]
@@ -76,7 +76,7 @@ class LoweredPartition:
     def has_integer_products(self) -> bool:
         """Whether an operator multiplies matrices of integers."""
         products = (
-            step.operator for step in self.steps if record_of(step.operator.name).multiplies
+            step.operator for step in self.operators if record_of(step.operator.name).multiplies
         )
         read = (i for operator in products for i in operator.inputs if i in self.specs)
         return any(self.specs[i].is_quantized for i in read)
@@ -109,7 +109,7 @@ class LoweredPartition:
                 stand for.
         """
         known = self.entered(values, inside=inside)
-        for step in self.steps:
+        for step in self.operators:
             known.update(self.run_step(step, known, weights))
         return self.leaving(known, inside=inside)
 
@@ -131,7 +131,7 @@ class LoweredPartition:
         return tuple(left[i] for i in leaving)
 
     def run_step(
-        self, step: Step, known: Mapping[int, Any], weights: Mapping[Weight, Any]
+        self, step: LoweredOperator, known: Mapping[int, Any], weights: Mapping[Weight, Any]
     ) -> dict[int, Any]:
         """One operator's outputs and new states, by tensor, as the program holds them."""
         # The operators' own names in the HLO metadata: profilers map device time back to them.
@@ -143,7 +143,7 @@ class LoweredPartition:
 
     def _read_by(
         self,
-        step: Step,
+        step: LoweredOperator,
         source: int | Weight | None,
         known: Mapping[int, Any],
         weights: Mapping[Weight, Any],
@@ -157,7 +157,7 @@ class LoweredPartition:
             return weights[source]
         return mixed_precision.upcast(weights[source], self.specs[source.tensor])
 
-    def _held(self, index: int, value: Any, step: Step) -> Any:
+    def _held(self, index: int, value: Any, step: LoweredOperator) -> Any:
         x = value if step.is_on_grid else self._simulated(index, value)
         held = mixed_precision.held(x, index, step.operator, self.specs, self.short, self.precision)
         return fusion_barrier(held) if index in self.shared else held
@@ -168,7 +168,7 @@ class LoweredPartition:
 
     @functools.cached_property
     def _read(self) -> frozenset[int | Weight | None]:
-        return frozenset(source for step in self.steps for source in step.inputs)
+        return frozenset(source for step in self.operators for source in step.inputs)
 
     def _simulated(self, index: int, value: Any) -> Any:
         """A quantized result that somebody here reads, back on its grid."""
@@ -181,7 +181,7 @@ class LoweredPartition:
         const = self.specs[index].const
         return known[index] if const is None or index in known else jnp.asarray(const)
 
-    def _check(self, step: Step, results: tuple[Any, ...]) -> None:
+    def _check(self, step: LoweredOperator, results: tuple[Any, ...]) -> None:
         written = (*step.outputs, *step.states)
         node = f"node {step.operator.index} ({step.operator.name})"
         if len(results) != len(written):

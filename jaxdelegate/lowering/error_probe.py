@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.lowering.computation import LoweredPartition, Step
+from jaxdelegate.lowering.computation import LoweredOperator, LoweredPartition
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -81,14 +81,14 @@ def compare(
     device: jax.Device,
 ) -> Rows:
     """Run both on the same values; a row for each operator with float results."""
-    judged: list[tuple[Step, tuple[int, ...]]] = []
+    judged: list[tuple[LoweredOperator, tuple[int, ...]]] = []
 
     def program(wide: list[Any], short: list[Any], values: list[Any]) -> jax.Array:
         exact_weights = dict(zip(exact.preparations, wide, strict=True))
         weights = dict(zip(reduced.preparations, short, strict=True))
         known, there = exact.entered(values), reduced.entered(values)
         numbers = []
-        for step, other in zip(exact.steps, reduced.steps, strict=True):
+        for step, other in zip(exact.operators, reduced.operators, strict=True):
             # The barrier keeps XLA from computing what comes before again for each statistic.
             own, right, wrong = jax.lax.optimization_barrier(  # type: ignore[no-untyped-call]
                 (
@@ -146,7 +146,7 @@ def _parting(y: jax.Array, finite: jax.Array, other: Any) -> tuple[jax.Array, ja
 
 
 def _row(
-    partition: LoweredPartition, step: Step, floats: tuple[int, ...], numbers: np.ndarray
+    partition: LoweredPartition, step: LoweredOperator, floats: tuple[int, ...], numbers: np.ndarray
 ) -> OperatorPrecision:
     largest, error, own, lost, own_lost = map(float, numbers)
     return OperatorPrecision(

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError, LoweringError
 from jaxdelegate.lowering import fake_quantization, mixed_precision
-from jaxdelegate.lowering.computation import LoweredPartition, Step, Weight
+from jaxdelegate.lowering.computation import LoweredOperator, LoweredPartition, Weight
 from jaxdelegate.lowering.materialization import shared_results
 from jaxdelegate.lowering.rewrites.registry import rewritten
 from jaxdelegate.model.records import Operator, Subgraph
@@ -171,7 +171,7 @@ def _step(
     preparations: dict[Weight, Prepare | None],
     *,
     raw_weights: bool,
-) -> Step:
+) -> LoweredOperator:
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
     context = context_for(context, operator, specs)
     rule = rule_for(operator)
@@ -201,7 +201,7 @@ def _step(
         if isinstance(source, Weight):
             preparations[source] = prepare
     states = rule.states(operator.options, inputs) if rule.states is not None else ()
-    return Step(
+    return LoweredOperator(
         next(part.name for part in parts if part.index == operator.index),
         operator,
         run,

@@ -92,7 +92,7 @@ def candidates(partition: LoweredPartition, context: LoweringContext) -> list[Ca
         context: with which it was.
     """
     found: dict[str, Candidate] = {}
-    for step in partition.steps:
+    for step in partition.operators:
         own = _candidate(step.operator, partition, context)
         if own is not None:
             before = found.get(own.key)

@@ -115,12 +115,12 @@ def test_what_xla_is_told_depends_on_products_of_integers() -> None:
 
 def test_behind_the_last_quantized_operator_floats_are_lowered_as_by_default() -> None:
     integer, default = (lowered(mixed_network(), c) for c in (INTEGER, LoweringContext()))
-    assert [step.operator.name for step in default.steps] == [
+    assert [step.operator.name for step in default.operators] == [
         *("fused_layer_norm", "FULLY_CONNECTED", "fused_layer_norm")
     ]
-    assert [step.operator.name for step in integer.steps] == [
+    assert [step.operator.name for step in integer.operators] == [
         *("MEAN", "SUB", "MUL", "MEAN", "ADD", "RSQRT", "MUL"),
         *("FULLY_CONNECTED", "fused_layer_norm"),
     ]
-    last = [jax.make_jaxpr(p.steps[-1].run)(values(4, 32)) for p in (integer, default)]
+    last = [jax.make_jaxpr(p.operators[-1].run)(values(4, 32)) for p in (integer, default)]
     assert str(last[0]) == str(last[1])

@@ -131,10 +131,10 @@ def test_the_program_runs_what_was_chosen(
     timer.seconds = {"xla": 0.5}
     monkeypatch.setattr(aot, "compile_partition", spy := Spy(aot.compile_partition))
     tuned(network())
-    (whole,) = (p for p in spy.partitions if len(p.steps) == 5)
+    (whole,) = (p for p in spy.partitions if len(p.operators) == 5)
     algorithms = [w.layout[0] for w in whole.preparations if w.position == 1]
     assert algorithms == ["xla"] * 4
-    alone = [p for p in spy.partitions if len(p.steps) == 3]
+    alone = [p for p in spy.partitions if len(p.operators) == 3]
     named = [next(iter(p.preparations)).layout[0] for p in alone if p.preparations]
     # Of each kind of convolution first the default, which has no name.
     assert named == [None, "winograd", "xla", "tap_sum"] * 2 + [None, "xla", "tap_sum"]
@@ -235,7 +235,7 @@ def test_an_operator_that_does_not_run_alone_keeps_its_default(
     compile_partition = aot.compile_partition
 
     def only_whole(partition: Any, *rest: Any) -> Any:
-        if len(partition.steps) <= 3:
+        if len(partition.operators) <= 3:
             raise RuntimeError("RESOURCE_EXHAUSTED")
         return compile_partition(partition, *rest)
 

@@ -96,12 +96,12 @@ def test_it_is_found_however_it_is_written(
 ) -> None:
     content = graph.content(write(graph))
     partition, (got,) = lowered(content, ALL, context)
-    names = [s.operator.name for s in partition.steps]
+    names = [s.operator.name for s in partition.operators]
     assert names.count("fused_attention") == 1
     assert not ATTENTION.intersection(names)
-    assert "BATCH_MATMUL" in [s.name for s in partition.steps]  # profiles speak of the file's
+    assert "BATCH_MATMUL" in [s.name for s in partition.operators]  # profiles speak of the file's
     assert asked == (["cudnn"] if context is HALF else [])
-    (attention,) = (s for s in partition.steps if s.operator.name == "fused_attention")
+    (attention,) = (s for s in partition.operators if s.operator.name == "fused_attention")
     assert attention.takes_reduced == (context is HALF)  # nothing is upcast on its way to cuDNN
     (want,) = lowered(content)[1]
     if context is GPU:
@@ -112,7 +112,7 @@ def test_it_is_found_however_it_is_written(
 
 def test_the_scale_and_the_mask_are_the_files(graph: Any, lowered: Any) -> None:
     partition, _ = lowered(graph.content(as_bert(graph)), ALL, GPU)
-    step = next(s for s in partition.steps if s.operator.name == "fused_attention")
+    step = next(s for s in partition.operators if s.operator.name == "fused_attention")
     assert step.operator.options == AttentionOptions((B, N, T, S), 0.25)
     assert partition.specs[step.operator.inputs[3]].shape == (B, 1, 1, S)
 
@@ -133,7 +133,7 @@ def test_without_the_kernel_it_is_written_out(
 def test_elsewhere_it_stays(platform: str, graph: Any, lowered: Any) -> None:
     content = graph.content(as_bert(graph))
     partition, got = lowered(content, ALL, LoweringContext(platform=platform))
-    assert "SOFTMAX" in [s.operator.name for s in partition.steps]
+    assert "SOFTMAX" in [s.operator.name for s in partition.operators]
     assert_close(got, lowered(content)[1])
 
 
@@ -191,7 +191,7 @@ def activated(g: Any) -> int:
 def test_what_only_looks_like_it_stays(write: Write, graph: Any, lowered: Any) -> None:
     content = graph.content(write(graph))
     before, after = lowered(content)[0], lowered(content, ALL, GPU)[0]
-    assert [s.operator.name for s in after.steps] == [s.operator.name for s in before.steps]
+    assert [s.operator.name for s in after.operators] == [s.operator.name for s in before.operators]
 
 
 def test_shares_that_are_read_elsewhere_stay(graph: Any, lowered: Any) -> None:
@@ -200,7 +200,7 @@ def test_shares_that_are_read_elsewhere_stay(graph: Any, lowered: Any) -> None:
     y = graph("BATCH_MATMUL", shares, v, options=PLAIN)
     for outputs in ((y, shares), (y, graph("ABS", shares))):
         content = graph.content(*outputs)
-        assert "SOFTMAX" in [s.operator.name for s in lowered(content, ALL, GPU)[0].steps]
+        assert "SOFTMAX" in [s.operator.name for s in lowered(content, ALL, GPU)[0].operators]
 
 
 @pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
@@ -211,6 +211,6 @@ def test_our_own_kernel_takes_enough_queries(queries: int, graph: Any, lowered: 
     shares = graph("SOFTMAX", graph("ADD", logits, graph.input(B, 1, 1, S)), options=ONE)
     content = graph.content(graph("BATCH_MATMUL", shares, v, options=PLAIN))
     partition, got = lowered(content, ALL, LoweringContext(native_kernels=True))
-    names = [s.operator.name for s in partition.steps]
+    names = [s.operator.name for s in partition.operators]
     assert ("fused_attention" in names) == (queries == 20)
     assert_close(got, lowered(content)[1], accumulated=H)

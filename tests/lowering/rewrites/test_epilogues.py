@@ -100,23 +100,23 @@ FOUND = {
 def test_it_is_found(write: Write, graph: Any, lowered: Any) -> None:
     content = graph.content(write(graph))
     partition, got = lowered(content, ALL, NATIVE)
-    names = [step.operator.name for step in partition.steps]
+    names = [step.operator.name for step in partition.operators]
     assert names.count("fused_convolution") == 1
     assert len(names) == FOUND[write]
-    assert partition.steps[-1].name in ("ADD", "MUL", "HARD_SWISH")  # as the file calls it
+    assert partition.operators[-1].name in ("ADD", "MUL", "HARD_SWISH")  # as the file calls it
     assert_close(got, lowered(content)[1], accumulated=20)
 
 
 def test_without_the_kernels_everything_stays(graph: Any, lowered: Any) -> None:
     content = graph.content(swish(graph))
-    assert len(lowered(content, ALL)[0].steps) == 3
+    assert len(lowered(content, ALL)[0].operators) == 3
 
 
 @pytest.mark.parametrize("write", FOUND)
 def test_on_a_gpu_only_a_residual_is_found(write: Write, graph: Any, lowered: Any) -> None:
     content = graph.content(write(graph))
     partition, got = lowered(content, ALL, LoweringContext(platform="gpu"))
-    names = [step.operator.name for step in partition.steps]
+    names = [step.operator.name for step in partition.operators]
     assert ("fused_convolution" in names) == (
         write in (residual, residual_behind_relu, two_branches)
     )
@@ -156,7 +156,7 @@ def itself(g: Any) -> int:
 def test_what_only_looks_like_it_stays(write: Write, graph: Any, lowered: Any) -> None:
     content = graph.content(write(graph))
     partition, got = lowered(content, ALL, NATIVE)
-    assert "fused_convolution" not in [step.operator.name for step in partition.steps]
+    assert "fused_convolution" not in [step.operator.name for step in partition.operators]
     assert_close(got, lowered(content)[1], accumulated=20)
 
 
@@ -165,7 +165,7 @@ def test_a_convolution_that_is_read_elsewhere_stays(graph: Any, lowered: Any) ->
     x = conv(graph)
     y = graph("HARD_SWISH", x)
     for outputs in ((y, x), (y, graph("ABS", x))):
-        steps = lowered(graph.content(*outputs), ALL, NATIVE)[0].steps
+        steps = lowered(graph.content(*outputs), ALL, NATIVE)[0].operators
         assert "HARD_SWISH" in [step.operator.name for step in steps]
 
 
@@ -176,9 +176,9 @@ def test_a_residual_made_after_the_convolution(graph: Any, lowered: Any) -> None
     y = conv(graph, x)
     content = graph.content(graph("ADD", y, graph("ABS", x)))
     partition, got = lowered(content, ALL, NATIVE)
-    assert [step.operator.name for step in partition.steps] == ["ABS", "fused_convolution"]
-    assert partition.steps[-1].operator.options.nonlinearity is Nonlinearity.NONE
-    assert [part.name for part in partition.steps[-1].parts] == ["CONV_2D", "ADD"]
+    assert [step.operator.name for step in partition.operators] == ["ABS", "fused_convolution"]
+    assert partition.operators[-1].operator.options.nonlinearity is Nonlinearity.NONE
+    assert [part.name for part in partition.operators[-1].parts] == ["CONV_2D", "ADD"]
     np.testing.assert_allclose(got[0], lowered(content)[1][0], rtol=1e-5, atol=1e-5)
 
 
@@ -206,7 +206,7 @@ def test_a_clamp_joins_what_it_clamps(
 ) -> None:
     content = graph.content(graph(name, write(graph)))
     partition, got = lowered(content, ALL, context)
-    (step,) = partition.steps
+    (step,) = partition.operators
     assert step.operator.options.fused_activation_function is ActivationFunctionType[name]
     assert step.name == name  # as the file calls the last one
     np.testing.assert_array_equal(got[0], lowered(content, [], context)[1][0])
@@ -223,14 +223,14 @@ def test_of_two_clamps_the_narrower_counts(
         graph(name, conv(graph, options=Conv2DOptions(Padding.SAME, 1, 1, own)))
     )
     partition, got = lowered(content, ALL)
-    assert [s.operator.options.fused_activation_function for s in partition.steps] == [joined]
+    assert [s.operator.options.fused_activation_function for s in partition.operators] == [joined]
     np.testing.assert_array_equal(got[0], lowered(content)[1][0])
 
 
 def test_a_residual_and_a_clamp_join_a_convolution(graph: Any, lowered: Any) -> None:
     content = graph.content(graph("RELU", residual(graph)))
     partition, got = lowered(content, ALL, LoweringContext(platform="gpu"))
-    assert [step.operator.name for step in partition.steps] == ["fused_convolution"]
+    assert [step.operator.name for step in partition.operators] == ["fused_convolution"]
     assert_close(got, lowered(content)[1], accumulated=20)
 
 
@@ -239,7 +239,7 @@ def test_other_activations_and_results_that_are_read_stay(graph: Any, lowered: A
     curved = graph("ADD", graph.input(4, 20), graph.values(20), options=AddOptions(tanh))
     read = total(graph)
     outputs = [graph("RELU", curved), graph("RELU", read), read, graph("ABS", total(graph))]
-    assert len(lowered(graph.content(*outputs), ALL)[0].steps) == 6
+    assert len(lowered(graph.content(*outputs), ALL)[0].operators) == 6
 
 
 @pytest.mark.parametrize("native", [False, None])

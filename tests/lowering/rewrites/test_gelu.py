@@ -43,9 +43,9 @@ def test_it_is_found_however_it_is_written(write: Any, graph: Any, lowered: Any)
     x = graph("ADD", graph.input(3, 40), graph.values(40))  # x is arithmetic itself
     content = graph.content(write(graph, x))
     partition, got = lowered(content, ALL, spread=3.0)
-    assert [s.operator.name for s in partition.steps] == ["ADD", "GELU"]
-    assert partition.steps[1].operator.options == GeluOptions(approximate=True)
-    assert partition.steps[1].name in ("ADD", "MUL")  # profiles speak of the file's operator
+    assert [s.operator.name for s in partition.operators] == ["ADD", "GELU"]
+    assert partition.operators[1].operator.options == GeluOptions(approximate=True)
+    assert partition.operators[1].name in ("ADD", "MUL")  # profiles speak of the file's operator
     assert_close(got, lowered(content, spread=3.0)[1])
 
 
@@ -66,7 +66,7 @@ def test_in_float16_less_is_rounded(write: Any, graph: Any, lowered: Any) -> Non
 )
 def test_other_constants_stay(changed: dict[str, float], graph: Any, lowered: Any) -> None:
     content = graph.content(as_jax(graph, graph.input(3, 40), **changed))
-    assert len(lowered(content, ALL)[0].steps) == 9
+    assert len(lowered(content, ALL)[0].operators) == 9
 
 
 def test_what_else_is_read_stays(graph: Any, lowered: Any) -> None:
@@ -75,14 +75,14 @@ def test_what_else_is_read_stays(graph: Any, lowered: Any) -> None:
         "TANH", graph("MUL", SLOPE, graph("ADD", x, graph("MUL", 0.044715, graph("POW", x, 3.0))))
     )
     y = graph("MUL", graph("MUL", 0.5, x), graph("ADD", 1.0, t))
-    assert len(lowered(graph.content(y, t), ALL)[0].steps) == 8
+    assert len(lowered(graph.content(y, t), ALL)[0].operators) == 8
 
 
 def test_another_gated_tensor_stays(graph: Any, lowered: Any) -> None:
     x, z = graph.input(3, 40), graph.input(3, 40)
     inner = graph("MUL", SLOPE, graph("ADD", x, graph("MUL", 0.044715, graph("POW", x, 3.0))))
     y = graph("MUL", graph("MUL", 0.5, z), graph("ADD", 1.0, graph("TANH", inner)))
-    assert len(lowered(graph.content(y), ALL)[0].steps) == 8
+    assert len(lowered(graph.content(y), ALL)[0].operators) == 8
 
 
 def test_an_activation_between_stays(graph: Any, lowered: Any) -> None:
@@ -90,10 +90,10 @@ def test_an_activation_between_stays(graph: Any, lowered: Any) -> None:
     inner = graph("MUL", SLOPE, graph("ADD", x, graph("MUL", 0.044715, graph("POW", x, 3.0))))
     relu = AddOptions(ActivationFunctionType.RELU6)
     y = graph("MUL", graph("MUL", 0.5, x), graph("ADD", 1.0, graph("TANH", inner), options=relu))
-    assert len(lowered(graph.content(y), ALL)[0].steps) == 8
+    assert len(lowered(graph.content(y), ALL)[0].operators) == 8
 
 
 def test_a_constant_that_changes_the_shape_stays(graph: Any, lowered: Any) -> None:
     x = graph.input(3, 40)
     content = graph.content(as_jax(graph, x, half=np.full((1, 1, 1), 0.5, np.float32)))  # type: ignore[arg-type]
-    assert len(lowered(content, ALL)[0].steps) == 9
+    assert len(lowered(content, ALL)[0].operators) == 9

@@ -82,11 +82,11 @@ def test_it_is_found_however_it_is_written(
     x = graph("ADD", graph.input(*SHAPE), graph.values(8))
     content = graph.content(write(graph, x, graph.values(8), graph.values(8), axes))
     partition, got = lowered(content, ALL)
-    assert [s.operator.name for s in partition.steps] == ["ADD", "fused_layer_norm"]
-    assert partition.steps[1].operator.options == LayerNormOptions(
+    assert [s.operator.name for s in partition.operators] == ["ADD", "fused_layer_norm"]
+    assert partition.operators[1].operator.options == LayerNormOptions(
         tuple(sorted(axes % 4)), EPSILON, is_centered=True
     )
-    assert partition.steps[1].name == "ADD"  # profiles speak of the file's operator
+    assert partition.operators[1].name == "ADD"  # profiles speak of the file's operator
     assert_close(got, lowered(content)[1], accumulated=15)
 
 
@@ -107,8 +107,8 @@ def test_root_mean_square(root: str, graph: Any, lowered: Any) -> None:
     y = graph("DIV" if root == "SQRT" else "MUL", x, r)
     content = graph.content(graph("MUL", graph.values(8), y))
     partition, got = lowered(content, ALL)
-    assert [s.operator.name for s in partition.steps] == ["ADD", "fused_layer_norm"]
-    assert partition.steps[1].operator.options == LayerNormOptions((1,), EPSILON, False)
+    assert [s.operator.name for s in partition.operators] == ["ADD", "fused_layer_norm"]
+    assert partition.operators[1].operator.options == LayerNormOptions((1,), EPSILON, False)
     assert_close(got, lowered(content)[1], accumulated=8)
 
 
@@ -117,7 +117,7 @@ def test_scale_and_offset_may_be_computed(graph: Any, lowered: Any) -> None:
     late = graph("ABS", offset)  # in the file it stands before what uses it
     content = graph.content(as_batch_normalization(graph, x, scale, late, PLACES))
     partition, got = lowered(content, ALL)
-    assert [s.operator.name for s in partition.steps] == ["ABS", "fused_layer_norm"]
+    assert [s.operator.name for s in partition.operators] == ["ABS", "fused_layer_norm"]
     assert_close(got, lowered(content)[1], accumulated=15)
 
 
@@ -128,7 +128,7 @@ def test_an_activation_of_the_result_is_applied(graph: Any, lowered: Any) -> Non
     relu = AddOptions(ActivationFunctionType.RELU)
     content = graph.content(graph("ADD", y, graph.values(8), options=relu))
     partition, got = lowered(content, ALL)
-    assert [s.operator.name for s in partition.steps] == ["fused_layer_norm"]
+    assert [s.operator.name for s in partition.operators] == ["fused_layer_norm"]
     assert np.min(got[0]) == 0
     assert_close(got, lowered(content)[1], accumulated=8)
 
@@ -143,21 +143,26 @@ def test_what_others_read_too_is_yielded(graph: Any, lowered: Any) -> None:
     y = normalized(graph, graph.input(3, 8))
     content = graph.content(graph("ADD", graph("MUL", y, graph.values(8)), 1.0), graph("ABS", y))
     partition, got = lowered(content, ALL)
-    assert [s.operator.name for s in partition.steps] == ["fused_layer_norm", "MUL", "ADD", "ABS"]
+    assert [s.operator.name for s in partition.operators] == [
+        "fused_layer_norm",
+        "MUL",
+        "ADD",
+        "ABS",
+    ]
     assert_close(got, lowered(content)[1], accumulated=8)
 
 
 def test_what_is_added_at_every_place_is_no_offset(graph: Any, lowered: Any) -> None:
     x, z = graph.input(3, 8), graph.input(3, 8)
     content = graph.content(graph("ADD", normalized(graph, x), z))
-    names = [s.operator.name for s in lowered(content, ALL)[0].steps]
+    names = [s.operator.name for s in lowered(content, ALL)[0].operators]
     assert names == ["fused_layer_norm", "ADD"]
 
 
 def test_what_it_is_divided_by_is_no_scale(graph: Any, lowered: Any) -> None:
     divisor, x = graph.input(8), graph.input(3, 8)  # the divisor is tensor 0
     content = graph.content(graph("DIV", normalized(graph, x), divisor))
-    names = [s.operator.name for s in lowered(content, ALL)[0].steps]
+    names = [s.operator.name for s in lowered(content, ALL)[0].operators]
     assert names == ["fused_layer_norm", "DIV"]
 
 
@@ -166,7 +171,7 @@ def test_a_mean_that_is_added_again_stays(graph: Any, lowered: Any) -> None:
     mean = graph("MEAN", x, LAST, options=KEEP)
     r = graph("RSQRT", variance(graph, x, mean, LAST))
     content = graph.content(graph("ADD", graph("MUL", graph("SUB", x, mean), r), mean))
-    assert len(lowered(content, ALL)[0].steps) == 8
+    assert len(lowered(content, ALL)[0].operators) == 8
 
 
 def other_axes(g: Any, x: int) -> int:
@@ -206,7 +211,7 @@ def dropped_axis(g: Any, x: int) -> int:
 def test_what_only_looks_like_it_stays(write: Write, graph: Any, lowered: Any) -> None:
     content = graph.content(write(graph, graph.input(8, 8)))
     before, after = lowered(content)[0], lowered(content, ALL)[0]
-    assert [s.operator.name for s in after.steps] == [s.operator.name for s in before.steps]
+    assert [s.operator.name for s in after.operators] == [s.operator.name for s in before.operators]
 
 
 def test_an_inner_result_that_leaves_stays(graph: Any, lowered: Any) -> None:
@@ -214,7 +219,7 @@ def test_an_inner_result_that_leaves_stays(graph: Any, lowered: Any) -> None:
     mean = graph("MEAN", x, LAST, options=KEEP)
     r = graph("RSQRT", variance(graph, x, mean, LAST))
     content = graph.content(graph("MUL", graph("SUB", x, mean), r), mean)
-    assert len(lowered(content, ALL)[0].steps) == 7
+    assert len(lowered(content, ALL)[0].operators) == 7
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -244,5 +249,5 @@ def test_a_pattern_that_is_cut_in_two_stays_right(graph: Any) -> None:
 def test_it_can_be_switched_off(graph: Any, lowered: Any) -> None:
     content = graph.content(normalized(graph, graph.input(3, 8)))
     others = [name for name in REWRITES if name != "fuse_layer_norm"]
-    assert len(lowered(content, others)[0].steps) == 7
-    assert len(lowered(content, REWRITES)[0].steps) == 1
+    assert len(lowered(content, others)[0].operators) == 7
+    assert len(lowered(content, REWRITES)[0].operators) == 1

@@ -41,7 +41,7 @@ def test_any_part_keeps_a_joined_operator_in_float32(
     content = padded(graph)
     policy = dataclasses.replace(FLOAT16_ALGORITHMS, float32_operators=kept)
     partition, got = lowered(content, ["pad_convolution"], LoweringContext(precision=policy))
-    joined, _ = partition.steps
+    joined, _ = partition.operators
     assert [part.name for part in joined.parts] == ["PAD", "CONV_2D"]
     (y,) = joined.outputs
     assert partition.short.get(y) == (None if is_exact else FLOAT16)
@@ -61,7 +61,7 @@ def test_a_rule_is_asked_in_the_precision_of_all_parts(graph: Any, lowered: Any)
     def names(*kept: int) -> list[str]:
         policy = dataclasses.replace(short, float32_operators=kept)
         context = LoweringContext(native_kernels=True, precision=policy)
-        return [step.operator.name for step in lowered(content, REWRITES, context)[0].steps]
+        return [step.operator.name for step in lowered(content, REWRITES, context)[0].operators]
 
     assert len(names()) == 3
     for part in range(3):

@@ -74,7 +74,7 @@ def lowered(content: bytes, rewrites: Collection[str]) -> tuple[list[str], list[
     inputs = [random.normal(size=specs[i].shape).astype(specs[i].dtype) for i in partition.inputs]
     weights = {w: partition.value(w) for w in partition.preparations}
     outputs = partition.call(weights, inputs)
-    return [s.operator.name for s in partition.steps], [np.asarray(y) for y in outputs]
+    return [s.operator.name for s in partition.operators], [np.asarray(y) for y in outputs]
 
 
 def check(net: Net, rewrite: str, left: Sequence[str], *more: int) -> None:
