@@ -25,6 +25,13 @@ REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 
+@pytest.mark.skipif(not library.LIBRARY.exists(), reason="no library was built")
+def test_the_library_is_built_of_these_sources() -> None:
+    """Else every test of a CPU kernel would be skipped, and the suite would pass without them."""
+    reason = library.why_not() or ""
+    assert "other sources" not in reason, f"{reason}: build it again (make test)"
+
+
 @BUILT
 def test_calls_at_the_same_time() -> None:
     inputs = [f32(1, 30, 30, 8), const(f32(40, 3, 3, 8, seed=1)), const(f32(40, seed=2))]
