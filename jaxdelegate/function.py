@@ -275,8 +275,8 @@ class _Function:
     def _fitting(self, index: int, x: Any) -> Any:
         tensor = self._subgraph.tensors[index]
         array = x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
-        downcast = array.dtype.kind == tensor.dtype.kind and isinstance(x, jax.Array)
-        if array.dtype != tensor.dtype and downcast and tensor.dtype.itemsize == 8:
+        is_narrowed = array.dtype.kind == tensor.dtype.kind and isinstance(x, jax.Array)
+        if array.dtype != tensor.dtype and is_narrowed and tensor.dtype.itemsize == 8:
             with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
                 return jnp.asarray(array, tensor.dtype)
         if array.dtype != tensor.dtype:

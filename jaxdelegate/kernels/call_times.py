@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_CAPACITY = 1 << 20  # calls; those after are not kept
+_CAPACITY = 1 << 20  # calls; later ones are not kept
 
 
 class CallTime(NamedTuple):

@@ -31,7 +31,7 @@ EXACT = Tolerance()
 
 
 def tolerance_for(dtype: np.dtype, accumulated: int = 1) -> Tolerance:
-    """The table's entry, upcast by sqrt(K) for sums over K values; integers are exact."""
+    """The table's entry, multiplied by sqrt(K) for sums over K values; integers are exact."""
     base = TOLERANCES.get(np.dtype(dtype), EXACT)
     return Tolerance(base.rtol * math.sqrt(accumulated), base.atol * math.sqrt(accumulated))
 

@@ -34,8 +34,8 @@ def to_api_dtype(tensor: Tensor, array: np.ndarray) -> np.ndarray:
 
 def from_api_dtype(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     """An array that a user sets, in the tensor's own dtype where stock interpreters widen it."""
-    upcast = tensor.type in _WIDENED and array.dtype == array_type(tensor)
-    return array.astype(tensor.dtype) if upcast else array
+    is_held_wider = tensor.type in _WIDENED and array.dtype == array_type(tensor)
+    return array.astype(tensor.dtype) if is_held_wider else array
 
 
 def tensor_details(tensor: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _BYTE = 16  # operations that a device does in the time of one byte
 
 # What compiling or running an algorithm may raise; it takes no part then. Running out of memory is
 # a RuntimeError.
-_ALGORITHMS_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+_ALGORITHM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 Run = Callable[[], Any]
 Samples = Mapping[str, list[float]]
@@ -181,7 +181,7 @@ class _Bench:
                 values = [jax.device_put(v, self.device) for v in self._values(candidate.operator)]
                 program = self._program(candidate, default)
                 want = _outputs(_run(program, values)())
-            except _ALGORITHMS_ERRORS as error:
+            except _ALGORITHM_ERRORS as error:
                 _LOGGER.debug("tuning: %s does not run by itself: %s", candidate.key, error)
                 return None
             limit = _temporaries(program) + _MORE_MEMORY
@@ -189,7 +189,7 @@ class _Bench:
             for algorithm in others:
                 try:
                     runs[algorithm] = self._checked(candidate, algorithm, values, want, limit)
-                except (*_ALGORITHMS_ERRORS, AssertionError) as error:
+                except (*_ALGORITHM_ERRORS, AssertionError) as error:
                     refused[algorithm] = f"{error}".partition("\n")[0]
             samples = dict(self.timer(runs, default))
             algorithm = fastest(default, samples)

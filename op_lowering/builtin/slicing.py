@@ -214,16 +214,16 @@ def _lower_strided_slice(
 ) -> Function:
     slicing = _slicing(o, inputs)
     dimensions = slicing.dimensions(inputs[0].shape)
-    upcast = [n for n, _ in dimensions]
+    sizes = [n for n, _ in dimensions]
     windows = [slicing.window(j, n) for n, j in dimensions]
     moving = {i: w for i, w in enumerate(windows) if isinstance(w, _Moving)}
-    spans = [moving[i].span if i in moving else n for i, n in enumerate(upcast)]
+    spans = [moving[i].span if i in moving else n for i, n in enumerate(sizes)]
     fixed = [range(0, w.span, w.stride) if isinstance(w, _Moving) else w for w in windows]
 
     def strided_slice(
         x: jax.Array, begin: jax.Array, _end: jax.Array, _strides: jax.Array
     ) -> tuple[jax.Array]:
-        x = x.reshape(upcast)
+        x = x.reshape(sizes)
         if moving:
             zero = jnp.zeros((), begin.dtype)
             starts = [begin[moving[i].entry] if i in moving else zero for i in range(x.ndim)]

@@ -113,8 +113,8 @@ def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tup
         return _grouped_algorithm(c)
     if c.is_pointwise:
         return (by_tap, tap_sum) if _is_mostly_writing(c) else (as_matrix, dot)
-    downcast = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
-    if c.products > _SHALLOW or c.output_channels > downcast:
+    few = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
+    if c.products > _SHALLOW or c.output_channels > few:
         return as_stored, xla
     return (by_tap, tap_sum) if _is_few(c) else (by_group, grouped_dot)
 
