@@ -74,13 +74,13 @@ def settings() -> Settings:
         Path(FLAGS.graph),
         threads(),
         options,
-        short_dtype(options),
+        reduced_dtype(options),
         Path(FLAGS.onnx) if FLAGS.onnx else None,
         Path(FLAGS.float_graph) if FLAGS.float_graph else None,
     )
 
 
-def short_dtype(options: Mapping[str, Any]) -> np.dtype | None:
+def reduced_dtype(options: Mapping[str, Any]) -> np.dtype | None:
     """The dtype that the delegate may compute in; None: float32."""
     platform = jax.devices(options.get("platform"))[0].platform
     wanted = precision_policy.compute_dtype(DelegateOptions(**options), platform, cpu_features())

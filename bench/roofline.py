@@ -211,7 +211,7 @@ def _bytes(
     outside: Iterable[int],
     short: np.dtype | None,
 ) -> int:
-    """What a tensor takes on the device: inside the model float32 may be held short."""
+    """What a tensor takes on the device: inside the model float32 may be reduced."""
     spec = specs[tensor]
     if short is not None and spec.dtype == np.float32 and tensor not in outside:
         return math.prod(spec.shape) * np.dtype(short).itemsize

@@ -39,7 +39,7 @@ class PrecisionPolicy:
         least_rows: products of fewer rows, or of fewer columns than `least_columns`, keep float32
             operands.
         least_columns: see `least_rows`.
-        shortens_convolutions: whether `operand` holds for convolutions too.
+        reduces_convolutions: whether `operand` holds for convolutions too.
         rounds_convolutions: whether short operands yield a convolution's result in their dtype,
             summed in float32 though: XLA:GPU would widen the operands of one whose result is
             longer, and leave its tensor cores.
@@ -55,7 +55,7 @@ class PrecisionPolicy:
     accumulate_float32: bool = True
     least_rows: int = 1
     least_columns: int = 1
-    shortens_convolutions: bool = True
+    reduces_convolutions: bool = True
     rounds_convolutions: bool = False
     rounds_exactly: bool = False
     float32_operators: tuple[int, ...] = ()
@@ -92,7 +92,7 @@ class PrecisionPolicy:
 
     def convolved(self, dtype: np.dtype, *consts: np.ndarray | None) -> np.dtype:
         """As what a convolution multiplies tensors of `dtype`."""
-        return self.operand_dtype(dtype, *consts) if self.shortens_convolutions else dtype
+        return self.operand_dtype(dtype, *consts) if self.reduces_convolutions else dtype
 
     def total(self, operand: np.dtype) -> np.dtype:
         """The dtype in which products of such operands are summed and yielded."""

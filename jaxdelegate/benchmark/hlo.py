@@ -2,8 +2,8 @@
 
 Lowering wraps each operator in a named scope, `Operator.scope`, or several of them joined by `+`
 where a rewrite made one operator of them. XLA keeps the scopes in the metadata of instructions; a
-fusion belongs to all operators whose instructions it swallowed. A chain (call_batching.py) has one
-for each of its calls, with commas between them.
+fusion belongs to all operators whose instructions it swallowed. A call batch (call_batching.py) has
+one for each of its calls, with commas between them.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from jaxdelegate.kernels.call_times import chain_number
+from jaxdelegate.kernels.call_times import batch_number
 
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\(.*?\)|\S+) "
@@ -32,7 +32,7 @@ _SILENT = frozenset(("parameter", "constant", "get-tuple-element", "tuple", "bit
 
 
 @dataclasses.dataclass(frozen=True)
-class Chain:
+class CallBatch:
     """Several calls that are one instruction.
 
     Attributes:
@@ -55,7 +55,7 @@ class Instruction:
         bytes: of its results.
         touched: of its results and operands.
         called: instructions of the computations that it calls, all levels.
-        chain: what it is, if it is one.
+        batch: what it is, if it is one.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Instruction:
     bytes: int
     touched: int
     called: frozenset[str] = frozenset()
-    chain: Chain | None = None
+    batch: CallBatch | None = None
 
     @property
     def is_control(self) -> bool:
@@ -80,7 +80,7 @@ class _Parsed:
     scopes: tuple[str, ...]
     operands: tuple[str, ...]
     computations: tuple[str, ...]
-    chain: Chain | None
+    batch: CallBatch | None
 
 
 def read_program(text: str, scopes: Collection[str]) -> dict[str, Instruction]:
@@ -124,7 +124,7 @@ def _parsed(found: re.Match[str], scopes: frozenset[str]) -> _Parsed:
         tuple(dict.fromkeys(scope for call in calls for scope in call)),
         tuple(_OPERAND.findall(operands)),
         tuple(c.strip().lstrip("%") for c in computations if c.strip()),
-        Chain(chain_number(name), calls) if len(calls) > 1 else None,
+        CallBatch(batch_number(name), calls) if len(calls) > 1 else None,
     )
 
 
@@ -157,7 +157,7 @@ class _Program:
                 _bytes(i.shape),
                 _bytes(i.shape) + sum(_bytes(self._by_name[o].shape) for o in self._operands(i)),
                 frozenset(inner.name for inner in self._inside(i)),
-                i.chain if i.opcode == "custom-call" else None,
+                i.batch if i.opcode == "custom-call" else None,
             )
             for i in self._by_name.values()
         }

@@ -188,7 +188,7 @@ def _inside(
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """What ran once: an instruction, or a call of a chain."""
+    """What ran once: an instruction, or a call of a call batch."""
 
     label: tuple[str, ...]  # the operators' scopes, or what XLA calls it
     source: tuple[str, int]  # the instruction, and the place of the call in it
@@ -202,15 +202,15 @@ def _pieces(
     instructions: Mapping[str, hlo.Instruction],
     calls: Iterable[CallTime],
 ) -> Iterator[_Piece]:
-    """Everything that ran, chains call by call."""
+    """Everything that ran, call batches call by call."""
     seen = {event.instruction for event in events}
-    by_place = _by(lambda call: (call.chain, call.call), calls)
+    by_place = _by(lambda call: (call.batch, call.call), calls)
     timed = {place: iter(group) for place, group in by_place.items()}
     for event in events:
         own = instructions[event.instruction]
-        if own.chain is not None:
-            for place, scopes in enumerate(own.chain.scopes):
-                call = next(timed.get((own.chain.number, place), iter(())), None)
+        if own.batch is not None:
+            for place, scopes in enumerate(own.batch.scopes):
+                call = next(timed.get((own.batch.number, place), iter(())), None)
                 if call is not None:
                     us, source = call.nanoseconds / 1e3, (event.instruction, place)
                     yield _Piece(scopes, source, us, call.result_bytes, call.bytes)

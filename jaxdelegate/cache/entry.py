@@ -2,7 +2,8 @@
 
 Layout, little endian: magic [8], format version u32, length of the description u32, length of the
 rest u64, SHA-256 of the description [32]; then the description as JSON, with the digest of the
-rest; then the rest: machine code, and the plans of chains (call_batching.py) one after the other.
+rest; then the rest: machine code, and the call lists of call batches (call_batching.py) one after
+the other.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from jaxdelegate.cache.digests import algorithm_of, digests, is_known
 from jaxdelegate.cache.key import Key
 
 _MAGIC = b"JAXDLGT\0"
-_VERSION = 5
+_VERSION = 6
 _HEADER = struct.Struct("<8sIIQ32s")
 
 
@@ -59,7 +60,7 @@ class Entry:
     weights: tuple[StoredWeight, ...]
     weights_digest: str | None  # of their file's content; None: all are constants of the model
     code: bytes | memoryview
-    plans: tuple[bytes | memoryview, ...] = ()  # what the program takes ahead of its weights
+    call_lists: tuple[bytes | memoryview, ...] = ()  # what the program takes ahead of its weights
     created: float = dataclasses.field(default_factory=time.time)  # seconds of the epoch
 
     @property
@@ -80,7 +81,7 @@ def file_of(key: Key) -> str:
 
 def pack(entry: Entry) -> list[bytes]:
     """The parts of the file."""
-    rest = b"".join([entry.code, *entry.plans])
+    rest = b"".join([entry.code, *entry.call_lists])
     description = {
         "key": entry.key.as_json(),
         "created": entry.created,
@@ -90,7 +91,7 @@ def pack(entry: Entry) -> list[bytes]:
         "donated": entry.donated,
         "weights": [[w.digest, str(w.dtype), w.shape, w.tensor] for w in entry.weights],
         "weights_digest": entry.weights_digest,
-        "plans": [len(plan) for plan in entry.plans],
+        "call_lists": [len(call_list) for call_list in entry.call_lists],
         "digest": digests([memoryview(rest)])[0],
     }
     text = json.dumps(description).encode()
@@ -147,16 +148,16 @@ def _check_digest(digest: str, rest: memoryview) -> None:
 
 
 def _entry(description: Any, rest: memoryview) -> Entry:
-    """The entry; code and plans, which may be large, are views."""
+    """The entry; code and call lists, which may be large, are views."""
 
     def indices(name: str) -> tuple[int, ...]:
         return tuple(int(i) for i in description[name])
 
-    code_size = len(rest) - sum(sizes := indices("plans"))
+    code_size = len(rest) - sum(sizes := indices("call_lists"))
     if code_size < 0 or min(sizes, default=0) < 0:
-        raise ValueError("its plans do not fit the file")
+        raise ValueError("its call lists do not fit the file")
     begins = itertools.accumulate(sizes, initial=code_size)
-    plans = tuple(rest[at : at + size] for at, size in zip(begins, sizes, strict=False))
+    call_lists = tuple(rest[at : at + size] for at, size in zip(begins, sizes, strict=False))
     return Entry(
         Key.from_json(description["key"]),
         indices("inputs"),
@@ -166,7 +167,7 @@ def _entry(description: Any, rest: memoryview) -> Entry:
         tuple(_weight(*row) for row in description["weights"]),
         _digest(description["weights_digest"]),
         rest[:code_size],
-        plans,
+        call_lists,
         float(description["created"]),
     )
 

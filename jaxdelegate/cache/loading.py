@@ -49,7 +49,7 @@ def loaded(entry: Entry, store: ProgramStore, slot: Any, weights: ResidentWeight
     results = [slot.specs[i] for i in (*entry.outputs, *entry.states)]
     executable = runtime.load(
         entry.code,
-        sum(map(len, (entry.plans, entry.weights, entry.inputs, entry.states))),
+        sum(map(len, (entry.call_lists, entry.weights, entry.inputs, entry.states))),
         [(spec.shape, spec.dtype) for spec in results],
     )
     named = {weight_name(weight): weight for weight in entry.weights}
@@ -65,7 +65,9 @@ def loaded(entry: Entry, store: ProgramStore, slot: Any, weights: ResidentWeight
         entry.outputs,
         stored_states(entry.states, slot.specs.__getitem__),
         entry.donated,
-        plans=tuple(runtime.put(np.frombuffer(plan, np.uint8)) for plan in entry.plans),
+        call_lists=tuple(
+            runtime.put(np.frombuffer(call_list, np.uint8)) for call_list in entry.call_lists
+        ),
     )
 
 

@@ -286,7 +286,7 @@ class ProgramCache:
                 records,
                 content_digest(content),
                 program.executable.serialized(),
-                tuple(np.asarray(plan).tobytes() for plan in program.plans),
+                tuple(np.asarray(call_list).tobytes() for call_list in program.call_lists),
             )
             self._store.save(entry, content)
             self._count(stored=1)

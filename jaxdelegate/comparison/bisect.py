@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import settled_inputs
-from jaxdelegate.comparison.inputs import InputChoice
+from jaxdelegate.comparison.inputs import InputSettings
 from jaxdelegate.comparison.layers import comparer_for
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.sides import (
@@ -144,7 +144,7 @@ def bisect(
     *,
     reference: str = "numpy",
     num_runs: int = 1,
-    inputs: InputChoice | None = None,
+    inputs: InputSettings | None = None,
     bounds: Bounds | None = None,
     first: int = 0,
     last: int = _NOWHERE,
@@ -178,11 +178,11 @@ def bisect(
         raise OptionError(
             f"first_delegate_node_index: wants 0 <= first <= last <= {last}, got {first} .. {last}"
         )
-    choice = settled_inputs(inputs or InputChoice(), model, reference)
+    settings = settled_inputs(inputs or InputSettings(), model, reference)
     is_reduced = open_range(first, last).is_reduced
     bounds = (bounds or Bounds()).for_precision(is_reduced=is_reduced)
     prober = _Prober(record, open_range, bounds)
-    prober.prepare(model, reference, choice, num_runs)
+    prober.prepare(model, reference, settings, num_runs)
     with prober:
         full = prober(first, last)
         if not full.is_wrong:
@@ -273,12 +273,12 @@ class _Prober:
         self._known: dict[tuple[int, int, tuple[int, ...] | None], Probe] = {}
         self._bar = tqdm(desc="bisecting", unit=" ranges", disable=True)
 
-    def prepare(self, model: ModelPath, reference: str, choice: InputChoice, runs: int) -> None:
+    def prepare(self, model: ModelPath, reference: str, settings: InputSettings, runs: int) -> None:
         """Draw the inputs, and run the reference on them."""
         if runs < 1:
             raise OptionError(f"num_runs: must be at least 1, got {runs}")
         want = Runner(f"reference ({reference})", open_reference(reference, model))
-        source = choice.source(want.interpreter.get_input_details())
+        source = settings.source(want.interpreter.get_input_details())
         for _ in range(runs):
             self._arrays.append(source())
             want(self._arrays[-1])

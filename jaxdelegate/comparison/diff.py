@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.inputs import INDEX_RANGES, InputChoice
+from jaxdelegate.comparison.inputs import INDEX_RANGES, InputSettings
 from jaxdelegate.comparison.layers import LayerDiff, LayerReport, comparer_for
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.sides import ModelPath, Runner, Test, open_reference
@@ -58,7 +58,7 @@ def inference_diff(
     reference: str = "numpy",
     num_runs: int = 50,
     invocations_per_run: int = 1,
-    inputs: InputChoice | None = None,
+    inputs: InputSettings | None = None,
     bounds: Bounds | None = None,
     per_layer: bool = False,
     layer_runs: int = 1,
@@ -85,10 +85,10 @@ def inference_diff(
     _check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run, layer_runs=layer_runs)
     record = read_model(model)
     bounds = (bounds or Bounds()).for_precision(is_reduced=test.is_reduced)
-    choice = settled_inputs(inputs or InputChoice(), model, reference)
+    settings = settled_inputs(inputs or InputSettings(), model, reference)
     want = Runner(f"reference ({reference})", open_reference(reference, model))
     got = Runner("test", test.open())
-    source = choice.source(got.interpreter.get_input_details())
+    source = settings.source(got.interpreter.get_input_details())
     comparers = [comparer_for(record.subgraphs[0].tensors[i], bounds) for i in _outputs(record)]
     for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
         arrays = source()
@@ -103,11 +103,11 @@ def inference_diff(
         reference=reference,
         delegation=delegation,
         num_runs=num_runs,
-        seed=choice.seed,
+        seed=settings.seed,
         reference_latency=Latency.of(want.latencies),
         test_latency=Latency.of(got.latencies),
         outputs=tuple(comparer.result() for comparer in comparers),
-        layers=layer_errors(model, test, reference, layer_runs, choice, bounds)
+        layers=layer_errors(model, test, reference, layer_runs, settings, bounds)
         if per_layer
         else None,
     )
@@ -124,7 +124,7 @@ def layer_errors(
     test: Test,
     reference: str,
     layer_runs: int,
-    inputs: InputChoice,
+    inputs: InputSettings,
     bounds: Bounds,
 ) -> LayerReport:
     """Compare every computed tensor; the arguments are those of `inference_diff`."""
@@ -140,17 +140,17 @@ def layer_errors(
     return layers.report()
 
 
-def settled_inputs(choice: InputChoice, model: ModelPath, reference: str) -> InputChoice:
-    """The choice with a range for integer inputs that the reference can run: indices must fit.
+def settled_inputs(settings: InputSettings, model: ModelPath, reference: str) -> InputSettings:
+    """The settings with a range for integer inputs that the reference can run: indices must fit.
 
     Raises:
         InterpreterError: it can run with none of them.
     """
     details = open_reference(reference, model).get_input_details()
-    if choice.index_range is not None or not choice.draws_indices(details):
-        return choice
+    if settings.index_range is not None or not settings.draws_indices(details):
+        return settings
     for index_range in INDEX_RANGES:
-        settled = dataclasses.replace(choice, index_range=index_range)
+        settled = dataclasses.replace(settings, index_range=index_range)
         runner = Runner(f"reference ({reference})", open_reference(reference, model))
         try:
             runner(settled.source(details)())

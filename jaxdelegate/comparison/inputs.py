@@ -25,7 +25,7 @@ INDEX_RANGES = ((0, 99), (0, 9), (0, 1))
 
 
 @dataclasses.dataclass(frozen=True)
-class InputChoice:
+class InputSettings:
     """Where the inputs come from; the mappings go by input name, all may be left out.
 
     Attributes:
@@ -83,8 +83,8 @@ class InputChoice:
 
 def parse_inputs(
     *, seed: int = 0, names: str = "", shapes: str = "", ranges: str = "", files: str = ""
-) -> InputChoice:
-    """A choice from flags as TFLite's benchmark tool writes them, by the model's names.
+) -> InputSettings:
+    """Settings from flags as TFLite's benchmark tool writes them, by the model's names.
 
     Args:
         seed: of the random values.
@@ -97,4 +97,4 @@ def parse_inputs(
         OptionError: a text that does not read as such.
     """
     flags = parse_input_flags(names, shapes, ranges, files)
-    return InputChoice(seed, flags.shapes, flags.ranges, flags.files)
+    return InputSettings(seed, flags.shapes, flags.ranges, flags.files)

@@ -23,7 +23,7 @@ from jaxdelegate.report.precision import OperatorPrecision, PrecisionReport
 from jaxdelegate.runtime.simple_delegate import DelegateContext, DelegateParams
 
 Source = str | PathLike[str] | bytes
-ShortDtype = Literal["float16", "bfloat16"]
+ReducedDtype = Literal["float16", "bfloat16"]
 
 
 def check_precision(
@@ -34,7 +34,7 @@ def check_precision(
     error_bound: float = ERROR_BOUND,
     options: Mapping[str, Any] | DelegateOptions | None = None,
 ) -> PrecisionReport:
-    """Run a model in a shorter dtype next to float32, and find the operators that go wrong.
+    """Run a model in reduced precision next to float32, and find the operators that go wrong.
 
     It is lowered, held and multiplied as for a GPU, whatever the device at hand: results are those
     of a GPU but for the order of sums.
@@ -52,7 +52,7 @@ def check_precision(
         TensorError: inputs that are not the model's.
     """
     source: Source = model.source if isinstance(model, CallableModel) else model
-    dtype = _short(compute_dtype)
+    dtype = _reduced(compute_dtype)
     if not error_bound > 0:
         raise OptionError(f"error_bound: want a positive number, got {error_bound!r}")
     delegate = _CheckingDelegate(
@@ -66,7 +66,7 @@ def check_precision(
     return _report(dtype, error_bound, delegate)
 
 
-def _short(compute_dtype: str) -> ShortDtype:
+def _reduced(compute_dtype: str) -> ReducedDtype:
     if compute_dtype in ("float16", "auto"):
         return "float16"
     if compute_dtype == "bfloat16":
@@ -77,7 +77,7 @@ def _short(compute_dtype: str) -> ShortDtype:
 
 
 def _report(
-    dtype: ShortDtype, error_bound: float, delegate: "_CheckingDelegate"
+    dtype: ReducedDtype, error_bound: float, delegate: "_CheckingDelegate"
 ) -> PrecisionReport:
     rows = [row for v in delegate.probe_results for row in v.operators]
     return PrecisionReport(

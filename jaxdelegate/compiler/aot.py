@@ -72,9 +72,9 @@ def compile_partition(
     with jax.enable_x64(True), jax.default_device(device):
         prepared = tuple(_resident(weights, weight, partition) for weight in arguments)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
-        call, plans = _traced(partition, [*prepared, *live], arguments, constants)
-        plans = tuple(map(weights.runtime.put, plans))
-        resident = (*plans, *prepared)
+        call, call_lists = _traced(partition, [*prepared, *live], arguments, constants)
+        call_lists = tuple(map(weights.runtime.put, call_lists))
+        resident = (*call_lists, *prepared)
         n = len(resident)
 
         def program(*arrays: Any) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ def compile_partition(
     states = stored_states(partition.states, partition.outside)
     inputs, outputs = partition.inputs, partition.outputs
     executable = JaxExecutable(compiled)
-    return Program(executable, prepared, inputs, outputs, states, donated, was_read(), plans)
+    return Program(executable, prepared, inputs, outputs, states, donated, was_read(), call_lists)
 
 
 def _resident(weights: ResidentWeights, weight: Weight, partition: LoweredPartition) -> Any:
@@ -116,7 +116,7 @@ def _traced(
     arguments: Sequence[Weight],
     constants: Mapping[Weight, np.ndarray | None],
 ) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
-    """A function of plans (see `call_batching`) and of such arrays, and the plans.
+    """A function of call lists (see `call_batching`) and of such arrays, and the call lists.
 
     Args:
         partition: what it computes.

@@ -1,9 +1,9 @@
-"""Calls of the native kernels that follow each other -> one call, a chain.
+"""Calls of the native kernels that follow each other -> one call, a call batch.
 
 XLA spends some microseconds on each call, JAX on each operand, and both on each of them again when
-a program is compiled or read from the cache. A chain is one call; its first operand is the
-plan of what to run on what (see kernels/chain.cc), with small weights after it. What its calls
-hand to each other lies in memory that XLA provides as one more result.
+a program is compiled or read from the cache. A call batch is one call; its first operand is the
+call list of what to run on what (see kernels/call_batch.cc), with small weights after it. What its
+calls hand to each other lies in memory that XLA provides as one more result.
 """
 
 import collections
@@ -19,42 +19,42 @@ import numpy as np
 from jax.extend import core
 
 from jaxdelegate.compiler.jax_compat import ffi_attributes
-from jaxdelegate.kernels.call_times import chain_number
-from jaxdelegate.kernels.library import CHAIN, CHAINED, ffi_type
+from jaxdelegate.kernels.call_times import batch_number
+from jaxdelegate.kernels.library import BATCHED, CALL_BATCH, ffi_type
 
-_ALIGNMENT = 64  # bytes, of what lies in scratch memory or after a plan
+_ALIGNMENT = 64  # bytes, of what lies in scratch memory or after a call list
 _WORD = 8  # bytes
 
-# What a tensor's place in a plan can be (kernels/chain.cc).
+# What a tensor's place in a call list can be (kernels/call_batch.cc).
 _ARGUMENT, _RESULT, _SCRATCH, _CONSTANT = range(4)
 
 
 def traced(
     function: Callable[..., Any], types: Sequence[jax.ShapeDtypeStruct], *, below: int
 ) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
-    """A function of plans and of arrays of these types, with chains for calls, and the plans."""
-    closed, plans = joined(jax.make_jaxpr(function)(*types), below=below)
-    return core.jaxpr_as_fun(closed), plans
+    """A function of call lists and of arrays of these types, with call batches; and the lists."""
+    closed, call_lists = with_call_batches(jax.make_jaxpr(function)(*types), below=below)
+    return core.jaxpr_as_fun(closed), call_lists
 
 
-def joined(
+def with_call_batches(
     closed: core.ClosedJaxpr, *, below: int
 ) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
-    """The same function with chains instead of single calls, and their plans.
+    """The same function with call batches instead of single calls, and their call lists.
 
-    Plans come ahead of its arguments: a program that holds none of them is the sooner read.
+    Call lists come ahead of its arguments: a program that holds none of them is the sooner read.
 
     Args:
         closed: of a function of arrays; what nobody reads in it is left out.
-        below: constants of fewer bytes become part of plans.
+        below: constants of fewer bytes become part of call lists.
     """
     if not any(map(_is_call, closed.jaxpr.eqns)):
         return closed, ()
-    return _Program(closed, below).with_chains()
+    return _Program(closed, below).with_batches()
 
 
 def _is_call(eqn: core.JaxprEqn) -> bool:
-    return eqn.primitive.name == "ffi_call" and eqn.params["target_name"] in CHAINED
+    return eqn.primitive.name == "ffi_call" and eqn.params["target_name"] in BATCHED
 
 
 def _is_view(eqn: core.JaxprEqn) -> bool:
@@ -80,22 +80,22 @@ class _Program:
         self._constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
         self._views = {eqn.outvars[0]: eqn.invars[-1] for eqn in jaxpr.eqns if _is_view(eqn)}
 
-    def with_chains(self) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
-        """See `joined`."""
+    def with_batches(self) -> tuple[core.ClosedJaxpr, tuple[np.ndarray, ...]]:
+        """See `with_call_batches`."""
         eqns: list[core.JaxprEqn] = []
-        plans: dict[Any, np.ndarray] = {}
+        call_lists: dict[Any, np.ndarray] = {}
         needed = set(_variables(self._jaxpr.outvars))
         for group in reversed(_grouped(self._jaxpr.eqns, self._reads)):
             eqn = group[0]
             if _is_call(eqn):
-                eqn, plan = self._chain(group, needed).equation()
-                plans[eqn.invars[0]] = plan
+                eqn, call_list = self._batch(group, needed).equation()
+                call_lists[eqn.invars[0]] = call_list
             elif not eqn.effects and needed.isdisjoint(eqn.outvars):
                 continue
             eqns.append(eqn)
             needed.update(_variables(eqn.invars))
-        jaxpr = self._jaxpr.replace(eqns=eqns[::-1], invars=[*plans, *self._jaxpr.invars])
-        return core.ClosedJaxpr(jaxpr, list(self._constants.values())), tuple(plans.values())
+        jaxpr = self._jaxpr.replace(eqns=eqns[::-1], invars=[*call_lists, *self._jaxpr.invars])
+        return core.ClosedJaxpr(jaxpr, list(self._constants.values())), tuple(call_lists.values())
 
     def _source(self, value: Any) -> Any:
         """The variable or literal after any number of views."""
@@ -106,11 +106,11 @@ class _Program:
     def _reads(self, eqn: core.JaxprEqn) -> list[core.Var]:
         return _variables(map(self._source, eqn.invars) if _is_call(eqn) else eqn.invars)
 
-    def _chain(self, calls: Sequence[core.JaxprEqn], needed: Collection[core.Var]) -> "_Chain":
+    def _batch(self, calls: Sequence[core.JaxprEqn], needed: Collection[core.Var]) -> "_CallBatch":
         sources = {v: self._source(v) for eqn in calls for v in eqn.invars}
         results = [v for eqn in calls for v in eqn.outvars if v in needed]
         known = {v: c for v in sources.values() if (c := self._constant(v)) is not None}
-        return _Chain(calls, sources, results, known)
+        return _CallBatch(calls, sources, results, known)
 
     def _constant(self, value: Any) -> np.ndarray | None:
         """The elements of what is small and known; None: it is an operand."""
@@ -158,14 +158,14 @@ def _grouped(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Chain:
+class _CallBatch:
     """Calls that become one.
 
     Attributes:
         calls: each after those whose results it reads.
         sources: what stands for their operands.
         results: of theirs, what others read.
-        known: sources whose elements become part of the plan.
+        known: sources whose elements become part of the call list.
     """
 
     calls: Sequence[core.JaxprEqn]
@@ -174,7 +174,7 @@ class _Chain:
     known: Mapping[Any, np.ndarray]
 
     def equation(self) -> tuple[core.JaxprEqn, np.ndarray]:
-        """The chain as one equation, and the plan that its first variable stands for."""
+        """The batch as one equation, and the call list that its first variable stands for."""
         operands = self._operands()
         scratch, size = _scratch(self.calls, self.sources, self.results)
         places = {
@@ -182,13 +182,15 @@ class _Chain:
             **{v: (_RESULT, number) for number, v in enumerate(self.results)},
             **{v: (_SCRATCH, offset) for v, offset in scratch.items()},
         }
-        plan = self._plan(places)
+        call_list = self._call_list(places)
         types = [*map(_type_of, self.results), _type((size,), np.dtype(np.uint8))]
-        call = jax.named_scope(self._name())(jax.ffi.ffi_call(CHAIN, types))
-        traced = jax.make_jaxpr(call)(_type(plan.shape, plan.dtype), *map(_type_of, operands))
+        call = jax.named_scope(self._name())(jax.ffi.ffi_call(CALL_BATCH, types))
+        traced = jax.make_jaxpr(call)(
+            _type(call_list.shape, call_list.dtype), *map(_type_of, operands)
+        )
         (eqn,) = traced.jaxpr.eqns
         own = [*self.results, eqn.outvars[-1]]
-        return eqn.replace(invars=[eqn.invars[0], *operands], outvars=own), plan
+        return eqn.replace(invars=[eqn.invars[0], *operands], outvars=own), call_list
 
     def _operands(self) -> list[Any]:
         made = {eqn.outvars[0] for eqn in self.calls}
@@ -199,19 +201,19 @@ class _Chain:
         """The scopes of the calls' operators, as profiles read them (benchmark/hlo.py)."""
         return ",".join(str(eqn.source_info.name_stack).split("/")[0] for eqn in self.calls)
 
-    def _plan(self, places: Mapping[Any, tuple[int, int]]) -> np.ndarray:
-        """The words of kernels/chain.cc, as bytes, which XLA reads from stored programs fastest."""
+    def _call_list(self, places: Mapping[Any, tuple[int, int]]) -> np.ndarray:
+        """The words of kernels/call_batch.cc. Bytes are what XLA reads fastest from a program."""
         behind, constants = _laid_out(self.known)
         placed = dict(places) | {v: (_CONSTANT, at) for v, at in behind.items()}
         calls = [word for eqn in self.calls for word in self._words(eqn, placed)]
         begin = _aligned(_WORD * (3 + len(calls)))
         head = np.zeros(begin // _WORD, np.int64)
-        head[: 3 + len(calls)] = [len(self.calls), begin, chain_number(self._name()), *calls]
+        head[: 3 + len(calls)] = [len(self.calls), begin, batch_number(self._name()), *calls]
         return np.concatenate([head, constants]).view(np.uint8)
 
     def _words(self, eqn: core.JaxprEqn, places: Mapping[Any, tuple[int, int]]) -> Iterator[int]:
-        """One call in the plan."""
-        yield CHAINED.index(eqn.params["target_name"])
+        """One call in the call list."""
+        yield BATCHED.index(eqn.params["target_name"])
         yield len(eqn.invars)
         for v in (*eqn.invars, *eqn.outvars):
             yield from places[self.sources.get(v, v)]

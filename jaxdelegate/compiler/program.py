@@ -46,13 +46,13 @@ class Program:
     states: Mapping[int, TensorSpec]  # as hosts store them
     donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
     was_read: bool = False  # from JAX's own compilation cache
-    plans: tuple[Any, ...] = ()  # of the chains in it (call_batching.py)
+    call_lists: tuple[Any, ...] = ()  # of the call batches in it (call_batching.py)
     file: str | None = None  # that holds it in the cache directory
 
     @property
     def constants(self) -> tuple[Any, ...]:
         """What the executable takes ahead of inputs and states."""
-        return (*self.plans, *self.weights)
+        return (*self.call_lists, *self.weights)
 
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
         """Run on the values of `inputs`, then `states`; returns before the device is done."""

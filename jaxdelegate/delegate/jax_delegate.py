@@ -112,7 +112,7 @@ class JaxDelegate(SimpleDelegate):
         """
         from jaxdelegate.lowering.rewrites import registry  # noqa: PLC0415
 
-        return registry.chosen(self.options.rewrites)
+        return registry.enabled(self.options.rewrites)
 
     @property
     def device(self) -> Any:

@@ -15,7 +15,7 @@ from jaxdelegate.options import DelegateOptions, Priority
 Priorities = tuple[Priority, Priority, Priority]
 Dtype = Literal["float32", "tensorfloat32", "float16", "bfloat16"]
 
-_SHORT = {"float16": FLOAT16, "bfloat16": BFLOAT16}
+_REDUCED = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 _MISSING_ORDER: tuple[Priority, ...] = ("min_latency", "max_precision", "min_memory_usage")
 _BEHIND: dict[Priority, tuple[Priority, Priority]] = {
     "min_latency": ("min_memory_usage", "max_precision"),
@@ -47,16 +47,16 @@ def priorities(options: DelegateOptions) -> Priorities:
 
 
 def compute_dtype(options: DelegateOptions, platform: str, features: AbstractSet[str]) -> Dtype:
-    """The dtype that the options ask for on a platform ("auto": what it would shorten to)."""
+    """The dtype that the options ask for on a platform ("auto": the reduced one)."""
     asked = options.compute_dtype
     if asked is not None and asked != "auto":
         return asked
     is_precise = asked is None and priorities(options)[0] == "max_precision"
-    return "float32" if is_precise else short_dtype(platform, features)
+    return "float32" if is_precise else reduced_dtype(platform, features)
 
 
-def short_dtype(platform: str, features: AbstractSet[str]) -> Dtype:
-    """What precision loss means on a platform; float32 where shorter dtypes gain nothing."""
+def reduced_dtype(platform: str, features: AbstractSet[str]) -> Dtype:
+    """What precision loss means on a platform; float32 where reduced precision gains nothing."""
     if platform == "gpu":
         return "float16"
     return "bfloat16" if platform == "tpu" or features & _BFLOAT16_DOTS else "float32"
@@ -98,24 +98,24 @@ def cpu_policy(dtype: Dtype, features: AbstractSet[str]) -> PrecisionPolicy:
         operand=BFLOAT16,
         least_rows=_CPU_ROWS,
         least_columns=_CPU_COLUMNS,
-        shortens_convolutions=False,
+        reduces_convolutions=False,
     )
 
 
 def device_policy(
     dtype: Dtype, platform: str = "gpu", accumulate_float32: bool = True
 ) -> PrecisionPolicy:
-    """On a GPU or TPU: short storage and factors, float32 sums unless told otherwise.
+    """On a GPU or TPU: reduced storage and operands, float32 sums unless told otherwise.
 
     A TPU's matrix unit has no tensorfloat32; it computes float32 there.
     """
     if dtype == "tensorfloat32" and platform == "gpu":
         return PrecisionPolicy(dot_precision="tensorfloat32")
-    if dtype not in _SHORT:
+    if dtype not in _REDUCED:
         return PrecisionPolicy()
     return PrecisionPolicy(
-        storage=_SHORT[dtype],
-        operand=_SHORT[dtype],
+        storage=_REDUCED[dtype],
+        operand=_REDUCED[dtype],
         accumulate_float32=accumulate_float32,
         rounds_convolutions=platform == "gpu",
     )

@@ -13,7 +13,7 @@ namespace {
 constexpr long kRows = 56;   // of a block: its logits stay in the cache
 constexpr long kTasks = 2;   // for each thread
 
-struct Plan {
+struct Tiling {
   const Attention& work;
   const InstructionSet& set;
   const float* zeros;
@@ -55,12 +55,12 @@ Memory memory(const Attention& a) {
   return {all, values, logits, logits + kRows * keys};
 }
 
-void multiply_all(const Plan& p, const Matrix<Float32>& matrix, const Block<Float32>& block) {
+void multiply_all(const Tiling& p, const Matrix<Float32>& matrix, const Block<Float32>& block) {
   multiply(p.set, matrix, block, 0, ceil_div(matrix.columns, kPanel));
 }
 
 // Queries [begin, begin + count) of a head.
-void run_block(const Plan& p, const Memory& m, long image, long head, long begin, long count) {
+void run_block(const Tiling& p, const Memory& m, long image, long head, long begin, long count) {
   const Attention& a = p.work;
   const long stride = a.heads * a.size, from = (image * a.queries + begin) * stride + head * a.size;
   multiply_all(p, {m.keys, a.size, a.keys, p.zeros, m.logits, kAll},
@@ -76,8 +76,8 @@ void run_block(const Plan& p, const Memory& m, long image, long head, long begin
     memcpy(a.y + from + i * stride, m.sums + i * a.size, a.size * sizeof(float));
 }
 
-void run_task(const void* plan, long index) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void run_task(const void* tiling, long index) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   const Attention& a = p.work;
   const long head = index / p.row_tasks % a.heads, image = index / p.row_tasks / a.heads;
   const long begin = index % p.row_tasks * p.rows_of_task;
@@ -94,11 +94,11 @@ void run_task(const void* plan, long index) {
 
 void run(const Attention& a, const InstructionSet& set, const ThreadPool& pool) {
   const float* const zeros = zeros_of(std::max(a.keys, a.size));
-  const long heads = a.images * a.heads, threads = pool.size();
+  const long heads = a.batch * a.heads, threads = pool.size();
   const long parts = threads < 2 ? 1 : ceil_div(threads * kTasks, heads);
   const long rows = std::max(ceil_div(a.queries, parts), kLeastChannels);
-  const Plan plan{a, set, zeros, rows, ceil_div(a.queries, rows)};
-  pool.loop(heads * plan.row_tasks, run_task, &plan);
+  const Tiling tiling{a, set, zeros, rows, ceil_div(a.queries, rows)};
+  pool.loop(heads * tiling.row_tasks, run_task, &tiling);
 }
 
 }  // namespace kernels

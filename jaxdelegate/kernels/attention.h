@@ -8,9 +8,9 @@
 namespace kernels {
 
 struct Attention {
-  long images, queries, keys, heads, size;
-  const float* q;        // [images, queries, heads, size]
-  const float *k, *v;    // [images, keys, heads, size]
+  long batch, queries, keys, heads, size;
+  const float* q;        // [batch, queries, heads, size]
+  const float *k, *v;    // [batch, keys, heads, size]
   const float* mask;     // added to the logits, [keys] for each of them; null: there is none
   long mask_image, mask_head, mask_query;  // from one of these to the next in the mask
   float scale;

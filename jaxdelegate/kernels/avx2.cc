@@ -21,9 +21,9 @@ namespace {
 #include "winograd.inc"
 #include "int8.inc"
 #include "int16.inc"
-#include "spread.inc"
+#include "broadcast.inc"
 
-// 12 sums, two vectors of weights and a factor.
+// 12 sums, two vectors of weights and an operand.
 static constexpr Float32Functions float32() {
   Float32Functions f{{depthwise<Float32Depthwise>}, winograd_points, winograd_results,
                      finish, softmax, add_rows};
@@ -32,15 +32,15 @@ static constexpr Float32Functions float32() {
   return f;
 }
 
-// 8 sums: weights and factors take two registers each.
+// 8 sums: weights and operands take two registers each.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, spread_factors};
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, broadcast_operands};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
   list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 4>());
   return f;
 }
 
-// 12 sums, two vectors of weights, a factor and products.
+// 12 sums, two vectors of weights, an operand and products.
 static constexpr Int16Functions int16() {
   Int16Functions f{{}, widen_factors, widen_weights};
   list_products<Int16Steps, 1>(f, std::make_integer_sequence<int, 6>());

@@ -15,7 +15,7 @@ namespace {
 #include "float32.inc"
 #include "bfloat16.inc"
 
-// 28 sums, two vectors of weights and a factor.
+// 28 sums, two vectors of weights and an operand.
 static constexpr Bfloat16Functions bfloat16() {
   Bfloat16Functions f{{}, round_to_bfloat16};
   list_products<Bfloat16Steps, 1>(f, std::make_integer_sequence<int, 14>());

@@ -18,7 +18,7 @@ namespace {
 #include "softmax.inc"
 #include "winograd.inc"
 
-// 28 sums, two vectors of weights and a factor. Few rows read more panels at a time.
+// 28 sums, two vectors of weights and an operand. Few rows read more panels at a time.
 static constexpr Float32Functions float32() {
   Float32Functions f{{depthwise<Float32Depthwise>}, winograd_points, winograd_results,
                      finish, softmax, add_rows};

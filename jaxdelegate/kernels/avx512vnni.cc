@@ -14,11 +14,11 @@ namespace {
 #include "products.inc"
 #include "depthwise.inc"
 #include "int8.inc"
-#include "spread.inc"
+#include "broadcast.inc"
 
-// 28 sums, two vectors of weights, a factor and what flips it.
+// 28 sums, two vectors of weights, an operand and what flips it.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, spread_factors};
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, broadcast_operands};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 4>(f, std::make_integer_sequence<int, 6>());

@@ -16,11 +16,11 @@ namespace {
 #include "products.inc"
 #include "depthwise.inc"
 #include "int8.inc"
-#include "spread.inc"
+#include "broadcast.inc"
 
-// 12 sums, two vectors of weights and a factor.
+// 12 sums, two vectors of weights and an operand.
 static constexpr Int8Functions int8() {
-  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, spread_factors};
+  Int8Functions f{{depthwise<Int8Depthwise>}, requantize, measure, quantize, broadcast_operands};
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 6>());
   list_spread<Int8SpreadSteps>(f, std::make_integer_sequence<int, 6>());
   return f;

@@ -1,4 +1,4 @@
-"""Times of the kernels inside of chains, which XLA's profiler sees as one call."""
+"""Times of the kernels inside of call batches, which XLA's profiler sees as one call."""
 
 import contextlib
 import ctypes
@@ -13,17 +13,17 @@ _CAPACITY = 1 << 20  # calls; later ones are not kept
 
 
 class CallTime(NamedTuple):
-    """A call of a kernel by a chain."""
+    """A call of a kernel by a call batch."""
 
-    chain: int
-    call: int  # its place in the chain
+    batch: int
+    call: int  # its place in the batch
     nanoseconds: int
     bytes: int  # that it reads and writes
     result_bytes: int
 
 
-def chain_number(name: str) -> int:
-    """What tells chains apart, from the scopes of their calls."""
+def batch_number(name: str) -> int:
+    """What tells call batches apart, from the scopes of their calls."""
     return zlib.crc32(name.encode())
 
 

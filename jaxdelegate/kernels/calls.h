@@ -30,7 +30,7 @@ inline bool answers_metadata(const XLA_FFI_CallFrame& frame) {
   return true;
 }
 
-// By the name that the library exports; chains call it by its number.
+// By the name that the library exports; call batches call it by its number.
 struct Kernel {
   const char* name;
   XLA_FFI_Error* (*run)(XLA_FFI_CallFrame*);

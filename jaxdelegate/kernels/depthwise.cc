@@ -19,7 +19,7 @@ struct Rows {
   typename Functions<E>::Depthwise kernel;
   FinishKernel finish;
   const typename E::Value* padding;
-  long count, of_task;  // of all images
+  long count, of_task;  // of the whole batch
 };
 
 template <class E>
@@ -49,7 +49,7 @@ void run(const Depthwise<E>& d, const InstructionSet& set, const ThreadPool& poo
   const Geometry& g = d.geometry;
   Value* const pixel = scratch.of(g.channels);
   memset(pixel, padding(d.epilogue), g.channels * sizeof(Value));
-  const long count = g.images * g.out_height, threads = pool.size();
+  const long count = g.batch * g.out_height, threads = pool.size();
   const double products =
       1.0 * count * g.out_width * g.channels * g.window_height * g.window_width;
   const long most = threads < 2 ? 1 : std::min(count, threads * kTasks);

@@ -10,11 +10,11 @@ namespace kernels {
 template <class E>
 struct Depthwise {
   Geometry geometry;
-  const typename E::Value* x;  // [images, height, width, channels]
+  const typename E::Value* x;  // [batch, height, width, channels]
   // [window_height / kRows, window_width, channels, kRows], the last rows filled up with zeros.
   const typename E::DepthwiseWeight* weights;
   const typename E::Sum* bias;  // [channels]
-  typename E::Value* y;         // [images, out_height, out_width, channels]
+  typename E::Value* y;         // [batch, out_height, out_width, channels]
   typename E::Epilogue epilogue;
   Finish finish;  // after the ending
 };

@@ -91,11 +91,11 @@ void run(const DynamicRange<Work>& convolution, const InstructionSet& set, const
   Work work = convolution.work;
   Geometry& g = work.geometry;
   const long values = g.height * g.width * g.channels, columns = convolution.columns;
-  const long results = g.out_height * g.out_width * g.units, images = g.images;
+  const long results = g.out_height * g.out_width * g.out_channels, batch = g.batch;
   float* const both = float_scratch.of(columns);
   int32_t* const bias = integer_scratch.of(columns);
-  g.images = 1;
-  for (long n = 0; n < images; ++n) {
+  g.batch = 1;
+  for (long n = 0; n < batch; ++n) {
     const Parameters p =
         quantized(convolution.x + n * values, values, convolution.is_asymmetric, set, pool, work.x);
     // What the zero point adds to the sums, as unsigned bytes have it, is taken off them.

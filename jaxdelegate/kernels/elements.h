@@ -1,5 +1,5 @@
-// What kernels compute with: float32, its products by factors of bfloat16, and quantized integers
-// of 8 bits.
+// What kernels compute with: float32, its products with operands of bfloat16, and quantized
+// integers of 8 bits.
 
 #pragma once
 
@@ -41,7 +41,7 @@ inline uint8_t padding(const Range&) { return 0; }
 
 struct Float32 {
   using Value = float;   // of x and y
-  using Factor = float;  // of the left matrix
+  using Operand = float;  // of the left matrix
   using Weight = float;
   using DepthwiseWeight = float;
   using Sum = float;  // of bias, too
@@ -55,7 +55,7 @@ struct Float32 {
 // float32, rounded to bfloat16 where it is multiplied. The channels are even in number.
 struct Bfloat16 {
   using Value = float;
-  using Factor = uint16_t;
+  using Operand = uint16_t;
   using Weight = uint16_t;
   using Sum = float;
   using Epilogue = Range;
@@ -105,7 +105,7 @@ inline void skip(Requantization& epilogue, long count) {
 
 struct Int8 {
   using Value = uint8_t;  // or int8_t
-  using Factor = uint8_t;
+  using Operand = uint8_t;
   using Weight = int8_t;
   using DepthwiseWeight = int16_t;  // less their zero point
   using Sum = int32_t;              // wraps around
@@ -120,7 +120,7 @@ struct Int8 {
 // values of the depth the even ones lie before the odd ones.
 struct Int16 {
   using Value = uint8_t;
-  using Factor = int16_t;
+  using Operand = int16_t;
   using Weight = int16_t;
   using Sum = int32_t;
   using Epilogue = Requantization;

@@ -18,11 +18,11 @@ constexpr long kLine = 112;              // pixels of a line, where windows have
 constexpr long kFactorBytes = 4;         // of what a step of a product multiplies by
 constexpr long kPanels = 4;              // whose weights stay in the cache for all lines of a block
 
-// A product of matrices for each group, or for several joined ones. Its rows are multiplied line by
+// A product of matrices for each group, or for several packed ones. Its rows are multiplied line by
 // line: results side by side, whose windows lie equally far from each other. What the windows of
 // some lines read of a group is copied beforehand, with the padding around it.
 template <class E>
-struct Plan {
+struct Tiling {
   const Geometry& geometry;
   const InstructionSet& set;
   const typename E::Value* x;
@@ -41,9 +41,9 @@ long rows_of_lines(const Geometry& g, long lines) {
 }
 
 template <class E>
-void divide(Plan<E>& p, long threads) {
+void divide(Tiling<E>& p, long threads) {
   const Geometry& g = p.geometry;
-  const double products = 1.0 * p.results * p.matrix.depth * g.units;
+  const double products = 1.0 * p.results * p.matrix.depth * g.out_channels;
   const long most = threads < 2 ? 1 : threads * kTasks;
   const long goal = std::clamp(static_cast<long>(products / kTaskProducts), 1L, most);
   p.matrices_of_task = ceil_div(matrices(g), std::min(goal, matrices(g)));
@@ -53,19 +53,24 @@ void divide(Plan<E>& p, long threads) {
 }
 
 template <class E>
-Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threads) {
+Tiling<E> tiling_of(const Product<E>& product, const InstructionSet& set, long threads) {
   const Geometry& g = product.geometry;
   const long depth = g.window_height * run_depth<E>(g), depth_of_group = g.channels / g.groups;
-  const Matrix<E> matrix{product.weights, depth, g.units / matrices(g), product.bias, product.y,
-                         product.epilogue, product.finish.is_any() ? &product.finish : nullptr,
-                         g.units};
-  Plan<E> p{g, set, product.x, matrix};
-  p.results = g.images * g.out_height * g.out_width;
-  p.is_direct = g.joined == 1 && reads_pixels(g) && depth == run_length(g);
+  const Matrix<E> matrix{product.weights,
+                         depth,
+                         g.out_channels / matrices(g),
+                         product.bias,
+                         product.y,
+                         product.epilogue,
+                         product.finish.is_any() ? &product.finish : nullptr,
+                         g.out_channels};
+  Tiling<E> p{g, set, product.x, matrix};
+  p.results = g.batch * g.out_height * g.out_width;
+  p.is_direct = g.packed_groups == 1 && reads_pixels(g) && depth == run_length(g);
   p.line = p.is_direct ? std::min(p.results, kLine) : g.out_width;
   p.lines = ceil_div(p.results, p.line);
   p.width = (g.out_width - 1) * g.stride_width + g.window_width;
-  p.pixel = g.joined == 1 ? depth_of_group : depth_of_group * kPanel;
+  p.pixel = g.packed_groups == 1 ? depth_of_group : depth_of_group * kPanel;
   const long row_bytes = p.width * p.pixel * sizeof(typename E::Value);
   p.lines_of_block = std::clamp(kBlockBytes / row_bytes / g.stride_height, 1L, g.out_height);
   divide(p, threads);
@@ -73,7 +78,7 @@ Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threa
 }
 
 template <class E>
-Matrix<E> matrix_of(const Plan<E>& p, long index) {
+Matrix<E> matrix_of(const Tiling<E>& p, long index) {
   Matrix<E> matrix = p.matrix;
   const long columns = columns_of_matrix<E>(p.geometry);
   matrix.weights += index * panels_of_matrix(p.geometry) * kPanel * matrix.depth;
@@ -82,24 +87,23 @@ Matrix<E> matrix_of(const Plan<E>& p, long index) {
   return matrix;
 }
 
-// Pixels side by side: of joined groups, each value once for every column of its group.
+// Pixels side by side: of packed groups, each value once for every column of its group.
 template <class E>
-void copy_pixels(const Plan<E>& p, const typename E::Value* from, long count,
+void copy_pixels(const Tiling<E>& p, const typename E::Value* from, long count,
                  typename E::Value* to) {
   const Geometry& g = p.geometry;
-  if (g.joined > 1) {
+  if (g.packed_groups > 1) {
     constexpr long kValues = kFactorBytes / sizeof *to;
-    p.set.int8->spread_factors({reinterpret_cast<const int32_t*>(from), g.channels / kValues, count,
-                                g.joined,
-                  g.channels / g.groups / kValues, g.units / g.groups,
-                  reinterpret_cast<int32_t*>(to)});
+    p.set.int8->broadcast_operands({reinterpret_cast<const int32_t*>(from), g.channels / kValues,
+                                    count, g.packed_groups, g.channels / g.groups / kValues,
+                                    g.out_channels / g.groups, reinterpret_cast<int32_t*>(to)});
     return;
   }
   for (long i = 0; i < count; ++i, from += g.channels, to += p.pixel) copy(to, from, p.pixel);
 }
 
 template <class E>
-void copy_row(const Plan<E>& p, const typename E::Value* row, typename E::Value* to) {
+void copy_row(const Tiling<E>& p, const typename E::Value* row, typename E::Value* to) {
   const Geometry& g = p.geometry;
   const int pad = padding(p.matrix.epilogue);
   const long left = std::min(g.pad_left, p.width), inside = std::min(p.width - left, g.width);
@@ -112,7 +116,7 @@ void copy_row(const Plan<E>& p, const typename E::Value* row, typename E::Value*
 // What the windows of some lines of one image read for a matrix. The thread's own memory, until its
 // next call.
 template <class E>
-const typename E::Value* copied(const Plan<E>& p, long matrix, long line, long count) {
+const typename E::Value* copied(const Tiling<E>& p, long matrix, long line, long count) {
   using Value = typename E::Value;
   static thread_local Scratch<Value> scratch;
   const Geometry& g = p.geometry;
@@ -133,7 +137,7 @@ const typename E::Value* copied(const Plan<E>& p, long matrix, long line, long c
 
 // The left matrix of line `i` of a block that begins with `line`.
 template <class E>
-Block<E> left_matrix(const Plan<E>& p, long matrix, long line, long i,
+Block<E> left_matrix(const Tiling<E>& p, long matrix, long line, long i,
                      const typename E::Value* block) {
   const Geometry& g = p.geometry;
   const long row = (line + i) * p.line, count = std::min(p.line, p.results - row);
@@ -144,11 +148,11 @@ Block<E> left_matrix(const Plan<E>& p, long matrix, long line, long i,
   }
   const auto* a = block + i * g.stride_height * p.width * p.pixel;
   return {row, count, 0, depth, a, g.stride_width * p.pixel, g.window_height,
-          g.dilation_height * p.width * p.pixel, run_length(g), g.joined > 1};
+          g.dilation_height * p.width * p.pixel, run_length(g), g.packed_groups > 1};
 }
 
 template <class E>
-void run_block(const Plan<E>& p, long index, long line, long count) {
+void run_block(const Tiling<E>& p, long index, long line, long count) {
   const Matrix<E> matrix = matrix_of(p, index);
   const auto* block = p.is_direct ? nullptr : copied(p, index, line, count);
   const long panels = panels_of_matrix(p.geometry);
@@ -159,8 +163,8 @@ void run_block(const Plan<E>& p, long index, long line, long count) {
 }
 
 template <class E>
-void run_task(const void* plan, long index) {
-  const Plan<E>& p = *static_cast<const Plan<E>*>(plan);
+void run_task(const void* tiling, long index) {
+  const Tiling<E>& p = *static_cast<const Tiling<E>*>(tiling);
   const long first = index / p.line_tasks * p.matrices_of_task;
   const long last = std::min(matrices(p.geometry), first + p.matrices_of_task);
   const long begin = index % p.line_tasks * p.lines_of_task;
@@ -177,8 +181,8 @@ void run_task(const void* plan, long index) {
 
 template <class E>
 void run_groups(const Product<E>& product, const InstructionSet& set, const ThreadPool& pool) {
-  const Plan<E> plan = plan_of(product, set, pool.size());
-  pool.loop(plan.matrix_tasks * plan.line_tasks, run_task<E>, &plan);
+  const Tiling<E> tiling = tiling_of(product, set, pool.size());
+  pool.loop(tiling.matrix_tasks * tiling.line_tasks, run_task<E>, &tiling);
 }
 
 template void run_groups(const Product<Float32>&, const InstructionSet&, const ThreadPool&);

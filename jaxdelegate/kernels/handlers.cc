@@ -5,7 +5,8 @@
 // the fields of Grid in their order);
 // integers: x, weights, bias, scales -> y, with `integers` (int64: padding, the zero points of the
 // weights and of y, low and high). x and y are int8 or uint8; scales are float64 [columns], or
-// multipliers and shifts, int32 [2, columns]. The columns are the units, of a product whole panels.
+// multipliers and shifts, int32 [2, columns]. The columns are the output channels, of a product
+// whole panels.
 //
 // dynamic range, images of float32 by filters of int8: x, weights, bias, scales (float32) and the
 // weights' sums (int32) -> y, with `modes` (int64: asymmetric, in turn) and `range`. Columns are as
@@ -71,9 +72,9 @@ bool read_data(const XLA_FFI_Buffer& buffer, long count, const T*& data) {
 
 template <class E>
 bool has_groups(const Geometry& g) {
-  const bool divides = g.groups > 0 && g.joined > 0 && g.groups % g.joined == 0 &&
-                       g.channels % g.groups == 0 && g.units % g.groups == 0;
-  return divides && (g.joined == 1 || can_join<E>(g));
+  const bool divides = g.groups > 0 && g.packed_groups > 0 && g.groups % g.packed_groups == 0 &&
+                       g.channels % g.groups == 0 && g.out_channels % g.groups == 0;
+  return divides && (g.packed_groups == 1 || can_pack<E>(g));
 }
 
 // How many weights an operator has; -1, which no buffer holds: the kernels do not take it.
@@ -86,7 +87,7 @@ long weights_of(const Product<E>& work) {
 
 long weights_of(const Product<Bfloat16>& work) {
   const Geometry& g = work.geometry;
-  const bool fits = g.groups == 1 && g.joined == 1 && g.channels % Bfloat16::kDeep == 0;
+  const bool fits = g.groups == 1 && g.packed_groups == 1 && g.channels % Bfloat16::kDeep == 0;
   return fits ? panels_of_matrix(g) * kPanel * g.window_height * run_length(g) : -1;
 }
 
@@ -94,7 +95,7 @@ template <class E>
 long weights_of(const Depthwise<E>& work) {
   const Geometry& g = work.geometry;
   const long rows = round_up(g.window_height, E::kRows);
-  const bool fits = g.groups == g.channels && g.units == g.channels;
+  const bool fits = g.groups == g.channels && g.out_channels == g.channels;
   return fits && g.channels >= kLeastChannels ? rows * g.window_width * g.channels : -1;
 }
 
@@ -102,7 +103,7 @@ long weights_of(const Winograd& work) {
   const Geometry& g = work.geometry;
   const bool is_3x3 = g.window_height == 3 && g.window_width == 3 && g.stride_height == 1 &&
                       g.stride_width == 1 && g.dilation_height == 1 && g.dilation_width == 1;
-  const bool is_whole = g.groups == 1 && g.joined == 1;
+  const bool is_whole = g.groups == 1 && g.packed_groups == 1;
   const bool fits = is_3x3 && is_whole && g.channels >= kLeastChannels;
   return fits ? kPoints * g.channels * panels_of_matrix(g) * kPanel : -1;
 }
@@ -116,7 +117,7 @@ long columns_of(const Product<E>& work) {
 
 template <class Work>
 long columns_of(const Work& work) {
-  return work.geometry.units;
+  return work.geometry.out_channels;
 }
 
 const char* read_ending(const XLA_FFI_CallFrame& frame, long, Range& range) {
@@ -187,13 +188,13 @@ const char* read(const XLA_FFI_CallFrame& frame, Work& work) {
   const XLA_FFI_Buffer& y = result(frame);
   const XLA_FFI_DataType dtype = argument(frame, 0).dtype;
   if (!is_type(work.x, dtype)) return "x is of another type";
-  if (!read_data(argument(frame, 0), dtype, g.images * g.height * g.width * g.channels, work.x))
+  if (!read_data(argument(frame, 0), dtype, g.batch * g.height * g.width * g.channels, work.x))
     return "x does not fit geometry";
   if (!read_data(argument(frame, 1), weights_of(work), work.weights))
     return "weights do not fit geometry";
   if (!read_data(argument(frame, 2), columns_of(work), work.bias))
     return "bias does not fit geometry";
-  const long results = g.images * g.out_height * g.out_width * g.units;
+  const long results = g.batch * g.out_height * g.out_width * g.out_channels;
   if (!read_data(y, dtype, results, work.y)) return "y does not fit geometry";
   return read_finish(frame, results, work.epilogue, work.finish);
 }
@@ -212,8 +213,8 @@ const char* read(const XLA_FFI_CallFrame& frame, DynamicRange<Work>& convolution
   convolution.in_turn = static_cast<const int64_t*>(modes)[1] != 0;
   memcpy(&convolution.range, range, sizeof convolution.range);
   const long columns = convolution.columns = columns_of(work);
-  const long values = g.images * g.height * g.width * g.channels;
-  const long results = g.images * g.out_height * g.out_width * g.units;
+  const long values = g.batch * g.height * g.width * g.channels;
+  const long results = g.batch * g.out_height * g.out_width * g.out_channels;
   if (!read_data(argument(frame, 0), values, convolution.x)) return "x does not fit geometry";
   if (!read_data(argument(frame, 1), weights_of(work), work.weights))
     return "weights do not fit geometry";
@@ -227,7 +228,7 @@ const char* read(const XLA_FFI_CallFrame& frame, DynamicRange<Work>& convolution
 }
 
 const char* read_mask(const XLA_FFI_Buffer& mask, Attention& a) {
-  const long wanted[3] = {a.images, a.heads, a.queries};
+  const long wanted[3] = {a.batch, a.heads, a.queries};
   long strides[3], stride = a.keys;
   bool fits = mask.rank == 4 && mask.dims[3] == a.keys;
   for (int i = 2; i >= 0 && fits; --i) {
@@ -240,7 +241,7 @@ const char* read_mask(const XLA_FFI_Buffer& mask, Attention& a) {
   return nullptr;
 }
 
-// q, k, v, all [images, positions, heads, size], and perhaps a mask, [images, heads, queries, keys]
+// q, k, v, all [batch, positions, heads, size], and perhaps a mask, [batch, heads, queries, keys]
 // with ones where it is the same for all but the keys.
 const char* read(const XLA_FFI_CallFrame& frame, Attention& a) {
   const int64_t count = frame.args.size;
@@ -249,7 +250,7 @@ const char* read(const XLA_FFI_CallFrame& frame, Attention& a) {
   const XLA_FFI_Buffer &q = argument(frame, 0), &k = argument(frame, 1);
   if (q.rank != 4 || k.rank != 4) return "want four dimensions";
   a = {q.dims[0], q.dims[1], k.dims[1], q.dims[2], q.dims[3]};
-  const long kept = a.images * a.heads * a.size;
+  const long kept = a.batch * a.heads * a.size;
   const bool fits = read_data(q, kept * a.queries, a.q) && read_data(k, kept * a.keys, a.k) &&
                     read_data(argument(frame, 2), kept * a.keys, a.v) &&
                     read_data(result(frame), XLA_FFI_DataType_F32, kept * a.queries, a.y);
@@ -260,14 +261,14 @@ const char* read(const XLA_FFI_CallFrame& frame, Attention& a) {
   return count == 4 ? read_mask(argument(frame, 3), a) : nullptr;
 }
 
-// x [images, pixels, channels].
+// x [batch, pixels, channels].
 const char* read(const XLA_FFI_CallFrame& frame, Mean& m) {
   if (frame.args.size != 1 || frame.rets.size != 1) return "want x and y";
   const XLA_FFI_Buffer &x = argument(frame, 0), &y = result(frame);
-  if (x.rank != 3 || x.dims[2] < kLeastChannels) return "want [images, pixels, channels]";
+  if (x.rank != 3 || x.dims[2] < kLeastChannels) return "want [batch, pixels, channels]";
   m = {x.dims[0], x.dims[1], x.dims[2], nullptr, nullptr};
-  const bool fits = read_data(x, m.images * m.pixels * m.channels, m.x) &&
-                    read_data(y, XLA_FFI_DataType_F32, m.images * m.channels, m.y);
+  const bool fits = read_data(x, m.batch * m.pixels * m.channels, m.x) &&
+                    read_data(y, XLA_FFI_DataType_F32, m.batch * m.channels, m.y);
   return fits && m.pixels > 0 ? nullptr : "y does not fit x";
 }
 
@@ -359,7 +360,7 @@ const kernels::Kernel kernels::kKernels[] = {
 };
 const long kernels::kKernelCount = sizeof kernels::kKernels / sizeof *kernels::kKernels;
 
-// The name of the kernel that chains call by this number; null: there is none.
+// The name of the kernel that call batches call by this number; null: there is none.
 EXPORT const char* jaxdelegate_kernel_name(long number) {
   return number >= 0 && number < kernels::kKernelCount ? kernels::kKernels[number].name : nullptr;
 }

@@ -22,7 +22,7 @@ constexpr long kLeastChannels = 16;
 template <class E>
 struct ProductTile {
   long tiles;         // of as many rows each, which follow each other
-  const typename E::Factor* a;
+  const typename E::Operand* a;
   long a_stride;      // from one row to the next, in elements, as all strides
   long runs;          // of values that follow each other in a row of a
   long run_stride;    // from one to the next
@@ -40,10 +40,10 @@ struct ProductTile {
 
 // The image, windows and results of a convolution, as the attribute `geometry` lists them.
 struct Geometry {
-  long images, height, width, channels;
-  long out_height, out_width, units;
-  long groups;  // of channels, and as many of units
-  long joined;  // groups whose units share a panel; 1: each has panels of its own
+  long batch, height, width, channels;
+  long out_height, out_width, out_channels;
+  long groups;  // of channels, and as many of output channels
+  long packed_groups;  // groups whose output channels share a panel; 1: each has panels of its own
   long window_height, window_width;
   long stride_height, stride_width;
   long dilation_height, dilation_width;
@@ -64,8 +64,8 @@ struct DepthwiseImage {
   typename E::Epilogue epilogue;
 };
 
-// The results of one Winograd tile, units [first, last): 16 sums of a unit, `stride` floats apart.
-// Results that are not in the image are null.
+// The results of one Winograd tile, output channels [first, last): 16 sums of an output channel,
+// `stride` floats apart. Results that are not in the image are null.
 struct WinogradTile {
   const float* sums;
   long stride;
@@ -104,9 +104,9 @@ struct RequantizedTile {
   long y_stride;
 };
 
-// Values of 4 bytes that are each repeated for the columns of a panel which they are factors of:
+// Values of 4 bytes that are each repeated for the columns of a panel which they multiply:
 // x [pixels, groups * depth] -> y [pixels, depth, kPanel]. A group has so many columns.
-struct Spread {
+struct Broadcast {
   const int32_t* x;
   long stride;  // from one pixel of x to the next
   long pixels, groups, depth, columns;
@@ -131,8 +131,8 @@ struct Functions {
   Depthwise (*depthwise)(const Geometry&) = nullptr;
   int rows[kMostPanels + 1] = {};  // the most that a tile of so many panels has; 0: there is none
   Product product[kMostPanels + 1][kMostRows] = {};  // by panels, and rows - 1
-  int spread_rows = 0;
-  Product spread[kMostRows] = {};  // of one panel, with a factor for each of its columns
+  int broadcast_rows = 0;
+  Product broadcast[kMostRows] = {};  // of one panel, with an operand for each of its columns
 };
 
 struct Float32Functions : Functions<Float32> {
@@ -153,7 +153,7 @@ struct Int8Functions : Functions<Int8> {
   void (*requantize)(const RequantizedTile&);
   void (*measure)(const float* x, long count, Extent& extent);
   void (*quantize)(const QuantizedRun&);
-  void (*spread_factors)(const Spread&);  // of any values of 4 bytes
+  void (*broadcast_operands)(const Broadcast&);  // of any values of 4 bytes
 };
 
 struct Int16Functions : Functions<Int16> {

@@ -38,9 +38,9 @@ _HANDLERS = {
     PRODUCT_DYNAMIC_RANGE: "jaxdelegate_product_dynamic_range",
     DEPTHWISE_DYNAMIC_RANGE: "jaxdelegate_depthwise_dynamic_range",
 }
-CHAIN = "jaxdelegate.chain.1"
-# What a chain calls, by number: `why_not` compares the list with the library's.
-CHAINED = tuple(_HANDLERS)
+CALL_BATCH = "jaxdelegate.call_batch.1"
+# What a call batch calls, by number: `why_not` compares the list with the library's.
+BATCHED = tuple(_HANDLERS)
 
 # Columns of a panel of weights, and the least channels of what is computed by channel (kernels.h).
 PANEL = LEAST_CHANNELS = 16
@@ -87,7 +87,7 @@ def _why_not(path: Path) -> str | None:
         if instruction_set(library) is None:
             is_hidden = limit == "none"
             return f"{MAX_CPU_ISA} is none" if is_hidden else "this processor lacks AVX2 or FMA"
-        for name, function in (*_HANDLERS.items(), (CHAIN, "jaxdelegate_chain")):
+        for name, function in (*_HANDLERS.items(), (CALL_BATCH, "jaxdelegate_call_batch")):
             client.register(name, library[function])
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return f"{path.name} cannot be used: {error}"
@@ -133,7 +133,7 @@ def opened(path: Path) -> ctypes.CDLL:
 
 
 def kernel_names(library: ctypes.CDLL) -> list[str]:
-    """Its kernels, in the order of the numbers by which chains call them."""
+    """Its kernels, in the order of the numbers by which call batches call them."""
     names = map(library.jaxdelegate_kernel_name, itertools.count())
     return [name.decode() for name in itertools.takewhile(bool, names)]
 

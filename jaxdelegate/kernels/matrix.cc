@@ -20,7 +20,7 @@ constexpr long kWidenedRows = 8;  // of integers: from so many on they are widen
 // Rows that begin in the same set of the first-level cache push each other out, if they are many.
 template <class E>
 bool collides(const Block<E>& block) {
-  return block.stride * sizeof(typename E::Factor) % 4096 == 0;
+  return block.stride * sizeof(typename E::Operand) % 4096 == 0;
 }
 
 template <class E>
@@ -127,8 +127,8 @@ void multiply_panels(const InstructionSet& set, const Matrix<E>& matrix, const B
   const Functions<E>& functions = set.of<E>();
   const long column = panel * kPanel;
   const long columns = std::min(count * kPanel, matrix.columns - column);
-  const auto* kernels = block.is_spread ? functions.spread : functions.product[count];
-  const int most_rows = block.is_spread ? functions.spread_rows : functions.rows[count];
+  const auto* kernels = block.is_broadcast ? functions.broadcast : functions.product[count];
+  const int most_rows = block.is_broadcast ? functions.broadcast_rows : functions.rows[count];
   const long tiles = ceil_div(block.count, most_rows);
   const long rows_of_tile = block.count / tiles, larger = block.count % tiles;
   ProductTile<E> t;
@@ -181,7 +181,7 @@ const int32_t* row_bias_of(const Matrix<Int8>& matrix, const Block<Int8>& block)
 
 // Whether a block is multiplied as int16.
 bool is_widened(const InstructionSet& set, const Block<Int8>& block) {
-  return set.int16 != nullptr && !block.is_spread && block.count >= kWidenedRows;
+  return set.int16 != nullptr && !block.is_broadcast && block.count >= kWidenedRows;
 }
 
 Block<Int16> widened(const InstructionSet& set, const Matrix<Int8>& matrix,

@@ -24,10 +24,11 @@ struct Matrix {
 template <class E>
 struct Block {
   long row, count, from, to;
-  const typename E::Factor* a;
+  const typename E::Operand* a;
   long stride;
   long runs, run_stride, length;
-  bool is_spread = false;  // there is a factor for each column of a panel, of which there is one
+  bool is_broadcast =
+      false;  // there is an operand for each column of a panel, of which there is one
 };
 
 // Adds up a block times panels [first, last). Blocks of the same rows follow each other from the

@@ -12,15 +12,15 @@ constexpr long kPartValues = 16384;  // what a thread is worth waking for
 constexpr long kMostParts = 16;      // of an image
 
 // Parts depend on no number of threads: neither do sums.
-struct Plan {
+struct Tiling {
   const Mean& mean;
   const InstructionSet& set;
   long parts;
-  float* sums;  // [images, parts, channels]
+  float* sums;  // [batch, parts, channels]
 };
 
-void run_task(const void* plan, long index) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void run_task(const void* tiling, long index) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   const Mean& m = p.mean;
   const long image = index / p.parts, part = index % p.parts;
   const long begin = m.pixels * part / p.parts, end = m.pixels * (part + 1) / p.parts;
@@ -34,10 +34,10 @@ void run(const Mean& m, const InstructionSet& set, const ThreadPool& pool) {
   static thread_local Scratch<float> scratch;
   const long most = std::min(m.pixels, kMostParts);
   const long parts = std::clamp(m.pixels * m.channels / kPartValues, 1L, most);
-  const Plan plan{m, set, parts, scratch.of(m.images * parts * m.channels)};
-  pool.loop(m.images * parts, run_task, &plan);
-  for (long i = 0; i < m.images; ++i)
-    set.float32->add_rows(plan.sums + i * parts * m.channels, parts, m.channels, 1.0f / m.pixels,
+  const Tiling tiling{m, set, parts, scratch.of(m.batch * parts * m.channels)};
+  pool.loop(m.batch * parts, run_task, &tiling);
+  for (long i = 0; i < m.batch; ++i)
+    set.float32->add_rows(tiling.sums + i * parts * m.channels, parts, m.channels, 1.0f / m.pixels,
                  m.y + i * m.channels);
 }
 

@@ -8,9 +8,9 @@
 namespace kernels {
 
 struct Mean {
-  long images, pixels, channels;
-  const float* x;  // [images, pixels, channels]
-  float* y;        // [images, channels]
+  long batch, pixels, channels;
+  const float* x;  // [batch, pixels, channels]
+  float* y;        // [batch, channels]
 };
 
 void run(const Mean&, const InstructionSet&, const ThreadPool&);

@@ -21,44 +21,50 @@ constexpr long kLeastRows = 56;         // of one block: each reads all weights
 constexpr long kNarrowBytes = 64;       // of a pixel: with fewer, to copy windows costs as much as
                                         // to multiply them
 
-// A convolution as a product of matrices, [rows, depth] x [depth, units], and how it is divided.
+// A convolution as a product of matrices, [rows, depth] x [depth, out_channels], and how it is
+// divided.
 template <class E>
-struct Plan {
+struct Tiling {
   const Geometry& geometry;
   const InstructionSet& set;
   const typename E::Value* x;
   Matrix<E> matrix;
   long rows;
   bool is_direct;  // the rows of the left matrix are those of x
-  long unit;       // of the depth: not to be divided
+  long step;       // of the depth: not to be divided
   long depth_of_block, rows_of_block;
   Tasks tasks;
 };
 
 template <class E>
-Plan<E> plan_of(const Product<E>& product, const InstructionSet& set, long threads) {
+Tiling<E> tiling_of(const Product<E>& product, const InstructionSet& set, long threads) {
   const Geometry& g = product.geometry;
   const long depth = g.window_height * run_depth<E>(g);
-  const Matrix<E> matrix{product.weights, depth, g.units, product.bias, product.y, product.epilogue,
+  const Matrix<E> matrix{product.weights,
+                         depth,
+                         g.out_channels,
+                         product.bias,
+                         product.y,
+                         product.epilogue,
                          product.finish.is_any() ? &product.finish : nullptr};
-  Plan<E> p{g, set, product.x, matrix, g.images * g.out_height * g.out_width,
+  Tiling<E> p{g, set, product.x, matrix, g.batch * g.out_height * g.out_width,
             reads_pixels(g) && depth == g.channels, 1, 0, 0, {}};
-  p.unit = p.is_direct ? E::kDeep : g.channels;
-  if (!E::kSplits) p.unit = depth;
-  p.depth_of_block = std::max(1L, ceil_div(depth / p.unit, ceil_div(depth, kDepth))) * p.unit;
-  const long row_bytes = p.depth_of_block * sizeof(typename E::Factor) +
-                         g.units * sizeof(typename E::Value);
+  p.step = p.is_direct ? E::kDeep : g.channels;
+  if (!E::kSplits) p.step = depth;
+  p.depth_of_block = std::max(1L, ceil_div(depth / p.step, ceil_div(depth, kDepth))) * p.step;
+  const long row_bytes = p.depth_of_block * sizeof(typename E::Operand) +
+                         g.out_channels * sizeof(typename E::Value);
   const long fitting = kRowsBytes / row_bytes / kMostRows * kMostRows;
   p.rows_of_block = std::max(kLeastRows, fitting);
-  p.tasks = divide(p.rows, depth, g.units, threads, kTaskBytes / sizeof(typename E::Weight),
+  p.tasks = divide(p.rows, depth, g.out_channels, threads, kTaskBytes / sizeof(typename E::Weight),
                    !p.is_direct);
   return p;
 }
 
 // A block whose rows have a run for each row of a window.
 template <class E>
-Block<E> windows(const Plan<E>& p, long row, long count, const typename E::Factor* a, long stride,
-                 long run_stride) {
+Block<E> windows(const Tiling<E>& p, long row, long count, const typename E::Operand* a,
+                 long stride, long run_stride) {
   const Geometry& g = p.geometry;
   return {row,        count,      0, p.matrix.depth, a, stride, g.window_height,
           run_stride, g.window_width * g.channels};
@@ -66,11 +72,11 @@ Block<E> windows(const Plan<E>& p, long row, long count, const typename E::Facto
 
 // Points a block to the rows of its left matrix.
 template <class E>
-void set_rows(const Plan<E>&, Block<E>& block, const typename E::Factor* a, long stride) {
+void set_rows(const Tiling<E>&, Block<E>& block, const typename E::Operand* a, long stride) {
   block.a = a, block.stride = stride;
 }
 
-void set_rows(const Plan<Bfloat16>& p, Block<Bfloat16>& block, const float* a, long stride) {
+void set_rows(const Tiling<Bfloat16>& p, Block<Bfloat16>& block, const float* a, long stride) {
   static thread_local Scratch<uint16_t> scratch;
   const long depth = block.to - block.from;
   uint16_t* const rows = scratch.of(block.count * depth);
@@ -81,7 +87,7 @@ void set_rows(const Plan<Bfloat16>& p, Block<Bfloat16>& block, const float* a, l
 
 // Rows of the left matrix that lie in x, or are copied from there.
 template <class E>
-void multiply_rows(const Plan<E>& p, long row, long count, long first, long last) {
+void multiply_rows(const Tiling<E>& p, long row, long count, long first, long last) {
   const Geometry& g = p.geometry;
   const long depth = p.matrix.depth, run = run_depth<E>(g);
   if constexpr (!E::kSplits) {
@@ -109,7 +115,7 @@ void multiply_rows(const Plan<E>& p, long row, long count, long first, long last
 // Windows that lie in the image, of results side by side: read where they are, a run of pixels for
 // each row of a window.
 template <class E>
-void multiply_windows(const Plan<E>& p, long row, long count, long first, long last) {
+void multiply_windows(const Tiling<E>& p, long row, long count, long first, long last) {
   const Geometry& g = p.geometry;
   const long out_x = row % g.out_width, out_y = row / g.out_width % g.out_height;
   const long top = row / g.out_width / g.out_height * g.height - g.pad_top;
@@ -137,7 +143,7 @@ std::pair<long, bool> alike(const Geometry& g, long row) {
 }
 
 template <class E>
-void multiply_narrow(const Plan<E>& p, long row, long end, long first, long last) {
+void multiply_narrow(const Tiling<E>& p, long row, long end, long first, long last) {
   while (row < end) {
     const auto [length, is_inside] = alike<E>(p.geometry, row);
     const long count = std::min({length, p.rows_of_block, end - row});
@@ -147,12 +153,12 @@ void multiply_narrow(const Plan<E>& p, long row, long end, long first, long last
 }
 
 template <class E>
-void run_task(const void* plan, long index) {
-  const Plan<E>& p = *static_cast<const Plan<E>*>(plan);
+void run_task(const void* tiling, long index) {
+  const Tiling<E>& p = *static_cast<const Tiling<E>*>(tiling);
   const auto [begin, end, first, last] = p.tasks.at(index);
   const Geometry& g = p.geometry;
   [[maybe_unused]] const long pixel = g.channels * sizeof(typename E::Value);
-  if constexpr (std::is_same_v<typename E::Value, typename E::Factor>) {
+  if constexpr (std::is_same_v<typename E::Value, typename E::Operand>) {
     if (!p.is_direct && pixel < kNarrowBytes && g.dilation_width == 1) {
       multiply_narrow(p, begin, end, first, last);
       return;
@@ -166,11 +172,11 @@ void run_task(const void* plan, long index) {
 
 template <class E>
 void run(const Product<E>& product, const InstructionSet& set, const ThreadPool& pool) {
-  if constexpr (std::is_same_v<typename E::Value, typename E::Factor>) {
+  if constexpr (std::is_same_v<typename E::Value, typename E::Operand>) {
     if (product.geometry.groups > 1) return run_groups(product, set, pool);
   }
-  const Plan<E> plan = plan_of(product, set, pool.size());
-  pool.loop(plan.tasks.count(), run_task<E>, &plan);
+  const Tiling<E> tiling = tiling_of(product, set, pool.size());
+  pool.loop(tiling.tasks.count(), run_task<E>, &tiling);
 }
 
 template void run(const Product<Float32>&, const InstructionSet&, const ThreadPool&);

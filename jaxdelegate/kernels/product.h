@@ -10,17 +10,17 @@ namespace kernels {
 template <class E>
 struct Product {
   Geometry geometry;
-  const typename E::Value* x;  // [images, height, width, channels]
-  // Of each matrix, panels of [window_height * depth of a run, its units].
+  const typename E::Value* x;  // [batch, height, width, channels]
+  // Of each matrix, panels of [window_height * depth of a run, its output channels].
   const typename E::Weight* weights;
   const typename E::Sum* bias;  // of each matrix [columns], as the scales of integers
-  typename E::Value* y;         // [images, out_height, out_width, units]
+  typename E::Value* y;         // [batch, out_height, out_width, out_channels]
   typename E::Epilogue epilogue;
   Finish finish;  // after the ending
 };
 
-// A product of matrices for each group, or for several joined ones.
-inline long matrices(const Geometry& g) { return g.groups / g.joined; }
+// A product of matrices for each group, or for several packed ones.
+inline long matrices(const Geometry& g) { return g.groups / g.packed_groups; }
 
 // Values of a group that a window row has side by side.
 inline long run_length(const Geometry& g) { return g.window_width * (g.channels / g.groups); }
@@ -32,22 +32,22 @@ long run_depth(const Geometry& g) {
 }
 
 inline long panels_of_matrix(const Geometry& g) {
-  return ceil_div(g.units / matrices(g), kPanel);
+  return ceil_div(g.out_channels / matrices(g), kPanel);
 }
 
 // Columns of a matrix's bias, and of what scales integers.
 template <class E>
 long columns_of_matrix(const Geometry& g) {
-  return E::kFillsBias ? panels_of_matrix(g) * kPanel : g.units / matrices(g);
+  return E::kFillsBias ? panels_of_matrix(g) * kPanel : g.out_channels / matrices(g);
 }
 
 // Whether so many groups fill a panel, and what a pixel has of their channels a vector for each
 // half of it.
 template <class E>
-bool can_join(const Geometry& g) {
-  const long units = g.units / g.groups, depth = g.channels / g.groups;
-  return units * g.joined == kPanel && kPanel / 2 % units == 0 && depth % E::kDeep == 0 &&
-         depth / E::kDeep <= units;
+bool can_pack(const Geometry& g) {
+  const long out_channels = g.out_channels / g.groups, depth = g.channels / g.groups;
+  return out_channels * g.packed_groups == kPanel && kPanel / 2 % out_channels == 0 &&
+         depth % E::kDeep == 0 && depth / E::kDeep <= out_channels;
 }
 
 // Whether windows are the pixels of the image, one by one.

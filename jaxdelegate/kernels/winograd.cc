@@ -13,24 +13,25 @@ constexpr long kBlockBytes = 768 << 10;  // points and sums of a block: a second
 constexpr long kLeastTiles = 56;         // of one block: each reads all weights
 constexpr double kTaskProducts = 250000; // what a thread is worth waking for
 
-struct Plan {
+struct Tiling {
   const Winograd& work;
   const InstructionSet& set;
   const float* zeros;
-  long tiles_y, tiles_x, tiles;  // of an image, of all images
+  long tiles_y, tiles_x, tiles;  // of an image, of the whole batch
   long panels, tiles_of_block;
   Tasks tasks;
 };
 
-Plan plan_of(const Winograd& work, const InstructionSet& set, const float* zeros, long threads) {
+Tiling tiling_of(const Winograd& work, const InstructionSet& set, const float* zeros,
+                 long threads) {
   const Geometry& g = work.geometry;
-  Plan p{work, set, zeros, ceil_div(g.out_height, 2), ceil_div(g.out_width, 2), 0,
-         ceil_div(g.units, kPanel), 0, {}};
-  p.tiles = g.images * p.tiles_y * p.tiles_x;
+  Tiling p{work, set, zeros, ceil_div(g.out_height, 2), ceil_div(g.out_width, 2), 0,
+         ceil_div(g.out_channels, kPanel), 0, {}};
+  p.tiles = g.batch * p.tiles_y * p.tiles_x;
   const long tile_bytes = 4 * kPoints * (g.channels + p.panels * kPanel);
   const long fitting = kBlockBytes / tile_bytes / kMostRows * kMostRows;
   p.tiles_of_block = std::max(kLeastTiles, fitting);
-  p.tasks = divide(p.tiles, kPoints * g.channels, g.units, threads, kTaskProducts, true);
+  p.tasks = divide(p.tiles, kPoints * g.channels, g.out_channels, threads, kTaskProducts, true);
   return p;
 }
 
@@ -39,12 +40,12 @@ struct Place {
   long image, y, x;
 };
 
-Place place(const Plan& p, long tile) {
+Place place(const Tiling& p, long tile) {
   const long row = tile / p.tiles_x;
   return {row / p.tiles_y, row % p.tiles_y * 2, tile % p.tiles_x * 2};
 }
 
-void transform(const Plan& p, long tile, float* points, long stride) {
+void transform(const Tiling& p, long tile, float* points, long stride) {
   const Geometry& g = p.work.geometry;
   const Place at = place(p, tile);
   const float* image = p.work.x + at.image * g.height * g.width * g.channels;
@@ -57,7 +58,7 @@ void transform(const Plan& p, long tile, float* points, long stride) {
   p.set.float32->winograd_points(pixels, g.channels, points, stride);
 }
 
-void finish(const Plan& p, long tile, const float* sums, long stride, long first, long last) {
+void finish(const Tiling& p, long tile, const float* sums, long stride, long first, long last) {
   const Geometry& g = p.work.geometry;
   const Place at = place(p, tile);
   WinogradTile t{sums, stride, p.work.bias, {}, first, last, p.work.epilogue};
@@ -65,18 +66,18 @@ void finish(const Plan& p, long tile, const float* sums, long stride, long first
     const long y = at.y + i / 2, x = at.x + i % 2;
     const long pixel = (at.image * g.out_height + y) * g.out_width + x;
     const bool is_result = y < g.out_height && x < g.out_width;
-    t.results[i] = is_result ? p.work.y + pixel * g.units : nullptr;
+    t.results[i] = is_result ? p.work.y + pixel * g.out_channels : nullptr;
   }
   p.set.float32->winograd_results(t);
   for (long i = 0; i < 4 && p.work.finish.is_any(); ++i) {
     if (t.results[i] == nullptr) continue;
     const long offset = t.results[i] + first - p.work.y;
-    p.set.float32->finish(p.work.finish, p.work.y, offset, 1, g.units, last - first);
+    p.set.float32->finish(p.work.finish, p.work.y, offset, 1, g.out_channels, last - first);
   }
 }
 
-// Tiles [begin, begin + count), units of panels [first, last).
-void run_block(const Plan& p, long begin, long count, long first, long last) {
+// Tiles [begin, begin + count), output channels of panels [first, last).
+void run_block(const Tiling& p, long begin, long count, long first, long last) {
   static thread_local Scratch<float> scratch;
   const Geometry& g = p.work.geometry;
   const long columns = p.panels * kPanel;
@@ -92,13 +93,13 @@ void run_block(const Plan& p, long begin, long count, long first, long last) {
                                1, 0, g.channels};
     multiply(p.set, matrix, block, first, last);
   }
-  const long end = std::min(g.units, last * kPanel);
+  const long end = std::min(g.out_channels, last * kPanel);
   for (long i = 0; i < count; ++i)
     finish(p, begin + i, sums + i * columns, sums_stride, first * kPanel, end);
 }
 
-void run_task(const void* plan, long index) {
-  const Plan& p = *static_cast<const Plan*>(plan);
+void run_task(const void* tiling, long index) {
+  const Tiling& p = *static_cast<const Tiling*>(tiling);
   const auto [begin, end, first, last] = p.tasks.at(index);
   for (long tile = begin; tile < end; tile += p.tiles_of_block)
     run_block(p, tile, std::min(p.tiles_of_block, end - tile), first, last);
@@ -108,9 +109,9 @@ void run_task(const void* plan, long index) {
 
 void run(const Winograd& work, const InstructionSet& set, const ThreadPool& pool) {
   const Geometry& g = work.geometry;
-  const float* const zeros = zeros_of(std::max(g.channels, round_up(g.units, kPanel)));
-  const Plan plan = plan_of(work, set, zeros, pool.size());
-  pool.loop(plan.tasks.count(), run_task, &plan);
+  const float* const zeros = zeros_of(std::max(g.channels, round_up(g.out_channels, kPanel)));
+  const Tiling tiling = tiling_of(work, set, zeros, pool.size());
+  pool.loop(tiling.tasks.count(), run_task, &tiling);
 }
 
 }  // namespace kernels

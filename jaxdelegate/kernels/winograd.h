@@ -12,10 +12,11 @@ constexpr long kPoints = 16;
 
 struct Winograd {
   Geometry geometry;
-  const float* x;        // [images, height, width, channels]
-  const float* weights;  // for each point of the transformed filters, panels of [channels, units]
-  const float* bias;     // [units]
-  float* y;              // [images, out_height, out_width, units]
+  const float* x;        // [batch, height, width, channels]
+  const float*
+      weights;  // for each point of the transformed filters, panels of [channels, out_channels]
+  const float* bias;     // [out_channels]
+  float* y;              // [batch, out_height, out_width, out_channels]
   Range epilogue;
   Finish finish;  // after the ending
 };

@@ -20,7 +20,7 @@ from jaxdelegate.litert.graph import Graph, TensorTable
 from jaxdelegate.litert.nodes import PlanReader
 from jaxdelegate.litert.partition import Partition
 from jaxdelegate.litert.structures import Context, DelegateParams, Node, Registration, elements
-from jaxdelegate.runtime.partitioner import choose
+from jaxdelegate.runtime.partitioner import delegated_subsets
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -89,7 +89,7 @@ class NativeDelegate:
         rows = reader.rows()
         graph = Graph(tensors, rows, reader.unreadable, reader.subgraph_index())
         shared = _SHARED.get((address, self.address), {})
-        subsets = choose(
+        subsets = delegated_subsets(
             delegate,
             PartitionContext(graph, shared),
             graph.plan(),

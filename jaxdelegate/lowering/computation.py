@@ -30,7 +30,7 @@ class Weight:
     tensor: int
     operator: int | None = None  # index of the operator that prepares it for itself
     position: int | None = None
-    layout: Hashable = None  # tells apart the result of it: other input shapes, shorter dtypes
+    layout: Hashable = None  # tells apart the result of it: other input shapes, other dtypes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class LoweredPartition:
     outputs: tuple[int, ...]
     states: tuple[int, ...]
     stored: Mapping[int, TensorSpec]  # outside of the program, where `specs` is a float view
-    short: Mapping[int, np.dtype]  # tensors that the program holds shorter than `specs` says
+    reduced: Mapping[int, np.dtype]  # tensors that the program stores in reduced precision
     precision: PrecisionPolicy
     shared: frozenset[int] = frozenset()  # results to lay out in memory once
 
@@ -108,12 +108,12 @@ class LoweredPartition:
             inside: another program, where quantized values come and go as the floats that they
                 stand for.
         """
-        known = self.entered(values, inside=inside)
+        known = self.unpack(values, inside=inside)
         for step in self.operators:
             known.update(self.run_step(step, known, weights))
-        return self.leaving(known, inside=inside)
+        return self.pack(known, inside=inside)
 
-    def entered(self, values: Sequence[Any], *, inside: bool = False) -> dict[int, Any]:
+    def unpack(self, values: Sequence[Any], *, inside: bool = False) -> dict[int, Any]:
         """The values of `inputs` and `states`, by tensor, as operators read them."""
         known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
         if not inside:
@@ -122,7 +122,7 @@ class LoweredPartition:
             )
         return known
 
-    def leaving(self, known: Mapping[int, Any], *, inside: bool = False) -> tuple[Any, ...]:
+    def pack(self, known: Mapping[int, Any], *, inside: bool = False) -> tuple[Any, ...]:
         """Outputs, then new states, out of all values, as whoever runs the program stores them."""
         leaving = (*self.outputs, *self.states)
         left = {i: self._result(known, i) for i in leaving}
@@ -139,7 +139,7 @@ class LoweredPartition:
             results = step.run(*(self._read_by(step, s, known, weights) for s in step.inputs))
         self._check(step, results)
         written = (*step.outputs, *step.states)
-        return {i: self._held(i, y, step) for i, y in zip(written, results, strict=True)}
+        return {i: self._stored(i, y, step) for i, y in zip(written, results, strict=True)}
 
     def _read_by(
         self,
@@ -157,10 +157,12 @@ class LoweredPartition:
             return weights[source]
         return mixed_precision.upcast(weights[source], self.specs[source.tensor])
 
-    def _held(self, index: int, value: Any, step: LoweredOperator) -> Any:
+    def _stored(self, index: int, value: Any, step: LoweredOperator) -> Any:
         x = value if step.is_on_grid else self._simulated(index, value)
-        held = mixed_precision.held(x, index, step.operator, self.specs, self.short, self.precision)
-        return fusion_barrier(held) if index in self.shared else held
+        stored = mixed_precision.stored(
+            x, index, step.operator, self.specs, self.reduced, self.precision
+        )
+        return fusion_barrier(stored) if index in self.shared else stored
 
     def _viewed(self, indices: Iterable[int]) -> list[int]:
         """Those tensors that are integers outside and floats here."""
@@ -186,7 +188,8 @@ class LoweredPartition:
         node = f"node {step.operator.index} ({step.operator.name})"
         if len(results) != len(written):
             raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
-        # What moves values leaves them as they come; cuDNN's convolutions and attention end short.
+        # What moves values leaves them as they come; cuDNN yields convolutions and attention
+        # reduced.
         may_be_reduced = step.takes_reduced or self.precision.rounds_convolutions
         for index, result in zip(written, results, strict=True):
             spec = self.specs.get(index, result)  # an output that the file leaves out has no spec

@@ -1,6 +1,6 @@
-"""A partition in float32 and in a shorter dtype side by side: which operators need float32.
+"""A partition in float32 and in reduced precision: which operators need float32.
 
-Each operator runs three times in one program: in float32; in the shortened program; and shortened,
+Each operator runs three times in one program: in float32; in the reduced program; and reduced,
 but on what float32 yielded, which tells its own error from what it was given.
 """
 
@@ -81,33 +81,33 @@ def compare(
     device: jax.Device,
 ) -> Rows:
     """Run both on the same values; a row for each operator with float results."""
-    judged: list[tuple[LoweredOperator, tuple[int, ...]]] = []
+    probed: list[tuple[LoweredOperator, tuple[int, ...]]] = []
 
-    def program(wide: list[Any], short: list[Any], values: list[Any]) -> jax.Array:
-        exact_weights = dict(zip(exact.preparations, wide, strict=True))
-        weights = dict(zip(reduced.preparations, short, strict=True))
-        known, there = exact.entered(values), reduced.entered(values)
+    def program(exact_w: list[Any], reduced_w: list[Any], values: list[Any]) -> jax.Array:
+        exact_weights = dict(zip(exact.preparations, exact_w, strict=True))
+        reduced_weights = dict(zip(reduced.preparations, reduced_w, strict=True))
+        known, there = exact.unpack(values), reduced.unpack(values)
         numbers = []
         for step, other in zip(exact.operators, reduced.operators, strict=True):
             # The barrier keeps XLA from computing what comes before again for each statistic.
             own, right, wrong = jax.lax.optimization_barrier(  # type: ignore[no-untyped-call]
                 (
-                    reduced.run_step(other, known, weights),
+                    reduced.run_step(other, known, reduced_weights),
                     exact.run_step(step, known, exact_weights),
-                    reduced.run_step(other, there, weights),
+                    reduced.run_step(other, there, reduced_weights),
                 )
             )
             known, there = {**known, **right}, {**there, **wrong}
-            floats = tuple(i for i in step.outputs if i in own and _is_judged(exact.specs.get(i)))
+            floats = tuple(i for i in step.outputs if i in own and _is_probed(exact.specs.get(i)))
             if floats:
-                judged.append((other, floats))
+                probed.append((other, floats))
                 numbers.append(_numbers(floats, known, there, own))
         return jnp.stack(numbers) if numbers else jnp.zeros((0, 5))
 
     with jax.enable_x64(True), jax.default_device(device):
         placed = [_on_device(p, device) for p in (exact, reduced)]
         numbers = jax.jit(program)(*placed, list(values))
-    rows = zip(judged, np.asarray(numbers), strict=True)
+    rows = zip(probed, np.asarray(numbers), strict=True)
     return tuple(_row(reduced, *which, row) for which, row in rows)
 
 
@@ -115,7 +115,7 @@ def _on_device(partition: LoweredPartition, device: jax.Device) -> list[jax.Arra
     return [jax.device_put(partition.value(w), device) for w in partition.preparations]
 
 
-def _is_judged(spec: TensorSpec | None) -> bool:
+def _is_probed(spec: TensorSpec | None) -> bool:
     return spec is not None and spec.dtype == np.float32 and 0 not in spec.shape
 
 
@@ -158,7 +158,7 @@ def _row(
         own_error=own,
         lost=int(lost),
         own_lost=int(own_lost),
-        is_short=any(i in partition.short for i in floats),
+        is_reduced=any(i in partition.reduced for i in floats),
         leaves=any(i in partition.outputs for i in floats),
     )
 

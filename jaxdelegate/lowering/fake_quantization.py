@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
-_SHORT = 2  # bytes of integers whose steps float32 holds
+_MOST_BYTES = 2  # of integers whose steps float32 holds
 
 
 def why_not(spec: TensorSpec) -> str | None:
@@ -125,7 +125,7 @@ def grid_of(spec: TensorSpec) -> Grid | None:
 
     XLA:CPU multiplies by the inverse of a constant, and so do they.
     """
-    if spec.quantization is None or not spec.is_quantized or spec.dtype.itemsize > _SHORT:
+    if spec.quantization is None or not spec.is_quantized or spec.dtype.itemsize > _MOST_BYTES:
         return None
     scale, low, high = _grid(spec.quantization, spec.dtype)
     with np.errstate(all="ignore"):

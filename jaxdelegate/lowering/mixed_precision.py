@@ -1,9 +1,9 @@
-"""How the tensors of one program are held between its operators, as the precision policy has it.
+"""How the tensors of one program are stored between its operators, as the precision policy has it.
 
-Operators are lowered for float32. A short tensor is downcast once, after the operator that yields
-it, and upcast by whatever reads it; XLA fuses both. What comes into a program or leaves it keeps
-the file's dtype. Finite values beyond float16's range become 65504: no infinity, and no NaN after
-it, comes of holding them short.
+Operators are lowered for float32. A tensor in reduced precision is downcast once, after the
+operator that yields it, and upcast by whatever reads it; XLA fuses both. What comes into a program
+or leaves it keeps the file's dtype. Finite values beyond float16's range become 65504: storing them
+in reduced precision yields no infinity, and no NaN after it.
 """
 
 import logging
@@ -28,14 +28,14 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 _LOGGER = logging.getLogger("jaxdelegate")
 
 
-def held_reduced(
+def reduced_tensors(
     policy: PrecisionPolicy,
     operators: Sequence[Operator],
     specs: Mapping[int, TensorSpec],
     stored: Mapping[int, TensorSpec],
     passing: AbstractSet[int],
 ) -> dict[int, np.dtype]:
-    """The tensors that are held in the policy's storage dtype, which is shorter than float32.
+    """The tensors that are stored in the policy's storage dtype, where that is not float32.
 
     Args:
         policy: the precision policy.
@@ -50,18 +50,18 @@ def held_reduced(
     unfit = unfit_constants(policy, operators, specs)
     for index, reason in unfit.items():
         _LOGGER.debug("%r stays float32: %s", specs[index].name, reason)
-    short: set[int] = set()
+    reduced: set[int] = set()
     for operator in operators:
         is_kept = operator.index in policy.float32_operators or any(
             i in unfit for i in operator.inputs
         )
-        if is_kept or not _yields_short(operator, specs, short):
+        if is_kept or not _yields_reduced(operator, specs, reduced):
             continue
-        short.update(i for i in operator.outputs if _is_float32(specs.get(i)))
-        short -= unrounded | {
+        reduced.update(i for i in operator.outputs if _is_float32(specs.get(i)))
+        reduced -= unrounded | {
             i for i in operator.outputs if i in stored and not _is_byte(stored[i])
         }
-    return dict.fromkeys(short, policy.storage)
+    return dict.fromkeys(reduced, policy.storage)
 
 
 def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) -> set[int]:
@@ -76,15 +76,15 @@ def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) ->
     return found
 
 
-def _yields_short(
-    operator: Operator, specs: Mapping[int, TensorSpec], short: AbstractSet[int]
+def _yields_reduced(
+    operator: Operator, specs: Mapping[int, TensorSpec], reduced: AbstractSet[int]
 ) -> bool:
     if record_of(operator.name).result is Result.REDUCED:
         return True
     if record_of(operator.name).result is not Result.MOVED:
         return False
     read = [i for i in operator.inputs if i >= 0 and _is_float32(specs.get(i))]
-    return all(i in short or specs[i].const is not None for i in read)
+    return all(i in reduced or specs[i].const is not None for i in read)
 
 
 def _is_float32(spec: TensorSpec | None) -> bool:
@@ -95,63 +95,63 @@ def _is_byte(spec: TensorSpec) -> bool:
     return spec.dtype.itemsize == 1
 
 
-def held(
+def stored(
     value: Any,
     index: int,
     operator: Operator,
     specs: Mapping[int, TensorSpec],
-    short: Mapping[int, np.dtype],
+    reduced: Mapping[int, np.dtype],
     policy: PrecisionPolicy,
 ) -> Any:
-    """A tensor as the program holds it.
+    """A tensor as the program stores it.
 
     Args:
         value: the tensor's, as `operator` yields it.
         index: the tensor's.
         operator: which yields it.
         specs: of the tensors that the operator reads.
-        short: the dtypes of what is held in reduced precision.
+        reduced: the dtypes of what is stored in reduced precision.
         policy: the precision policy.
     """
-    dtype = short.get(index)
-    if dtype is None:  # an operator may have left it short
+    dtype = reduced.get(index)
+    if dtype is None:  # an operator may have left it reduced
         return finite(value, FLOAT32) if _is_float32(specs.get(index)) else value
-    if moves_short(operator, specs, short):
+    if moves_reduced(operator, specs, reduced):
         return value.astype(dtype)  # without an end of the range, XLA drops both conversions
     is_product = record_of(operator.name).multiplies
     return downcast(value, dtype, exactly=policy.rounds_exactly, infinities=not is_product)
 
 
-def moves_short(
-    operator: Operator, specs: Mapping[int, TensorSpec], short: Mapping[int, np.dtype]
+def moves_reduced(
+    operator: Operator, specs: Mapping[int, TensorSpec], reduced: Mapping[int, np.dtype]
 ) -> bool:
     """Whether an operator yields only values that it reads, from tensors in reduced precision."""
     if record_of(operator.name).result is not Result.MOVED:
         return False
     floats = [i for i in operator.inputs if i >= 0 and specs[i].dtype == FLOAT32]
-    return all(i in short for i in floats)
+    return all(i in reduced for i in floats)
 
 
 def is_as_declared(result: Any, spec: Any, *, may_be_reduced: bool) -> bool:
-    """Whether an operator yields `result` as `spec` says: in its shape and dtype, or short."""
-    is_short = may_be_reduced and spec.dtype == FLOAT32 and result.dtype in HALVES
-    return tuple(result.shape) == tuple(spec.shape) and (result.dtype == spec.dtype or is_short)
+    """Whether an operator yields `result` as `spec` says: in its shape and dtype, or reduced."""
+    is_reduced = may_be_reduced and spec.dtype == FLOAT32 and result.dtype in HALVES
+    return tuple(result.shape) == tuple(spec.shape) and (result.dtype == spec.dtype or is_reduced)
 
 
 def upcast(value: Any, spec: TensorSpec | None) -> Any:
     """A value as an operator reads it that was lowered for `spec`."""
-    is_short = spec is not None and spec.dtype == FLOAT32 and value.dtype != FLOAT32
-    return value.astype(FLOAT32) if is_short else value
+    is_reduced = spec is not None and spec.dtype == FLOAT32 and value.dtype != FLOAT32
+    return value.astype(FLOAT32) if is_reduced else value
 
 
 def unfit_constants(
     policy: PrecisionPolicy, operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
 ) -> dict[int, str]:
-    """Constants that the policy would hold short, and why they stay float32."""
-    factors = {i for op in operators if record_of(op.name).multiplies for i in op.inputs[:2]}
+    """Constants that the policy would store in reduced precision, and why they stay float32."""
+    operands = {i for op in operators if record_of(op.name).multiplies for i in op.inputs[:2]}
     reasons = {}
     for index in sorted({i for op in operators for i in op.inputs if i >= 0}):
         const = specs[index].const
         if const is not None:
-            reasons[index] = policy.why_not_constant(const, is_operand=index in factors)
+            reasons[index] = policy.why_not_constant(const, is_operand=index in operands)
     return {index: reason for index, reason in reasons.items() if reason is not None}

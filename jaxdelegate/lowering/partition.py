@@ -90,7 +90,7 @@ def lower_partition(
         for op in rewriter.operators
     ]
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
-    short = mixed_precision.held_reduced(
+    reduced = mixed_precision.reduced_tensors(
         context.precision,
         [step.operator for step in steps],
         specs,
@@ -105,7 +105,7 @@ def lower_partition(
         tuple(outputs),
         states,
         stored,
-        short,
+        reduced,
         context.precision,
         shared_results([step.operator for step in steps], specs, {*outputs, *states}),
     )

@@ -1,4 +1,4 @@
-"""What a shorter dtype does to a model, operator by operator."""
+"""What reduced precision does to a model, operator by operator."""
 
 import dataclasses
 
@@ -7,18 +7,19 @@ _LIMITS = {"float16": 65504.0}
 
 @dataclasses.dataclass(frozen=True)
 class OperatorPrecision:
-    """One operator in the shorter dtype next to float32. Errors are relative to `largest`.
+    """One operator in reduced precision next to float32. Errors are relative to `largest`.
 
     Attributes:
         index: the operator's number in the subgraph.
         op: its name.
         tensor: the name of its first output.
         largest: the largest finite magnitude of its results in float32.
-        error: the largest difference at this point of the shortened model.
+        error: the largest difference at this point of the reduced model.
         own_error: the same where the operator reads what float32 yielded: its own share.
-        lost: how many values are finite in float32 and NaN or infinite in the shortened model.
+        lost: how many values are finite in float32 and NaN or infinite in the reduced model.
         own_lost: the same where the operator reads what float32 yielded.
-        is_short: whether its results are held, or its factors multiplied, in the shorter dtype.
+        is_reduced: whether its results are stored, or its operands multiplied, in reduced
+            precision.
         leaves: whether a result leaves the delegate.
     """
 
@@ -30,7 +31,7 @@ class OperatorPrecision:
     own_error: float
     lost: int
     own_lost: int
-    is_short: bool
+    is_reduced: bool
     leaves: bool
 
     def is_wrong(self, error_bound: float) -> bool:
@@ -40,7 +41,7 @@ class OperatorPrecision:
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionReport:
-    """A model in a shorter dtype next to float32. `str()` is a table of what stands out.
+    """A model in reduced precision next to float32. `str()` is a table of what stands out.
 
     Attributes:
         compute_dtype: "float16" or "bfloat16".
@@ -48,7 +49,7 @@ class PrecisionReport:
         operators: in execution order; those without float results are left out.
         float32_operators: the numbers of the operators that go wrong, and so have to stay in
             float32. `compute_dtype="auto"` keeps these.
-        constants: why constants that would be shortened stay float32, one sentence each.
+        constants: why constants that would be downcast stay float32, one reason each.
     """
 
     compute_dtype: str
@@ -75,13 +76,13 @@ class PrecisionReport:
 
     @property
     def out_of_range(self) -> tuple[OperatorPrecision, ...]:
-        """Operators whose float32 results are beyond the shorter dtype's range."""
+        """Operators whose float32 results are beyond the dtype's range."""
         limit = _LIMITS.get(self.compute_dtype, float("inf"))
         return tuple(o for o in self.operators if o.largest > limit)
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of JaxDelegate that compute this model safely in the shorter dtype."""
+        """Options of JaxDelegate that compute this model safely in reduced precision."""
         kept = ",".join(map(str, self.float32_operators))
         return {"compute_dtype": self.compute_dtype, "float32_operators": kept}
 
@@ -98,8 +99,8 @@ class PrecisionReport:
         notes = []
         if o in self.out_of_range:
             notes.append(f"beyond {self.compute_dtype}'s {_LIMITS[self.compute_dtype]:g}")
-            if not o.is_short:
-                notes.append("held in float32")
+            if not o.is_reduced:
+                notes.append("stored in float32")
         if o.lost:
             notes.append(f"{o.lost} values NaN or infinite")
         if o.index in self.float32_operators:

@@ -9,9 +9,9 @@ class Choice:
     """One operator, as many as there are like it.
 
     Attributes:
-        way: which one runs.
+        algorithm: which one runs.
         default: which one would run without measuring.
-        seconds: of one run, by way: medians.
+        seconds: of one run, by algorithm: medians.
         refused: why the other algorithms took no part.
     """
 

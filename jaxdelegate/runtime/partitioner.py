@@ -26,7 +26,7 @@ Plan = Sequence[Node | DelegatedNodes]
 Group = Callable[[AbstractSet[int]], Sequence[Subset]]  # positions in the plan -> its subsets
 
 
-def choose(
+def delegated_subsets(
     delegate: SimpleDelegate,
     context: DelegateContext,
     plan: Plan,
@@ -41,7 +41,7 @@ def choose(
         delegate: asked through `reasons` and `on_partitioned`.
         context: the host's side.
         plan: in execution order.
-        group: the host's partitioning of the plan for a choice of positions.
+        group: the host's partitioning of the plan for the positions that the delegate takes.
         subgraph: the index of the subgraph, for the report.
         refused: why the host cannot hand some nodes to any delegate, by position.
 
@@ -55,13 +55,13 @@ def choose(
     supported = {position for position, reason in reasons.items() if reason is None}
     options = delegate.options
     subsets = group(supported)
-    chosen = largest(
+    kept = largest(
         subsets,
         most=options.max_delegated_partitions,
         min_nodes=options.min_nodes_per_partition,
     )
-    if chosen != supported:
-        subsets = group(chosen)
+    if kept != supported:
+        subsets = group(kept)
     rows = sorted(_rows(plan, subsets, reasons), key=lambda row: row.index)
     device = delegate.device_name or delegate.name
     delegate.on_partitioned(DelegationReport(delegate.name, device, tuple(rows), subgraph))
@@ -71,7 +71,7 @@ def choose(
 def _reasons(
     delegate: SimpleDelegate, context: DelegateContext, plan: Plan, refused: Mapping[int, str]
 ) -> dict[int, str | None]:
-    """Why each node stays after, by its position in the plan; None: the delegate can run it."""
+    """By position in the plan: why a node stays with the host; None: the delegate can run it."""
     first = delegate.options.first_delegate_node_index
     last = delegate.options.last_delegate_node_index
     outside = f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"

@@ -23,7 +23,7 @@ from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime import node_subsets
 from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
-from jaxdelegate.runtime.partitioner import choose
+from jaxdelegate.runtime.partitioner import delegated_subsets
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node, SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -142,7 +142,7 @@ class Host:
 
     def _apply(self, delegate: SimpleDelegate) -> None:
         """Let a delegate choose among the operators that are left (as in simple_delegate.cc)."""
-        subsets = choose(
+        subsets = delegated_subsets(
             delegate,
             self,
             [step.row for step in self._steps],

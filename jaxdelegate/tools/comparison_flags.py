@@ -5,7 +5,7 @@ import functools
 from absl import flags
 
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.inputs import InputChoice, parse_inputs
+from jaxdelegate.comparison.inputs import InputSettings, parse_inputs
 from jaxdelegate.comparison.sides import REFERENCES, Test
 from jaxdelegate.errors import OptionError
 from jaxdelegate.tools import delegate_flags, delegate_names
@@ -76,7 +76,7 @@ def model(values: flags.FlagValues) -> str:
     return str(values.graph)
 
 
-def inputs(values: flags.FlagValues) -> InputChoice:
+def inputs(values: flags.FlagValues) -> InputSettings:
     """What both sides are fed.
 
     Raises:

@@ -286,7 +286,7 @@ def _temporaries(program: Program) -> int:
 
 
 def _compare(got: list[Any], want: list[Any], products: int, precision: PrecisionPolicy) -> None:
-    """As operators are compared with the reference; short factors as half-precision results.
+    """As operators are compared with the reference; reduced operands as half-precision results.
 
     Raises:
         AssertionError: they differ.
@@ -294,7 +294,7 @@ def _compare(got: list[Any], want: list[Any], products: int, precision: Precisio
     if precision.dot_precision == "highest" and not precision.is_reduced:
         assert_close(got, want, accumulated=products)
         return
-    short, why = Tolerance(of_largest=ERROR_BOUND), "factors are shorter than results"
+    short, why = Tolerance(of_largest=ERROR_BOUND), "operands have fewer bits than results"
     assert_close(got, want, tolerance=short, because=why)
 
 

@@ -26,7 +26,7 @@ ENTRY = Entry(
     ),
     weights_digest="d" * 64,
     code=bytes(range(256)) * 20,
-    plans=(b"first", b"second plan"),
+    call_lists=(b"first", b"second call list"),
 )
 CONTENT = b"".join(pack(ENTRY))
 DESCRIPTION = json.loads(CONTENT[56 : 56 + struct.unpack_from("<I", CONTENT, 12)[0]])
@@ -61,7 +61,7 @@ def test_every_flipped_bit_is_seen() -> None:
 
 def test_another_format_is_named() -> None:
     older = CONTENT[:8] + struct.pack("<I", 1) + CONTENT[12:]
-    with pytest.raises(EntryError, match="its format is version 1, this is version 5"):
+    with pytest.raises(EntryError, match="its format is version 1, this is version 6"):
         unpack(older)
     with pytest.raises(EntryError, match="not a stored program"):
         unpack(b"#!/bin/sh" + bytes(100))
@@ -70,16 +70,16 @@ def test_another_format_is_named() -> None:
 def forged(description: object, rest: bytes = b"") -> bytes:
     text = json.dumps(description).encode()
     digest = hashlib.sha256(text).digest()
-    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 5, len(text), len(rest), digest) + text + rest
+    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 6, len(text), len(rest), digest) + text + rest
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"plans": [1]},
-        {"plans": [-1, 1]},
-        {"plans": None},
-        {"plans": ["many"]},
+        {"call_lists": [1]},
+        {"call_lists": [-1, 1]},
+        {"call_lists": None},
+        {"call_lists": ["many"]},
         {"weights": [["../../etc/passwd", "float32", [1], None]]},
         {"weights": [["a" * 64, "no dtype", [1], None]]},
         {"weights": [["a" * 64, "float32", None, None]]},
@@ -96,7 +96,7 @@ def forged(description: object, rest: bytes = b"") -> bytes:
     ],
 )
 def test_descriptions_that_cannot_be(change: dict[str, object]) -> None:
-    right = DESCRIPTION | {"plans": [], "digest": digests([memoryview(b"")])[0]}
+    right = DESCRIPTION | {"call_lists": [], "digest": digests([memoryview(b"")])[0]}
     assert unpack(forged(right)).key == ENTRY.key
     with pytest.raises(EntryError, match="its description cannot be read"):
         unpack(forged({**right, **change}))
@@ -115,7 +115,7 @@ def test_code_that_cannot_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_code_is_refused() -> None:
-    rest = CONTENT[-(len(ENTRY.code) + sum(map(len, ENTRY.plans))) :]
+    rest = CONTENT[-(len(ENTRY.code) + sum(map(len, ENTRY.call_lists))) :]
     assert unpack(forged(DESCRIPTION, rest)) == ENTRY
     with pytest.raises(EntryError, match="the digest of its code is wrong"):
         unpack(forged(DESCRIPTION, rest[:-1] + b"?"))

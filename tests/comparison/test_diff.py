@@ -13,7 +13,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff, settled_inputs
-from jaxdelegate.comparison.inputs import InputChoice
+from jaxdelegate.comparison.inputs import InputSettings
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.serialized import diff_record, stage_metrics
 from jaxdelegate.comparison.sides import REFERENCES, delegated
@@ -94,13 +94,13 @@ def test_operators_that_are_wrong_without_reaching_an_output(break_rule: Any) ->
 
 def test_the_seed_decides(network: bytes, break_rule: Any) -> None:
     break_rule("SOFTMAX", lambda y: y * 1.5)
-    a, b, c = (diff(network, inputs=InputChoice(seed=s)).outputs for s in (1, 1, 2))
+    a, b, c = (diff(network, inputs=InputSettings(seed=s)).outputs for s in (1, 1, 2))
     assert a == b
     assert a != c
 
 
 def test_another_batch(network: bytes) -> None:
-    found = diff(network, inputs=InputChoice(shapes={"input": (3, 8, 8, 3)}), per_layer=True)
+    found = diff(network, inputs=InputSettings(shapes={"input": (3, 8, 8, 3)}), per_layer=True)
     assert found.outputs[0].shape == (3, 1, 1, 4)
     assert found.agrees
 
@@ -121,13 +121,13 @@ def gather(dtype: type = np.float32, rows: int = 10) -> bytes:
 )
 def test_indices_are_drawn_so_that_they_fit(rows: int, index_range: tuple[int, int]) -> None:
     model = gather(rows=rows)
-    assert settled_inputs(InputChoice(), model, "numpy").index_range == index_range
+    assert settled_inputs(InputSettings(), model, "numpy").index_range == index_range
     assert diff(model).agrees
 
 
 def test_indices_that_never_fit() -> None:
     with pytest.raises(jd.InterpreterError, match="--input_layer_value_range says what integer"):
-        diff(gather(rows=1), inputs=InputChoice(seed=1))
+        diff(gather(rows=1), inputs=InputSettings(seed=1))
 
 
 def test_strings_stay_equal() -> None:
@@ -164,7 +164,7 @@ def wrong(network: bytes) -> InferenceDiff:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RULES, "AVERAGE_POOL_2D", dataclasses.replace(rule, lower=lower))
-        return diff(network, per_layer=True, inputs=InputChoice(seed=5))
+        return diff(network, per_layer=True, inputs=InputSettings(seed=5))
 
 
 def test_the_text_begins_as_tflites(wrong: InferenceDiff) -> None:

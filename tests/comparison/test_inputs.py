@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.comparison.inputs import InputChoice, parse_inputs
+from jaxdelegate.comparison.inputs import InputSettings, parse_inputs
 
 
 def detail(dtype: type, shape: tuple[int, ...] = (1, 1000), name: str = "x") -> dict[str, Any]:
     return {"name": name, "shape": np.array(shape, np.int32), "dtype": dtype}
 
 
-def draw(dtype: type, shape: tuple[int, ...] = (1, 1000), **choice: Any) -> np.ndarray:
-    return InputChoice(**choice).source([detail(dtype, shape)])()[0]
+def draw(dtype: type, shape: tuple[int, ...] = (1, 1000), **settings: Any) -> np.ndarray:
+    return InputSettings(**settings).source([detail(dtype, shape)])()[0]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -56,7 +56,7 @@ def test_booleans_complex_numbers_strings_scalars_and_open_dimensions() -> None:
 
 
 def test_the_seed_decides() -> None:
-    a, b = (InputChoice(seed=7).source([detail(np.float32)]) for _ in range(2))
+    a, b = (InputSettings(seed=7).source([detail(np.float32)]) for _ in range(2))
     first, second = a()[0], a()[0]
     np.testing.assert_array_equal(first, b()[0])
     assert not np.array_equal(first, second)
@@ -70,7 +70,7 @@ def test_shapes_and_ranges_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "message"),
+    ("settings", "message"),
     [
         ({"files": {"y": "f"}}, "input 'y': the model has no such input; it has: x"),
         ({"shapes": {"x": (1, 2, 3)}}, r"input 'x': wants 2 dimensions.*got \[1, 2, 3\]"),
@@ -82,22 +82,22 @@ def test_shapes_and_ranges_of_ones_own() -> None:
         ({"ranges": {"x": (0, 2**40)}}, "which wants low,high from .* got 0,1099511627776"),
     ],
 )
-def test_choices_that_do_not_fit(choice: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(jd.OptionError, match=message):
-        draw(np.int32, (1, 4), **choice)
+        draw(np.int32, (1, 4), **settings)
 
 
 def test_files_and_flags(tmp_path: Path) -> None:
     x = np.arange(4, dtype=np.float32).reshape(1, 4)
     np.save(tmp_path / "x.npy", x)
-    choice = parse_inputs(seed=3, files=f"x:{tmp_path / 'x.npy'}", shapes="1,4", names="x")
-    assert choice == InputChoice(3, {"x": (1, 4)}, {}, {"x": str(tmp_path / "x.npy")})
-    np.testing.assert_array_equal(choice.source([detail(np.float32, (0, 4))])()[0], x)
-    assert parse_inputs(ranges="x,0,1") == InputChoice(ranges={"x": (0, 1)})
+    settings = parse_inputs(seed=3, files=f"x:{tmp_path / 'x.npy'}", shapes="1,4", names="x")
+    assert settings == InputSettings(3, {"x": (1, 4)}, {}, {"x": str(tmp_path / "x.npy")})
+    np.testing.assert_array_equal(settings.source([detail(np.float32, (0, 4))])()[0], x)
+    assert parse_inputs(ranges="x,0,1") == InputSettings(ranges={"x": (0, 1)})
 
 
 def test_whether_indices_are_drawn() -> None:
     details = [detail(np.int32, name="a"), detail(np.int8, name="b")]
-    assert InputChoice().draws_indices(details)
-    assert not InputChoice(ranges={"a": (0, 1)}).draws_indices(details)
-    assert not InputChoice().draws_indices(details[1:])
+    assert InputSettings().draws_indices(details)
+    assert not InputSettings(ranges={"a": (0, 1)}).draws_indices(details)
+    assert not InputSettings().draws_indices(details[1:])

@@ -10,7 +10,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import layer_errors
-from jaxdelegate.comparison.inputs import InputChoice
+from jaxdelegate.comparison.inputs import InputSettings
 from jaxdelegate.comparison.layers import LayerReport
 from jaxdelegate.comparison.sides import REFERENCES, Test, delegated
 from jaxdelegate.op_lowering.options import AddOptions, CastOptions, CustomOptions
@@ -25,7 +25,7 @@ DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__d
 
 def report(model: Any, reference: str = "numpy", runs: int = 1, **bounds: Any) -> LayerReport:
     test = delegated(model, [jd.JaxDelegate()])
-    return layer_errors(model, test, reference, runs, InputChoice(), Bounds(**bounds))
+    return layer_errors(model, test, reference, runs, InputSettings(), Bounds(**bounds))
 
 
 @pytest.mark.parametrize("reference", list(REFERENCES))
@@ -183,7 +183,7 @@ def test_a_delegate_that_cannot_be_asked(network: bytes) -> None:
             model_content=network, experimental_preserve_all_tensors=preserve_all_tensors
         )
 
-    found = layer_errors(network, Test(opened), "numpy", 1, InputChoice(), Bounds())
+    found = layer_errors(network, Test(opened), "numpy", 1, InputSettings(), Bounds())
     assert [layer.local for layer in found.layers] == [None] * 5
     assert [layer.delegated for layer in found.layers] == [None] * 5
     assert found.first_divergence() is None
@@ -201,7 +201,7 @@ def test_jaxdelegate_in_the_stock_interpreter(network: bytes, break_rule: Any) -
 
     break_rule("AVERAGE_POOL_2D", lambda y: y * 1.01)
     test = Test(opened, [jd.JaxDelegate()])
-    found = layer_errors(network, test, "litert_ref", 1, InputChoice(), Bounds())
+    found = layer_errors(network, test, "litert_ref", 1, InputSettings(), Bounds())
     assert [layer.node for layer in found.wrong_operators()] == [3]
 
 

@@ -68,7 +68,7 @@ NUMBERS = np.full((1, 1000), 100, np.float32)
 def test_a_sum_beyond_float16_is_named_and_what_overflows_behind_it() -> None:
     report = jd.check_precision(summed(), [NUMBERS], "float16")
     assert isinstance(report, jd.PrecisionReport)
-    assert [(o.op, o.is_short) for o in report.out_of_range] == [("SUM", False), ("ADD", True)]
+    assert [(o.op, o.is_reduced) for o in report.out_of_range] == [("SUM", False), ("ADD", True)]
     assert report.first is not None
     assert (report.first.index, report.first.op, report.first.tensor) == (1, "ADD", "double")
     assert report.first.error == pytest.approx((2e5 - 65504) / 2e5, rel=1e-3)
@@ -225,9 +225,9 @@ def test_auto_is_right_where_float16_is_not(build: object) -> None:
         np.testing.assert_allclose(g, w, rtol=1e-2)
     float16 = emulated_policy("float16")
     if build is convolved:  # random inputs show it; SUM and ADD overflow for large inputs only
-        short = outputs(with_policy(float16))
+        reduced = outputs(with_policy(float16))
         guarded = outputs(with_policy(float16, compute_dtype="auto"))
-        assert not np.allclose(short[0], want[0], atol=1e-2)
+        assert not np.allclose(reduced[0], want[0], atol=1e-2)
         np.testing.assert_allclose(guarded[0], want[0], rtol=1e-2, atol=1e-4)
 
 
@@ -265,7 +265,7 @@ def test_the_check_leaves_states_alone() -> None:
     assert jd.check_precision(content, arrays, "float16").is_safe
 
 
-def test_auto_needs_no_check_where_nothing_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_needs_no_check_where_nothing_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     from jaxdelegate.lowering import error_probe
 
     def fail(*_: object) -> None:

@@ -179,7 +179,7 @@ interpreter = jd.Interpreter(
     model_content=mobilenet_v1(size=32, width=0.25), experimental_delegates=[delegate]
 )
 interpreter.allocate_tensors()
-calls = "jaxdelegate.chain" in delegate.partitions()[0].program.executable.as_text()
+calls = "jaxdelegate.call_batch" in delegate.partitions()[0].program.executable.as_text()
 print(delegate.report().remark, calls)
 """
 

@@ -128,7 +128,7 @@ def test_without_memory_a_call_answers_an_error(units: int) -> None:
 def test_a_library_with_kernels_in_another_order_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Chains call them by number."""
+    """Call batches call them by number."""
     names = library.kernel_names(library.opened(library.LIBRARY))
     monkeypatch.setattr(library, "kernel_names", lambda _library: names[::-1])
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "libother.so")

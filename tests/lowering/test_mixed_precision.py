@@ -1,4 +1,4 @@
-"""Programs that hold tensors short: which ones, and what whole networks then compute."""
+"""Programs that store tensors in reduced precision: which ones; what whole networks compute."""
 
 import dataclasses
 
@@ -8,9 +8,9 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.delegate.precision_policy import cpu_policy, device_policy, emulated_policy
 from jaxdelegate.lowering.mixed_precision import (
-    held_reduced,
     is_as_declared,
-    moves_short,
+    moves_reduced,
+    reduced_tensors,
     unfit_constants,
 )
 from jaxdelegate.model.records import read_model
@@ -77,18 +77,18 @@ def chain(*names: str, shape: tuple[int, ...] = (2, 8)) -> bytes:
     return builder.build()
 
 
-def short_steps(content: bytes, policy: PrecisionPolicy = FLOAT16_ALGORITHMS) -> list[str]:
+def reduced_steps(content: bytes, policy: PrecisionPolicy = FLOAT16_ALGORITHMS) -> list[str]:
     """The operators whose result is held in reduced precision."""
     subgraph = read_model(content).subgraphs[0]
     specs = {t.index: t.spec() for t in subgraph.tensors}
     passing = {*subgraph.inputs, *subgraph.outputs}
-    short = held_reduced(policy, subgraph.operators, specs, {}, passing)
-    assert set(short.values()) <= {policy.storage}
-    return [o.name for o in subgraph.operators if o.outputs[0] in short]
+    reduced = reduced_tensors(policy, subgraph.operators, specs, {}, passing)
+    assert set(reduced.values()) <= {policy.storage}
+    return [o.name for o in subgraph.operators if o.outputs[0] in reduced]
 
 
 @pytest.mark.parametrize(
-    ("names", "short"),
+    ("names", "reduced"),
     [
         (["ADD", "MUL"], ["ADD"]),
         (["TANH", "RELU", "ADD"], ["TANH", "RELU"]),
@@ -100,15 +100,15 @@ def short_steps(content: bytes, policy: PrecisionPolicy = FLOAT16_ALGORITHMS) ->
         (["ADD", "ADD", "RESHAPE"], ["ADD"]),
     ],
 )
-def test_what_is_held_short(names: list[str], short: list[str]) -> None:
-    assert short_steps(chain(*names)) == short
+def test_what_is_stored_reduced(names: list[str], reduced: list[str]) -> None:
+    assert reduced_steps(chain(*names)) == reduced
 
 
-def test_operators_in_float32_are_not_held_short() -> None:
+def test_operators_in_float32_are_not_stored_reduced() -> None:
     content = chain("ADD", "MUL", "TANH")
     kept = dataclasses.replace(FLOAT16_ALGORITHMS, float32_operators=(0,))
-    assert (short_steps(content), short_steps(content, kept)) == (["ADD", "MUL"], ["MUL"])
-    assert short_steps(content, PrecisionPolicy()) == []
+    assert (reduced_steps(content), reduced_steps(content, kept)) == (["ADD", "MUL"], ["MUL"])
+    assert reduced_steps(content, PrecisionPolicy()) == []
 
 
 def test_a_result_between_operators_is_rounded_and_one_that_leaves_is_not() -> None:
@@ -133,14 +133,14 @@ def test_finite_values_never_become_nan() -> None:
     np.testing.assert_array_equal(got, np.full((1, 4), 65504))
 
 
-def test_what_an_operator_only_moves_is_short_already() -> None:
+def test_what_an_operator_only_moves_is_reduced_already() -> None:
     content = chain("TANH", "RESHAPE", "ADD")
     subgraph = read_model(content).subgraphs[0]
     specs = {t.index: t.spec() for t in subgraph.tensors}
     tanh, reshape, add = subgraph.operators
-    short = dict.fromkeys((*tanh.outputs, *reshape.outputs), np.dtype(np.float16))
-    assert [moves_short(o, specs, short) for o in (tanh, reshape, add)] == [False, True, False]
-    assert not moves_short(reshape, specs, {})
+    reduced = dict.fromkeys((*tanh.outputs, *reshape.outputs), np.dtype(np.float16))
+    assert [moves_reduced(o, specs, reduced) for o in (tanh, reshape, add)] == [False, True, False]
+    assert not moves_reduced(reshape, specs, {})
 
 
 def test_a_sum_beyond_float16_is_exact() -> None:
@@ -166,7 +166,7 @@ def test_mobilenet_in_shorter_dtypes() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_mobilenet_as_a_gpu_runs_it(dtype: str) -> None:
-    """Its ways of convolutions, which yield short results, on the CPU."""
+    """Its ways of convolutions, which yield results in reduced precision, on the CPU."""
     content = mobilenet_v1(size=32, width=0.5, classes=10)
     x = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype(np.float32)
     (want,) = run(content, PrecisionPolicy(), x)
@@ -178,7 +178,7 @@ def test_mobilenet_as_a_gpu_runs_it(dtype: str) -> None:
     assert 1e-6 < of_largest(got, want) < 1e-2
 
 
-def test_a_loop_computes_short_and_carries_float32() -> None:
+def test_a_loop_computes_reduced_and_carries_float32() -> None:
     builder = ModelBuilder()
     count = builder.constant(np.array(0, np.int32), "zero")
     x = builder.input((1, 8), np.float32, "x")
@@ -252,7 +252,7 @@ def test_quantized_tensors_keep_their_integers(quant_mode: str) -> None:
     builder.outputs(z)
     arrays = rng.integers(-128, 128, (1, 6, 6, 4), np.int8)
     want = run(builder.build(), PrecisionPolicy(), arrays, quant_mode=quant_mode)[0]
-    # Two factors rounded by half a step each, at the largest sum that there can be, in steps.
+    # Two operands rounded by half a step each, at the largest sum that there can be, in steps.
     most = 131 * 0.01 * np.abs(weights.astype(int)).sum((1, 2, 3)).max()
     for policy, half_step in ((FLOAT16_ALGORITHMS, 2**-12), (BFLOAT16_ALGORITHMS, 2**-9)):
         got = run(builder.build(), policy, arrays, quant_mode=quant_mode)[0]
@@ -288,12 +288,12 @@ def test_constants_that_do_not_fit_are_named() -> None:
 
 
 @pytest.mark.parametrize("may_be_reduced", [False, True])
-def test_only_some_operators_end_short(may_be_reduced: bool) -> None:
-    wide, short = np.zeros((2, 3), np.float32), np.zeros((2, 3), FLOAT16)
+def test_only_some_operators_end_reduced(may_be_reduced: bool) -> None:
+    wide, reduced = np.zeros((2, 3), np.float32), np.zeros((2, 3), FLOAT16)
     assert is_as_declared(wide, wide, may_be_reduced=may_be_reduced)
-    assert is_as_declared(short, wide, may_be_reduced=may_be_reduced) == may_be_reduced
-    assert not is_as_declared(short[:1], wide, may_be_reduced=may_be_reduced)
-    assert not is_as_declared(wide, short, may_be_reduced=may_be_reduced)
+    assert is_as_declared(reduced, wide, may_be_reduced=may_be_reduced) == may_be_reduced
+    assert not is_as_declared(reduced[:1], wide, may_be_reduced=may_be_reduced)
+    assert not is_as_declared(wide, reduced, may_be_reduced=may_be_reduced)
 
 
 def test_large_constants_take_half_the_memory() -> None:

@@ -27,7 +27,7 @@ REWRITES: dict[str, Rewrite] = {
 }
 
 
-def chosen(text: str) -> tuple[str, ...]:
+def enabled(text: str) -> tuple[str, ...]:
     """The rewrites that the option names: "all", "none", or names with commas.
 
     Raises:

@@ -44,7 +44,7 @@ def test_any_part_keeps_a_joined_operator_in_float32(
     joined, _ = partition.operators
     assert [part.name for part in joined.parts] == ["PAD", "CONV_2D"]
     (y,) = joined.outputs
-    assert partition.short.get(y) == (None if is_exact else FLOAT16)
+    assert partition.reduced.get(y) == (None if is_exact else FLOAT16)
     want = lowered(content)[1]
     if is_exact:
         assert_close(got, want, accumulated=27)
@@ -56,10 +56,10 @@ def test_any_part_keeps_a_joined_operator_in_float32(
 def test_a_rule_is_asked_in_the_precision_of_all_parts(graph: Any, lowered: Any) -> None:
     """Our own kernel takes attention in float32 alone."""
     content = attention(graph)
-    short = PrecisionPolicy(operand=BFLOAT16)
+    reduced = PrecisionPolicy(operand=BFLOAT16)
 
     def names(*kept: int) -> list[str]:
-        policy = dataclasses.replace(short, float32_operators=kept)
+        policy = dataclasses.replace(reduced, float32_operators=kept)
         context = LoweringContext(native_kernels=True, precision=policy)
         return [step.operator.name for step in lowered(content, REWRITES, context)[0].operators]
 
@@ -68,7 +68,7 @@ def test_a_rule_is_asked_in_the_precision_of_all_parts(graph: Any, lowered: Any)
         assert names(part) == ["fused_attention"]
 
 
-# ---- checks compare a program in float32 with a shortened one, operator by operator
+# ---- checks compare a program in float32 with one in reduced precision, operator by operator
 
 
 def attention(g: Any) -> bytes:
@@ -99,12 +99,12 @@ def test_what_kernels_join_in_float32_alone_is_checked_apart(
 def test_compute_dtype_auto_with_kernels(write: Any, graph: Any) -> None:
     content = write(graph)
     delegate = jd.JaxDelegate(platform="cpu", compute_dtype="auto")
-    policy = PrecisionPolicy(operand=BFLOAT16, shortens_convolutions=False)
+    policy = PrecisionPolicy(operand=BFLOAT16, reduces_convolutions=False)
     delegate.lowering_context = dataclasses.replace(delegate.lowering_context, precision=policy)
     random = np.random.default_rng(0)
     plain = jd.Interpreter(model_content=content)
     shapes = [details["shape"] for details in plain.get_input_details()]
     arrays = [random.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
-    short = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
-    for got, want in zip(run_once(short, arrays), run_once(plain, arrays), strict=True):
+    reduced = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
+    for got, want in zip(run_once(reduced, arrays), run_once(plain, arrays), strict=True):
         assert np.abs(got - want).max() < 1e-2 * np.abs(want).max()

@@ -9,7 +9,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.lowering.partition import lower_partition
-from jaxdelegate.lowering.rewrites.registry import REWRITES, chosen
+from jaxdelegate.lowering.rewrites.registry import REWRITES, enabled
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -340,7 +340,7 @@ def test_the_option(text: str, left: list[str]) -> None:
         seen += [d.report() for d in delegates or ()]
     assert_close(*outputs, accumulated=27)
     assert [n.op for n in seen[0].delegated] == ["PAD", "CONV_2D", "MUL"]  # the file's operators
-    assert lowered(content, chosen(text))[0] == left
+    assert lowered(content, enabled(text))[0] == left
 
 
 def test_an_unknown_rewrite_is_an_error() -> None:

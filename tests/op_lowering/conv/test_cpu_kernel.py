@@ -321,7 +321,7 @@ def test_other_contexts_get_xla() -> None:
 
 def test_in_reduced_precision_they_take_what_stays_float32() -> None:
     windows, pixel = conv((1, 5, 5, 4), (6, 3, 3, 4), ONE), conv((1, 5, 5, 4), (6, 1, 1, 4), ONE)
-    factors = PrecisionPolicy(operand=BFLOAT16, shortens_convolutions=False, least_rows=8)
+    factors = PrecisionPolicy(operand=BFLOAT16, reduces_convolutions=False, least_rows=8)
     rounding = dataclasses.replace(CONTEXT, precision=factors)
     assert [taken(case, rounding) for case in (windows, pixel)] == [True, False]
     assert [taken(product(rows, 3, 4), rounding) for rows in (7, 8)] == [True, False]
@@ -331,7 +331,7 @@ def test_in_reduced_precision_they_take_what_stays_float32() -> None:
 
 SHORT = dataclasses.replace(
     CONTEXT,
-    precision=PrecisionPolicy(operand=BFLOAT16, shortens_convolutions=False),
+    precision=PrecisionPolicy(operand=BFLOAT16, reduces_convolutions=False),
     native_bfloat16=True,
 )
 MULTIPLIES_SHORT = pytest.mark.skipif(

@@ -91,5 +91,5 @@ def test_filters_are_transformed_where_that_costs_nothing() -> None:
     assert "winograd" not in offered(x, w)  # found at run time
     assert "winograd" not in offered(x, const(w), platform="gpu")
     short = jd.JaxDelegate(compute_dtype="bfloat16").lowering_context.precision
-    always = dataclasses.replace(short, shortens_convolutions=True)
+    always = dataclasses.replace(short, reduces_convolutions=True)
     assert "winograd" not in offered(x, const(w), precision=always)

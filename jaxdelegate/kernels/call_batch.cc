@@ -1,9 +1,9 @@
 // Several calls of the kernels in one, so that XLA hands over, and takes back, once for all.
 //
-// Arguments: the plan (uint8), then what the calls read from outside. Results: what others read of
-// theirs, and, at last, memory for the rest (uint8). The plan, in words of int64: how many calls;
-// at which byte of the plan small constants begin; the chain's number, for profiles; of each call
-// the kernel, its arguments, its result and its attributes, lists after their lengths.
+// Arguments: the call list (uint8), then what the calls read from outside. Results: what others
+// read of theirs, and, at last, memory for the rest (uint8). The call list, in words of int64: how
+// many calls; at which byte of it small constants begin; the batch's number, for profiles; of each
+// call the kernel, its arguments, its result and its attributes, lists after their lengths.
 //   tensor: place, number or offset in bytes, type, rank, dimensions
 //   attribute: type, elements, data filled up to whole words
 
@@ -46,7 +46,7 @@ long bytes_of(int64_t type) {
 // Where tensors lie.
 struct Memory {
   const XLA_FFI_CallFrame& frame;
-  int64_t constants;  // where they begin in the plan
+  int64_t constants;  // where they begin in the call list
 
   // The first byte of a place, and how many there are; null: it is none.
   char* find(int64_t place, int64_t at, long& bytes) const {
@@ -74,11 +74,12 @@ struct Memory {
   }
 };
 
-// Reads the plan; what lies after its end are zeros, and `fits` is false from then on.
+// Reads the call list; what lies after its end are zeros, and `fits` is false from then on.
 class Words {
  public:
-  explicit Words(const XLA_FFI_Buffer& plan)
-      : next_(static_cast<int64_t*>(plan.data)), left_(elements_of(plan) / sizeof(int64_t)) {}
+  explicit Words(const XLA_FFI_Buffer& call_list)
+      : next_(static_cast<int64_t*>(call_list.data)),
+        left_(elements_of(call_list) / sizeof(int64_t)) {}
 
   bool fits = true;
 
@@ -106,7 +107,7 @@ class Words {
 
 // What a profile asks for, of each call in the order in which they end.
 struct Times {
-  // Of a row: chain, place in it, nanoseconds, bytes of all its tensors and of its result.
+  // Of a row: batch, place in it, nanoseconds, bytes of all its tensors and of its result.
   static constexpr long kFields = 5;
 
   std::atomic<long> capacity{0};  // in calls; 0: nobody asks
@@ -204,20 +205,20 @@ struct Call {
 };
 
 XLA_FFI_Error* run(const XLA_FFI_CallFrame& frame) {
-  if (frame.args.size < 1) return refused(frame, "want a plan");
-  const XLA_FFI_Buffer& plan = argument(frame, 0);
-  const bool is_aligned = reinterpret_cast<uintptr_t>(plan.data) % alignof(int64_t) == 0;
-  if (plan.dtype != XLA_FFI_DataType_U8 || !is_aligned)
-    return refused(frame, "want a plan of words");
-  Words words(plan);
+  if (frame.args.size < 1) return refused(frame, "want a call list");
+  const XLA_FFI_Buffer& call_list = argument(frame, 0);
+  const bool is_aligned = reinterpret_cast<uintptr_t>(call_list.data) % alignof(int64_t) == 0;
+  if (call_list.dtype != XLA_FFI_DataType_U8 || !is_aligned)
+    return refused(frame, "want a call list of words");
+  Words words(call_list);
   const int64_t count = words.take();
   const Memory memory{frame, words.take()};
   const int64_t number = words.take();
-  if (!words.fits) return refused(frame, "the plan has no beginning");
+  if (!words.fits) return refused(frame, "the call list has no beginning");
   const bool is_timed = times().capacity.load(std::memory_order_relaxed) > 0;
   for (int64_t i = 0; i < count; ++i) {
     Call call;
-    if (!call.read(words, memory)) return refused(frame, "the plan does not fit its tensors");
+    if (!call.read(words, memory)) return refused(frame, "the call list does not fit its tensors");
     const int64_t begin = is_timed ? now() : 0;
     if (XLA_FFI_Error* error = call.run(frame)) return error;
     if (is_timed) times().add({number, i, now() - begin, call.bytes(), call.result_bytes()});
@@ -229,13 +230,13 @@ XLA_FFI_Error* run(const XLA_FFI_CallFrame& frame) {
 
 }  // namespace kernels
 
-EXPORT XLA_FFI_Error* jaxdelegate_chain(XLA_FFI_CallFrame* frame) {
+EXPORT XLA_FFI_Error* jaxdelegate_call_batch(XLA_FFI_CallFrame* frame) {
   if (kernels::answers_metadata(*frame)) return nullptr;
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   return kernels::run(*frame);
 }
 
-// Times up to so many calls from now on, in all chains; 0: no more of them.
+// Times up to so many calls from now on, in all call batches; 0: no more of them.
 EXPORT void jaxdelegate_time_calls(long count) { kernels::times().begin(count); }
 
 // How many calls were timed; up to `count` of them are copied to `rows`, null where that is 0.
