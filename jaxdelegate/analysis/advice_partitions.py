@@ -133,17 +133,19 @@ def dynamic_shapes(graph: Graph) -> Iterator[Finding]:
             sources.append(node.index)
     if not sources:
         return
-    behind = [n.index for n in graph.nodes if any(s is not None and s.is_dynamic for s in n.inputs)]
+    dynamic = [
+        n.index for n in graph.nodes if any(s is not None and s.is_dynamic for s in n.inputs)
+    ]
     names = ", ".join(sorted({graph.nodes[i].name for i in sources}))
     yield Finding(
         "dynamic_shapes",
         graph.index,
         tuple(sources),
         f"the output shape of {names} ({nodes(sources)}) depends on data; "
-        f"{plural(len(behind), 'operator')} after work on shapes that are known only at run time",
+        f"{plural(len(dynamic), 'operator')} after work on shapes that are known only at run time",
         "use a form with a fixed, padded size (TOPK_V2 or padded suppression for WHERE and its "
         "like, a constant shape for RESHAPE)",
-        {"sources": len(sources), "operators_behind": len(behind)},
+        {"sources": len(sources), "operators_behind": len(dynamic)},
     )
 
 
@@ -194,7 +196,7 @@ def wrong_shapes(graph: Graph) -> Iterator[Finding]:
 
 
 def quantized_modes(subgraph: SubgraphAnalysis) -> Iterator[Finding]:
-    """What the other way of running quantized operators would delegate."""
+    """What the other quantized mode would delegate."""
     other = subgraph.other_mode
     if other is None or not subgraph.operators:
         return

@@ -27,7 +27,7 @@ class AppliedDelegate:
     remark: str = ""  # how it runs what it took
 
     def line(self) -> str:
-        """TFLite's sentence."""
+        """TFLite's message."""
         if self.is_complete:
             return (
                 f"Explicitly applied {self.name} delegate, and the model graph will be completely "

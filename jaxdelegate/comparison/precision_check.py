@@ -142,7 +142,7 @@ class _CheckingDelegate(JaxDelegate):
 
 
 class _CheckingKernel(JaxKernel):
-    """One partition: float32 for the host, and a verdict for the delegate."""
+    """One partition: float32 for the host, and a probe result for the delegate."""
 
     def __init__(self, delegate: _CheckingDelegate) -> None:
         super().__init__(delegate)
@@ -165,8 +165,8 @@ class _CheckingKernel(JaxKernel):
             raise RuntimeError("eval before prepare")
         delegate = self._checking
         values = arriving(self.compiled.program, context)
-        verdict = error_probe.judge(
+        found = error_probe.probe(
             self._lower, delegate.policy, values, delegate.device, delegate.error_bound
         )
-        delegate.probe_results.append(verdict)
+        delegate.probe_results.append(found)
         super().eval(context, node)

@@ -57,7 +57,7 @@ def context_for(
 
 
 def why_not(node: Node, context: LoweringContext) -> str | None:
-    """Why XLA cannot run a node: its rule's sentence; None: it can."""
+    """Why XLA cannot run a node: its rule's reason; None: it can."""
     specs = dict(zip(node.operator.intermediates, node.intermediates, strict=False))
     in_reach = lowering.context_for(context_for(node, context), node.operator, specs)
     return lowering.why_not(in_reach, node.operator, node.inputs, node.outputs)
@@ -138,7 +138,7 @@ class Compilation:
         outputs: Sequence[int],
         partition: LoweredPartition,
     ) -> LoweredPartition:
-        """The partition with its operators lowered in the ways that were chosen for them."""
+        """The partition with its operators lowered by the algorithms that were chosen for them."""
         precision = partition.precision
         context = context_for(node.nodes[0], self.context, precision)
         algorithms = self.tuner.algorithms(partition, context)
@@ -155,7 +155,7 @@ class Compilation:
         outputs: Sequence[int],
         algorithms: Mapping[str, str] | None = None,
     ) -> Callable[[PrecisionPolicy], LoweredPartition]:
-        """What lowers the partition under a precision policy; `ways` other than the defaults."""
+        """What lowers the partition under a precision policy, by these algorithms or defaults."""
 
         def lower(precision: PrecisionPolicy) -> LoweredPartition:
             context = context_for(node.nodes[0], self.context, precision)

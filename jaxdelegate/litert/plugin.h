@@ -24,7 +24,7 @@ static const char kImport[] =
     "  (lambda text: __import__('ctypes').memmove(%zu, text, len(text)))("
     "f'{error}'.encode()[:%zu] + bytes(1))\n";
 
-/* Fills in `hooks`. Answers 0, or 1 with a sentence in `why`. */
+/* Fills in `hooks`. Answers 0, or 1 with a reason in `why`. */
 static int import_plugin(char* why, size_t size) {
   int (*is_initialized)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_IsInitialized");
   int (*ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");

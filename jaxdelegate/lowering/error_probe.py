@@ -33,7 +33,7 @@ class ProbeResult:
     float32_operators: tuple[int, ...]
 
 
-def judge(
+def probe(
     lower: Lower,
     policy: PrecisionPolicy,
     values: Sequence[Any],
@@ -70,8 +70,8 @@ def guarded(lower: Lower, policy: PrecisionPolicy, device: jax.Device) -> Precis
         return policy
     partition = lower(policy.in_float32())
     arriving = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
-    verdict = judge(lower, policy, seeded_values(arriving), device)
-    return dataclasses.replace(policy, float32_operators=verdict.float32_operators)
+    found = probe(lower, policy, seeded_values(arriving), device)
+    return dataclasses.replace(policy, float32_operators=found.float32_operators)
 
 
 def compare(

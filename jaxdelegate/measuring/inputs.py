@@ -194,7 +194,7 @@ class UniformValues:
         return _integers(rng, _INTEGERS[dtype.kind, dtype.itemsize], shape, dtype)
 
     def strings(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:  # noqa: ARG002
-        """TFLite's sentence."""
+        """TFLite's message."""
         return np.full(shape, _TEXT, object)
 
 

@@ -146,7 +146,7 @@ def _outputs(
 
 
 def prepare_message(operator: Operator, error: Exception) -> str:
-    """TFLite's sentence for an operator that refuses its tensors, with the cause after it."""
+    """TFLite's message for an operator that refuses its tensors, with the cause after it."""
     return f"Node number {operator.index} ({operator.name}) failed to prepare: {error}"
 
 

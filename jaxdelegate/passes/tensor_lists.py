@@ -35,9 +35,9 @@ def _write(subgraph: Subgraph, operator: Operator) -> Operator | None:
     o = operator.options
     if not isinstance(o, ConcatenationOptions) or len(operator.inputs) != 3 or o.axis != 0:
         return None
-    before, element, behind = operator.inputs
+    before, element, after = operator.inputs
     makers = {i: op for op in subgraph.operators for i in op.outputs}
-    head, tail = makers.get(before), makers.get(behind)
+    head, tail = makers.get(before), makers.get(after)
     if head is None or tail is None or {head.name, tail.name} != {"SLICE"}:
         return None
     (items, start, size), (same_items, next_start, rest) = head.inputs, tail.inputs

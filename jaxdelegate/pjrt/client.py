@@ -71,7 +71,7 @@ class Runtime:
             aval, self._sharding, [array], self._devices, True, enable_x64=True
         )
 
-    def taken(self, value: Any) -> Any:
+    def to_device(self, value: Any) -> Any:
         """An argument as an executable takes it: what lies on the device stays there."""
         if self.has_jax and isinstance(value, _jax.ArrayImpl) and value.sharding == self._sharding:
             return value
@@ -142,7 +142,7 @@ class Executable:
         return results
 
     def _run(self, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-        arguments = [*constants, *map(self._runtime.taken, values)]
+        arguments = [*constants, *map(self._runtime.to_device, values)]
         results = self._consume(self._execute(arguments), self._handlers)
         return results if self._runtime.has_jax else [_viewed(array) for array in results]
 

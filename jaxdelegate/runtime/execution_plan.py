@@ -103,7 +103,7 @@ class OperatorStep:
         """Make sure that a kernel exists.
 
         Raises:
-            InterpreterError: it does not; TFLite's sentence.
+            InterpreterError: it does not; TFLite's message.
         """
         operator = self.node.operator
         if operator.name in KERNELS or self.node.is_constant:

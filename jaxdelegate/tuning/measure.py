@@ -1,6 +1,6 @@
 """Measures the algorithms to run an operator on the device, and chooses: `inference_preference`.
 
-Each operator that its rule can run in several algorithms (`OpRule.algorithms`) is compiled by
+Each operator that its rule can run by several algorithms (`OpRule.algorithms`) is compiled by
 itself in each of them and timed on random inputs, the costliest operators first, until a budget is
 spent. An algorithm that does not compile, takes much more memory or comes to another result takes
 no part; the default stays unless another algorithm is faster beyond noise. Knows lowering and the
@@ -64,7 +64,7 @@ Timer = Callable[[Mapping[str, Run], str], Samples]  # the runs by name; the def
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An operator that can run in several algorithms; `ways` begins with the default."""
+    """An operator that can run by several algorithms; `algorithms` begins with the default."""
 
     key: str
     operator: Operator
@@ -209,7 +209,7 @@ class _Bench:
         Raises:
             AssertionError: it does not.
             ValueError: it takes too much memory.
-            _WAY_ERRORS: it does not compile, or does not run.
+            _ALGORITHM_ERRORS: it does not compile, or does not run.
         """
         program = self._program(candidate, algorithm)
         if (taken := _temporaries(program)) > limit:

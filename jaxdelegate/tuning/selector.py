@@ -68,7 +68,7 @@ class Tuner:
         self._choices: dict[str, Choice] | None = None
 
     def algorithms(self, partition: "LoweredPartition", context: LoweringContext) -> dict[str, str]:
-        """The ways other than defaults that operators are to take, by operator key.
+        """The algorithms other than defaults that operators are to run by, by operator key.
 
         Args:
             partition: as it is lowered by default.

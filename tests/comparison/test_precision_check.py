@@ -271,7 +271,7 @@ def test_auto_needs_no_check_where_nothing_is_reduced(monkeypatch: pytest.Monkey
     def fail(*_: object) -> None:
         raise AssertionError("checked")
 
-    monkeypatch.setattr(error_probe, "judge", fail)
+    monkeypatch.setattr(error_probe, "probe", fail)
     delegate = with_policy(PrecisionPolicy(), compute_dtype="auto")
     interpreter = jd.Interpreter(model_content=summed(), experimental_delegates=[delegate])
     assert run_once(interpreter, [NUMBERS])[0] == pytest.approx(100)

@@ -21,13 +21,13 @@ def dilate_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
     convolution = rewriter.private_maker(operator.inputs[0])
     if convolution is None or not _is_dense(convolution):
         return False
-    spread = rewriter.private_maker(convolution.inputs[0])
-    if spread is None or spread.name != "SPACE_TO_BATCH_ND":
+    to_batch = rewriter.private_maker(convolution.inputs[0])
+    if to_batch is None or to_batch.name != "SPACE_TO_BATCH_ND":
         return False
-    touched = (*spread.inputs[:1], *convolution.inputs[:2], *operator.outputs)
+    touched = (*to_batch.inputs[:1], *convolution.inputs[:2], *operator.outputs)
     if any(rewriter.spec(i).is_quantized for i in touched):
         return False
-    sizes = [rewriter.const(i) for i in (*spread.inputs[1:3], *operator.inputs[1:3])]
+    sizes = [rewriter.const(i) for i in (*to_batch.inputs[1:3], *operator.inputs[1:3])]
     found = _geometry(*sizes)
     if found is None:
         return False
@@ -36,11 +36,11 @@ def dilate_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
     o = dataclasses.replace(options, dilation_h_factor=height, dilation_w_factor=width)
     merged = dataclasses.replace(
         convolution,
-        inputs=(spread.inputs[0], *convolution.inputs[1:]),
+        inputs=(to_batch.inputs[0], *convolution.inputs[1:]),
         outputs=operator.outputs,
         options=explicit(o, pads),
     )
-    return rewriter.merge(merged, (spread, convolution, operator))
+    return rewriter.merge(merged, (to_batch, convolution, operator))
 
 
 def _is_dense(operator: Operator) -> bool:

@@ -135,17 +135,17 @@ def _deviation(rewriter: PatternRewriter, operator: Operator) -> _Deviation | No
     for variance, constant in (add.inputs, add.inputs[::-1]):
         epsilon = scalar(rewriter, constant)
         square = None if epsilon is None else _mean(rewriter, variance)
-        spread = None if square is None else _spread(rewriter, square)
-        if spread is not None and epsilon is not None and epsilon > 0:
-            parts = parts | spread.parts | {add.index, operator.index}
-            shape = _kept(rewriter, spread.x, spread.axes)
+        squares = None if square is None else _mean_of_squares(rewriter, square)
+        if squares is not None and epsilon is not None and epsilon > 0:
+            parts = parts | squares.parts | {add.index, operator.index}
+            shape = _kept(rewriter, squares.x, squares.axes)
             if rewriter.shape(operator.outputs[0]) != shape:
                 return None
-            return dataclasses.replace(spread, epsilon=epsilon, parts=parts)
+            return dataclasses.replace(squares, epsilon=epsilon, parts=parts)
     return None
 
 
-def _spread(rewriter: PatternRewriter, square: _Mean) -> _Deviation | None:
+def _mean_of_squares(rewriter: PatternRewriter, square: _Mean) -> _Deviation | None:
     """What the mean of squares is taken of: x less its own mean, or anything else as it is."""
     operator = rewriter.maker(square.source)
     if operator is None or not is_plain(rewriter, operator):

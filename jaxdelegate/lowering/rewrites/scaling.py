@@ -24,7 +24,7 @@ _FILTERS = {
 
 Arrays = tuple[np.ndarray, np.ndarray]
 # (filter, bias, what the operator adds or multiplies) -> filter and bias; all by output channel
-_JOINED: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Arrays]] = {
+_FOLDED: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Arrays]] = {
     "MUL": lambda w, b, c: (w * c, b * c),
     "DIV": lambda w, b, c: (w / c, b / c),
     "ADD": lambda w, b, c: (w, b + c),
@@ -35,7 +35,7 @@ _COMMUTES = ("MUL", "ADD")
 
 def scale_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
     """Join MUL, DIV, ADD or SUB by a constant of each channel with the product before it."""
-    if operator.name not in _JOINED:
+    if operator.name not in _FOLDED:
         return False
     for y, c in _operands(operator):
         product = rewriter.private_maker(y)
@@ -93,16 +93,16 @@ def _join(
     bias = rewriter.const(product.inputs[bias_at]) if len(product.inputs) > bias_at else None
     by_channel = np.moveaxis(w.const, axis, -1)
     zeros = np.zeros(channels, by_channel.dtype)
-    joined = _JOINED[operator.name](
+    folded = _FOLDED[operator.name](
         by_channel, zeros if bias is None else bias.reshape(-1), value.astype(by_channel.dtype)
     )
-    if not all(np.isfinite(array).all() for array in joined):
+    if not all(np.isfinite(array).all() for array in folded):
         return False
     inputs = [*product.inputs, *[-1] * (bias_at + 1 - len(product.inputs))]
-    if joined[0] is not by_channel:
-        new = np.ascontiguousarray(np.moveaxis(joined[0], -1, axis))
+    if folded[0] is not by_channel:
+        new = np.ascontiguousarray(np.moveaxis(folded[0], -1, axis))
         inputs[position] = rewriter.constant(operator, new, f"{w.name}, scaled")
-    inputs[bias_at] = rewriter.constant(operator, joined[1], "bias")
+    inputs[bias_at] = rewriter.constant(operator, folded[1], "bias")
     activation = getattr(operator.options, "fused_activation_function")  # noqa: B009 (any of four tables)
     options = dataclasses.replace(product.options, fused_activation_function=activation)
     merged = dataclasses.replace(
