@@ -33,7 +33,7 @@ class OptionError(JaxDelegateError, ValueError):
 
 
 class DelegationError(JaxDelegateError, NotImplementedError):
-    """Operators would be left after although full delegation was required.
+    """Operators would stay on the host although full delegation was required.
 
     The message lists every one of them, grouped by reason. Remedy: without
     `require_full_delegation` they run on the host.

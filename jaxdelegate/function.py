@@ -24,6 +24,7 @@ from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.runtime.fitting import remedy
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 Params = dict[str, Any]
@@ -82,7 +83,7 @@ class CallableModel:
         Args:
             *inputs: numpy or jax arrays in the main subgraph's input order: the answer is a tuple.
             **named: the same by name, of the signature that has these names (or by tensor name):
-                the answer is a dictionary.
+                the answer is a dictionary. A single dictionary is taken for named inputs, too.
 
         Raises:
             TensorError: a missing, superfluous or wrongly typed input.
@@ -90,6 +91,8 @@ class CallableModel:
         """
         if inputs and named:
             raise TensorError("call a model with positional or with named inputs, not with both")
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            return self(**inputs[0])
         if not named:
             return self._function(None).run(inputs)
         key, input_names, output_names = self._names_for(named)
@@ -129,7 +132,8 @@ class CallableModel:
             return _Function(self.graph, 0, subgraph.inputs, subgraph.outputs)
         by_key = {s.key: s for s in self.graph.signatures}
         if key not in by_key:
-            raise ValueError(f"signature {key!r} is not among {sorted(by_key)}")
+            there = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"
+            raise ValueError(f"signature {key!r} is not in the model; {there}")
         s = by_key[key]
         outputs = tuple(s.outputs.values())
         return _Function(self.graph, s.subgraph, tuple(s.inputs.values()), outputs)
@@ -231,6 +235,10 @@ class _Function:
 
     def apply(self, params: Params, *inputs: Any, state: Params | None = None) -> Any:
         """Outputs for inputs of any shapes the model accepts; with `state`, also the new state."""
+        if not isinstance(params, Mapping):
+            raise TensorError(
+                f"apply(params, *inputs): params come first, got {type(params).__name__}"
+            )
         arrays = self._checked(inputs)
         partition = self._partition(tuple(a.shape for a in arrays))
         with jax.enable_x64(True):
@@ -269,7 +277,10 @@ class _Function:
 
     def _checked(self, inputs: tuple[Any, ...]) -> list[Any]:
         if len(inputs) != len(self._inputs):
-            raise TensorError(f"the model has {len(self._inputs)} inputs, got {len(inputs)}")
+            names = ", ".join(repr(self._subgraph.tensors[i].name) for i in self._inputs)
+            raise TensorError(
+                f"the model has {len(self._inputs)} inputs ({names}), got {len(inputs)}"
+            )
         return [self._fitting(i, x) for i, x in zip(self._inputs, inputs, strict=True)]
 
     def _fitting(self, index: int, x: Any) -> Any:
@@ -280,9 +291,16 @@ class _Function:
             with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
                 return jnp.asarray(array, tensor.dtype)
         if array.dtype != tensor.dtype:
+            what_to_do = remedy(array.dtype, array.shape, tensor.dtype, tensor.shape)
             raise TensorError(
                 f"input {index} {tensor.name!r} wants {tensor.dtype} {list(tensor.shape)}, "
-                f"got {array.dtype} {list(array.shape)}"
+                f"got {array.dtype} {list(array.shape)}{what_to_do}"
+            )
+        symbols = [str(n) for n in array.shape if not isinstance(n, int)]
+        if symbols:
+            raise TensorError(
+                f"input {index} {tensor.name!r} has the symbolic dimension {symbols[0]!r}; models "
+                "are lowered for known sizes: export one function for each of them"
             )
         return array
 

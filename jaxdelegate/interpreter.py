@@ -81,11 +81,7 @@ class Interpreter:
         _check_arguments(model_path, model_content, num_threads, experimental_op_resolver_type)
         self._delegates = list(experimental_delegates or ())
         for delegate in self._delegates:
-            if not isinstance(delegate, SimpleDelegate):
-                raise TypeError(
-                    f"experimental_delegates: want SimpleDelegate objects, got "
-                    f"{type(delegate).__name__}; compiled delegates need the stock interpreter"
-                )
+            _check_delegate(delegate)
         source = open_source(model_content or model_path)  # type: ignore[arg-type]
         self._preserve = experimental_preserve_all_tensors
         self._source = source
@@ -166,7 +162,9 @@ class Interpreter:
     def _invoke(self, subgraph_index: int) -> None:
         host = self._host(subgraph_index)
         if not host.is_allocated:
-            raise InterpreterError("Invoke called on model that is not ready.")
+            raise InterpreterError(
+                "Invoke called on model that is not ready. Call allocate_tensors() first."
+            )
         host.invoke()
 
     def reset_all_variables(self) -> None:
@@ -294,6 +292,10 @@ class Interpreter:
         return view
 
     def _checked(self, subgraph_index: int, index: int) -> Host:
+        if not isinstance(index, int | np.integer):
+            raise TypeError(
+                f"tensor_index: want an integer, as get_input_details() names it, got {index!r}"
+            )
         host = self._host(subgraph_index)
         last = len(host.subgraph.tensors) - 1
         if not 0 <= index <= last:
@@ -383,7 +385,10 @@ class Interpreter:
                 )
             signature_key = next(iter(signatures))
         if signature_key not in signatures:
-            raise ValueError(f'Invalid signature_key provided: "{signature_key}".')
+            there = ", ".join(map(repr, signatures)) or "none: use set_tensor and invoke"
+            raise ValueError(
+                f'Invalid signature_key provided: "{signature_key}". The model has {there}'
+            )
         return SignatureRunner(self, signatures[signature_key])
 
 
@@ -408,6 +413,18 @@ def _check_arguments(path: Any, content: Any, num_threads: Any, resolver: Any) -
         raise ValueError("`model_path` or `model_content` must be specified.")
     if path and content:
         raise ValueError("Can't both provide `model_path` and `model_content`")
+
+
+def _check_delegate(delegate: Any) -> None:
+    if isinstance(delegate, SimpleDelegate):
+        return
+    if isinstance(delegate, type):
+        got, remedy = f"the class {delegate.__name__}", f"make one: {delegate.__name__}()"
+    else:
+        got, remedy = type(delegate).__name__, "compiled delegates need the stock interpreter"
+    raise TypeError(
+        f"experimental_delegates: want delegates such as JaxDelegate(), got {got}; {remedy}"
+    )
 
 
 def _check_strict(
@@ -439,7 +456,12 @@ def _as_array(value: Any, dtype: np.dtype) -> np.ndarray:
 def _check_value(
     index: int, name: str, array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]
 ) -> None:
+    if array.dtype == dtype and array.shape == tuple(shape):
+        return
+    from jaxdelegate.runtime.fitting import remedy  # noqa: PLC0415 (for errors only)
+
     wants = f"{name!r} wants {dtype} {list(shape)}, got {array.dtype} {list(array.shape)}"
+    wants += remedy(array.dtype, array.shape, dtype, shape)
     if array.dtype != dtype:
         from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES  # noqa: PLC0415
 
@@ -479,13 +501,15 @@ class SignatureRunner:
         if len(inputs) != len(expected):
             raise ValueError(
                 "Invalid number of inputs provided for running a SignatureDef, "
-                f"expected {len(expected)} vs provided {len(inputs)}"
+                f"expected {len(expected)} vs provided {len(inputs)}: it has {', '.join(expected)}"
             )
         arrays = {name: np.asarray(value) for name, value in inputs.items()}
         interpreter = self._interpreter
         for name, array in arrays.items():
             if name not in expected:
-                raise ValueError(f"Invalid Input name ({name}) for SignatureDef")
+                raise ValueError(
+                    f"Invalid Input name ({name}) for SignatureDef; it has {', '.join(expected)}"
+                )
             interpreter._resize(index, expected[name], array.shape, strict=False)
         host = interpreter._host(index)
         if not host.is_allocated:

@@ -17,6 +17,21 @@ QuantMode = Literal["float_view", "integer"]
 # The environment variable that stands for the option native_kernels where nobody gives it.
 NATIVE_KERNELS = "JAXDELEGATE_NATIVE_KERNELS"
 
+# What users of other tools write -> our value.
+_MEANT = {
+    "fp32": "float32",
+    "f32": "float32",
+    "tf32": "tensorfloat32",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "cuda": "gpu",
+    "nvidia": "gpu",
+    "int8": "integer",
+    "int": "integer",
+    "float": "float_view",
+}
 _TRUE = frozenset(("true", "1", "yes", "on"))
 _FALSE = frozenset(("false", "0", "no", "off"))
 
@@ -168,8 +183,11 @@ class DelegateOptions:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in given:
             if name not in known:
-                close = ", ".join(difflib.get_close_matches(name, known, n=3)) or ", ".join(known)
-                raise OptionError(f"unknown option {name!r}; did you mean: {close}")
+                close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+                hint = (
+                    f"did you mean: {', '.join(close)}?" if close else f"known: {', '.join(known)}"
+                )
+                raise OptionError(f"unknown option {name!r}; {hint}")
         return cls(**given)
 
     @classmethod
@@ -211,7 +229,15 @@ def _check(name: str, value: Any, hint: Any) -> None:
                 return
         elif type(value) is alternative:
             return
-    raise OptionError(f"{name}: want {_describe(hint)}, got {value!r}")
+    meant = _MEANT.get(value) if isinstance(value, str) else None
+    is_known = meant in _words(hint)
+    remedy = f"; did you mean {meant!r}?" if is_known else ""
+    raise OptionError(f"{name}: want {_describe(hint)}, got {value!r}{remedy}")
+
+
+def _words(hint: Any) -> list[Any]:
+    literals = [a for a in _alternatives(hint) if get_origin(a) is Literal]
+    return [word for literal in literals for word in get_args(literal)]
 
 
 def _describe(hint: Any) -> str:

@@ -32,7 +32,7 @@ def html_page(analysis: ModelAnalysis) -> str:
 
 
 def script_json(record: object) -> str:
-    """JSON that may are in a script element: nothing in it closes the element."""
+    """JSON that may be in a script element: nothing in it closes the element."""
     text = json.dumps(record, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

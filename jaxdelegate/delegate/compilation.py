@@ -4,6 +4,7 @@ Imports jax and all that lowers; a delegate that finds its programs on disk does
 """
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -20,6 +21,8 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 from jaxdelegate.tuning.selector import Tuner
 
+_CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+
 # What lowering, tracing and XLA raise; device and out-of-memory errors are RuntimeErrors.
 _COMPILE_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
@@ -32,13 +35,28 @@ def find_device(platform: str | None, index: int) -> jax.Device:
     """
     try:
         devices = jax.devices(platform) if platform else jax.devices()
-    except RuntimeError:
+    except RuntimeError as error:
         there = ", ".join(sorted({d.platform for d in jax.devices()}))
-        raise OptionError(f"platform: {platform!r} is not there; JAX has: {there}") from None
+        remedy = _how_to_install(platform, error)
+        raise OptionError(
+            f"platform: {platform!r} is not there; JAX has: {there}{remedy}"
+        ) from None
     if index >= len(devices):
         there = ", ".join(map(str, devices))
         raise OptionError(f"device_index: {index} is not there; {devices[0].platform} has: {there}")
     return devices[index]
+
+
+def _how_to_install(platform: str | None, error: RuntimeError) -> str:
+    """What to do for a platform that JAX does not have."""
+    if platform == "tpu":
+        return '. On a TPU VM: pip install "jaxdelegate[tpu]"'
+    if platform != "gpu":
+        return ""
+    if any(map(importlib.util.find_spec, _CUDA_PLUGINS)):
+        first = str(error).partition("\n")[0]
+        return f". jax's CUDA plugin is installed but finds no GPU: {first}"
+    return '. For an NVIDIA GPU: pip install "jaxdelegate[cuda]" (CUDA 13) or "jaxdelegate[cuda12]"'
 
 
 def context_for(

@@ -244,7 +244,7 @@ class JaxDelegate(SimpleDelegate):
         """Keep the report, warn as TFLite does, and insist on full delegation where asked to.
 
         Raises:
-            DelegationError: with `require_full_delegation`, if any operator stays after.
+            DelegationError: with `require_full_delegation`, if an operator would stay on the host.
         """
         report = dataclasses.replace(report, remark=self._kernels_in_words())
         super().on_partitioned(report)

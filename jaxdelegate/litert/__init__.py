@@ -1,6 +1,6 @@
 """Delegates written in Python for the stock interpreters: ai_edge_litert >= 1.4, tf.lite >= 2.19.
 
-Any SimpleDelegate can are in their `experimental_delegates`; `docs/stock_interpreters.md` tells
+Any SimpleDelegate can be in their `experimental_delegates`; `docs/stock_interpreters.md` tells
 what happens then.
 """
 

@@ -39,7 +39,7 @@ def _span(file: Flatbuffer, table: Table) -> tuple[int, int] | None:
         return None
     size = table.scalar("size", UINT64)
     if offset + size > len(file.data):
-        table.fail("size", f"must end within the file's {len(file.data)} bytes", offset + size)
+        table.fail_beyond("size", offset + size)
     return offset, size
 
 

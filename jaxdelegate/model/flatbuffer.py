@@ -24,6 +24,8 @@ _BUDGET_PER_BYTE = 4
 _BUDGET_FLOOR = 1 << 16
 _MAX_TABLES = 1_000_000  # flatbuffers' own verifier, which stock LiteRT runs first, stops there too
 
+_TRUNCATED = "the file is truncated (download or copy it again) or damaged"
+
 Layout = Mapping[str, Mapping[str, int]]  # table name -> field name -> position in the vtable
 
 
@@ -88,7 +90,8 @@ class Flatbuffer:
     def fields(self, at: int, kind: str, path: str) -> tuple[int, ...]:
         """Where the fields of the table at `at` lie in it, by position in the schema; 0: absent."""
         if at > self.size - 4:
-            self.fail(kind, path, f"must start within the file's {self.size} bytes", at)
+            rule = f"must start within the file's {self.size} bytes"
+            self.fail(kind, path, rule, f"{at}: {_TRUNCATED}")
         vtable = at - INT32.unpack_from(self.data, at)[0]
         known = self._vtables.get(vtable)
         if known is None:
@@ -145,7 +148,7 @@ class Table:
         try:
             value: int = number.unpack_from(self._file.data, self._at + offset)[0]
         except struct.error:
-            self._fail_end(field, self._at + offset + number.size)
+            self.fail_beyond(field, self._at + offset + number.size)
         return value
 
     def index(self, field: str, size: int, number: struct.Struct = UINT32) -> int:
@@ -260,7 +263,7 @@ class Table:
         try:
             length: int = UINT32.unpack_from(self._file.data, at)[0]
         except struct.error:
-            self._fail_end(field, at + 4)
+            self.fail_beyond(field, at + 4)
         self._check_end(field, at + 4 + length * itemsize)
         return at + 4, length
 
@@ -280,15 +283,17 @@ class Table:
         try:
             distance: int = UINT32.unpack_from(self._file.data, at)[0]
         except struct.error:
-            self._fail_end(field, at + 4)
+            self.fail_beyond(field, at + 4)
         return at + distance
+
+    def fail_beyond(self, field: str, end: int) -> NoReturn:
+        """Raise ModelError for data that ends at `end`, beyond the file."""
+        rule = f"must end within the file's {self._file.size} bytes"
+        self.fail(field, rule, f"{end}: {_TRUNCATED}")
 
     def _check_end(self, field: str, end: int) -> None:
         if end > self._file.size:
-            self._fail_end(field, end)
-
-    def _fail_end(self, field: str, end: int) -> NoReturn:
-        self.fail(field, f"must end within the file's {self._file.size} bytes", end)
+            self.fail_beyond(field, end)
 
     def _join(self, field: str) -> str:
         return f"{self.path}.{field}" if self.path else field

@@ -134,8 +134,7 @@ def _custom_data(file: Flatbuffer, table: Table) -> bytes:
     if offset <= 1:  # 0: absent; 1: the writer's mark for an offset not known yet
         return b""
     if offset + size > len(file.data):
-        rule = f"must end within the file's {len(file.data)} bytes"
-        table.fail("large_custom_options_size", rule, offset + size)
+        table.fail_beyond("large_custom_options_size", offset + size)
     table.charge("large_custom_options_size", size)
     return bytes(file.data[offset : offset + size])
 

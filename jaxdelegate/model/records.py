@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from jaxdelegate.errors import ModelError
+from jaxdelegate.model import wrong_files
 from jaxdelegate.model.buffers import Buffers, ExternalBuffers
 from jaxdelegate.model.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Table
 from jaxdelegate.model.graph_checks import Fail, check_calls, check_order
@@ -345,10 +346,12 @@ def _check_header(source: Source) -> None:
     content = source.content
     if len(content) < 8:
         rule = "a TFLite model has a header of 8 bytes"
-        raise ModelError(f"{source.name}: file: {rule}, got {len(content)} bytes")
+        empty = "; the file is empty: download or copy it again" if not content else ""
+        raise ModelError(f"{source.name}: file: {rule}, got {len(content)} bytes{empty}")
     if content[4:8] != _IDENTIFIER:
         rule = f"bytes 4 to 8 of a TFLite model are {_IDENTIFIER!r}"
-        raise ModelError(f"{source.name}: file: {rule}, got {bytes(content[4:8])!r}")
+        hint = wrong_files.hint(source.name, bytes(content[:64]))
+        raise ModelError(f"{source.name}: file: {rule}, got {bytes(content[4:8])!r}{hint}")
 
 
 def _tensor_type(table: Table) -> TensorType:

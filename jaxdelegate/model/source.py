@@ -7,6 +7,7 @@ import stat
 from typing import TypeAlias
 
 from jaxdelegate.errors import ModelError
+from jaxdelegate.model import wrong_files
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
 
@@ -40,9 +41,10 @@ def map_file(path: str) -> memoryview:
         ModelError: it cannot be opened, or is no regular file.
     """
     try:
-        if not stat.S_ISREG(
-            os.stat(path).st_mode
-        ):  # a pipe would block, a directory cannot be read
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise ModelError(f"Could not open {path!r}: {wrong_files.folder(path)}")
+        if not stat.S_ISREG(mode):  # a pipe would block
             raise ModelError(f"Could not open {path!r}: not a regular file")
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:  # nothing to map

@@ -41,7 +41,7 @@ class Flag:
 class FlagValues:
     """Values by name, as attributes; which of them were given, and in which order.
 
-    Any object with attributes can are in for it where only values are read.
+    Any object with these attributes will do where only values are read.
     """
 
     def __init__(self, values: Mapping[str, Any], positions: Mapping[str, int]) -> None:

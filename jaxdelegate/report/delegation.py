@@ -60,7 +60,7 @@ class DelegationReport:
         )
 
     def reasons(self) -> str:
-        """The operators left after, grouped by reason, the most frequent first; empty for none."""
+        """What stays on the host, grouped by reason, the most frequent first; empty for none."""
         counts = Counter((node.op, node.reason or "") for node in self.left)
         where = {
             key: [n.index for n in self.left if (n.op, n.reason or "") == key] for key in counts

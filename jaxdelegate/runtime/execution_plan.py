@@ -21,6 +21,9 @@ from jaxdelegate.runtime.simple_delegate import (
     SimpleDelegateKernel,
 )
 
+_FLEX = "Flex"  # TensorFlow's own operators: they run in its library only
+_WITHOUT_FLEX = "convert the model without tf.lite.OpsSet.SELECT_TF_OPS, or run it with tf.lite."
+
 
 class OperatorHost(DelegateContext, Protocol):
     """What steps need of their host."""
@@ -109,9 +112,14 @@ class OperatorStep:
         if operator.name in KERNELS or self.node.is_constant:
             return
         kind = "custom op" if operator.custom else "builtin op"
+        remedy = ""
+        if operator.name.startswith(_FLEX):
+            remedy = f" It is TensorFlow's {operator.name[len(_FLEX) :]}: {_WITHOUT_FLEX}"
+        elif operator.custom:
+            remedy = " jaxdelegate.register_operator adds a custom operator."
         raise InterpreterError(
             f"Encountered unresolved {kind}: {operator.name}. "
-            f"Node number {operator.index} ({operator.name}) failed to prepare."
+            f"Node number {operator.index} ({operator.name}) failed to prepare.{remedy}"
         )
 
     def run(self, host: OperatorHost) -> None:

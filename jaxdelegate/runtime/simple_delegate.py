@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import importlib
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -183,11 +183,11 @@ class SimpleDelegate(abc.ABC):
         """Look at the graph before its nodes are asked about one by one."""
 
     def why_not(self, node: Node) -> str | None:
-        """Why a node stays after, for the report; None if it is supported."""
+        """Why a node stays on the host, for the report; None if it is supported."""
         return None if self.is_node_supported(node) else f"not supported by {self.name}"
 
     def reasons(self, context: DelegateContext, nodes: Sequence[Node]) -> Sequence[str | None]:
-        """Why each of these nodes stays after; None where it is supported.
+        """Why each of these nodes stays on the host; None where it is supported.
 
         What hosts call, once for each plan of a graph.
         """
@@ -207,6 +207,16 @@ class SimpleDelegate(abc.ABC):
         if subgraph_index not in self._reports:
             raise LookupError(f"{self.name} was not applied to subgraph {subgraph_index} yet")
         return self._reports[subgraph_index]
+
+    def __iter__(self) -> NoReturn:
+        """A delegate is none: interpreters, which take a list of them, find that out here.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            f"experimental_delegates: want a list of delegates, got one; write [{self.name}(...)]"
+        )
 
     def _get_native_delegate_pointer(self) -> int:
         """What stock interpreters ask of a delegate: the address of a TfLiteDelegate.

@@ -23,6 +23,7 @@ from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime import node_subsets
 from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
+from jaxdelegate.runtime.fitting import remedy
 from jaxdelegate.runtime.partitioner import delegated_subsets
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node, SimpleDelegate
 
@@ -125,11 +126,29 @@ class Host:
         specs = list(self._declared)
         for index, shape in self._shapes.items():
             specs[index] = dataclasses.replace(specs[index], shape=shape)
-        self._specs = propagate(self.subgraph.operators, specs, self._store.subgraphs)
+        try:
+            self._specs = propagate(self.subgraph.operators, specs, self._store.subgraphs)
+        except InterpreterError as error:
+            raise InterpreterError(f"{error}{self._resized()}") from error
         self._steps = [OperatorStep(self._node(op)) for op in self.subgraph.operators]
         for delegate in self.delegates:
             self._apply(delegate)
         self._planned = self.shapes()
+
+    def _resized(self) -> str:
+        """What to add to an operator's refusal where somebody gave inputs other shapes."""
+        declared = {i: self._declared[i] for i in self.subgraph.inputs}
+        return "".join(
+            f"; input {i} {spec.name!r} has the shape {list(self._shapes[i])}, "
+            f"the model declares {list(self._signature(i))}"
+            f"{remedy(spec.dtype, self._shapes[i], spec.dtype, self._signature(i))}"
+            for i, spec in declared.items()
+            if self._shapes[i] != spec.shape
+        )
+
+    def _signature(self, index: int) -> Shape:
+        """A tensor's shape in the file; -1: any size."""
+        return self.subgraph.tensors[index].shape_signature or self._declared[index].shape
 
     def _node(self, operator: Any) -> Node:
         return Node(
@@ -200,7 +219,7 @@ class Host:
     # ---- tensors
 
     def _hold_tensors(self, *, is_resized: bool) -> None:
-        """Lay out inputs, variables and constants; drop what an earlier shape left after."""
+        """Lay out inputs, variables and constants; drop what an earlier shape left."""
         kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._variables)}
         if is_resized:  # random operators begin again, as LiteRT prepares them again
             kept.update(dict.fromkeys(self._explicit.initial))

@@ -80,7 +80,7 @@ def interpreter(
     Raises:
         ModelError: the file is no model.
         OptionError: an impossible value or combination.
-        DelegationError: with `--require_full_delegation`, if an operator would stay after.
+        DelegationError: with `--require_full_delegation`, if an operator would stay on the host.
     """
     chosen = delegates(values) if chosen is None else chosen
     return providers.open_interpreter(

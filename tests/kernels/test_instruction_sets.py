@@ -297,7 +297,7 @@ _BW_DQ = re.compile(r"^vpmov(?:m2[bwdq]|[bwdq]2m)|^vmovdqu(?:8|16)\b|^vpmullq|^v
 
 
 def is_allowed(of: str | None, name: str, text: str) -> bool:
-    """Whether an instruction may are in a function of a set; None: of none."""
+    """Whether an instruction may be in a function of a set; None: of none."""
     is_vector = bool(_VECTOR.match(name) or _WIDE.search(text))
     if of is None:
         return not (is_vector or _SCALAR.match(name) or _SSE3.match(name))

@@ -1,4 +1,4 @@
-"""Interpreters come and go, resize and run in threads; nothing is left after, nothing crashes."""
+"""Interpreters come and go, resize and run in threads; nothing is left, nothing crashes."""
 
 import gc
 import subprocess

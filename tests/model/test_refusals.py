@@ -292,7 +292,7 @@ def test_a_string_without_its_end_is_refused() -> None:
 def test_what_cannot_be_opened(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ModelError, match=r"Could not open .no/such.tflite.: No such file"):
         read_model("no/such.tflite")
-    with pytest.raises(ValueError, match=r"Could not open .+: not a regular file"):
+    with pytest.raises(ValueError, match=r"Could not open .+: it is a folder; name the .tflite"):
         read_model(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelError, match="not a regular file"):

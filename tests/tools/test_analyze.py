@@ -115,7 +115,7 @@ def bad_profile(folder: Path) -> list[str]:
     [
         (lambda _: [], "--graph: want a .tflite file, got nothing"),
         (lambda f: [f"--graph={f}/none.tflite"], "none.tflite"),
-        (lambda f: [f"--graph={f}"], "not a regular file"),
+        (lambda f: [f"--graph={f}"], "it is a folder; name the .tflite file"),
         (damaged, "damaged.tflite: "),
         (text_file, "bytes 4 to 8 of a TFLite model are b'TFL3', got b'e ar'"),
         (no_folder, "nowhere/a.json: no such folder"),

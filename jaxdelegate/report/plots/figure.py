@@ -75,7 +75,7 @@ def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
 
 
 def to_svg(figure: "Figure") -> str:
-    """The figure as an <svg> element that can are in an HTML page."""
+    """The figure as an <svg> element that can be in an HTML page."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     whole = text.getvalue()

@@ -1,0 +1,37 @@
+"""What to do with an array that does not fit a tensor: the remedy in messages."""
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+_FLOATS = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
+
+
+def remedy(got: np.dtype, shape: Sequence[int], wanted: np.dtype, declared: Sequence[int]) -> str:
+    """What to add to a message, with a semicolon before it; empty where nothing is sure.
+
+    Args:
+        got: the array's dtype.
+        shape: the array's shape.
+        wanted: the tensor's dtype.
+        declared: the tensor's shape; -1 for a dimension that the model leaves open.
+    """
+    if got != wanted:  # integers of another width may mean another quantization
+        are_floats = got in _FLOATS and wanted in _FLOATS
+        return f"; convert it with .astype({str(wanted)!r})" if are_floats else ""
+    if _fits(shape, declared):
+        return ""
+    if _fits((1, *shape), declared):
+        return "; add the batch dimension with x[np.newaxis]"
+    if len(shape) == 4 and _fits([shape[i] for i in (0, 2, 3, 1)], declared):
+        return "; the tensor is [batch, height, width, channels]: use x.transpose(0, 2, 3, 1)"
+    if len(shape) == len(declared) and _fits((*declared[:1], *shape[1:]), declared):
+        return f"; for another batch size call resize_tensor_input with {list(shape)} first"
+    return ""
+
+
+def _fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
+    return len(shape) == len(declared) and all(
+        n in (m, -1) or m == -1 for n, m in zip(shape, declared, strict=True)
+    )
