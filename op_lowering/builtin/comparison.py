@@ -32,12 +32,18 @@ from jaxdelegate.op_lowering.options import (
     LogicalNotOptions,
     LogicalOrOptions,
     NotEqualOptions,
-    Options,
     SelectOptions,
     SelectV2Options,
 )
 from jaxdelegate.op_lowering.quantized import elementwise as quantized
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule, first_reason, table
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    OptionsT,
+    first_reason,
+    table,
+)
 from jaxdelegate.op_lowering.spec import Shape, Specs
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
@@ -48,8 +54,12 @@ _WIDE_OR_INT16: Dtypes = _WIDE | {INT16}
 
 
 def _equality(
-    name: str, options: type[Options], version: int, function: Elementwise, integer: IntegerKernel
-) -> OpRule:
+    name: str,
+    options: type[OptionsT],
+    version: int,
+    function: Elementwise,
+    integer: IntegerKernel[OptionsT],
+) -> OpRule[OptionsT]:
     return binary(
         name,
         options,
@@ -63,8 +73,12 @@ def _equality(
 
 
 def _order(
-    name: str, options: type[Options], version: int, function: Elementwise, integer: IntegerKernel
-) -> OpRule:
+    name: str,
+    options: type[OptionsT],
+    version: int,
+    function: Elementwise,
+    integer: IntegerKernel[OptionsT],
+) -> OpRule[OptionsT]:
     return binary(
         name, options, version, function, results=BOOLS, stored=_WIDE_OR_INT16, integer=integer
     )

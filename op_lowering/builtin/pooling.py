@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,13 @@ from jaxdelegate.op_lowering.common.window import (
     why_not_windows,
 )
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
+from jaxdelegate.op_lowering.options import (
+    Padding,
+    Pool2D,
+    Pool2DOptions,
+    Pool3DOptions,
+    TensorFlowPoolOptions,
+)
 from jaxdelegate.op_lowering.quantized.pooling import fused_activation, why_not_pooled
 from jaxdelegate.op_lowering.rule import (
     Algorithms,
@@ -109,10 +115,11 @@ _MAX = _Pool(PRODUCT_FLOATS | _INTEGERS, _MAXIMUM, lambda x, _c: numbers(x), lam
 _L2 = _Pool(PRODUCT_FLOATS, _SUM, _squares, _root_mean)
 
 
-_Geometry = Callable[[Any, Shape], Windows]
+_PoolT = TypeVar("_PoolT", bound=Pool2DOptions | Pool3DOptions)
+_Geometry = Callable[[_PoolT, Shape], Windows]
 
 
-def windows_2d(o: Any, x: Shape) -> Windows:
+def windows_2d(o: Pool2D, x: Shape) -> Windows:
     """The windows of Pool2DOptions, or of MediaPipe's pools, over [N, H, W, C]."""
     return (
         Window(x[1], o.filter_height, o.stride_h, o.padding),
@@ -120,26 +127,26 @@ def windows_2d(o: Any, x: Shape) -> Windows:
     )
 
 
-def tensorflow_windows(o: Any, x: Shape) -> Windows:
+def tensorflow_windows(o: TensorFlowPoolOptions, x: Shape) -> Windows:
     """The windows of a TensorFlow pool, whose `ksize` and `strides` name every dimension."""
     sizes = zip(x[1:-1], o.ksize[1:-1], o.strides[1:-1], strict=True)
     return tuple(Window(n, size, stride, Padding[o.padding]) for n, size, stride in sizes)
 
 
-def why_not_tensorflow(o: Any, rank: int) -> str | None:
+def why_not_tensorflow(o: TensorFlowPoolOptions, rank: int) -> str | None:
     """A reason for a TensorFlow pool over batches or channels, or with malformed attributes."""
     if o.padding not in Padding.__members__:
         return f"padding is {o.padding!r}, neither 'SAME' nor 'VALID'"
     for name, sizes in (("ksize", o.ksize), ("strides", o.strides)):
         if len(sizes) != rank or sizes[0] != 1 or sizes[-1] != 1:
             return f"{name} {list(sizes)} must have {rank} entries, the first and the last 1"
-    if getattr(o, "data_format", "NDHWC") != "NDHWC":
+    if isinstance(o, Pool3DOptions) and o.data_format != "NDHWC":
         return f"data_format {o.data_format!r} is not NDHWC"
     return None
 
 
-def _why_not(pool: _Pool, geometry: _Geometry, rank: int) -> WhyNot:
-    def why_not(_context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _why_not(pool: _Pool, geometry: _Geometry[_PoolT], rank: int) -> WhyNot[_PoolT]:
+    def why_not(_context: LoweringContext, o: _PoolT, inputs: Specs, outputs: Specs) -> str | None:
         x = inputs[0]
         activation = getattr(o, "fused_activation_function", Act.NONE)
         reason = first_reason(
@@ -161,8 +168,8 @@ def _why_not_integer(x: TensorSpec, activation: Act) -> str | None:
     return None
 
 
-def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
-    def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+def _lower(pool: _Pool, geometry: _Geometry[_PoolT]) -> Lower[_PoolT]:
+    def lower(context: LoweringContext, o: _PoolT, inputs: Specs, outputs: Specs) -> Function:
         windows = geometry(o, inputs[0].shape)
         if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
             return nothing(outputs)
@@ -180,9 +187,9 @@ def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
     return lower
 
 
-def _offered(geometry: _Geometry) -> Algorithms:
+def _offered(geometry: _Geometry[_PoolT]) -> Algorithms[_PoolT]:
     def algorithms(
-        context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs
+        context: LoweringContext, o: _PoolT, inputs: Specs, _outputs: Specs
     ) -> Mapping[str, "_Slide"]:
         windows = geometry(o, inputs[0].shape)
         if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):

@@ -6,7 +6,7 @@ Floats are computed here, quantized tensors in quantized.py and dynamic_range.py
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 import numpy as np
@@ -44,7 +44,6 @@ from jaxdelegate.op_lowering.options import (
     Conv3DOptions,
     DepthwiseConv2DOptions,
     Nonlinearity,
-    Options,
     explicit_pads,
 )
 from jaxdelegate.op_lowering.quantized import products as quantized_products
@@ -62,14 +61,16 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
-_Geometry = Callable[[Any, Shape, Shape], Convolution]
+_Conv2D = Conv2DOptions | DepthwiseConv2DOptions
+_Conv = TypeVar("_Conv", bound=_Conv2D | Conv3DOptions)
+_Geometry = Callable[[_Conv, Shape, Shape], Convolution]
 
 
-def _conv_2d(o: Conv2DOptions, x: Shape, w: Shape) -> Convolution:
+def _conv_2d(o: _Conv2D, x: Shape, w: Shape) -> Convolution:
     return Convolution(_windows_2d(o, x, w), x[3], w[3], w[0], x[0])
 
 
-def _depthwise(o: DepthwiseConv2DOptions, x: Shape, w: Shape) -> Convolution:
+def _depthwise(o: _Conv2D, x: Shape, w: Shape) -> Convolution:
     return Convolution(_windows_2d(o, x, w), x[3], 1, w[3], x[0])
 
 
@@ -88,7 +89,7 @@ def _conv_3d(o: Conv3DOptions, x: Shape, w: Shape) -> Convolution:
     )
 
 
-def _windows_2d(o: Conv2DOptions | DepthwiseConv2DOptions, x: Shape, w: Shape) -> Windows:
+def _windows_2d(o: _Conv2D, x: Shape, w: Shape) -> Windows:
     height, width = explicit_pads(o)
     return (
         Window(x[1], w[1], o.stride_h, o.padding, o.dilation_h_factor, height),
@@ -97,7 +98,7 @@ def _windows_2d(o: Conv2DOptions | DepthwiseConv2DOptions, x: Shape, w: Shape) -
 
 
 @dataclasses.dataclass(frozen=True)
-class _Family:
+class _Family(Generic[_Conv]):
     """What one operator says of itself: its geometry, and its kernels besides that of floats.
 
     `spatial_io` turns the file's filter, of which `channel_axis` holds the output channels, into
@@ -105,14 +106,14 @@ class _Family:
     """
 
     rank: int
-    geometry: _Geometry
+    geometry: _Geometry[_Conv]
     spatial_io: Prepare
     channel_axis: int
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
     def why_not(
-        self, _context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+        self, _context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs
     ) -> str | None:
         x, w = inputs[:2]
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
@@ -132,7 +133,7 @@ class _Family:
         return why_not_floats(*tensors)
 
     def algorithms(
-        self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+        self, context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs
     ) -> Mapping[str, Any]:
         x, w = inputs[:2]
         c = self.geometry(o, x.shape, w.shape)
@@ -153,7 +154,7 @@ class _Family:
         activation = o.fused_activation_function
         return {**dict.fromkeys(own), **_float_algorithms(context, c, tensors, activation)}
 
-    def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+    def lower(self, context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs) -> Function:
         x, w = inputs[:2]
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
         c = self.geometry(o, x.shape, w.shape)
@@ -168,7 +169,12 @@ class _Family:
         return self._lower_floats(context, c, o, tensors)
 
     def ended(
-        self, context: LoweringContext, o: Any, tensors: Tensors, activation: Any, nonlinearity: Any
+        self,
+        context: LoweringContext,
+        o: _Conv,
+        tensors: Tensors,
+        activation: Act,
+        nonlinearity: Nonlinearity,
     ) -> Lowered | None:
         """A convolution of floats with another end; None: nobody computes it at once.
 
@@ -193,7 +199,7 @@ class _Family:
         return self._by_algorithm(context, c, tensors, activation, (layout, run))
 
     def _lower_floats(
-        self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
+        self, context: LoweringContext, c: Convolution, o: _Conv, tensors: Tensors
     ) -> Function:
         activation = o.fused_activation_function
         if kernel_order.is_chosen(context, c, tensors):
@@ -209,7 +215,7 @@ class _Family:
         context: LoweringContext,
         c: Convolution,
         tensors: Tensors,
-        activation: Any,
+        activation: Act,
         algorithm: tuple[Layout, Run],
     ) -> Lowered:
         """The function of x, a filter, a bias and a residual, the last two of which may lack."""
@@ -249,9 +255,9 @@ def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Ten
 
 
 def _why_not_shapes(
-    geometry: _Geometry,
+    geometry: _Geometry[_Conv],
     rank: int,
-    o: Options,
+    o: _Conv,
     x: TensorSpec,
     w: TensorSpec,
     bias: TensorSpec | None,
@@ -269,7 +275,7 @@ def _why_not_shapes(
     )
 
 
-def _why_not_filter(o: Options, c: Convolution, w: Shape) -> str | None:
+def _why_not_filter(o: _Conv2D | Conv3DOptions, c: Convolution, w: Shape) -> str | None:
     if isinstance(o, DepthwiseConv2DOptions) and w[0] != 1:
         return f"a depthwise filter is [1, H, W, O], not {list(w)}"
     if isinstance(o, Conv3DOptions) and c.depth != c.channels:
@@ -317,7 +323,7 @@ _CONV_3D = _Family(
 )
 
 
-def family(options: Conv2DOptions | DepthwiseConv2DOptions) -> _Family:
+def family(options: _Conv2D) -> _Family[_Conv2D]:
     """What CONV_2D or DEPTHWISE_CONV_2D says of itself, with padding written out or not."""
     return _DEPTHWISE if isinstance(options, DepthwiseConv2DOptions) else _CONV_2D
 

@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.common.window import Spreads
 from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.integer import IntegerConvolution, constant
+from jaxdelegate.op_lowering.options import Activated
 from jaxdelegate.op_lowering.quantized.dynamic_range import (
     DynamicRange,
     filter_scales,
@@ -31,16 +32,15 @@ from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Pre
 CONV_2D = DynamicRange(frozenset([INT8, UINT8, INT4]), symmetric=True)
 DEPTHWISE_CONV_2D = TRANSPOSE_CONV = DynamicRange(frozenset([INT8]))
 NONE = DynamicRange()  # CONV_3D, CONV_3D_TRANSPOSE
-_UNROLL = (
-    16  # channels that one pass over the output adds: 8 or 32 take four times as long on a CPU
-)
+# Channels that one pass over the output adds: 8 or 32 take four times as long on a CPU.
+_UNROLL = 16
 
 
 def lower(
     context: LoweringContext,
     c: Convolution,
     spatial_io: Prepare,
-    o: Any,
+    o: Activated,
     tensors: Tensors,
     kernels: DynamicRange,
 ) -> Function:
@@ -69,7 +69,9 @@ def lower(
     return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
 
 
-def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Tensors) -> Function:
+def lower_transposed(
+    spreads: Spreads, spatial_io: Prepare, o: Activated, tensors: Tensors
+) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
     scales = filter_scales(tensors.w, tensors.y.shape[-1])
     scales = np.tile(scales, math.prod(s.stride for s in spreads))

@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.conv.integer import (
     IntegerTransposedConvolution,
     constant,
 )
-from jaxdelegate.op_lowering.options import TensorType
+from jaxdelegate.op_lowering.options import Activated, TensorType
 from jaxdelegate.op_lowering.quantized.packed_weights import Kept
 from jaxdelegate.op_lowering.quantized.products import (
     INT4,
@@ -60,7 +60,7 @@ NONE: Kernels = {}  # CONV_3D, CONV_3D_TRANSPOSE
 
 
 def why_not(
-    kernels: Kernels, o: Any, tensors: Tensors, channel_axis: int, products: int
+    kernels: Kernels, o: Activated, tensors: Tensors, channel_axis: int, products: int
 ) -> str | None:
     """A reason unless an integer kernel takes these tensors; `products`: summed in one output."""
     return first_reason(
@@ -72,12 +72,12 @@ def why_not(
     )
 
 
-def _bias_type(o: Any) -> TensorType:
+def _bias_type(o: Activated) -> TensorType:
     """DEPTHWISE_CONV_2D has no such option: FLOAT32 stands for nothing said."""
     return getattr(o, "quantized_bias_type", TensorType.FLOAT32)
 
 
-def _epilogue(o: Any, tensors: Tensors) -> Epilogue:
+def _epilogue(o: Activated, tensors: Tensors) -> Epilogue:
     """How the kernel ends.
 
     Raises:
@@ -107,7 +107,7 @@ def _filter_zero(w: Any) -> int:
 
 
 def lower(
-    context: LoweringContext, c: Convolution, spatial_io: Prepare, o: Any, tensors: Tensors
+    context: LoweringContext, c: Convolution, spatial_io: Prepare, o: Activated, tensors: Tensors
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     x, w = tensors.x, tensors.w
@@ -130,7 +130,9 @@ def lower(
     return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
 
 
-def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Tensors) -> Function:
+def lower_transposed(
+    spreads: Spreads, spatial_io: Prepare, o: Activated, tensors: Tensors
+) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
     x, w = tensors.x, tensors.w
     convolve = IntegerTransposedConvolution.of(

@@ -7,7 +7,7 @@ dilated by the strides and whose filter is mirrored. It is laid out once as [*sp
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -160,7 +160,8 @@ def _spread(n_in: int, w: Window) -> Spread:
 
 # TRANSPOSE_CONV and CONV_3D_TRANSPOSE: inputs are (output shape, filter, x, bias).
 # Options, the output's shape and the filter's [*spatial, I, O] -> windows over the output.
-_Geometry = Callable[[Any, Shape, Shape], Windows]
+_Asking = TypeVar("_Asking", bound=TransposeConvOptions | Conv3DOptions)
+_Geometry = Callable[[_Asking, Shape, Shape], Windows]
 
 
 def _windows_2d(o: TransposeConvOptions, out: Shape, w: Shape) -> Windows:
@@ -183,19 +184,19 @@ def _asked(shape: TensorSpec) -> Shape:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
+class _Asked(Generic[_Asking]):
     """An operator that is told the shape of its output.
 
     `order`: the axes of the file's filter, in the order of [*spatial, I, O].
     """
 
-    geometry: _Geometry
+    geometry: _Geometry[_Asking]
     order: tuple[int, ...]
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
     def why_not(
-        self, _context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+        self, _context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
     ) -> str | None:
         tensors = self._tensors(inputs, outputs)
         reason = first_reason(
@@ -213,7 +214,7 @@ class _Asked:
             return self.dynamic_range.why_not(tensors, channel_axis)
         return why_not_floats(*tensors)
 
-    def _why_not_shapes(self, o: Any, shape: TensorSpec, tensors: Tensors) -> str | None:
+    def _why_not_shapes(self, o: _Asking, shape: TensorSpec, tensors: Tensors) -> str | None:
         rank, w = len(self.order), tensors.w.shape
         if shape.shape != (rank,):
             return f"{shape.name!r} must hold {rank} values"
@@ -226,19 +227,21 @@ class _Asked:
         )
 
     def algorithms(
-        self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+        self, context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
     ) -> Mapping[str, Any]:
         tensors = self._tensors(inputs, outputs)
         if 0 in _asked(inputs[0]) or tensors.w.is_quantized:
             return {}
         return _float_algorithms(context.platform, self._spreads(o, inputs[0], tensors))
 
-    def _spreads(self, o: Any, shape: TensorSpec, tensors: Tensors) -> Spreads:
+    def _spreads(self, o: _Asking, shape: TensorSpec, tensors: Tensors) -> Spreads:
         filter_shape = tuple(tensors.w.shape[axis] for axis in self.order)
         windows = self.geometry(o, _asked(shape), filter_shape)
         return tuple(map(_spread, tensors.x.shape[1:-1], windows))
 
-    def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+    def lower(
+        self, context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
+    ) -> Function:
         shape, tensors = inputs[0], self._tensors(inputs, outputs)
         if 0 in _asked(shape):
             return nothing(outputs)

@@ -16,7 +16,11 @@ from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
 from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
-from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.options import (
+    BatchMatMulOptions,
+    FullyConnectedOptions,
+    QuantizesInputs,
+)
 from jaxdelegate.op_lowering.quantized.dynamic_range import (
     DynamicRange,
     filter_scales,
@@ -76,7 +80,7 @@ def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
     return batch_matmul
 
 
-def _quantize(x: jax.Array, o: Any) -> tuple[jax.Array, jax.Array, Any]:
+def _quantize(x: jax.Array, o: QuantizesInputs) -> tuple[jax.Array, jax.Array, Any]:
     """int8 rows [..., K], and for each of them a scale and a zero point, [..., 1]."""
     q, scale, zero = quantize_rows(x, asymmetric=o.asymmetric_quantize_inputs)
     zero = zero if isinstance(zero, int) else jnp.expand_dims(zero, -1)

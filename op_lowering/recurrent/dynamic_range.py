@@ -19,6 +19,7 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_zero_point,
 )
 from jaxdelegate.op_lowering.common.rounding import rounded
+from jaxdelegate.op_lowering.options import QuantizesInputs
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
@@ -86,7 +87,7 @@ def joined(weights: Sequence[Any]) -> Any:
     )
 
 
-def operands(o: Any, inputs: Specs, dequantized: Collection[int] = ()) -> Operands:
+def operands(o: QuantizesInputs, inputs: Specs, dequantized: Collection[int] = ()) -> Operands:
     """The function from an operator's arrays to what its arithmetic takes.
 
     8-bit matrices become a `Matrix`; vectors, and the matrices at `dequantized`, floats: they

@@ -16,14 +16,15 @@ from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
+    Activated,
     BidirectionalSequenceRNNOptions,
     Options,
     RNNOptions,
     SequenceRNNOptions,
     SVDFOptions,
 )
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.recurrent import quantized as quantized_recurrent
 from jaxdelegate.op_lowering.recurrent.dynamic_range import (
     Matrix,
@@ -285,7 +286,7 @@ def _sweep(
     return y, state
 
 
-def _activation(o: Any, inputs: Specs, weights: Collection[int]) -> Activate:
+def _activation(o: Activated, inputs: Specs, weights: Collection[int]) -> Activate:
     return Functions.of(
         o.fused_activation_function, dynamic_range=is_dynamic_range(inputs, weights)
     ).activate

@@ -53,7 +53,7 @@ _INEXACT: Dtypes = FLOATS | COMPLEX
 
 
 def _why_not_shapes(
-    _context: LoweringContext, _o: Any, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
 ) -> str | None:
     return first_reason(*(why_not_one_shape(inputs[0], s) for s in inputs[1:]))
 
@@ -130,7 +130,9 @@ _REAL_PARTS = {np.dtype(np.complex64): np.float32, np.dtype(np.complex128): np.f
 _SIGNED: Dtypes = frozenset(d for d in INTEGERS if d.kind == "i")
 
 
-def _why_not_abs(_context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _why_not_abs(
+    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
     x = inputs[0].dtype
     return why_not_dtype(outputs[0], frozenset([np.dtype(_REAL_PARTS.get(x, x))]))
 
@@ -190,7 +192,7 @@ def total_order(x: jax.Array) -> jax.Array:
 
 
 def _why_not_compare(
-    _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, y = inputs[:2]
     return first_reason(
@@ -229,7 +231,7 @@ STABLEHLO_COMPARE = OpRule(
 
 
 def _why_not_convert(
-    _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
 ) -> str | None:
     return first_reason(
         why_not_count(inputs, 1),
@@ -238,7 +240,9 @@ def _why_not_convert(
     )
 
 
-def _lower_convert(_context: LoweringContext, _o: Any, _inputs: Specs, outputs: Specs) -> Function:
+def _lower_convert(
+    _context: LoweringContext, _o: Options, _inputs: Specs, outputs: Specs
+) -> Function:
     dtype = outputs[0].dtype
     return lambda x: (convert(jnp.asarray(x), dtype),)
 
@@ -258,7 +262,9 @@ STABLEHLO_CONVERT = OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, 
 # ---- SELECT, CLAMP: a scalar may stand for a whole tensor
 
 
-def _why_not_select(context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _why_not_select(
+    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
     predicate, x, y = inputs[:3]
     return first_reason(
         why_not_count(inputs, 3),
@@ -269,7 +275,7 @@ def _why_not_select(context: LoweringContext, _o: Any, inputs: Specs, outputs: S
     )
 
 
-def _lower_select(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs) -> Function:
+def _lower_select(_context: LoweringContext, _o: Options, _i: Specs, _outputs: Specs) -> Function:
     def select(predicate: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array]:
         return (lax.select(jnp.asarray(predicate), jnp.asarray(x), jnp.asarray(y)),)
 
@@ -279,7 +285,9 @@ def _lower_select(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs
 STABLEHLO_SELECT = OpRule("STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3)
 
 
-def _why_not_clamp(_context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _why_not_clamp(
+    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
     low, x, high = inputs[:3]
     return first_reason(
         why_not_count(inputs, 3),
@@ -289,7 +297,7 @@ def _why_not_clamp(_context: LoweringContext, _o: Any, inputs: Specs, outputs: S
     )
 
 
-def _lower_clamp(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs) -> Function:
+def _lower_clamp(_context: LoweringContext, _o: Options, _i: Specs, _outputs: Specs) -> Function:
     def clamp(low: jax.Array, x: jax.Array, high: jax.Array) -> tuple[jax.Array]:
         low, high = (jnp.broadcast_to(jnp.asarray(a), x.shape) for a in (low, high))
         return (lax.min(lax.max(jnp.asarray(x), low), high),)
