@@ -1,7 +1,5 @@
 """Comparisons, logic and selection. Sources: kernels/{comparisons,logical,select}.cc."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -151,7 +149,7 @@ def _why_not_select_v2(
 def _lower_select_v2(
     _context: LoweringContext, _o: SelectV2Options, _inputs: Specs, _outputs: Specs
 ) -> Function:
-    def select_v2(*arrays: Any) -> tuple[jax.Array]:
+    def select_v2(*arrays: jax.Array) -> tuple[jax.Array]:
         condition, x, y = align_ranks(*arrays)
         return (jnp.where(condition, x, y),)
 

@@ -73,7 +73,7 @@ def _branching(
     def lower(context: LoweringContext, o: OptionsT, _inputs: Specs, _outputs: Specs) -> Function:
         functions = [_lowered(context, index) for index in branches(o)]
 
-        def branch(chosen: jax.Array, *arrays: Any) -> tuple[Any, ...]:
+        def branch(chosen: jax.Array, *arrays: jax.Array) -> tuple[Any, ...]:
             number = select(chosen.reshape(()))
             # An index out of range names the last branch (StableHLO); lax would take the nearest.
             inside = (number >= 0) & (number < len(functions))
@@ -110,7 +110,7 @@ def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
         condition = _lowered(context, o.cond_subgraph_index)
         body = _lowered(context, o.body_subgraph_index)
 
-        def loop(*arrays: Any) -> tuple[Any, ...]:
+        def loop(*arrays: jax.Array) -> tuple[Any, ...]:
             start = tuple(map(jnp.asarray, arrays))
             return tuple(
                 lax.while_loop(lambda s: condition(*s)[0].reshape(()), lambda s: body(*s), start)

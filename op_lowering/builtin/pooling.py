@@ -55,17 +55,18 @@ class _Pool:
 
     dtypes: frozenset[np.dtype]
     fold: "_Fold"
-    enter: Callable[[Any, LoweringContext], Any]  # before folding
-    leave: Callable[[Any, Any], Any]  # (folded, how many values each window read) -> result
+    enter: Callable[[jax.Array, LoweringContext], jax.Array]  # before folding
+    # (folded, how many values each window read) -> result
+    leave: Callable[[jax.Array, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Fold:
     """An associative way to put two values together."""
 
-    pair: Callable[[Any, Any], Any]
-    lax_pair: Callable[[Any, Any], Any]
-    over: Callable[..., Any]  # reduction over axes
+    pair: Callable[[jax.Array, jax.Array], jax.Array]
+    lax_pair: Callable[[jax.Array, jax.Array], jax.Array]
+    over: Callable[..., jax.Array]  # reduction over axes
     identity: Callable[[np.dtype], Any]
 
 
@@ -77,16 +78,16 @@ _SUM = _Fold(jnp.add, lax.add, jnp.sum, lambda _dtype: 0)
 _MAXIMUM = _Fold(jnp.maximum, lax.max, jnp.max, _bottom)
 
 
-def _accumulate(x: Any, context: LoweringContext) -> Any:
+def _accumulate(x: jax.Array, context: LoweringContext) -> jax.Array:
     dtype = np.dtype(x.dtype)
     return x.astype(np.int32 if dtype in _INTEGERS else context.precision.accumulator(dtype))
 
 
-def _squares(x: Any, context: LoweringContext) -> Any:
+def _squares(x: jax.Array, context: LoweringContext) -> jax.Array:
     return jnp.square(_accumulate(x, context))
 
 
-def numbers(x: Any) -> Any:
+def numbers(x: jax.Array) -> jax.Array:
     """NaN and -infinity become the lowest number: kernels begin there and take what is greater."""
     if np.dtype(x.dtype) in _INTEGERS:
         return x
@@ -99,14 +100,14 @@ def lowest(dtype: np.dtype) -> Any:
     return ml_dtypes.finfo(dtype).min  # type: ignore[no-untyped-call]
 
 
-def _mean(total: Any, count: Any) -> Any:
+def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
     """A quotient; integers round half away from zero, as reference/integer_ops/pooling.h has it."""
     if not jnp.issubdtype(total.dtype, jnp.integer):
         return total / count
     return jnp.sign(total) * ((jnp.abs(total) + count // 2) // count)
 
 
-def _root_mean(total: Any, count: Any) -> Any:
+def _root_mean(total: jax.Array, count: jax.Array) -> jax.Array:
     return jnp.sqrt(total / count)
 
 
@@ -208,7 +209,7 @@ def _count(windows: Windows) -> np.ndarray:
     return functools.reduce(np.multiply.outer, per_axis)[None, ..., None]
 
 
-_Slide = Callable[[_Fold, Any, Windows], jax.Array]
+_Slide = Callable[[_Fold, jax.Array, Windows], jax.Array]
 
 
 def _algorithm(platform: str, windows: Windows) -> _Slide:
@@ -234,13 +235,13 @@ def _algorithms(platform: str, windows: Windows) -> Mapping[str, _Slide]:
     return {first: default} | algorithms
 
 
-def _whole(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+def _whole(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     """Windows that cover the image (global pools)."""
     folded: jax.Array = fold.over(x, axis=tuple(range(1, 1 + len(windows))), keepdims=True)
     return folded.astype(x.dtype)
 
 
-def _reduce_window(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+def _reduce_window(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     folded: jax.Array = lax.reduce_window(
         x,
         np.asarray(fold.identity(np.dtype(x.dtype)), x.dtype),
@@ -252,7 +253,7 @@ def _reduce_window(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
     return folded
 
 
-def _tap_by_tap(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+def _tap_by_tap(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     """One fused loop over strided slices."""
     padded = pad_windows(x, windows, fold.identity(np.dtype(x.dtype)))
     slices = (read_tap(padded, windows, tap) for tap in taps(windows))
@@ -260,7 +261,7 @@ def _tap_by_tap(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
     return folded
 
 
-def _axis_by_axis(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+def _axis_by_axis(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     """H + W steps instead of H * W, over a copy that needs no bounds."""
     x = pad_windows(x, windows, fold.identity(np.dtype(x.dtype)))
     for axis, window in enumerate(windows):

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.common.basics import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.common.basics import Array, align_ranks, why_not_broadcast
 from jaxdelegate.op_lowering.common.quantization import why_not_one_scale, why_not_symmetric
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import Options
@@ -182,7 +182,7 @@ def pointwise(
             return _lower_integer(integer.build(o, inputs, outputs))
         function, wide = build(o, inputs), context.precision.accumulator(inputs[0].dtype)
 
-        def run(*arrays: Any) -> tuple[jax.Array]:
+        def run(*arrays: Array) -> tuple[jax.Array]:
             y = function(*align_ranks(*(jnp.asarray(a, wide) for a in arrays)))
             return (y.astype(outputs[0].dtype),)
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
     finish,
@@ -223,15 +224,20 @@ class _Family(Generic[_Conv]):
         arithmetic = _arithmetic(context, run, c, tensors)
 
         def convolution(
-            x: jax.Array, w: jax.Array, bias: Any = None, residual: Any = None
+            x: jax.Array,
+            w: jax.Array,
+            bias: jax.Array | None = None,
+            residual: jax.Array | None = None,
         ) -> tuple[jax.Array]:
             y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
             residual = arithmetic.shortened(residual) if arithmetic.ends_short else residual
-            epilogue = {"residual": residual, "is_finite": arithmetic.is_finite}
-            return (arithmetic.ended(finish(y, bias, activation, tensors.y.dtype, **epilogue)),)
+            dtype, is_finite = tensors.y.dtype, arithmetic.is_finite
+            done = finish(y, bias, activation, dtype, residual, is_finite=is_finite)
+            return (arithmetic.ended(done),)
 
-        def prepare(w: Any) -> Any:
-            return arithmetic.shortened(layout(c, self.spatial_io(w)))
+        def prepare(w: Array) -> Array:
+            laid_out: Array = arithmetic.shortened(layout(c, self.spatial_io(w)))
+            return laid_out
 
         prepared = {1: prepare, 2: arithmetic.shortened} if arithmetic.ends_short else {1: prepare}
         return Lowered(convolution, prepared, (layout, arithmetic.operand), takes_reduced=True)
@@ -295,15 +301,15 @@ def _why_not_channels(c: Convolution, bias: TensorSpec | None) -> str | None:
 
 
 # Filters as the file stores them -> [*spatial, I, O].
-def _from_ohwi(w: Any) -> Any:
+def _from_ohwi(w: Array) -> Array:
     return w.transpose(1, 2, 3, 0)
 
 
-def _from_1hwo(w: Any) -> Any:
+def _from_1hwo(w: Array) -> Array:
     return w.reshape(*w.shape[1:3], 1, w.shape[3])
 
 
-def _from_dhwio(w: Any) -> Any:
+def _from_dhwio(w: Array) -> Array:
     return w
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.window import Spreads
 from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
@@ -58,12 +59,12 @@ def lower(
         context, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
     )
 
-    def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=asymmetric)
         y = rescaled(convolve(q, zero, kept.read(w)), scale, scales, in_turn=in_turn)
         return (finish(y, bias, activation, tensors.y.dtype),)
 
-    def prepare(w: Any) -> Any:
+    def prepare(w: Array) -> Array:
         return kept.prepare(convolve.prepare(signed(spatial_io(w))))
 
     return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
@@ -76,7 +77,9 @@ def lower_transposed(
     scales = filter_scales(tensors.w, tensors.y.shape[-1])
     scales = np.tile(scales, math.prod(s.stride for s in spreads))
 
-    def transposed(_shape: Any, w: jax.Array, x: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def transposed(
+        _shape: object, w: jax.Array, x: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=True)
         y = _add_in_order(q.astype(np.int32) - zero, w, (scale, scales))
         return (finish(_unfolded(y, spreads), bias, o.fused_activation_function, tensors.y.dtype),)
@@ -84,7 +87,7 @@ def lower_transposed(
     return Lowered(transposed, {1: lambda w: _folded(spatial_io(w), spreads)}, ())
 
 
-def _folded(w: Any, spreads: Spreads) -> Any:
+def _folded(w: Array, spreads: Spreads) -> Array:
     """Filters [*size, I, O] -> [*turns, I, *stride * O]: taps a stride apart reach the same place.
 
     A turn is what one pixel adds to the outputs between it and the next.

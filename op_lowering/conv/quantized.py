@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
 from jaxdelegate.op_lowering.common.window import Spreads
 from jaxdelegate.op_lowering.conv import cpu_kernel_int8
@@ -39,6 +40,7 @@ from jaxdelegate.op_lowering.quantized.products import (
     why_not_tensors,
 )
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare, first_reason
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
 
 _NARROW = frozenset([INT8, INT4])
@@ -101,7 +103,7 @@ def _by_channel(tensors: Tensors) -> Any:
     return lambda x, w, y: convolution_multipliers(x, w, y, channels)
 
 
-def _filter_zero(w: Any) -> int:
+def _filter_zero(w: TensorSpec) -> int:
     """The kernels of int8 filters take them for symmetric."""
     return zero_point_of(w) if w.dtype == UINT8 else 0
 
@@ -121,10 +123,10 @@ def lower(
         Kept.of_convolution(w, c.output_channels, c.groups),
     )
 
-    def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         return end(convolve(x, zero, kept.read(w)), bias)
 
-    def prepare(w: Any) -> Any:
+    def prepare(w: Array) -> Array:
         return kept.prepare(convolve.prepare(spatial_io(w)))
 
     return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
@@ -140,7 +142,9 @@ def lower_transposed(
     )
     zero, end = zero_point_of(x), _epilogue(o, tensors)
 
-    def transposed(_shape: Any, w: jax.Array, x: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def transposed(
+        _shape: object, w: jax.Array, x: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         return end(convolve(x, zero, w), bias)
 
     return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))}, ())

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
     finish,
@@ -88,7 +89,7 @@ def _transposed(
     layout, run = chosen(_float_algorithms(context.platform, spreads), context.algorithm)
     arithmetic = Arithmetic.of_convolution(context, *inputs)
 
-    def transposed(x: jax.Array, w: jax.Array, bias: Any) -> tuple[jax.Array]:
+    def transposed(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
         y = run(arithmetic, spreads, arithmetic.shortened(x), w)
         dtype = outputs[0].dtype
         return (finish(y, bias, activation, dtype, is_finite=arithmetic.is_finite),)
@@ -96,8 +97,8 @@ def _transposed(
     return transposed, lambda w: arithmetic.shortened(layout(w))
 
 
-_Layout = Callable[[Any], Any]  # a filter [*spatial, I, O] -> what the algorithm reads
-_Run = Callable[[Arithmetic, Spreads, Any, Any], jax.Array]
+_Layout = Callable[[Array], Array]  # a filter [*spatial, I, O] -> what the algorithm reads
+_Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
 
 
 def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
@@ -112,11 +113,11 @@ def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_La
     return algorithms
 
 
-def _mirrored(w: Any) -> Any:
+def _mirrored(w: Array) -> Array:
     return w[(slice(None, None, -1),) * (w.ndim - 2)]
 
 
-def _xla(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
+def _xla(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
     return a.convolution(
         x,
         w,
@@ -127,12 +128,12 @@ def _xla(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
     )
 
 
-def _by_pixel(w: Any) -> Any:
+def _by_pixel(w: Array) -> Array:
     axes = tuple(range(w.ndim - 2))
     return w.transpose(w.ndim - 2, *axes, w.ndim - 1)  # [I, *spatial, O]
 
 
-def _side_by_side(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
+def _side_by_side(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
     """Windows that do not overlap: one matrix product yields every pixel's patch of the output."""
     rank, output_channels = len(spreads), w.shape[-1]
     y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
@@ -146,7 +147,7 @@ def _side_by_side(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
     return lax.pad(y, zero, [(0, 0, 0), *(s.crop for s in spreads), (0, 0, 0)])
 
 
-def _overlapping(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
+def _overlapping(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
     """One matrix product yields every pixel's patch of the output, then patches are added up."""
     y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
     sizes = (s.size for s in spreads)
@@ -257,7 +258,7 @@ class _Asked(Generic[_Asking]):
             {1: lambda w: layout(self._spatial_io(w))},
         )
 
-    def _spatial_io(self, w: Any) -> Any:
+    def _spatial_io(self, w: Array) -> Array:
         return w.transpose(self.order)
 
     def _tensors(self, inputs: Specs, outputs: Specs) -> Tensors:

@@ -54,7 +54,9 @@ def lower_fully_connected(
     scales, kept = filter_scales(w_spec, output_channels), Kept.of(w_spec)
     sums = None if w_spec.const is None else row_sums(signed(w_spec.const))
 
-    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def fully_connected(
+        x: jax.Array, w: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
         q, scale, zero = _quantize(whole, o)
         total = matrix_product(pieces(q, zero), pieces(kept.read(w), 0), w_sums=sums)

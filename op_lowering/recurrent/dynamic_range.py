@@ -39,7 +39,7 @@ class Matrix:
     row_sums: jax.Array | None  # int32 [n_out] where vectors get an offset
 
     @classmethod
-    def of(cls, w: Any, scale: float, *, asymmetric: bool) -> Self:
+    def of(cls, w: jax.Array, scale: float, *, asymmetric: bool) -> Self:
         """Of weights with one scale, int8 or the same bytes as uint8."""
         steps = lax.bitcast_convert_type(jnp.asarray(w), np.int8)
         sums = jnp.sum(steps, 1, dtype=np.int32) if asymmetric else None
@@ -112,7 +112,7 @@ def operands(o: QuantizesInputs, inputs: Specs, dequantized: Collection[int] = (
     return lambda arrays: [make(array) for make, array in zip(makers, arrays, strict=True)]
 
 
-def _dequantized(w: Any, scale: float) -> jax.Array:
+def _dequantized(w: jax.Array, scale: float) -> jax.Array:
     steps = lax.bitcast_convert_type(jnp.asarray(w), np.int8)
     return steps.astype(np.float32) * np.float32(scale)
 

@@ -6,7 +6,6 @@ Source of what LiteRT runs of them: kernels/stablehlo_elementwise.h.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +96,7 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
         return lax.pow(x, y)
     one, zero = scalar(1, x), scalar(0, x)
 
-    def square(_step: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def square(_step: object, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         result, base, exponent = state
         odd = (exponent & one) == one
         return jnp.where(odd, result * base, result), base * base, exponent >> one
@@ -160,7 +159,7 @@ STABLEHLO_FLOOR = _unary("STABLEHLO_FLOOR", lax.floor, FLOATS)
 # ---- COMPARE
 
 _TOTAL_ORDER = StablehloComparisonType.STABLEHLO_COMPARISON_TYPE_FLOAT_TOTAL_ORDER
-_Compare = Callable[[Any, Any], jax.Array]
+_Compare = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def _lexicographic(compare: _Compare) -> _Compare:

@@ -299,7 +299,9 @@ def absolute(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
     return finish(np.abs(centered(x, inputs[0])), outputs[0], *pair)
 
 
-def tabulated(x: Array, source: TensorSpec, target: TensorSpec, function: Any) -> tuple[Array]:
+def tabulated(
+    x: Array, source: TensorSpec, target: TensorSpec, function: lookup.RealFunction
+) -> tuple[Array]:
     """A real function through LUTPopulate's table."""
     table = lookup.lookup_table(
         function,
