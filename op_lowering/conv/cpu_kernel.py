@@ -143,7 +143,7 @@ def convolution(
     nonlinearity: Nonlinearity = Nonlinearity.NONE,
     grid: Grid | None = None,
 ) -> Lowered:
-    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, N].
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
 
     Its function takes a residual of that shape as well, after the bias, and adds it before the
     activation.
@@ -183,7 +183,7 @@ def fully_connected(
     out: Shape,
     grid: Grid | None = None,
 ) -> Lowered:
-    """[..., depth] x [N, K] -> `out`, which has `rows` times `units` elements.
+    """[..., depth] x [N, K] -> `out`, which has `rows` times `output_channels` elements.
 
     `name` is that of one of its algorithms; `grid` is as `convolution` has it.
     """

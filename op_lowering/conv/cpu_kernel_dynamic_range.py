@@ -67,7 +67,7 @@ def is_chosen(
 
 
 def row_by_matrix(o: FullyConnectedOptions, tensors: Tensors) -> Lowered:
-    """[..., depth] x [N, K] -> y, which has as many elements as units."""
+    """[..., depth] x [N, K] -> y, which has as many elements as output channels."""
 
     def spatial_io(w: Array) -> Array:
         return w.transpose(1, 0).reshape(1, 1, w.shape[1], w.shape[0])
@@ -88,7 +88,7 @@ def convolution(
     asymmetric: bool,
     in_turn: bool = False,
 ) -> Lowered:
-    """[N, H, W, C] -> y, of as many elements as [N, *out, N].
+    """[N, H, W, C] -> y, of as many elements as [N, *out, O].
 
     Args:
         c: its geometry.
@@ -96,7 +96,7 @@ def convolution(
         activation: its fused activation.
         tensors: what it reads and writes.
         asymmetric: whether images have zero points.
-        in_turn: see `hybrid_products.rescaled`.
+        in_turn: see `quantized.dynamic_range.rescaled`.
     """
     by_channel = runs_by_channel(c)
     count = 1 if by_channel else c.groups // joined(c, QUAD)

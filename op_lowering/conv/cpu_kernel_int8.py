@@ -66,7 +66,7 @@ def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None 
 def convolution(
     c: Convolution, spatial_io: Prepare, tensors: Tensors, w_zero: int, end: Epilogue
 ) -> Lowered:
-    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, N].
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
 
     Args:
         c: its geometry.
@@ -89,7 +89,7 @@ def convolution(
 
 
 def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Epilogue) -> Lowered:
-    """[..., depth] x [N, K] -> y, which has `rows` times `units` elements.
+    """[..., depth] x [N, K] -> y, which has `rows` times N elements.
 
     `w_zero`, of the filter as int8 (`to_int8`), and `end` are as its kernel has them.
     """

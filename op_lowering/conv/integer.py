@@ -172,9 +172,8 @@ class IntegerTransposedConvolution:
         """Convolve; arguments are those of IntegerConvolution."""
         zero = moved(zero, np.dtype(x.dtype))
         rows = to_int8(x).reshape(-1, x.shape[-1])
-        y = matrix_product(
-            pieces(rows, zero), pieces(w, self.w_zero), w_sums=self.w_sums
-        )  # [N * *in, *spatial * O]
+        # [N * *in, *spatial * O]
+        y = matrix_product(pieces(rows, zero), pieces(w, self.w_zero), w_sums=self.w_sums)
         sizes = tuple(s.size for s in self.spreads)
         return overlap(y.reshape(*x.shape[:-1], *sizes, -1), self.spreads)
 
