@@ -28,7 +28,7 @@ class Lowered:
         prepare: by input position.
         layout: what the preparations depend on; where that is the same for other input shapes,
             they share the prepared constants. None: the input shapes.
-        takes_short: `run` also takes float32 inputs as float16 or bfloat16.
+        takes_reduced: `run` also takes float32 inputs as float16 or bfloat16.
         is_on_grid: its result is on the context's grid already.
     """
 
@@ -62,12 +62,10 @@ class LoweringContext:
     # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
     lower_subgraph: Callable[..., Function] | None = None
     why_not_subgraph: Callable[..., str | None] | None = None
-    algorithms: Mapping[str, str] = dataclasses.field(
-        default_factory=dict, hash=False
-    )  # by operator_key
-    algorithm: str | None = (
-        None  # how to run this operator, of its rule's `ways`; None: the default
-    )
+    # By operator_key.
+    algorithms: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    # How to run this operator, of its rule's `algorithms`; None: the default.
+    algorithm: str | None = None
 
     @property
     def follows_kernels(self) -> bool:
@@ -86,9 +84,8 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 WhyNot = Callable[[LoweringContext, OptionsT, Specs, Specs], str | None]
 Lower = Callable[[LoweringContext, OptionsT, Specs, Specs], Function]
 Algorithms = Callable[[LoweringContext, OptionsT, Specs, Specs], Mapping[str, Any]]
-States = Callable[
-    [OptionsT, Specs], tuple[int, ...]
-]  # positions of inputs that the operator updates
+# Positions of inputs that the operator updates.
+States = Callable[[OptionsT, Specs], tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +146,9 @@ def table(*rules: OpRule) -> dict[str, OpRule]:
     return rows
 
 
-def host_only(name: str, options_type: type[Options], max_version: int, reason: str) -> OpRule:
+def host_only(
+    name: str, options_type: type[OptionsT], max_version: int, reason: str
+) -> OpRule[OptionsT]:
     """The record of an operator that is never lowered, with the reason that the report prints."""
 
     def why_not(*_: object) -> str:

@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
-from collections.abc import Collection
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,14 @@ from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.lowering.rewrites.registry import REWRITES
 from jaxdelegate.op_lowering.options import (
+    OPERATORS,
     CustomOptions,
     FusedOptions,
+    Options,
+    Pool2D,
+    Pool2DOptions,
+    Pool3DOptions,
+    SoftmaxOptions,
     default_options,
     options_class,
 )
@@ -32,6 +40,78 @@ def test_rule_and_options_table_agree() -> None:
             assert isinstance(default_options(name), rule.options_type)
         else:
             assert issubclass(rule.options_type, CustomOptions)
+
+
+def functions() -> Iterator[tuple[str, str, Callable[..., object] | None, int]]:
+    """Operator, what a table has for it, and which parameter of that gets the options."""
+    for name, record in OPERATORS.items():
+        yield name, "cost", record.cost, 0
+        yield name, "channels", record.channels, 0
+    for name, rule in (RULES | FUSED).items():
+        yield name, "why_not", rule.why_not, 1
+        yield name, "lower", rule.lower, 1
+        yield name, "algorithms", rule.algorithms, 1
+        yield name, "states", rule.states, 0
+    for name, kernel in KERNELS.items():
+        yield name, "run", kernel.run, int(kernel.calls)
+        yield name, "shapes", kernel.shapes, 0
+        yield name, "settled", kernel.settled, 0
+        yield name, "inferred_shapes", kernel.inferred_shapes, 1
+        yield name, "initial_state", kernel.initial_state, 0
+
+
+def annotation(function: Callable[..., object], position: int) -> object:
+    """What a function says of its parameter at a position."""
+    parameters = list(inspect.signature(function).parameters.values())
+    return parameters[min(position, len(parameters) - 1)].annotation
+
+
+def takes(wanted: object, options: type[Options]) -> bool:
+    """Whether an annotation lets an options class pass; one that says nothing lets none."""
+    if isinstance(wanted, typing.TypeVar):
+        return takes(wanted.__bound__, options)
+    if isinstance(wanted, types.UnionType):
+        return any(takes(one, options) for one in typing.get_args(wanted))
+    if typing.Protocol in getattr(wanted, "__bases__", ()):
+        hints = typing.get_type_hints(options)
+        members = {n: v for c in inspect.getmro(wanted) for n, v in vars(c).items()}
+        return all(
+            hints.get(name) == inspect.signature(member.fget).return_annotation
+            for name, member in members.items()
+            if isinstance(member, property)
+        )
+    return isinstance(wanted, type) and issubclass(options, wanted)
+
+
+def test_functions_in_the_tables_are_written_for_the_options_of_their_operator() -> None:
+    wrong = [
+        f"{name}: {what} takes {annotation(function, position)}"
+        for name, what, function, position in functions()
+        if function is not None
+        and not takes(annotation(function, position), OPERATORS[name].options)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options", "right"),
+    [
+        (SoftmaxOptions, SoftmaxOptions, True),
+        (Options, SoftmaxOptions, True),
+        (object, SoftmaxOptions, True),
+        (Pool2DOptions | SoftmaxOptions, SoftmaxOptions, True),
+        (Pool2D, Pool2DOptions, True),
+        (Pool2DOptions, SoftmaxOptions, False),
+        (Pool2D, SoftmaxOptions, False),
+        (Pool2D, Pool3DOptions, False),  # its padding is a string
+        (typing.Any, SoftmaxOptions, False),
+        (inspect.Parameter.empty, SoftmaxOptions, False),
+    ],
+)
+def test_which_annotations_let_options_pass(
+    wanted: object, options: type[Options], right: bool
+) -> None:
+    assert takes(wanted, options) is right
 
 
 def test_a_version_from_the_future_is_refused() -> None:

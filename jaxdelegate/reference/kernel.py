@@ -7,9 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
 
 Array = np.ndarray
+# `Any` options are those of the operator's record; tests/test_registry.py compares the two.
 Run = Callable[..., tuple[Array, ...]]  # (options, inputs, outputs, *arrays) -> outputs, new states
 InitialState = Callable[[Any], tuple[Array, ...]]
 Shapes = Callable[[Any, Specs], tuple[Shape | None, ...]]
@@ -70,13 +72,13 @@ class Kernel:
     settled: Shapes | None = None
 
     def __call__(
-        self, options: Any, inputs: Specs, outputs: Specs, *arrays: Array
+        self, options: Options, inputs: Specs, outputs: Specs, *arrays: Array
     ) -> tuple[Array, ...]:
         """Run the kernel."""
         return self.run(options, inputs, outputs, *arrays)
 
 
-def same_shape(_options: Any, inputs: Specs) -> tuple[Shape | None, ...]:
+def same_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     """The one output has the first input's shape."""
     return (inputs[0].shape,)
 
@@ -86,7 +88,7 @@ def undeclared_shapes(_options: object, _inputs: Specs) -> tuple[Shape | None, .
     return ()
 
 
-def broadcast_shape(_options: Any, inputs: Specs) -> tuple[Shape | None, ...]:
+def broadcast_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     """The one output has the shape that all inputs broadcast to.
 
     Raises:

@@ -1,7 +1,5 @@
 """Activation functions, each an operator of its own. Source: kernels/activations.cc."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +13,7 @@ from jaxdelegate.op_lowering.options import (
     HardSwishOptions,
     LeakyReluOptions,
     NoOptions,
+    Options,
 )
 from jaxdelegate.op_lowering.quantized import activation as quantized
 from jaxdelegate.op_lowering.rule import LoweringContext, table
@@ -52,7 +51,7 @@ def _leaky_relu(o: LeakyReluOptions, _inputs: Specs) -> Elementwise:
 
 
 def _why_not_prelu(
-    _context: LoweringContext, _o: Any, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
 ) -> str | None:
     x, alpha = inputs[:2]
     if np.broadcast_shapes(x.shape, alpha.shape) == x.shape:

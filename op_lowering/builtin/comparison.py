@@ -1,7 +1,5 @@
 """Comparisons, logic and selection. Sources: kernels/{comparisons,logical,select}.cc."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,12 +30,18 @@ from jaxdelegate.op_lowering.options import (
     LogicalNotOptions,
     LogicalOrOptions,
     NotEqualOptions,
-    Options,
     SelectOptions,
     SelectV2Options,
 )
 from jaxdelegate.op_lowering.quantized import elementwise as quantized
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule, first_reason, table
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    OptionsT,
+    first_reason,
+    table,
+)
 from jaxdelegate.op_lowering.spec import Shape, Specs
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
@@ -48,8 +52,12 @@ _WIDE_OR_INT16: Dtypes = _WIDE | {INT16}
 
 
 def _equality(
-    name: str, options: type[Options], version: int, function: Elementwise, integer: IntegerKernel
-) -> OpRule:
+    name: str,
+    options: type[OptionsT],
+    version: int,
+    function: Elementwise,
+    integer: IntegerKernel[OptionsT],
+) -> OpRule[OptionsT]:
     return binary(
         name,
         options,
@@ -63,8 +71,12 @@ def _equality(
 
 
 def _order(
-    name: str, options: type[Options], version: int, function: Elementwise, integer: IntegerKernel
-) -> OpRule:
+    name: str,
+    options: type[OptionsT],
+    version: int,
+    function: Elementwise,
+    integer: IntegerKernel[OptionsT],
+) -> OpRule[OptionsT]:
     return binary(
         name, options, version, function, results=BOOLS, stored=_WIDE_OR_INT16, integer=integer
     )
@@ -137,7 +149,7 @@ def _why_not_select_v2(
 def _lower_select_v2(
     _context: LoweringContext, _o: SelectV2Options, _inputs: Specs, _outputs: Specs
 ) -> Function:
-    def select_v2(*arrays: Any) -> tuple[jax.Array]:
+    def select_v2(*arrays: jax.Array) -> tuple[jax.Array]:
         condition, x, y = align_ranks(*arrays)
         return (jnp.where(condition, x, y),)
 

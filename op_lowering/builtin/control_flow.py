@@ -6,7 +6,7 @@ branch that cannot be stays on the host, where its subgraphs are partitioned by 
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
     CallOptions,
     IfOptions,
-    Options,
     StablehloCaseOptions,
     StablehloWhileOptions,
     WhileOptions,
@@ -25,13 +24,15 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     OpRule,
+    OptionsT,
     first_reason,
     host_only,
     table,
 )
 from jaxdelegate.op_lowering.spec import Specs
 
-_Callees = Callable[[Any], Sequence[int]]
+_Callees = Callable[[OptionsT], Sequence[int]]
+_Loop = TypeVar("_Loop", bound=WhileOptions | StablehloWhileOptions)
 
 
 def _why_not_called(context: LoweringContext, callees: Sequence[int], inputs: Specs) -> str | None:
@@ -52,11 +53,16 @@ def _lowered(context: LoweringContext, index: int, inputs: Specs | None = None) 
 
 
 def _branching(
-    name: str, options_type: type[Options], branches: _Callees, select: Callable[[Any], Any]
-) -> OpRule:
+    name: str,
+    options_type: type[OptionsT],
+    branches: _Callees[OptionsT],
+    select: Callable[[jax.Array], jax.Array],
+) -> OpRule[OptionsT]:
     """A choice among branches by the first input, which `select` makes a branch number."""
 
-    def why_not(context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
+    def why_not(
+        context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs
+    ) -> str | None:
         chosen = inputs[0]
         return first_reason(
             None if branches(o) else "there are no branches",
@@ -64,10 +70,10 @@ def _branching(
             _why_not_called(context, branches(o), _unknown(inputs[1:])),
         )
 
-    def lower(context: LoweringContext, o: Any, _inputs: Specs, _outputs: Specs) -> Function:
+    def lower(context: LoweringContext, o: OptionsT, _inputs: Specs, _outputs: Specs) -> Function:
         functions = [_lowered(context, index) for index in branches(o)]
 
-        def branch(chosen: jax.Array, *arrays: Any) -> tuple[Any, ...]:
+        def branch(chosen: jax.Array, *arrays: jax.Array) -> tuple[Any, ...]:
             number = select(chosen.reshape(()))
             # An index out of range names the last branch (StableHLO); lax would take the nearest.
             inside = (number >= 0) & (number < len(functions))
@@ -90,8 +96,8 @@ STABLEHLO_CASE = _branching(
 )
 
 
-def _loop(name: str, options_type: type[Options]) -> OpRule:
-    def why_not(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
+    def why_not(context: LoweringContext, o: _Loop, inputs: Specs, outputs: Specs) -> str | None:
         kept = all(a.dtype == b.dtype for a, b in zip(inputs, outputs, strict=False))
         return first_reason(
             _why_not_called(
@@ -100,11 +106,11 @@ def _loop(name: str, options_type: type[Options]) -> OpRule:
             None if len(inputs) == len(outputs) and kept else "the body changes a dtype",
         )
 
-    def lower(context: LoweringContext, o: Any, _inputs: Specs, _outputs: Specs) -> Function:
+    def lower(context: LoweringContext, o: _Loop, _inputs: Specs, _outputs: Specs) -> Function:
         condition = _lowered(context, o.cond_subgraph_index)
         body = _lowered(context, o.body_subgraph_index)
 
-        def loop(*arrays: Any) -> tuple[Any, ...]:
+        def loop(*arrays: jax.Array) -> tuple[Any, ...]:
             start = tuple(map(jnp.asarray, arrays))
             return tuple(
                 lax.while_loop(lambda s: condition(*s)[0].reshape(()), lambda s: body(*s), start)
@@ -119,13 +125,17 @@ WHILE = _loop("WHILE", WhileOptions)
 STABLEHLO_WHILE = _loop("STABLEHLO_WHILE", StablehloWhileOptions)
 
 
-def calling(name: str, options_type: type[Options], callee: Callable[[Any], int]) -> OpRule:
+def calling(
+    name: str, options_type: type[OptionsT], callee: Callable[[OptionsT], int]
+) -> OpRule[OptionsT]:
     """The rule of an operator that is the subgraph which `callee(options)` names."""
 
-    def why_not(context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
+    def why_not(
+        context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs
+    ) -> str | None:
         return _why_not_called(context, (callee(o),), inputs)
 
-    def lower(context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> Function:
+    def lower(context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs) -> Function:
         return _lowered(context, callee(o), inputs)
 
     return OpRule(name, options_type, 1, why_not, lower, arity=0)

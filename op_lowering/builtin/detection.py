@@ -8,8 +8,6 @@ here, and what their sorting leaves in any order (equal scores in V4 and V5, equ
 box) stands by index.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,7 +93,7 @@ def _why_not_real(spec: TensorSpec) -> str | None:
     return why_not_dtype(spec, np.float32)
 
 
-def _real(array: Any, spec: TensorSpec) -> Any:
+def _real(array: jax.Array, spec: TensorSpec) -> jax.Array:
     quantized = spec.quantization if spec.is_quantized else None
     return array if quantized is None else jax_affine.dequantize(jnp.asarray(array), quantized)
 

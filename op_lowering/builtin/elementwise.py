@@ -5,7 +5,7 @@ as C++ integers do. Where a kernel stops with an error on the values of a run-ti
 integer division by zero), the result is unspecified; the same values in a constant are refused.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +78,8 @@ _WIDE: Dtypes = _INT32 | {np.dtype(np.int64)}
 
 # ---- arithmetic with a fused activation: ADD, SUB, MUL, DIV
 
+_Activated = TypeVar("_Activated", bound=AddOptions | SubOptions | MulOptions | DivOptions)
+
 
 def _limits(activation: Act, dtype: np.dtype) -> tuple[Any, Any]:
     """What a kernel clamps its result to (CalculateActivationRange, kernels/kernel_util.h).
@@ -93,23 +95,25 @@ def _limits(activation: Act, dtype: np.dtype) -> tuple[Any, Any]:
 
 def _activated(
     name: str,
-    options_type: type[Options],
+    options_type: type[_Activated],
     max_version: int,
     function: Elementwise,
-    integer: IntegerKernel,
+    integer: IntegerKernel[_Activated],
     stored: Dtypes = _WIDE,
-    why_not: WhyNot | None = None,
-) -> OpRule:
+    why_not: WhyNot[_Activated] | None = None,
+) -> OpRule[_Activated]:
     """A binary operator whose result is clamped to the range of its fused activation."""
 
-    def build(o: Any, inputs: Specs) -> Elementwise:
+    def build(o: _Activated, inputs: Specs) -> Elementwise:
         dtype, activation = inputs[0].dtype, o.fused_activation_function
         if dtype in COMPLEX or (dtype in INTEGERS and activation is Act.NONE):
             return function
         low, high = _limits(activation, dtype)
         return lambda x, y: clamp(function(x, y), low, high)
 
-    def refuse(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+    def refuse(
+        context: LoweringContext, o: _Activated, inputs: Specs, outputs: Specs
+    ) -> str | None:
         if inputs[0].dtype in COMPLEX and o.fused_activation_function is not Act.NONE:
             return "complex results take no fused activation"
         return None if why_not is None else why_not(context, o, inputs, outputs)
@@ -136,7 +140,9 @@ def _divide(x: jax.Array, y: jax.Array) -> jax.Array:
     return x / jnp.where(jnp.isnan(x), x, y)
 
 
-def _why_not_zero(_context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs) -> str | None:
+def _why_not_zero(
+    _context: LoweringContext, o: Options, inputs: Specs, _outputs: Specs
+) -> str | None:
     """Integer DIV, FLOOR_MOD and every FLOOR_DIV stop on a zero divisor."""
     divisor = inputs[1]
     stops = divisor.dtype in INTEGERS or isinstance(o, FloorDivOptions)
@@ -184,7 +190,7 @@ def _right_shift(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _why_not_atan2(
-    _context: LoweringContext, _o: Any, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
 ) -> str | None:
     return why_not_one_shape(*inputs[:2])
 
@@ -283,7 +289,7 @@ POW = pointwise("POW", PowOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not
 
 
 def _why_not_negative(
-    _context: LoweringContext, _o: Any, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
 ) -> str | None:
     """The integer kernels of SQRT and RSQRT stop at a negative number."""
     x = inputs[0]

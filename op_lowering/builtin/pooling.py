@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,13 @@ from jaxdelegate.op_lowering.common.window import (
     why_not_windows,
 )
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import Padding, Pool2DOptions, Pool3DOptions
+from jaxdelegate.op_lowering.options import (
+    Padding,
+    Pool2D,
+    Pool2DOptions,
+    Pool3DOptions,
+    TensorFlowPoolOptions,
+)
 from jaxdelegate.op_lowering.quantized.pooling import fused_activation, why_not_pooled
 from jaxdelegate.op_lowering.rule import (
     Algorithms,
@@ -49,17 +55,18 @@ class _Pool:
 
     dtypes: frozenset[np.dtype]
     fold: "_Fold"
-    enter: Callable[[Any, LoweringContext], Any]  # before folding
-    leave: Callable[[Any, Any], Any]  # (folded, how many values each window read) -> result
+    enter: Callable[[jax.Array, LoweringContext], jax.Array]  # before folding
+    # (folded, how many values each window read) -> result
+    leave: Callable[[jax.Array, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Fold:
     """An associative way to put two values together."""
 
-    pair: Callable[[Any, Any], Any]
-    lax_pair: Callable[[Any, Any], Any]
-    over: Callable[..., Any]  # reduction over axes
+    pair: Callable[[jax.Array, jax.Array], jax.Array]
+    lax_pair: Callable[[jax.Array, jax.Array], jax.Array]
+    over: Callable[..., jax.Array]  # reduction over axes
     identity: Callable[[np.dtype], Any]
 
 
@@ -71,16 +78,16 @@ _SUM = _Fold(jnp.add, lax.add, jnp.sum, lambda _dtype: 0)
 _MAXIMUM = _Fold(jnp.maximum, lax.max, jnp.max, _bottom)
 
 
-def _accumulate(x: Any, context: LoweringContext) -> Any:
+def _accumulate(x: jax.Array, context: LoweringContext) -> jax.Array:
     dtype = np.dtype(x.dtype)
     return x.astype(np.int32 if dtype in _INTEGERS else context.precision.accumulator(dtype))
 
 
-def _squares(x: Any, context: LoweringContext) -> Any:
+def _squares(x: jax.Array, context: LoweringContext) -> jax.Array:
     return jnp.square(_accumulate(x, context))
 
 
-def numbers(x: Any) -> Any:
+def numbers(x: jax.Array) -> jax.Array:
     """NaN and -infinity become the lowest number: kernels begin there and take what is greater."""
     if np.dtype(x.dtype) in _INTEGERS:
         return x
@@ -93,14 +100,14 @@ def lowest(dtype: np.dtype) -> Any:
     return ml_dtypes.finfo(dtype).min  # type: ignore[no-untyped-call]
 
 
-def _mean(total: Any, count: Any) -> Any:
+def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
     """A quotient; integers round half away from zero, as reference/integer_ops/pooling.h has it."""
     if not jnp.issubdtype(total.dtype, jnp.integer):
         return total / count
     return jnp.sign(total) * ((jnp.abs(total) + count // 2) // count)
 
 
-def _root_mean(total: Any, count: Any) -> Any:
+def _root_mean(total: jax.Array, count: jax.Array) -> jax.Array:
     return jnp.sqrt(total / count)
 
 
@@ -109,10 +116,11 @@ _MAX = _Pool(PRODUCT_FLOATS | _INTEGERS, _MAXIMUM, lambda x, _c: numbers(x), lam
 _L2 = _Pool(PRODUCT_FLOATS, _SUM, _squares, _root_mean)
 
 
-_Geometry = Callable[[Any, Shape], Windows]
+_PoolT = TypeVar("_PoolT", bound=Pool2DOptions | Pool3DOptions)
+_Geometry = Callable[[_PoolT, Shape], Windows]
 
 
-def windows_2d(o: Any, x: Shape) -> Windows:
+def windows_2d(o: Pool2D, x: Shape) -> Windows:
     """The windows of Pool2DOptions, or of MediaPipe's pools, over [N, H, W, C]."""
     return (
         Window(x[1], o.filter_height, o.stride_h, o.padding),
@@ -120,26 +128,26 @@ def windows_2d(o: Any, x: Shape) -> Windows:
     )
 
 
-def tensorflow_windows(o: Any, x: Shape) -> Windows:
+def tensorflow_windows(o: TensorFlowPoolOptions, x: Shape) -> Windows:
     """The windows of a TensorFlow pool, whose `ksize` and `strides` name every dimension."""
     sizes = zip(x[1:-1], o.ksize[1:-1], o.strides[1:-1], strict=True)
     return tuple(Window(n, size, stride, Padding[o.padding]) for n, size, stride in sizes)
 
 
-def why_not_tensorflow(o: Any, rank: int) -> str | None:
+def why_not_tensorflow(o: TensorFlowPoolOptions, rank: int) -> str | None:
     """A reason for a TensorFlow pool over batches or channels, or with malformed attributes."""
     if o.padding not in Padding.__members__:
         return f"padding is {o.padding!r}, neither 'SAME' nor 'VALID'"
     for name, sizes in (("ksize", o.ksize), ("strides", o.strides)):
         if len(sizes) != rank or sizes[0] != 1 or sizes[-1] != 1:
             return f"{name} {list(sizes)} must have {rank} entries, the first and the last 1"
-    if getattr(o, "data_format", "NDHWC") != "NDHWC":
+    if isinstance(o, Pool3DOptions) and o.data_format != "NDHWC":
         return f"data_format {o.data_format!r} is not NDHWC"
     return None
 
 
-def _why_not(pool: _Pool, geometry: _Geometry, rank: int) -> WhyNot:
-    def why_not(_context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _why_not(pool: _Pool, geometry: _Geometry[_PoolT], rank: int) -> WhyNot[_PoolT]:
+    def why_not(_context: LoweringContext, o: _PoolT, inputs: Specs, outputs: Specs) -> str | None:
         x = inputs[0]
         activation = getattr(o, "fused_activation_function", Act.NONE)
         reason = first_reason(
@@ -161,8 +169,8 @@ def _why_not_integer(x: TensorSpec, activation: Act) -> str | None:
     return None
 
 
-def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
-    def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+def _lower(pool: _Pool, geometry: _Geometry[_PoolT]) -> Lower[_PoolT]:
+    def lower(context: LoweringContext, o: _PoolT, inputs: Specs, outputs: Specs) -> Function:
         windows = geometry(o, inputs[0].shape)
         if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
             return nothing(outputs)
@@ -180,9 +188,9 @@ def _lower(pool: _Pool, geometry: _Geometry) -> Lower:
     return lower
 
 
-def _offered(geometry: _Geometry) -> Algorithms:
+def _offered(geometry: _Geometry[_PoolT]) -> Algorithms[_PoolT]:
     def algorithms(
-        context: LoweringContext, o: Any, inputs: Specs, _outputs: Specs
+        context: LoweringContext, o: _PoolT, inputs: Specs, _outputs: Specs
     ) -> Mapping[str, "_Slide"]:
         windows = geometry(o, inputs[0].shape)
         if 0 in (*inputs[0].shape, *(w.n_out for w in windows)):
@@ -201,7 +209,7 @@ def _count(windows: Windows) -> np.ndarray:
     return functools.reduce(np.multiply.outer, per_axis)[None, ..., None]
 
 
-_Slide = Callable[[_Fold, Any, Windows], jax.Array]
+_Slide = Callable[[_Fold, jax.Array, Windows], jax.Array]
 
 
 def _algorithm(platform: str, windows: Windows) -> _Slide:
@@ -227,13 +235,13 @@ def _algorithms(platform: str, windows: Windows) -> Mapping[str, _Slide]:
     return {first: default} | algorithms
 
 
-def _whole(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+def _whole(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     """Windows that cover the image (global pools)."""
     folded: jax.Array = fold.over(x, axis=tuple(range(1, 1 + len(windows))), keepdims=True)
     return folded.astype(x.dtype)
 
 
-def _reduce_window(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+def _reduce_window(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     folded: jax.Array = lax.reduce_window(
         x,
         np.asarray(fold.identity(np.dtype(x.dtype)), x.dtype),
@@ -245,7 +253,7 @@ def _reduce_window(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
     return folded
 
 
-def _tap_by_tap(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+def _tap_by_tap(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     """One fused loop over strided slices."""
     padded = pad_windows(x, windows, fold.identity(np.dtype(x.dtype)))
     slices = (read_tap(padded, windows, tap) for tap in taps(windows))
@@ -253,7 +261,7 @@ def _tap_by_tap(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
     return folded
 
 
-def _axis_by_axis(fold: _Fold, x: Any, windows: Windows) -> jax.Array:
+def _axis_by_axis(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
     """H + W steps instead of H * W, over a copy that needs no bounds."""
     x = pad_windows(x, windows, fold.identity(np.dtype(x.dtype)))
     for axis, window in enumerate(windows):

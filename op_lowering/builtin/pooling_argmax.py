@@ -5,7 +5,6 @@ flat index into the image [H, W, C], or an index into the window [h, w], mostly 
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -171,7 +170,7 @@ def _lower_unpool(
     return unpool
 
 
-def _fill_tiles(o: PoolParamsOptions, x: Any, places: Any, y: TensorSpec) -> jax.Array:
+def _fill_tiles(o: PoolParamsOptions, x: jax.Array, places: jax.Array, y: TensorSpec) -> jax.Array:
     """Windows that tile the output: each of its values asks whether it is the one named."""
     n, h, w, c = x.shape
     inside = jnp.arange(o.filter_height * o.filter_width, dtype=jnp.int32)
@@ -192,7 +191,7 @@ def _origins(o: PoolParamsOptions, x: Shape) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _flat_places(
-    o: PoolParamsOptions, origins: tuple[np.ndarray, np.ndarray], places: Any, y: Shape
+    o: PoolParamsOptions, origins: tuple[np.ndarray, np.ndarray], places: jax.Array, y: Shape
 ) -> jax.Array:
     """Window indices -> indices into the output image; -1 outside of it."""
     within = places.astype(jnp.int32)
@@ -204,7 +203,7 @@ def _flat_places(
     return jnp.where(inside, flat, -1)
 
 
-def _scatter(x: Any, flat: Any, y: TensorSpec) -> jax.Array:
+def _scatter(x: jax.Array, flat: jax.Array, y: TensorSpec) -> jax.Array:
     """Values to their places within each image; a place outside drops its value."""
     n, size = y.shape[0], y.shape[1] * y.shape[2] * y.shape[3]
     flat = jnp.where(flat < 0, size, flat).reshape(n, -1)

@@ -5,8 +5,6 @@ variable tensor. VAR_HANDLE has no inputs and folds away; a handle that comes fr
 its users on the host, and so do hash tables.
 """
 
-from typing import Any
-
 import jax
 
 from jaxdelegate.op_lowering.options import (
@@ -52,7 +50,7 @@ def _why_not_assign(_c: LoweringContext, _o: Options, inputs: Specs, _s: Specs) 
 
 
 def _lower_assign(_c: LoweringContext, _o: Options, _i: Specs, _s: Specs) -> Function:
-    def assign(_handle: Any, value: jax.Array, _old: jax.Array) -> tuple[jax.Array]:
+    def assign(_handle: object, value: jax.Array, _old: jax.Array) -> tuple[jax.Array]:
         return (value,)
 
     return assign

@@ -74,7 +74,7 @@ def _lower_rfft2d(
 ) -> Function:
     rows, columns = _integers(inputs[1])
 
-    def rfft2d(x: jax.Array, _length: Any) -> tuple[jax.Array]:
+    def rfft2d(x: jax.Array, _length: object) -> tuple[jax.Array]:
         """[..., H, W] -> [..., rows, columns // 2 + 1]."""
         x = _fitted(x.astype(_wide(context)), rows, columns)
         return (jnp.fft.rfft2(x).astype(np.complex64),)
@@ -100,7 +100,7 @@ def _lower_irfft2d(
     n_bins = columns // 2 + 1
     is_real = np.isin(np.arange(n_bins), [0, columns / 2])
 
-    def irfft2d(x: jax.Array, _length: Any) -> tuple[jax.Array]:
+    def irfft2d(x: jax.Array, _length: object) -> tuple[jax.Array]:
         """[..., H, W // 2 + 1] -> [..., rows, columns]."""
         x = _fitted(x.astype(_complex(_wide(context))), rows, n_bins)
         x = jnp.fft.ifft(x, axis=-2)
@@ -163,7 +163,7 @@ def _why_not_mfcc(
     return None
 
 
-def _mel(frequency: Any) -> Any:
+def _mel(frequency: np.ndarray | float) -> Any:
     return 1127.0 * np.log1p(frequency / 700.0)
 
 
@@ -204,7 +204,7 @@ def _lower_mfcc(
         contract = (((x.ndim - 1,), (0,)), ((), ()))
         return lax.dot_general(x, w, contract, precision=context.precision.dot_precision)
 
-    def mfcc(x: jax.Array, _rate: Any) -> tuple[jax.Array]:
+    def mfcc(x: jax.Array, _rate: object) -> tuple[jax.Array]:
         """[channels, frames, bins] -> [channels, frames, coefficients]."""
         used = x[:, :, first : first + len(bands)].astype(wide)
         energy = jnp.maximum(product(jnp.sqrt(used), bands.astype(wide)), _FLOOR)

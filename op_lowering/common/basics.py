@@ -11,8 +11,11 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Padding
 from jaxdelegate.op_lowering.spec import Shape
 
+# A value that numpy computes beforehand or jax at run time: array methods serve both.
+Array = np.ndarray | jax.Array
 
-def scalar(value: float, like: Any) -> jax.Array:
+
+def scalar(value: float, like: Array) -> jax.Array:
     """`value` in the dtype of `like`: keeps strict dtype promotion quiet and float16 at float16."""
     return jnp.asarray(value, like.dtype)
 
@@ -26,7 +29,7 @@ def clamp(x: jax.Array, low: float, high: float) -> jax.Array:
 # becomes this number.
 LARGEST = float(np.finfo(np.float32).max)
 
-_ACTIVATIONS: dict[Act, Callable[[Any], Any]] = {
+_ACTIVATIONS: dict[Act, Callable[[jax.Array], jax.Array]] = {
     Act.NONE: lambda x: x,
     Act.RELU: lambda x: jnp.maximum(x, scalar(0, x)),
     Act.RELU_N1_TO_1: lambda x: clamp(x, -1, 1),
@@ -35,7 +38,7 @@ _ACTIVATIONS: dict[Act, Callable[[Any], Any]] = {
 }
 
 
-def finite(x: Any) -> Any:
+def finite(x: jax.Array) -> jax.Array:
     """Infinities of float32 become the largest number; others stay."""
     return clamp(x, -LARGEST, LARGEST) if x.dtype == np.float32 else x
 
@@ -49,7 +52,7 @@ def why_not_activation(activation: Act) -> str | None:
     )
 
 
-def fused_activation(activation: Act) -> Callable[[Any], Any]:
+def fused_activation(activation: Act) -> Callable[[jax.Array], jax.Array]:
     """The function that a kernel applies to its result (kernels/kernel_util.h)."""
     return _ACTIVATIONS[activation]
 

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.common.basics import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.common.basics import Array, align_ranks, why_not_broadcast
 from jaxdelegate.op_lowering.common.quantization import why_not_one_scale, why_not_symmetric
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import Options
@@ -17,6 +17,7 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     OpRule,
+    OptionsT,
     WhyNot,
     first_reason,
     why_not_dtype,
@@ -24,8 +25,9 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 Elementwise = Callable[..., jax.Array]  # arrays of one rank -> their elementwise result
-Build = Callable[[Any, Specs], Elementwise]  # options, inputs -> the function to apply
-BuildInteger = Callable[[Any, Specs, Specs], Elementwise]  # options, inputs, outputs -> likewise
+Build = Callable[[OptionsT, Specs], Elementwise]  # options, inputs -> the function to apply
+BuildInteger = Callable[[OptionsT, Specs, Specs], Elementwise]  # and outputs -> likewise
+OptionsT_contra = TypeVar("OptionsT_contra", bound=Options, contravariant=True)
 Dtypes = frozenset[np.dtype]
 
 BOOL = np.dtype(np.bool_)
@@ -38,7 +40,7 @@ INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 
 
 @dataclasses.dataclass(frozen=True)
-class IntegerKernel:
+class IntegerKernel(Generic[OptionsT_contra]):
     """How an operator computes on quantized tensors, one scale each.
 
     `dtypes` lists what the inputs, then the output, may hold together.
@@ -48,10 +50,10 @@ class IntegerKernel:
     """
 
     dtypes: frozenset[tuple[np.dtype, ...]]
-    build: BuildInteger
+    build: BuildInteger[OptionsT_contra]
     symmetric: bool = True
 
-    def why_not(self, name: str, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+    def why_not(self, name: str, o: OptionsT_contra, inputs: Specs, outputs: Specs) -> str | None:
         """A reason if the kernel cannot take these tensors."""
         specs = (*inputs, *outputs)
         if tuple(spec.dtype for spec in specs) not in self.dtypes:
@@ -66,7 +68,9 @@ class IntegerKernel:
             reason = first_reason(*map(why_not_symmetric, specs))
         return reason or self._why_not_build(name, o, inputs, outputs)
 
-    def _why_not_build(self, name: str, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+    def _why_not_build(
+        self, name: str, o: OptionsT_contra, inputs: Specs, outputs: Specs
+    ) -> str | None:
         try:
             with np.errstate(all="ignore"):
                 self.build(o, inputs, outputs)
@@ -77,16 +81,16 @@ class IntegerKernel:
 
 def unary(
     name: str,
-    options_type: type[Options],
+    options_type: type[OptionsT],
     max_version: int,
     function: Elementwise,
     *,
     dtypes: Dtypes = FLOATS,
     results: Dtypes | None = None,
-    why_not: WhyNot | None = None,
+    why_not: WhyNot[OptionsT] | None = None,
     stored: Dtypes = frozenset(),
-    integer: IntegerKernel | None = None,
-) -> OpRule:
+    integer: IntegerKernel[OptionsT] | None = None,
+) -> OpRule[OptionsT]:
     """The record of `y = function(x)`; see `pointwise`."""
     return pointwise(
         name,
@@ -103,16 +107,16 @@ def unary(
 
 def binary(
     name: str,
-    options_type: type[Options],
+    options_type: type[OptionsT],
     max_version: int,
     function: Elementwise,
     *,
     dtypes: Dtypes = NUMBERS,
     results: Dtypes | None = None,
-    why_not: WhyNot | None = None,
+    why_not: WhyNot[OptionsT] | None = None,
     stored: Dtypes = frozenset(),
-    integer: IntegerKernel | None = None,
-) -> OpRule:
+    integer: IntegerKernel[OptionsT] | None = None,
+) -> OpRule[OptionsT]:
     """The record of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
     return pointwise(
         name,
@@ -130,18 +134,18 @@ def binary(
 
 def pointwise(
     name: str,
-    options_type: type[Options],
+    options_type: type[OptionsT],
     max_version: int,
-    build: Build,
+    build: Build[OptionsT],
     dtypes: Dtypes,
     *,
     arity: int = 1,
     variadic: bool = False,
     results: Dtypes | None = None,
-    why_not: WhyNot | None = None,
+    why_not: WhyNot[OptionsT] | None = None,
     stored: Dtypes = frozenset(),
-    integer: IntegerKernel | None = None,
-) -> OpRule:
+    integer: IntegerKernel[OptionsT] | None = None,
+) -> OpRule[OptionsT]:
     """The record of an operator whose function `build` makes from the options and the input specs.
 
     The function gets every input in the accumulator's dtype and at one rank (leading ones, as
@@ -162,7 +166,7 @@ def pointwise(
         integer: how quantized tensors of other dtypes are computed.
     """
 
-    def refuse(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> str | None:
+    def refuse(context: LoweringContext, o: OptionsT, inputs: Specs, outputs: Specs) -> str | None:
         count = None if variadic else why_not_count(inputs, arity)
         if count is not None or any(s is None for s in inputs):
             return count or "an input is left out"
@@ -173,12 +177,12 @@ def pointwise(
             reason = why_not_elements(inputs, dtypes) or _why_not_result(inputs, outputs, results)
         return reason if reason or why_not is None else why_not(context, o, inputs, outputs)
 
-    def lower(context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+    def lower(context: LoweringContext, o: OptionsT, inputs: Specs, outputs: Specs) -> Function:
         if integer is not None and _is_quantized(inputs, outputs, stored):
             return _lower_integer(integer.build(o, inputs, outputs))
         function, wide = build(o, inputs), context.precision.accumulator(inputs[0].dtype)
 
-        def run(*arrays: Any) -> tuple[jax.Array]:
+        def run(*arrays: Array) -> tuple[jax.Array]:
             y = function(*align_ranks(*(jnp.asarray(a, wide) for a in arrays)))
             return (y.astype(outputs[0].dtype),)
 
@@ -197,7 +201,7 @@ def _without_scales(specs: Specs) -> Specs:
 
 
 def _why_not_quantized(
-    name: str, kernel: IntegerKernel | None, o: Any, inputs: Specs, outputs: Specs
+    name: str, kernel: IntegerKernel[OptionsT] | None, o: OptionsT, inputs: Specs, outputs: Specs
 ) -> str | None:
     if kernel is not None:
         return kernel.why_not(name, o, inputs, outputs)

@@ -102,7 +102,7 @@ class Arithmetic:
         """A factor in the operand's dtype; None, where an input lacks, stays."""
         return None if x is None else downcast(x, self.operand, exactly=self.rounds_exactly)
 
-    def dot(self, x: Any, w: Any, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
+    def dot(self, x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
         """lax.dot_general; the result is in the accumulator's dtype."""
         y = lax.dot_general(
             x, w, (contract, batch), precision=self.precision, preferred_element_type=self._yielded
@@ -111,8 +111,8 @@ class Arithmetic:
 
     def convolution(
         self,
-        x: Any,
-        w: Any,
+        x: jax.Array,
+        w: jax.Array,
         strides: Sequence[int],
         pads: Sequence[tuple[int, int]],
         *,
@@ -156,10 +156,10 @@ def _factor(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:
 
 def finish(
     y: jax.Array,
-    bias: Any,
+    bias: jax.Array | None,
     activation: Act,
     dtype: np.dtype,
-    residual: Any = None,
+    residual: jax.Array | None = None,
     *,
     is_finite: bool = False,
 ) -> jax.Array:
@@ -182,7 +182,7 @@ def finish(
 def nothing(outputs: Specs) -> Function:
     """The lowering of an operator whose outputs have no elements."""
 
-    def empty(*_arrays: Any) -> tuple[jax.Array, ...]:
+    def empty(*_arrays: object) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in outputs)
 
     return empty

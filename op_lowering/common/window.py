@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
-from jaxdelegate.op_lowering.common.basics import window_padding
+from jaxdelegate.op_lowering.common.basics import Array, window_padding
 from jaxdelegate.op_lowering.options import Padding
 
 
@@ -109,7 +109,7 @@ def why_not_fit(windows: Windows) -> str | None:
     return None
 
 
-def pad_windows(x: Any, windows: Windows, value: Any) -> jax.Array:
+def pad_windows(x: Array, windows: Windows, value: ArrayLike) -> jax.Array:
     """Pad the spatial dimensions of [N, *spatial, ...] for the windows."""
     behind = x.ndim - 1 - len(windows)
     edges = [(0, 0, 0), *((*w.pads, 0) for w in windows), *[(0, 0, 0)] * behind]
@@ -121,7 +121,7 @@ def taps(windows: Windows) -> Iterator[tuple[int, ...]]:
     return iter(np.ndindex(*(w.size for w in windows)))
 
 
-def read_tap(padded: Any, windows: Windows, tap: Sequence[int]) -> jax.Array:
+def read_tap(padded: jax.Array, windows: Windows, tap: Sequence[int]) -> jax.Array:
     """What the windows read at one tap: [N, *padded, ...] -> [N, *out, ...], a strided slice."""
     behind = padded.ndim - 1 - len(windows)
     first = [t * w.dilation for t, w in zip(tap, windows, strict=True)]

@@ -11,12 +11,12 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.common.products import Arithmetic
 from jaxdelegate.op_lowering.common.window import Windows, pad_windows, read_tap, taps
@@ -93,8 +93,8 @@ class Convolution:
 
 
 # A filter [*spatial, I, O] -> what the algorithm reads; x and that -> [N, *out, O].
-Layout = Callable[[Convolution, Any], Any]
-Run = Callable[[Arithmetic, Convolution, Any, Any], jax.Array]
+Layout = Callable[[Convolution, Array], Array]
+Run = Callable[[Arithmetic, Convolution, jax.Array, jax.Array], jax.Array]
 
 
 def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tuple[Layout, Run]:
@@ -189,13 +189,13 @@ def by_library(platform: str) -> tuple[Layout, Run]:
     return (units_first, xla_units_first) if platform == "gpu" else (as_stored, xla)
 
 
-def as_stored(_c: Convolution, w: Any) -> Any:
+def as_stored(_c: Convolution, w: Array) -> Array:
     """[*spatial, I, O], as it comes."""
     return w
 
 
 def xla(
-    a: Arithmetic, c: Convolution, x: Any, w: Any, *, has_units_first: bool = False
+    a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array, *, has_units_first: bool = False
 ) -> jax.Array:
     """XLA's own convolution; `w` is [*spatial, I, O]."""
     return a.convolution(
@@ -209,34 +209,34 @@ def xla(
     )
 
 
-def units_first(_c: Convolution, w: Any) -> Any:
+def units_first(_c: Convolution, w: Array) -> Array:
     """[O, *spatial, I], as cuDNN reads a filter."""
     return w.transpose(w.ndim - 1, *range(w.ndim - 1))
 
 
-def xla_units_first(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def xla_units_first(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
     """The same; `w` is [O, *spatial, I]."""
     return xla(a, c, x, w, has_units_first=True)
 
 
-def as_matrix(c: Convolution, w: Any) -> Any:
+def as_matrix(c: Convolution, w: Array) -> Array:
     """[I, O], for a window of one pixel without groups."""
     return w.reshape(c.depth, c.output_channels)
 
 
-def dot(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def dot(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
     """A window of one pixel: a matrix product over the pixels that the strides leave."""
     x = read_tap(x, c.windows, [0] * len(c.windows))
     y = a.dot(x.reshape(-1, c.channels), w, ((1,), (0,)))
     return y.reshape(*x.shape[:-1], c.output_channels)
 
 
-def by_tap(c: Convolution, w: Any) -> Any:
+def by_tap(c: Convolution, w: Array) -> Array:
     """[*spatial, I, groups, O / groups]."""
     return w.reshape(*w.shape[:-1], c.groups, c.output_channels // c.groups)
 
 
-def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def tap_sum(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
     """Shifted inputs times filter rows, one for each tap and channel of a group, in one fused loop.
 
     `w` is [*spatial, I, groups, O / groups]; depthwise has I = 1.
@@ -257,12 +257,12 @@ def tap_sum(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
     return y.reshape(*y.shape[:-2], c.output_channels)
 
 
-def by_block(c: Convolution, w: Any) -> Any:
+def by_block(c: Convolution, w: Array) -> Array:
     """[*spatial, blocks, channels of a block], of a depthwise filter."""
     return w.reshape(*w.shape[:-2], -1, _block(c))
 
 
-def tap_sum_by_block(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def tap_sum_by_block(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
     """The same for depthwise ones, some channels after the other, whose filter stays in the cache.
 
     `w` is [*spatial, blocks, channels of a block].
@@ -283,12 +283,12 @@ def tap_sum_by_block(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array
     return fusion_barrier(jnp.moveaxis(y, 0, -2)).reshape(-1, *c.out, c.output_channels)
 
 
-def by_group(c: Convolution, w: Any) -> Any:
+def by_group(c: Convolution, w: Array) -> Array:
     """[groups, taps * I, O / groups]."""
     return w.reshape(c.products, c.groups, -1).transpose(1, 0, 2)
 
 
-def grouped_dot(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def grouped_dot(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
     """Patches of each group side by side, then one batched product.
 
     `w` is [groups, taps * I, O / groups].
@@ -315,7 +315,7 @@ def _patches(x: jax.Array, windows: Windows) -> jax.Array:
     return x
 
 
-def group_by_group(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def group_by_group(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
     """A convolution for each group; `w` is [*spatial, I, O]."""
     one = dataclasses.replace(c, channels=c.depth, output_channels=c.output_channels // c.groups)
     parts = zip(jnp.split(x, c.groups, -1), jnp.split(w, c.groups, -1), strict=True)

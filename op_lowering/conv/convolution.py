@@ -6,12 +6,13 @@ Floats are computed here, quantized tensors in quantized.py and dynamic_range.py
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 import numpy as np
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
     finish,
@@ -44,7 +45,6 @@ from jaxdelegate.op_lowering.options import (
     Conv3DOptions,
     DepthwiseConv2DOptions,
     Nonlinearity,
-    Options,
     explicit_pads,
 )
 from jaxdelegate.op_lowering.quantized import products as quantized_products
@@ -62,14 +62,16 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
-_Geometry = Callable[[Any, Shape, Shape], Convolution]
+_Conv2D = Conv2DOptions | DepthwiseConv2DOptions
+_Conv = TypeVar("_Conv", bound=_Conv2D | Conv3DOptions)
+_Geometry = Callable[[_Conv, Shape, Shape], Convolution]
 
 
-def _conv_2d(o: Conv2DOptions, x: Shape, w: Shape) -> Convolution:
+def _conv_2d(o: _Conv2D, x: Shape, w: Shape) -> Convolution:
     return Convolution(_windows_2d(o, x, w), x[3], w[3], w[0], x[0])
 
 
-def _depthwise(o: DepthwiseConv2DOptions, x: Shape, w: Shape) -> Convolution:
+def _depthwise(o: _Conv2D, x: Shape, w: Shape) -> Convolution:
     return Convolution(_windows_2d(o, x, w), x[3], 1, w[3], x[0])
 
 
@@ -88,7 +90,7 @@ def _conv_3d(o: Conv3DOptions, x: Shape, w: Shape) -> Convolution:
     )
 
 
-def _windows_2d(o: Conv2DOptions | DepthwiseConv2DOptions, x: Shape, w: Shape) -> Windows:
+def _windows_2d(o: _Conv2D, x: Shape, w: Shape) -> Windows:
     height, width = explicit_pads(o)
     return (
         Window(x[1], w[1], o.stride_h, o.padding, o.dilation_h_factor, height),
@@ -97,7 +99,7 @@ def _windows_2d(o: Conv2DOptions | DepthwiseConv2DOptions, x: Shape, w: Shape) -
 
 
 @dataclasses.dataclass(frozen=True)
-class _Family:
+class _Family(Generic[_Conv]):
     """What one operator says of itself: its geometry, and its kernels besides that of floats.
 
     `spatial_io` turns the file's filter, of which `channel_axis` holds the output channels, into
@@ -105,14 +107,14 @@ class _Family:
     """
 
     rank: int
-    geometry: _Geometry
+    geometry: _Geometry[_Conv]
     spatial_io: Prepare
     channel_axis: int
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
     def why_not(
-        self, _context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+        self, _context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs
     ) -> str | None:
         x, w = inputs[:2]
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
@@ -132,7 +134,7 @@ class _Family:
         return why_not_floats(*tensors)
 
     def algorithms(
-        self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+        self, context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs
     ) -> Mapping[str, Any]:
         x, w = inputs[:2]
         c = self.geometry(o, x.shape, w.shape)
@@ -153,7 +155,7 @@ class _Family:
         activation = o.fused_activation_function
         return {**dict.fromkeys(own), **_float_algorithms(context, c, tensors, activation)}
 
-    def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+    def lower(self, context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs) -> Function:
         x, w = inputs[:2]
         tensors = Tensors(x, w, optional(inputs, 2), outputs[0])
         c = self.geometry(o, x.shape, w.shape)
@@ -168,7 +170,12 @@ class _Family:
         return self._lower_floats(context, c, o, tensors)
 
     def ended(
-        self, context: LoweringContext, o: Any, tensors: Tensors, activation: Any, nonlinearity: Any
+        self,
+        context: LoweringContext,
+        o: _Conv,
+        tensors: Tensors,
+        activation: Act,
+        nonlinearity: Nonlinearity,
     ) -> Lowered | None:
         """A convolution of floats with another end; None: nobody computes it at once.
 
@@ -193,7 +200,7 @@ class _Family:
         return self._by_algorithm(context, c, tensors, activation, (layout, run))
 
     def _lower_floats(
-        self, context: LoweringContext, c: Convolution, o: Any, tensors: Tensors
+        self, context: LoweringContext, c: Convolution, o: _Conv, tensors: Tensors
     ) -> Function:
         activation = o.fused_activation_function
         if kernel_order.is_chosen(context, c, tensors):
@@ -209,7 +216,7 @@ class _Family:
         context: LoweringContext,
         c: Convolution,
         tensors: Tensors,
-        activation: Any,
+        activation: Act,
         algorithm: tuple[Layout, Run],
     ) -> Lowered:
         """The function of x, a filter, a bias and a residual, the last two of which may lack."""
@@ -217,15 +224,20 @@ class _Family:
         arithmetic = _arithmetic(context, run, c, tensors)
 
         def convolution(
-            x: jax.Array, w: jax.Array, bias: Any = None, residual: Any = None
+            x: jax.Array,
+            w: jax.Array,
+            bias: jax.Array | None = None,
+            residual: jax.Array | None = None,
         ) -> tuple[jax.Array]:
             y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
             residual = arithmetic.shortened(residual) if arithmetic.ends_short else residual
-            epilogue = {"residual": residual, "is_finite": arithmetic.is_finite}
-            return (arithmetic.ended(finish(y, bias, activation, tensors.y.dtype, **epilogue)),)
+            dtype, is_finite = tensors.y.dtype, arithmetic.is_finite
+            done = finish(y, bias, activation, dtype, residual, is_finite=is_finite)
+            return (arithmetic.ended(done),)
 
-        def prepare(w: Any) -> Any:
-            return arithmetic.shortened(layout(c, self.spatial_io(w)))
+        def prepare(w: Array) -> Array:
+            laid_out: Array = arithmetic.shortened(layout(c, self.spatial_io(w)))
+            return laid_out
 
         prepared = {1: prepare, 2: arithmetic.shortened} if arithmetic.ends_short else {1: prepare}
         return Lowered(convolution, prepared, (layout, arithmetic.operand), takes_reduced=True)
@@ -249,9 +261,9 @@ def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Ten
 
 
 def _why_not_shapes(
-    geometry: _Geometry,
+    geometry: _Geometry[_Conv],
     rank: int,
-    o: Options,
+    o: _Conv,
     x: TensorSpec,
     w: TensorSpec,
     bias: TensorSpec | None,
@@ -269,7 +281,7 @@ def _why_not_shapes(
     )
 
 
-def _why_not_filter(o: Options, c: Convolution, w: Shape) -> str | None:
+def _why_not_filter(o: _Conv2D | Conv3DOptions, c: Convolution, w: Shape) -> str | None:
     if isinstance(o, DepthwiseConv2DOptions) and w[0] != 1:
         return f"a depthwise filter is [1, H, W, O], not {list(w)}"
     if isinstance(o, Conv3DOptions) and c.depth != c.channels:
@@ -289,15 +301,15 @@ def _why_not_channels(c: Convolution, bias: TensorSpec | None) -> str | None:
 
 
 # Filters as the file stores them -> [*spatial, I, O].
-def _from_ohwi(w: Any) -> Any:
+def _from_ohwi(w: Array) -> Array:
     return w.transpose(1, 2, 3, 0)
 
 
-def _from_1hwo(w: Any) -> Any:
+def _from_1hwo(w: Array) -> Array:
     return w.reshape(*w.shape[1:3], 1, w.shape[3])
 
 
-def _from_dhwio(w: Any) -> Any:
+def _from_dhwio(w: Array) -> Array:
     return w
 
 
@@ -317,7 +329,7 @@ _CONV_3D = _Family(
 )
 
 
-def family(options: Conv2DOptions | DepthwiseConv2DOptions) -> _Family:
+def family(options: _Conv2D) -> _Family[_Conv2D]:
     """What CONV_2D or DEPTHWISE_CONV_2D says of itself, with padding written out or not."""
     return _DEPTHWISE if isinstance(options, DepthwiseConv2DOptions) else _CONV_2D
 

@@ -21,7 +21,7 @@ from jaxdelegate.kernels.library import (
     PRODUCT_BFLOAT16,
     WINOGRAD,
 )
-from jaxdelegate.op_lowering.common.basics import LARGEST
+from jaxdelegate.op_lowering.common.basics import LARGEST, Array
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.winograd import has_few_filters, is_possible, transformed, work
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
@@ -143,7 +143,7 @@ def convolution(
     nonlinearity: Nonlinearity = Nonlinearity.NONE,
     grid: Grid | None = None,
 ) -> Lowered:
-    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, N].
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
 
     Its function takes a residual of that shape as well, after the bias, and adds it before the
     activation.
@@ -183,7 +183,7 @@ def fully_connected(
     out: Shape,
     grid: Grid | None = None,
 ) -> Lowered:
-    """[..., depth] x [N, K] -> `out`, which has `rows` times `units` elements.
+    """[..., depth] x [N, K] -> `out`, which has `rows` times `output_channels` elements.
 
     `name` is that of one of its algorithms; `grid` is as `convolution` has it.
     """
@@ -192,7 +192,7 @@ def fully_connected(
     fields = matrix_geometry(rows, depth, output_channels)
     product = _call(target, fields, activation, (rows, output_channels), grid=grid)
 
-    def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
         (y,) = product(whole.reshape(rows, depth), w, bias)
         return (y.reshape(out),)
@@ -201,24 +201,25 @@ def fully_connected(
     return Lowered(run, prepare, name, is_on_grid=grid is not None)
 
 
-def panels(w: Any) -> Any:
+def panels(w: Array) -> Array:
     """Matrices [..., K, N] -> [..., panels, depth, PANEL], filled up with zeros."""
     numpy: Any = jnp if isinstance(w, jax.Array) else np
     *more, depth, output_channels = w.shape
     count = math.ceil(output_channels / PANEL)
     edges = [(0, 0)] * (len(more) + 1)
     filled = numpy.pad(w, (*edges, (0, count * PANEL - output_channels)))
-    return numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
+    laid_out: Array = numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
+    return laid_out
 
 
-def pairs(w: Any) -> Any:
+def pairs(w: Array) -> Array:
     """A matrix [K, N] -> bfloat16 [panels, depth / 2, PANEL, 2]; the depth is even."""
     depth = w.shape[0]
     laid_out = panels(w.astype(BFLOAT16))
     return laid_out.reshape(-1, depth // 2, 2, PANEL).swapaxes(-2, -1)
 
 
-def matrices(w: Any, count: int) -> Any:
+def matrices(w: Array, count: int) -> Array:
     """Filters [..., O] of so many groups, or joined ones -> [count, depth, O / count]."""
     return w.reshape(-1, count, w.shape[-1] // count).transpose(1, 0, 2)
 
@@ -270,7 +271,9 @@ def _call(
     if grid is not None:
         attributes["to_grid"] = np.array(grid, np.float32)
 
-    def run(x: jax.Array, w: jax.Array, bias: Any = None, *residual: Any) -> tuple[jax.Array]:
+    def run(
+        x: jax.Array, w: jax.Array, bias: jax.Array | None = None, *residual: jax.Array
+    ) -> tuple[jax.Array]:
         summed = jnp.zeros(out[-1], jnp.float32) if bias is None else bias.reshape(-1)
         y: jax.Array = call(x, w, summed, *residual, **attributes)
         return (y,)

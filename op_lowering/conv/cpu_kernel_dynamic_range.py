@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import DEPTHWISE_DYNAMIC_RANGE, PANEL, PRODUCT_DYNAMIC_RANGE
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.cpu_kernel import NATIVE, geometry, joined, runs_by_channel
@@ -66,9 +67,9 @@ def is_chosen(
 
 
 def row_by_matrix(o: FullyConnectedOptions, tensors: Tensors) -> Lowered:
-    """[..., depth] x [N, K] -> y, which has as many elements as units."""
+    """[..., depth] x [N, K] -> y, which has as many elements as output channels."""
 
-    def spatial_io(w: Any) -> Any:
+    def spatial_io(w: Array) -> Array:
         return w.transpose(1, 0).reshape(1, 1, w.shape[1], w.shape[0])
 
     output_channels, depth = tensors.w.shape
@@ -87,7 +88,7 @@ def convolution(
     asymmetric: bool,
     in_turn: bool = False,
 ) -> Lowered:
-    """[N, H, W, C] -> y, of as many elements as [N, *out, N].
+    """[N, H, W, C] -> y, of as many elements as [N, *out, O].
 
     Args:
         c: its geometry.
@@ -95,7 +96,7 @@ def convolution(
         activation: its fused activation.
         tensors: what it reads and writes.
         asymmetric: whether images have zero points.
-        in_turn: see `hybrid_products.rescaled`.
+        in_turn: see `quantized.dynamic_range.rescaled`.
     """
     by_channel = runs_by_channel(c)
     count = 1 if by_channel else c.groups // joined(c, QUAD)
@@ -109,27 +110,26 @@ def convolution(
         "range": np.array(_RANGES[activation], np.float32),
     }
 
-    def columns(values: Any) -> Any:
+    def columns(values: Array) -> Array:
         """Of all units -> of the columns of all panels."""
         if by_channel:
             return values.reshape(-1)
         numpy: Any = jnp if isinstance(values, jax.Array) else np
         output_channels = c.output_channels // count
-        return numpy.pad(
-            values.reshape(count, output_channels), [(0, 0), (0, -output_channels % PANEL)]
-        ).reshape(-1)
+        edges = [(0, 0), (0, -output_channels % PANEL)]
+        filled: Array = numpy.pad(values.reshape(count, output_channels), edges)
+        return filled.reshape(-1)
 
-    def laid_out(w: Any) -> Any:
+    def laid_out(w: Array) -> Array:
         filters = signed(spatial_io(w))
         return pairs(filters, 0) if by_channel else quads(filters, count)
 
     scales = columns(filter_scales(tensors.w, c.output_channels).astype(np.float32))
     sums = columns(filter_sums(signed(spatial_io(tensors.w.const)), 0))
-    none = columns(
-        np.full(c.output_channels, -0.0, np.float32)
-    )  # what is added to leaves zeros their sign
+    # What is added to it leaves zeros their sign.
+    none = columns(np.full(c.output_channels, -0.0, np.float32))
 
-    def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         image = x.reshape(-1)[: c.images * math.prod(d.n_in for d in c.windows) * c.channels]
         y: jax.Array = call(image, w, none if bias is None else bias, scales, sums, **attributes)
         return (y,)

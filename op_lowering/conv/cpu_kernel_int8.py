@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import DEPTHWISE_INT8, PANEL, PRODUCT_INT8
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.quantization import zero_point_of
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.cpu_kernel import (
@@ -65,7 +66,7 @@ def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None 
 def convolution(
     c: Convolution, spatial_io: Prepare, tensors: Tensors, w_zero: int, end: Epilogue
 ) -> Lowered:
-    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, N].
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
 
     Args:
         c: its geometry.
@@ -88,7 +89,7 @@ def convolution(
 
 
 def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Epilogue) -> Lowered:
-    """[..., depth] x [N, K] -> y, which has `rows` times `units` elements.
+    """[..., depth] x [N, K] -> y, which has `rows` times N elements.
 
     `w_zero`, of the filter as int8 (`to_int8`), and `end` are as its kernel has them.
     """
@@ -96,20 +97,22 @@ def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Epilogue) -> 
     fields = matrix_geometry(rows, depth, output_channels)
     call = _call(PRODUCT_INT8, fields, (rows, output_channels), tensors, w_zero, end)
 
-    def product(x: jax.Array, *rest: Any) -> jax.Array:
+    def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
         return call(whole.reshape(rows, depth), *rest).reshape(tensors.y.shape)
 
-    def prepare(w: Any) -> Any:
+    def prepare(w: Array) -> Array:
         return quads(to_int8(w).transpose(1, 0).reshape(1, 1, depth, output_channels))
 
-    return _lowered(product, tensors, to_int8(tensors.w.const).transpose(1, 0), w_zero, prepare)
+    return _lowered(
+        product, tensors, to_int8(np.asarray(tensors.w.const)).transpose(1, 0), w_zero, prepare
+    )
 
 
 def _lowered(
     call: Callable[..., jax.Array],
     tensors: Tensors,
-    filters: Any,
+    filters: Array,
     w_zero: int,
     prepare: Prepare,
     matrices: int = 1,
@@ -121,7 +124,7 @@ def _lowered(
     unsigned = zero_point_of(tensors.x) + (128 if tensors.x.dtype == INT8 else 0)
     offset = (-unsigned * filter_sums(filters, w_zero).astype(np.int64)).astype(np.int32)
 
-    def run(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         total = jnp.asarray(offset) if bias is None else bias.reshape(-1) + offset
         return (call(x, w, total),)
 
@@ -170,7 +173,7 @@ def _scales(end: Epilogue, output_channels: int) -> np.ndarray:
     return np.stack([multiplier, shift.astype(np.int32)])
 
 
-def quads(w: Any, count: int = 1) -> Any:
+def quads(w: Array, count: int = 1) -> Array:
     """Filters of int8 [H, W, I, O] -> panels [count, panels, depth / 4, PANEL, 4].
 
     The depth is that of every window row, W * I, filled up to a multiple of 4 with zeros; `count`
@@ -184,7 +187,7 @@ def quads(w: Any, count: int = 1) -> Any:
     return laid_out.reshape(*laid_out.shape[:2], -1, QUAD, PANEL).swapaxes(-2, -1)
 
 
-def pairs(w: Any, zero: int) -> Any:
+def pairs(w: Array, zero: int) -> Array:
     """Depthwise filters of int8 [H, W, 1, O] -> int16 [H / 2, W, O, 2], less their zero point.
 
     The last rows are filled up with zeros.
@@ -192,6 +195,6 @@ def pairs(w: Any, zero: int) -> Any:
     numpy: Any = jnp if isinstance(w, jax.Array) else np
     height, width, _, output_channels = w.shape
     centered = (w.astype(np.int16) - np.int16(zero)).reshape(height, width, output_channels)
-    filled = numpy.pad(centered, [(0, -height % _ROWS), (0, 0), (0, 0)])
+    filled: Array = numpy.pad(centered, [(0, -height % _ROWS), (0, 0), (0, 0)])
     count = math.ceil(height / _ROWS)
     return filled.reshape(count, _ROWS, width, output_channels).transpose(0, 2, 3, 1)

@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.window import Spreads
 from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.integer import IntegerConvolution, constant
+from jaxdelegate.op_lowering.options import Activated
 from jaxdelegate.op_lowering.quantized.dynamic_range import (
     DynamicRange,
     filter_scales,
@@ -31,16 +33,15 @@ from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Pre
 CONV_2D = DynamicRange(frozenset([INT8, UINT8, INT4]), symmetric=True)
 DEPTHWISE_CONV_2D = TRANSPOSE_CONV = DynamicRange(frozenset([INT8]))
 NONE = DynamicRange()  # CONV_3D, CONV_3D_TRANSPOSE
-_UNROLL = (
-    16  # channels that one pass over the output adds: 8 or 32 take four times as long on a CPU
-)
+# Channels that one pass over the output adds: 8 or 32 take four times as long on a CPU.
+_UNROLL = 16
 
 
 def lower(
     context: LoweringContext,
     c: Convolution,
     spatial_io: Prepare,
-    o: Any,
+    o: Activated,
     tensors: Tensors,
     kernels: DynamicRange,
 ) -> Function:
@@ -58,23 +59,27 @@ def lower(
         context, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
     )
 
-    def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=asymmetric)
         y = rescaled(convolve(q, zero, kept.read(w)), scale, scales, in_turn=in_turn)
         return (finish(y, bias, activation, tensors.y.dtype),)
 
-    def prepare(w: Any) -> Any:
+    def prepare(w: Array) -> Array:
         return kept.prepare(convolve.prepare(signed(spatial_io(w))))
 
     return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
 
 
-def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Tensors) -> Function:
+def lower_transposed(
+    spreads: Spreads, spatial_io: Prepare, o: Activated, tensors: Tensors
+) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
     scales = filter_scales(tensors.w, tensors.y.shape[-1])
     scales = np.tile(scales, math.prod(s.stride for s in spreads))
 
-    def transposed(_shape: Any, w: jax.Array, x: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def transposed(
+        _shape: object, w: jax.Array, x: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=True)
         y = _add_in_order(q.astype(np.int32) - zero, w, (scale, scales))
         return (finish(_unfolded(y, spreads), bias, o.fused_activation_function, tensors.y.dtype),)
@@ -82,7 +87,7 @@ def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Ten
     return Lowered(transposed, {1: lambda w: _folded(spatial_io(w), spreads)}, ())
 
 
-def _folded(w: Any, spreads: Spreads) -> Any:
+def _folded(w: Array, spreads: Spreads) -> Array:
     """Filters [*size, I, O] -> [*turns, I, *stride * O]: taps a stride apart reach the same place.
 
     A turn is what one pixel adds to the outputs between it and the next.

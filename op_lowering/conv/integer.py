@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import operator
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import Arithmetic, Axes
 from jaxdelegate.op_lowering.common.window import Spreads
 from jaxdelegate.op_lowering.conv.algorithms import Convolution, Layout, Run, tap_sum
@@ -26,14 +27,14 @@ from jaxdelegate.op_lowering.quantized.integer_products import (
     product,
     to_int8,
 )
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 
 class _Bytes(Arithmetic):
     """int8, summed in int32."""
 
-    def dot(self, x: Any, w: Any, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
+    def dot(self, x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
         """See integer_products.product."""
         return product(x, w, contract, batch)
 
@@ -58,7 +59,12 @@ class IntegerConvolution:
 
     @classmethod
     def of(
-        cls, context: LoweringContext, c: Convolution, dtype: np.dtype, w_zero: int, filters: Any
+        cls,
+        context: LoweringContext,
+        c: Convolution,
+        dtype: np.dtype,
+        w_zero: int,
+        filters: Array | None,
     ) -> Self:
         """For filters of this dtype and zero point; `filters` is [*spatial, I, O] if constant."""
         zero, algorithm = (
@@ -68,11 +74,11 @@ class IntegerConvolution:
         sums = None if filters is None else filter_sums(filters, zero)
         return cls(c, *algorithm, zero, sums)
 
-    def prepare(self, filters: Any) -> Any:
+    def prepare(self, filters: Array) -> Array:
         """[*spatial, I, O] -> int8, as `__call__` wants it."""
         return self.layout(self.c, to_int8(filters))
 
-    def __call__(self, x: Any, zero: Zero, w: Any) -> jax.Array:
+    def __call__(self, x: jax.Array, zero: Zero, w: jax.Array) -> jax.Array:
         """Convolve.
 
         Args:
@@ -100,7 +106,7 @@ class IntegerConvolution:
         )
         return dataclasses.replace(self.c, windows=tuple(windows))
 
-    def _centered(self, x: Piece, w: Any) -> jax.Array:
+    def _centered(self, x: Piece, w: jax.Array) -> jax.Array:
         padded = self._padded(x)
         total = self.run(_INT8, self._bare, padded, w)
         if self.w_zero:
@@ -129,7 +135,7 @@ class IntegerConvolution:
         sums = self.run(_INT8, c, padded, jnp.asarray(self.layout(c, ones)))
         return jnp.repeat(sums, self.c.output_channels // c.output_channels, -1)
 
-    def _late_sums(self, w: Any) -> jax.Array:
+    def _late_sums(self, w: jax.Array) -> jax.Array:
         """The filter's sums from a window over ones: int32 [1, ..., O]."""
         windows = tuple(dataclasses.replace(d, n_in=d.span) for d in self._bare.windows)
         ones = jnp.ones((1, *(d.span for d in windows), self.c.channels), np.int8)
@@ -149,7 +155,7 @@ class IntegerTransposedConvolution:
     w_sums: np.ndarray | None
 
     @classmethod
-    def of(cls, spreads: Spreads, dtype: np.dtype, w_zero: int, filters: Any) -> Self:
+    def of(cls, spreads: Spreads, dtype: np.dtype, w_zero: int, filters: Array | None) -> Self:
         """For filters of this dtype and zero point; `filters` is [*spatial, I, O] if constant."""
         zero = moved(w_zero, dtype)
         if filters is None:
@@ -157,18 +163,17 @@ class IntegerTransposedConvolution:
         sums = np.sum(to_int8(filters), -2, dtype=np.int32) - filters.shape[-2] * zero
         return cls(spreads, zero, sums.reshape(-1))
 
-    def prepare(self, filters: Any) -> Any:
+    def prepare(self, filters: Array) -> Array:
         """[*spatial, I, O] -> int8 [*spatial * O, I]."""
         axes = (*range(filters.ndim - 2), filters.ndim - 1, filters.ndim - 2)
         return to_int8(filters).transpose(axes).reshape(-1, filters.shape[-2])
 
-    def __call__(self, x: Any, zero: int, w: Any) -> jax.Array:
+    def __call__(self, x: jax.Array, zero: int, w: jax.Array) -> jax.Array:
         """Convolve; arguments are those of IntegerConvolution."""
         zero = moved(zero, np.dtype(x.dtype))
         rows = to_int8(x).reshape(-1, x.shape[-1])
-        y = matrix_product(
-            pieces(rows, zero), pieces(w, self.w_zero), w_sums=self.w_sums
-        )  # [N * *in, *spatial * O]
+        # [N * *in, *spatial * O]
+        y = matrix_product(pieces(rows, zero), pieces(w, self.w_zero), w_sums=self.w_sums)
         sizes = tuple(s.size for s in self.spreads)
         return overlap(y.reshape(*x.shape[:-1], *sizes, -1), self.spreads)
 
@@ -191,13 +196,13 @@ def _at(edges: tuple[int, int, int], axis: int, rank: int) -> list[tuple[int, in
     return [edges if i == axis else (0, 0, 0) for i in range(rank)]
 
 
-def filter_sums(filters: Any, zero: int) -> np.ndarray:
+def filter_sums(filters: Array, zero: int) -> np.ndarray:
     """int32 [O]: a constant filter [*spatial, I, O], less its zero point as int8, added up."""
     count = int(np.prod(filters.shape[:-1]))
     axes = tuple(range(filters.ndim - 1))
     return np.asarray(np.sum(to_int8(filters), axes, dtype=np.int32) - count * zero)
 
 
-def constant(spec: TensorSpec, spatial_io: Any) -> Any:
+def constant(spec: TensorSpec, spatial_io: Prepare) -> Array | None:
     """The constant filter as [*spatial, I, O]; None: it comes at run time."""
     return None if spec.const is None else spatial_io(spec.const)

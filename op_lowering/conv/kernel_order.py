@@ -34,7 +34,7 @@ def is_chosen(context: LoweringContext, c: Convolution, tensors: Tensors) -> boo
 def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors) -> Function:
     """[N, *in, C] -> [N, *out, O]; `spatial_io` turns the file's filter into [*spatial, I, O]."""
 
-    def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         padded = pad_windows(x, c.windows, 0)
         rows = w.reshape(c.products, *[1] * (x.ndim - 2), c.output_channels)
         total: Any = 0.0

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
 from jaxdelegate.op_lowering.common.window import Spreads
 from jaxdelegate.op_lowering.conv import cpu_kernel_int8
@@ -18,7 +19,7 @@ from jaxdelegate.op_lowering.conv.integer import (
     IntegerTransposedConvolution,
     constant,
 )
-from jaxdelegate.op_lowering.options import TensorType
+from jaxdelegate.op_lowering.options import Activated, TensorType
 from jaxdelegate.op_lowering.quantized.packed_weights import Kept
 from jaxdelegate.op_lowering.quantized.products import (
     INT4,
@@ -39,6 +40,7 @@ from jaxdelegate.op_lowering.quantized.products import (
     why_not_tensors,
 )
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare, first_reason
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
 
 _NARROW = frozenset([INT8, INT4])
@@ -60,7 +62,7 @@ NONE: Kernels = {}  # CONV_3D, CONV_3D_TRANSPOSE
 
 
 def why_not(
-    kernels: Kernels, o: Any, tensors: Tensors, channel_axis: int, products: int
+    kernels: Kernels, o: Activated, tensors: Tensors, channel_axis: int, products: int
 ) -> str | None:
     """A reason unless an integer kernel takes these tensors; `products`: summed in one output."""
     return first_reason(
@@ -72,12 +74,12 @@ def why_not(
     )
 
 
-def _bias_type(o: Any) -> TensorType:
+def _bias_type(o: Activated) -> TensorType:
     """DEPTHWISE_CONV_2D has no such option: FLOAT32 stands for nothing said."""
     return getattr(o, "quantized_bias_type", TensorType.FLOAT32)
 
 
-def _epilogue(o: Any, tensors: Tensors) -> Epilogue:
+def _epilogue(o: Activated, tensors: Tensors) -> Epilogue:
     """How the kernel ends.
 
     Raises:
@@ -101,13 +103,13 @@ def _by_channel(tensors: Tensors) -> Any:
     return lambda x, w, y: convolution_multipliers(x, w, y, channels)
 
 
-def _filter_zero(w: Any) -> int:
+def _filter_zero(w: TensorSpec) -> int:
     """The kernels of int8 filters take them for symmetric."""
     return zero_point_of(w) if w.dtype == UINT8 else 0
 
 
 def lower(
-    context: LoweringContext, c: Convolution, spatial_io: Prepare, o: Any, tensors: Tensors
+    context: LoweringContext, c: Convolution, spatial_io: Prepare, o: Activated, tensors: Tensors
 ) -> Function:
     """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
     x, w = tensors.x, tensors.w
@@ -121,16 +123,18 @@ def lower(
         Kept.of_convolution(w, c.output_channels, c.groups),
     )
 
-    def convolution(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         return end(convolve(x, zero, kept.read(w)), bias)
 
-    def prepare(w: Any) -> Any:
+    def prepare(w: Array) -> Array:
         return kept.prepare(convolve.prepare(spatial_io(w)))
 
     return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
 
 
-def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Tensors) -> Function:
+def lower_transposed(
+    spreads: Spreads, spatial_io: Prepare, o: Activated, tensors: Tensors
+) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
     x, w = tensors.x, tensors.w
     convolve = IntegerTransposedConvolution.of(
@@ -138,7 +142,9 @@ def lower_transposed(spreads: Spreads, spatial_io: Prepare, o: Any, tensors: Ten
     )
     zero, end = zero_point_of(x), _epilogue(o, tensors)
 
-    def transposed(_shape: Any, w: jax.Array, x: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def transposed(
+        _shape: object, w: jax.Array, x: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         return end(convolve(x, zero, w), bias)
 
     return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))}, ())

@@ -7,7 +7,7 @@ dilated by the strides and whose filter is mirrored. It is laid out once as [*sp
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
     finish,
@@ -88,7 +89,7 @@ def _transposed(
     layout, run = chosen(_float_algorithms(context.platform, spreads), context.algorithm)
     arithmetic = Arithmetic.of_convolution(context, *inputs)
 
-    def transposed(x: jax.Array, w: jax.Array, bias: Any) -> tuple[jax.Array]:
+    def transposed(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
         y = run(arithmetic, spreads, arithmetic.shortened(x), w)
         dtype = outputs[0].dtype
         return (finish(y, bias, activation, dtype, is_finite=arithmetic.is_finite),)
@@ -96,8 +97,8 @@ def _transposed(
     return transposed, lambda w: arithmetic.shortened(layout(w))
 
 
-_Layout = Callable[[Any], Any]  # a filter [*spatial, I, O] -> what the algorithm reads
-_Run = Callable[[Arithmetic, Spreads, Any, Any], jax.Array]
+_Layout = Callable[[Array], Array]  # a filter [*spatial, I, O] -> what the algorithm reads
+_Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
 
 
 def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
@@ -112,11 +113,11 @@ def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_La
     return algorithms
 
 
-def _mirrored(w: Any) -> Any:
+def _mirrored(w: Array) -> Array:
     return w[(slice(None, None, -1),) * (w.ndim - 2)]
 
 
-def _xla(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
+def _xla(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
     return a.convolution(
         x,
         w,
@@ -127,12 +128,12 @@ def _xla(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
     )
 
 
-def _by_pixel(w: Any) -> Any:
+def _by_pixel(w: Array) -> Array:
     axes = tuple(range(w.ndim - 2))
     return w.transpose(w.ndim - 2, *axes, w.ndim - 1)  # [I, *spatial, O]
 
 
-def _side_by_side(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
+def _side_by_side(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
     """Windows that do not overlap: one matrix product yields every pixel's patch of the output."""
     rank, output_channels = len(spreads), w.shape[-1]
     y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
@@ -146,7 +147,7 @@ def _side_by_side(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
     return lax.pad(y, zero, [(0, 0, 0), *(s.crop for s in spreads), (0, 0, 0)])
 
 
-def _overlapping(a: Arithmetic, spreads: Spreads, x: Any, w: Any) -> jax.Array:
+def _overlapping(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
     """One matrix product yields every pixel's patch of the output, then patches are added up."""
     y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
     sizes = (s.size for s in spreads)
@@ -160,7 +161,8 @@ def _spread(n_in: int, w: Window) -> Spread:
 
 # TRANSPOSE_CONV and CONV_3D_TRANSPOSE: inputs are (output shape, filter, x, bias).
 # Options, the output's shape and the filter's [*spatial, I, O] -> windows over the output.
-_Geometry = Callable[[Any, Shape, Shape], Windows]
+_Asking = TypeVar("_Asking", bound=TransposeConvOptions | Conv3DOptions)
+_Geometry = Callable[[_Asking, Shape, Shape], Windows]
 
 
 def _windows_2d(o: TransposeConvOptions, out: Shape, w: Shape) -> Windows:
@@ -183,19 +185,19 @@ def _asked(shape: TensorSpec) -> Shape:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
+class _Asked(Generic[_Asking]):
     """An operator that is told the shape of its output.
 
     `order`: the axes of the file's filter, in the order of [*spatial, I, O].
     """
 
-    geometry: _Geometry
+    geometry: _Geometry[_Asking]
     order: tuple[int, ...]
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
     def why_not(
-        self, _context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+        self, _context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
     ) -> str | None:
         tensors = self._tensors(inputs, outputs)
         reason = first_reason(
@@ -213,7 +215,7 @@ class _Asked:
             return self.dynamic_range.why_not(tensors, channel_axis)
         return why_not_floats(*tensors)
 
-    def _why_not_shapes(self, o: Any, shape: TensorSpec, tensors: Tensors) -> str | None:
+    def _why_not_shapes(self, o: _Asking, shape: TensorSpec, tensors: Tensors) -> str | None:
         rank, w = len(self.order), tensors.w.shape
         if shape.shape != (rank,):
             return f"{shape.name!r} must hold {rank} values"
@@ -226,19 +228,21 @@ class _Asked:
         )
 
     def algorithms(
-        self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs
+        self, context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
     ) -> Mapping[str, Any]:
         tensors = self._tensors(inputs, outputs)
         if 0 in _asked(inputs[0]) or tensors.w.is_quantized:
             return {}
         return _float_algorithms(context.platform, self._spreads(o, inputs[0], tensors))
 
-    def _spreads(self, o: Any, shape: TensorSpec, tensors: Tensors) -> Spreads:
+    def _spreads(self, o: _Asking, shape: TensorSpec, tensors: Tensors) -> Spreads:
         filter_shape = tuple(tensors.w.shape[axis] for axis in self.order)
         windows = self.geometry(o, _asked(shape), filter_shape)
         return tuple(map(_spread, tensors.x.shape[1:-1], windows))
 
-    def lower(self, context: LoweringContext, o: Any, inputs: Specs, outputs: Specs) -> Function:
+    def lower(
+        self, context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
+    ) -> Function:
         shape, tensors = inputs[0], self._tensors(inputs, outputs)
         if 0 in _asked(shape):
             return nothing(outputs)
@@ -254,7 +258,7 @@ class _Asked:
             {1: lambda w: layout(self._spatial_io(w))},
         )
 
-    def _spatial_io(self, w: Any) -> Any:
+    def _spatial_io(self, w: Array) -> Array:
         return w.transpose(self.order)
 
     def _tensors(self, inputs: Specs, outputs: Specs) -> Tensors:

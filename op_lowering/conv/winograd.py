@@ -9,13 +9,13 @@ a decimal digit; with tiles of 4x4 results are as exact as the convolution's own
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.common.products import Arithmetic
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
@@ -66,12 +66,12 @@ def _n_tiles(c: Convolution) -> int:
     return c.images * math.prod(_tiles(c))
 
 
-def transformed(c: Convolution, w: Any) -> Any:
+def transformed(c: Convolution, w: Array) -> Array:
     """A filter [3, 3, I, O] as 16 matrices [I, O]."""
     return (np.kron(_FILTER, _FILTER) @ w.reshape(9, -1)).reshape(-1, c.depth, c.output_channels)
 
 
-def winograd(a: Arithmetic, c: Convolution, x: Any, w: Any) -> jax.Array:
+def winograd(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
     """A 3x3 convolution by tiles; `w` is [16, I, O]."""
     tiles = _tiles(c)
     points = _points(_padded(c, x), tiles).reshape(_POINTS**2, -1, c.depth)
@@ -87,14 +87,14 @@ def _tiles(c: Convolution) -> Shape:
     return tuple(-(-n // _STEP) for n in c.out)
 
 
-def _padded(c: Convolution, x: Any) -> jax.Array:
+def _padded(c: Convolution, x: jax.Array) -> jax.Array:
     """Zeros around [N, H, W, C], also where the last tiles reach beyond the last window."""
     odd = (_STEP * n - out for n, out in zip(_tiles(c), c.out, strict=True))
     edges = [(w.pads[0], w.pads[1] + more, 0) for w, more in zip(c.windows, odd, strict=True)]
     return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
 
 
-def _points(padded: Any, tiles: Shape) -> jax.Array:
+def _points(padded: jax.Array, tiles: Shape) -> jax.Array:
     """The 16 points of all tiles, [4, 4, N, *tiles, C].
 
     Each step lies in memory before the next, because XLA:CPU would compute it for each reader
@@ -104,7 +104,7 @@ def _points(padded: Any, tiles: Shape) -> jax.Array:
     return jnp.stack(_point(_values(fusion_barrier(columns), 2, tiles[0])))
 
 
-def _values(x: Any, axis: int, n_tiles: int) -> list[jax.Array]:
+def _values(x: jax.Array, axis: int, n_tiles: int) -> list[jax.Array]:
     """The first, second, third and fourth value of every tile along an axis."""
     past = _STEP * (n_tiles - 1) + 1
     return [lax.slice_in_dim(x, i, i + past, _STEP, axis) for i in range(_POINTS)]
@@ -115,6 +115,6 @@ def _point(d: Sequence[jax.Array]) -> Sequence[jax.Array]:
     return d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]
 
 
-def _results(m: Any) -> Sequence[jax.Array]:
+def _results(m: Sequence[jax.Array] | jax.Array) -> Sequence[jax.Array]:
     """From four points to the two results of a tile."""
     return m[0] + m[1] + m[2], m[1] - m[2] - m[3]

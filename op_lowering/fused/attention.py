@@ -5,7 +5,6 @@ CPU our own kernel is.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +61,9 @@ def by_cudnn(scale: float, factor: np.dtype, written_out: Function) -> Function:
         written_out: the same function, for a GPU or a cuDNN without such a kernel.
     """
 
-    def attention(q: Any, k: Any, v: Any, mask: Any = None) -> tuple[jax.Array]:
+    def attention(
+        q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         bias = None
         if mask is not None:  # cuDNN wants both sequence lengths written out
             bias = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
@@ -127,7 +128,9 @@ def _lower(
         *batch, _, _ = _of_heads(o.logits, rank)
         return x.reshape(*batch, *x.shape[-2:]).swapaxes(1, 2)
 
-    def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Any = None) -> tuple[jax.Array]:
+    def attention(
+        q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         masks = () if mask is None else (mask.reshape(_of_heads(mask.shape, rank)),)
         # XLA merges these transpositions with those that the file has around.
         arrays = by_position(q), by_position(k, o.keys_last), by_position(v, o.values_last)
@@ -155,7 +158,9 @@ def _written_out(context: LoweringContext, o: AttentionOptions, q: TensorSpec) -
     normalize = SOFTMAX.lower(context, SoftmaxOptions(beta=1.0), (logits,), (logits,))
     mix = BATCH_MATMUL.lower(context, BatchMatMulOptions(), (logits, keys), (queries,))
 
-    def written_out(q: Any, k: Any, v: Any, mask: Any = None) -> tuple[jax.Array]:
+    def written_out(
+        q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         (y,) = multiply(q.swapaxes(1, 2), k.swapaxes(1, 2))
         y = y * scalar(o.scale, y)
         (shares,) = normalize(y if mask is None else y + mask.astype(y.dtype))

@@ -1,7 +1,6 @@
 """Attention of float32 by this package's own CPU kernel, whose logits never leave the cache."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +33,7 @@ def attention(scale: float) -> Function:
     """The function of q [B, T, N, H], k, v [B, S, N, H] and a mask [B, N, T, S] or with ones."""
     factor = np.array([scale], np.float32)
 
-    def run(q: jax.Array, k: jax.Array, v: jax.Array, *mask: Any) -> tuple[jax.Array]:
+    def run(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> tuple[jax.Array]:
         y_type = jax.ShapeDtypeStruct(q.shape, jnp.float32)  # type: ignore[no-untyped-call]
         call = jax.ffi.ffi_call(ATTENTION, y_type, vmap_method="sequential")
         masks = [jnp.broadcast_to(m, (*m.shape[:-1], k.shape[1])) for m in mask]

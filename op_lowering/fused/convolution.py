@@ -84,7 +84,9 @@ def _by_xla(
     plain: Any = family(o.convolution).lower(bare, o.convolution, inputs[:3], outputs)
     ended = _end(o)
 
-    def run(x: Any, w: Any, bias: Any = None, residual: Any = None) -> tuple[jax.Array]:
+    def run(
+        x: jax.Array, w: jax.Array, bias: jax.Array | None = None, residual: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         (y,) = plain.run(x, w, bias)
         return (ended(y if residual is None else y + residual.astype(y.dtype)),)
 
@@ -92,7 +94,7 @@ def _by_xla(
     return lowered
 
 
-def _end(o: FusedConvolutionOptions) -> Callable[[Any], Any]:
+def _end(o: FusedConvolutionOptions) -> Callable[[jax.Array], jax.Array]:
     if o.nonlinearity is Nonlinearity.NONE:
         return fused_activation(o.fused_activation_function)
     return (
@@ -105,9 +107,8 @@ def _algorithms(
 ) -> Mapping[str, Any]:
     algorithms = family(o.convolution).algorithms(context, o.convolution, inputs[:3], outputs)
     library = by_library(context.platform)[1].__name__
-    return (
-        {library: None, **algorithms} if context.platform == "gpu" else algorithms
-    )  # the default first
+    # The default first.
+    return {library: None, **algorithms} if context.platform == "gpu" else algorithms
 
 
 ENDED_CONVOLUTION = OpRule(

@@ -3,8 +3,6 @@
 All of it is computed in the accumulator's dtype and rounded once, at the end.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -49,7 +47,9 @@ def _lower(
     wide = context.precision.accumulator(inputs[0].dtype)
     activate, dtype = fused_activation(o.fused_activation_function), outputs[0].dtype
 
-    def layer_norm(x: jax.Array, scale: Any = None, offset: Any = None) -> tuple[jax.Array]:
+    def layer_norm(
+        x: jax.Array, scale: jax.Array | None = None, offset: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         y = x.astype(wide)
         if o.is_centered:
             y = y - _mean(y, o.axes)

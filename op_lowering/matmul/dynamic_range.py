@@ -16,7 +16,11 @@ from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
 from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
-from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.options import (
+    BatchMatMulOptions,
+    FullyConnectedOptions,
+    QuantizesInputs,
+)
 from jaxdelegate.op_lowering.quantized.dynamic_range import (
     DynamicRange,
     filter_scales,
@@ -50,7 +54,9 @@ def lower_fully_connected(
     scales, kept = filter_scales(w_spec, output_channels), Kept.of(w_spec)
     sums = None if w_spec.const is None else row_sums(signed(w_spec.const))
 
-    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def fully_connected(
+        x: jax.Array, w: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
         q, scale, zero = _quantize(whole, o)
         total = matrix_product(pieces(q, zero), pieces(kept.read(w), 0), w_sums=sums)
@@ -76,7 +82,7 @@ def lower_batch_matmul(o: BatchMatMulOptions, tensors: Tensors) -> Function:
     return batch_matmul
 
 
-def _quantize(x: jax.Array, o: Any) -> tuple[jax.Array, jax.Array, Any]:
+def _quantize(x: jax.Array, o: QuantizesInputs) -> tuple[jax.Array, jax.Array, Any]:
     """int8 rows [..., K], and for each of them a scale and a zero point, [..., 1]."""
     q, scale, zero = quantize_rows(x, asymmetric=o.asymmetric_quantize_inputs)
     zero = zero if isinstance(zero, int) else jnp.expand_dims(zero, -1)

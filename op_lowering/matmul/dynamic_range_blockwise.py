@@ -8,13 +8,13 @@ former. Here both count, and int8 and int2 are taken as well.
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
@@ -75,7 +75,7 @@ class _Blocks:
         exact = 128 * largest * (w.shape[1] // shape[1]) < _EXACT
         return cls(scale, points, np.dtype(np.float32 if exact else np.int32))
 
-    def scaled(self, q: jax.Array, w: jax.Array, scale: Any, points: Any) -> jax.Array:
+    def scaled(self, q: jax.Array, w: jax.Array, scale: Array, points: Array) -> jax.Array:
         """[..., rows, size] times [..., size, N], scaled: float32 [..., rows, N]."""
         batch = tuple(range(q.ndim - 2))
         w = w.astype(self.factor) - jnp.expand_dims(jnp.asarray(points), -2).astype(self.factor)
@@ -103,7 +103,9 @@ def lower_fully_connected(
     small = 4 * rows * filters.scales.size <= _MOST_SUMS
     add_up = _all_blocks if small and context.platform != "cpu" else _block_by_block
 
-    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def fully_connected(
+        x: jax.Array, w: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth].reshape(rows, depth)
         q, scale, zero = quantize_rows(whole, asymmetric=True)
         # A row of ones gives the filter's own sums, by which the zero points move the others.
@@ -113,7 +115,7 @@ def lower_fully_connected(
         y = rounded((y[:rows] - moved) * jnp.expand_dims(scale, -1))
         return (finish(y, bias, o.fused_activation_function, y_spec.dtype).reshape(y_spec.shape),)
 
-    def prepare(w: Any) -> Any:
+    def prepare(w: Array) -> Array:
         return kept.prepare(w.transpose(1, 0).reshape(count, depth // count, output_channels))
 
     return Lowered(fully_connected, {1: prepare}, kept)

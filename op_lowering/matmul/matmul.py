@@ -5,14 +5,18 @@ Floats are computed here, quantized tensors in quantized.py and dynamic_range.py
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
-from jaxdelegate.op_lowering.common.basics import align_ranks, why_not_activation, why_not_broadcast
+from jaxdelegate.op_lowering.common.basics import (
+    Array,
+    align_ranks,
+    why_not_activation,
+    why_not_broadcast,
+)
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
     finish,
@@ -103,14 +107,17 @@ def _lower_fully_connected(
     flip = chosen(_layouts(context, x, w), context.algorithm)
     contract = ((1,), (0 if flip else 1,))
 
-    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def fully_connected(
+        x: jax.Array, w: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, the kernel ignores
         total = arithmetic.dot(arithmetic.shortened(whole).reshape(rows, depth), w, contract)
         done = finish(total, bias, activation, y.dtype, is_finite=arithmetic.is_finite)
         return (done.reshape(y.shape),)
 
-    def prepare(w: Any) -> Any:
-        return arithmetic.shortened(w.transpose(1, 0) if flip else w)
+    def prepare(w: Array) -> Array:
+        laid_out: Array = arithmetic.shortened(w.transpose(1, 0) if flip else w)
+        return laid_out
 
     return Lowered(fully_connected, {1: prepare}, (flip, arithmetic.operand), takes_reduced=True)
 
@@ -196,13 +203,13 @@ def _lower_batch_matmul(
     return Lowered(batch_matmul, {}, takes_reduced=True)
 
 
-def _one_matrix(a: Arithmetic, o: BatchMatMulOptions, x: Any, w: Any) -> jax.Array:
+def _one_matrix(a: Arithmetic, o: BatchMatMulOptions, x: jax.Array, w: jax.Array) -> jax.Array:
     """All rows of all batches times the same matrix."""
     w = w.reshape(w.shape[-2:])
     return a.dot(x.reshape(-1, x.shape[-1]), w, ((1,), (1 if o.adj_y else 0,)))
 
 
-def _many_matrices(a: Arithmetic, o: BatchMatMulOptions, x: Any, w: Any) -> jax.Array:
+def _many_matrices(a: Arithmetic, o: BatchMatMulOptions, x: jax.Array, w: jax.Array) -> jax.Array:
     x, w = align_ranks(x, w)
     batches: Shape = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
     x = jnp.broadcast_to(x, (*batches, *x.shape[-2:]))

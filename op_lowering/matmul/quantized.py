@@ -117,11 +117,12 @@ def lower_fully_connected(
     x_zero, w_zero = _moved_zero(x_spec), _filter_zero(w_spec)
     if cpu_kernel_int8.is_chosen(context, tensors):
         return cpu_kernel_int8.fully_connected(rows, tensors, w_zero, end)
-    single = w_spec.const is not None and w_spec.dtype != INT16
-    kept = Kept.of(w_spec)
-    sums = row_sums(to_int8(w_spec.const), w_zero) if single else None
+    const, kept = w_spec.const, Kept.of(w_spec)
+    sums = None if const is None or w_spec.dtype == INT16 else row_sums(to_int8(const), w_zero)
 
-    def fully_connected(x: jax.Array, w: jax.Array, bias: Any = None) -> tuple[jax.Array]:
+    def fully_connected(
+        x: jax.Array, w: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
         whole = to_int8(x).reshape(-1)[: rows * depth].reshape(rows, depth)
         total = matrix_product(pieces(whole, x_zero), pieces(kept.read(w), w_zero), w_sums=sums)
         return end(total.reshape(y.shape), bias)

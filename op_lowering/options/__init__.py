@@ -20,5 +20,6 @@ from jaxdelegate.op_lowering.options.enums import *
 from jaxdelegate.op_lowering.options.fused import *
 from jaxdelegate.op_lowering.options.math import *
 from jaxdelegate.op_lowering.options.neural import *
+from jaxdelegate.op_lowering.options.protocols import *
 from jaxdelegate.op_lowering.options.record import *
 from jaxdelegate.op_lowering.options.stablehlo import *

@@ -1,7 +1,6 @@
 """Parameters of operators that no file holds: rewrites make them of several that one does."""
 
 import enum
-from typing import Any
 
 from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType
@@ -71,7 +70,7 @@ class FusedConvolutionOptions(FusedOptions):
 
 
 def _epilogue_convolution(
-    o: Any, inputs: Specs, outputs: Specs, called: costs.Called
+    o: FusedConvolutionOptions, inputs: Specs, outputs: Specs, called: costs.Called
 ) -> costs.Work:
     is_depthwise = isinstance(o.convolution, DepthwiseConv2DOptions)
     return (costs.depthwise if is_depthwise else costs.convolution)(o, inputs, outputs, called)

@@ -1,7 +1,5 @@
 """Options tables, field names as in schema.fbs: what neural networks are made of."""
 
-from typing import Any
-
 from jaxdelegate.op_lowering.options import c_struct as c
 from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import (
@@ -305,7 +303,9 @@ def matrix_channels(_options: Options, inputs: Specs, _outputs: Specs) -> tuple[
     return input_channels, output_channels
 
 
-def batch_matmul_channels(options: Any, inputs: Specs, outputs: Specs) -> tuple[int, int]:
+def batch_matmul_channels(
+    options: BatchMatMulOptions, inputs: Specs, outputs: Specs
+) -> tuple[int, int]:
     """Matrices, perhaps transposed."""
     return inputs[0].shape[-2 if options.adj_x else -1], outputs[0].shape[-1]
 

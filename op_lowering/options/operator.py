@@ -7,6 +7,7 @@ A record is in the table `RECORDS` of the module that has the operator's options
 import dataclasses
 import enum
 from collections.abc import Callable
+from typing import Any
 
 from jaxdelegate.op_lowering.options.c_struct import Layout
 from jaxdelegate.op_lowering.options.costs import CostRule
@@ -47,7 +48,8 @@ class Float16(enum.Enum):
     GROWTH = enum.auto()  # grows faster than its argument
 
 
-Channels = Callable[[Options, Specs, Specs], tuple[int, int]]  # input and output channels
+# The options are those of the record -> input and output channels.
+Channels = Callable[[Any, Specs, Specs], tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)

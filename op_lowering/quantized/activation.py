@@ -3,8 +3,6 @@
 Sources: kernels/activations.cc and the headers of kernels/internal/reference named below.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +17,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
 )
 from jaxdelegate.op_lowering.common.quantization import quantization_of, scale_of, zero_point_of
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions
+from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Options
 from jaxdelegate.op_lowering.quantized.elementwise import alike, steps_of, tabulated
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import lookup
@@ -45,10 +43,10 @@ from jaxdelegate.quant.requantize import float32_product_multiplier, rescale_mul
 # ---- RELU and its kin
 
 
-def _rescaled(lower: Act, upper: Act) -> BuildInteger:
+def _rescaled(lower: Act, upper: Act) -> BuildInteger[Options]:
     """Rescale and clamp to the lower bound of one fused activation, the upper one of another."""
 
-    def build(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+    def build(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
         (x,), (y,) = inputs, outputs
         pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
         low, _ = activation_range(lower, quantization_of(y), y.dtype)
@@ -73,7 +71,7 @@ def _leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs) -> Elementwi
     return _by_sign(x, y, identity, negative)
 
 
-def _prelu(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _prelu(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     """reference/prelu.h."""
     (x, alpha), (y,) = inputs, outputs
     identity = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
@@ -103,7 +101,7 @@ def _by_sign(
 # ---- HARD_SWISH
 
 
-def _hard_swish(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _hard_swish(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     """reference/hard_swish.h: int16 fixed point, 32768 standing for 3 in the gate's argument."""
     (x,), (y,) = inputs, outputs
     fine_scale = np.float32(1 / 128) * np.float32(scale_of(x))
@@ -134,7 +132,7 @@ def _int16_multiplier(real: np.float32) -> tuple[int, int]:
 # ---- sigmoids
 
 
-def _logistic(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _logistic(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     """LOGISTIC: a table for 8 bits, reference/integer_ops/logistic.h for int16."""
     (x,), (y,) = inputs, outputs
     wanted = 1 / 32768 if y.dtype == INT16 else 1 / 256
@@ -146,7 +144,7 @@ def _logistic(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     return lambda a: logistic_int16(a, *pair)
 
 
-def _tanh(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _tanh(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     """TANH: a table for 8 bits, reference/integer_ops/tanh.h for int16."""
     (x,), (y,) = inputs, outputs
     if y.dtype != INT16:
@@ -170,7 +168,7 @@ RELU_0_TO_1 = IntegerKernel(_8_BITS, _rescaled(Act.RELU, Act.RELU_N1_TO_1))
 LEAKY_RELU = IntegerKernel(_8_OR_16_BITS, _leaky_relu)
 PRELU = IntegerKernel(alike(2, INT8, UINT8) | {(INT16, INT8, INT16)}, _prelu, symmetric=False)
 HARD_SWISH = IntegerKernel(_8_BITS, _hard_swish)
-ELU = IntegerKernel(alike(1, INT8), tabulated(lambda _o, _y: lookup.elu))
+ELU: IntegerKernel[Options] = IntegerKernel(alike(1, INT8), tabulated(lambda _o, _y: lookup.elu))
 GELU = IntegerKernel(_8_OR_16_BITS, tabulated(_gelu), symmetric=False)
 LOGISTIC = IntegerKernel(_8_OR_16_BITS, _logistic)
 TANH = IntegerKernel(_8_OR_16_BITS, _tanh)

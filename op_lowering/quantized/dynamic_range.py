@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.quantization import quantization_of, why_not_one_scale
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.quantized.products import UINT8, Tensors, why_not_scales
@@ -51,7 +52,15 @@ class DynamicRange:
         return why_not_scales(w, channel_axis)
 
 
-def signed(w: Any) -> Any:
+@overload
+def signed(w: jax.Array) -> jax.Array: ...
+
+
+@overload
+def signed(w: np.ndarray) -> np.ndarray: ...
+
+
+def signed(w: Array) -> Array:
     """A stored filter as int8; the kernels read the bytes of an uint8 one as signed ones."""
     return w.view(np.int8) if np.dtype(w.dtype) == UINT8 else w.astype(np.int8)
 

@@ -6,7 +6,6 @@ of kernels/internal/reference that they name.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,8 @@ from jaxdelegate.op_lowering.common.pointwise import (
 )
 from jaxdelegate.op_lowering.common.quantization import quantization_of, scale_of, zero_point_of
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import AddOptions, DivOptions, MulOptions, Options, SubOptions
+from jaxdelegate.op_lowering.rule import OptionsT
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import fixed_math, fixed_point, lookup
 from jaxdelegate.quant.jax_fixed_math import reciprocal
@@ -97,10 +98,12 @@ def _on_common_scale(
     return convert, common
 
 
-def _sum(combine: Elementwise, saturating: Elementwise, multiplier: Multiplier) -> BuildInteger:
+def _sum(
+    combine: Elementwise, saturating: Elementwise, multiplier: Multiplier
+) -> BuildInteger[AddOptions | SubOptions]:
     """ADD or SUB (reference/{add,sub}.h)."""
 
-    def build(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+    def build(o: AddOptions | SubOptions, inputs: Specs, outputs: Specs) -> Elementwise:
         (y,) = outputs
         if y.dtype == INT16 and o.pot_scale_int16:
             powers = [checked_log2(scale_of(spec)) for spec in (*inputs, y)]
@@ -119,7 +122,7 @@ def _sum(combine: Elementwise, saturating: Elementwise, multiplier: Multiplier) 
 
 
 def _sum_of_powers(
-    o: Any, y: TensorSpec, powers: list[int], saturating: Elementwise
+    o: AddOptions | SubOptions, y: TensorSpec, powers: list[int], saturating: Elementwise
 ) -> Elementwise:
     """ADD or SUB of int16 by shifts: one input has the output's scale, the other a finer one."""
     shifts = [powers[2] - power for power in powers[:2]]
@@ -134,7 +137,7 @@ def _sum_of_powers(
     return function
 
 
-def _squared_difference(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _squared_difference(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     """kernels/squared_difference.cc, which is for int8.
 
     int16, which LiteRT's converter writes and none of its kernels takes, is so with an int64
@@ -163,7 +166,7 @@ def _squared_difference(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
 # ---- MUL, DIV
 
 
-def _multiply(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _multiply(o: MulOptions, inputs: Specs, outputs: Specs) -> Elementwise:
     """reference/integer_ops/mul.h."""
     (a, b), (y,) = inputs, outputs
     if y.dtype != a.dtype:
@@ -173,7 +176,7 @@ def _multiply(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     return lambda x1, x2: finish(steps_of(x1, a) * steps_of(x2, b))
 
 
-def _multiply_int16_to_8_bits(o: Any, y: TensorSpec) -> Elementwise:
+def _multiply_int16_to_8_bits(o: MulOptions, y: TensorSpec) -> Elementwise:
     """The high 8 bits of the product; scales do not count (Mul of int16 in the same header)."""
     zero_point = zero_point_of(y)
     bounds = activation_range(o.fused_activation_function, quantization_of(y), y.dtype)
@@ -185,7 +188,7 @@ def _multiply_int16_to_8_bits(o: Any, y: TensorSpec) -> Elementwise:
     return function
 
 
-def _divide(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _divide(o: DivOptions, inputs: Specs, outputs: Specs) -> Elementwise:
     """reference/div.h: times the reciprocal, with as many bits as the dividend leaves free."""
     (a, b), (y,) = inputs, outputs
     scales = [np.float32(scale_of(spec)) for spec in (a, b, y)]
@@ -213,10 +216,10 @@ def _divide(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
 # ---- comparisons
 
 
-def _comparison(function: Elementwise) -> IntegerKernel:
+def _comparison(function: Elementwise) -> IntegerKernel[Options]:
     """Compare in steps of 2**-8 (ComparisonWithScaling of reference/comparisons.h)."""
 
-    def build(_o: Any, inputs: Specs, _outputs: Specs) -> Elementwise:
+    def build(_o: Options, inputs: Specs, _outputs: Specs) -> Elementwise:
         factors = [_comparison_multiplier(spec) for spec in inputs]
 
         def compare(*arrays: jax.Array) -> jax.Array:
@@ -245,7 +248,7 @@ _COMPARED = frozenset((dtype, dtype, BOOL) for dtype in (INT8, UINT8, INT16))
 # ---- unary operators
 
 
-def _absolute(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _absolute(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     """kernels/elementwise.cc."""
     (x,), (y,) = inputs, outputs
     pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
@@ -253,10 +256,12 @@ def _absolute(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     return lambda a: finish(jnp.abs(steps_of(a, x)))
 
 
-def tabulated(function: Callable[[Any, TensorSpec], RealFunction]) -> BuildInteger:
+def tabulated(
+    function: Callable[[OptionsT, TensorSpec], RealFunction],
+) -> BuildInteger[OptionsT]:
     """The kernel that looks a real function up; the function may depend on options and output."""
 
-    def build(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+    def build(o: OptionsT, inputs: Specs, outputs: Specs) -> Elementwise:
         (x,), (y,) = inputs, outputs
         of_x, of_y = (scale_of(x), zero_point_of(x)), (scale_of(y), zero_point_of(y))
         table = lookup_table(function(o, y), *of_x, *of_y, x.dtype)
@@ -277,7 +282,7 @@ def _chosen_from(table: np.ndarray) -> Elementwise:
     return lambda x: jnp.asarray(table)[lax.bitcast_convert_type(x, unsigned)]
 
 
-def _square_root(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _square_root(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     """kernels/elementwise.cc: in float32, the quotient truncated. It stops at negative reals."""
     (x,), (y,) = inputs, outputs
     low, high = (bound - zero_point_of(y) for bound in integer_range(y.dtype))
@@ -287,7 +292,7 @@ def _square_root(_o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     return _chosen_from(table.astype(y.dtype))
 
 
-def _inverse_square_root(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
+def _inverse_square_root(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
     """kernels/elementwise.cc; int8 in fixed point. It stops at negative reals; 0 is the largest."""
     (x,), (y,) = inputs, outputs
     if x.dtype == INT16:
@@ -303,11 +308,11 @@ def _inverse_square_root(o: Any, inputs: Specs, outputs: Specs) -> Elementwise:
     return _chosen_from(np.where(steps == 0, high, q).astype(y.dtype))
 
 
-def _inverse_square_root_of_reals(_o: Any, y: TensorSpec) -> RealFunction:
+def _inverse_square_root_of_reals(_o: Options, y: TensorSpec) -> RealFunction:
     return lookup.rsqrt(float(np.float32(32767) * np.float32(scale_of(y))))
 
 
-def _logarithm(_o: Any, y: TensorSpec) -> RealFunction:
+def _logarithm(_o: Options, y: TensorSpec) -> RealFunction:
     low, _ = integer_range(y.dtype)
     return lookup.log(float(np.float32(low - zero_point_of(y)) * np.float32(scale_of(y))))
 
@@ -322,7 +327,9 @@ EQUAL, NOT_EQUAL = _comparison(jnp.equal), _comparison(jnp.not_equal)
 LESS, LESS_EQUAL = _comparison(jnp.less), _comparison(jnp.less_equal)
 GREATER, GREATER_EQUAL = _comparison(jnp.greater), _comparison(jnp.greater_equal)
 ABS = IntegerKernel(alike(1, INT8, INT16), _absolute)
-EXP = IntegerKernel(alike(1, INT8, INT16), tabulated(lambda _o, _y: lookup.exp))
+EXP: IntegerKernel[Options] = IntegerKernel(
+    alike(1, INT8, INT16), tabulated(lambda _o, _y: lookup.exp)
+)
 LOG = IntegerKernel(alike(1, INT8, INT16), tabulated(_logarithm))
 SQRT = IntegerKernel(alike(1, INT8, INT16), _square_root)
 RSQRT = IntegerKernel(alike(1, INT8, INT16), _inverse_square_root)

@@ -12,13 +12,14 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import Axes
 
 MOST_PRODUCTS = 1 << 17  # of two int8 each: int32 holds their sum
@@ -28,7 +29,15 @@ _SMALL = 1 << 12  # values of a matrix that one row is multiplied by
 Zero = int | jax.Array  # an array broadcasts with the values
 
 
-def to_int8(q: Any) -> Any:
+@overload
+def to_int8(q: jax.Array) -> jax.Array: ...
+
+
+@overload
+def to_int8(q: np.ndarray) -> np.ndarray: ...
+
+
+def to_int8(q: Array) -> Array:
     """Stored integers as int8, in array methods only: uint8 moves by 128, int16 stays as it is."""
     dtype = np.dtype(q.dtype)
     if dtype == np.int16:
@@ -50,7 +59,7 @@ class Piece:
     factor: int = 1
 
 
-def pieces(q: Any, zero_point: Zero) -> tuple[Piece, ...]:
+def pieces(q: jax.Array, zero_point: Zero) -> tuple[Piece, ...]:
     """int8 or int16 integers less their zero point, as a sum of pieces."""
     if q.dtype != np.int16:
         return (Piece(q, zero_point),)
@@ -87,7 +96,7 @@ def matrix_product(
     return add_up((a.factor * b.factor, _product(a, b, axes, w_sums)) for a in x for b in w)
 
 
-def product(x: Any, w: Any, contract: Axes, batch: Axes) -> jax.Array:
+def product(x: jax.Array, w: jax.Array, contract: Axes, batch: Axes) -> jax.Array:
     """lax.dot_general of int8, in int32.
 
     One row by a small matrix is a sum: XLA:CPU compiles it in half the time that a product takes,

@@ -7,13 +7,13 @@ takes XLA:CPU a fifth of the time.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.quantized.integer_products import to_int8
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.packing import BITS, bits_of
@@ -34,14 +34,14 @@ class Packed:
     def _bits(self) -> int:
         return bits_of(self.dtype)
 
-    def pack(self, w: Any) -> Any:
+    def pack(self, w: Array) -> Array:
         """Stored elements, of numpy or jax -> uint8; the last run is filled up with zeros."""
         xp = np if isinstance(w, np.ndarray) else jnp
         runs = 8 // self._bits
         padded = xp.pad(w.astype(np.int8), [(0, 0)] * (w.ndim - 1) + [(0, -self.columns % runs)])
         raw = padded.astype(np.uint8) & np.uint8((1 << self._bits) - 1)
         parts = xp.split(raw, runs, -1)
-        data = parts[0]
+        data: Array = parts[0]
         for run, part in enumerate(parts[1:], 1):
             data = data | part << np.uint8(run * self._bits)
         return data
@@ -80,10 +80,10 @@ class Kept:
         """
         return cls.of(w, output_channels) if groups == 1 else cls(None)
 
-    def prepare(self, w: Any) -> Any:
+    def prepare(self, w: Array) -> Array:
         """As the file stores it, or laid out already -> as it is kept (see to_int8)."""
         return to_int8(w) if self.packed is None else self.packed.pack(w)
 
-    def read(self, kept: Any) -> Any:
+    def read(self, kept: jax.Array) -> jax.Array:
         """As it is kept -> as int8 or int16."""
         return kept if self.packed is None else self.packed.unpack(kept)

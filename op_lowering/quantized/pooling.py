@@ -6,8 +6,8 @@ integer_ops/pooling.h of kernels/internal/reference.
 """
 
 from collections.abc import Callable
-from typing import Any
 
+import jax
 import numpy as np
 
 from jaxdelegate.op_lowering.common import basics
@@ -54,7 +54,9 @@ def _why_not_one_scale(x: TensorSpec, y: TensorSpec) -> str | None:
     return f"{x.name!r} and {y.name!r} are quantized differently; pools do not requantize"
 
 
-def fused_activation(activation: ActivationFunctionType, y: TensorSpec) -> Callable[[Any], Any]:
+def fused_activation(
+    activation: ActivationFunctionType, y: TensorSpec
+) -> Callable[[jax.Array], jax.Array]:
     """The function that a pool applies to its result before it stores it in `y`."""
     if not y.is_quantized:
         return basics.fused_activation(activation)

@@ -183,7 +183,7 @@ class Epilogue:
             return None
         return f"the output's scale is so fine that sums are shifted by {most} bits"
 
-    def __call__(self, total: jax.Array, bias: Any) -> tuple[jax.Array]:
+    def __call__(self, total: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
         """Sums [..., O] -> the output: bias, scale, zero point, fused activation."""
         total = total.astype(self.accumulator)
         total = add_bias(total, None if bias is None else bias.reshape(-1))

@@ -19,6 +19,7 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_zero_point,
 )
 from jaxdelegate.op_lowering.common.rounding import rounded
+from jaxdelegate.op_lowering.options import QuantizesInputs
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
@@ -38,7 +39,7 @@ class Matrix:
     row_sums: jax.Array | None  # int32 [n_out] where vectors get an offset
 
     @classmethod
-    def of(cls, w: Any, scale: float, *, asymmetric: bool) -> Self:
+    def of(cls, w: jax.Array, scale: float, *, asymmetric: bool) -> Self:
         """Of weights with one scale, int8 or the same bytes as uint8."""
         steps = lax.bitcast_convert_type(jnp.asarray(w), np.int8)
         sums = jnp.sum(steps, 1, dtype=np.int32) if asymmetric else None
@@ -86,7 +87,7 @@ def joined(weights: Sequence[Any]) -> Any:
     )
 
 
-def operands(o: Any, inputs: Specs, dequantized: Collection[int] = ()) -> Operands:
+def operands(o: QuantizesInputs, inputs: Specs, dequantized: Collection[int] = ()) -> Operands:
     """The function from an operator's arrays to what its arithmetic takes.
 
     8-bit matrices become a `Matrix`; vectors, and the matrices at `dequantized`, floats: they
@@ -111,7 +112,7 @@ def operands(o: Any, inputs: Specs, dequantized: Collection[int] = ()) -> Operan
     return lambda arrays: [make(array) for make, array in zip(makers, arrays, strict=True)]
 
 
-def _dequantized(w: Any, scale: float) -> jax.Array:
+def _dequantized(w: jax.Array, scale: float) -> jax.Array:
     steps = lax.bitcast_convert_type(jnp.asarray(w), np.int8)
     return steps.astype(np.float32) * np.float32(scale)
 

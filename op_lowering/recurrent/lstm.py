@@ -1,7 +1,6 @@
 """LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +84,7 @@ def _lower_full(
         return quantized_lstm.lower(context, o, inputs, outputs)
     prepared = operands(o, inputs)
 
-    def lstm(*arrays: Any) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_output]
+    def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_output]
         y, h, c = sweep(context, o, read(CELL, prepared(arrays)), arrays[0][None])
         return results(outputs, [y[0]], inputs[CELL.hidden : CELL.state + 1], [h, c])
 
@@ -99,7 +98,7 @@ def _lower_unidirectional(
         return quantized_lstm.lower(context, o, inputs, outputs)
     prepared = operands(o, inputs)
 
-    def unidirectional_sequence_lstm(*arrays: Any) -> tuple[jax.Array, ...]:
+    def unidirectional_sequence_lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         x = steps(arrays[0], time_major=o.time_major)
         y, h, c = sweep(context, o, read(CELL, prepared(arrays)), x)
         y = steps(y, time_major=o.time_major)
@@ -140,7 +139,7 @@ def _lower_bidirectional(
     """
     has_weights, prepared = inputs[FORWARD.forget.aux] is not None, operands(o, inputs)
 
-    def bidirectional_sequence_lstm(*arrays: Any) -> tuple[jax.Array, ...]:
+    def bidirectional_sequence_lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
         instead = aux is not None and not has_weights
         shared = aux if has_weights else None

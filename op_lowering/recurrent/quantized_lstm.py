@@ -233,7 +233,7 @@ def lower(context: LoweringContext, o: _Options, inputs: Specs, outputs: Specs) 
     sequence = isinstance(o, UnidirectionalSequenceLSTMOptions)
     time_major = not isinstance(o, UnidirectionalSequenceLSTMOptions) or o.time_major
 
-    def lstm(*arrays: Any) -> tuple[jax.Array, ...]:
+    def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         x = steps(arrays[0], time_major=time_major) if sequence else arrays[0][None]
         rows_at_once = x.shape[1] if time_major else 1
         y, h, c = _sweep(numbers, read(CELL, arrays), x, rows_at_once)

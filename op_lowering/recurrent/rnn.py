@@ -16,14 +16,15 @@ from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
+    Activated,
     BidirectionalSequenceRNNOptions,
     Options,
     RNNOptions,
     SequenceRNNOptions,
     SVDFOptions,
 )
+from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.recurrent import quantized as quantized_recurrent
 from jaxdelegate.op_lowering.recurrent.dynamic_range import (
     Matrix,
@@ -106,7 +107,7 @@ def along_rows(vector: jax.Array, like: jax.Array) -> jax.Array:
     return vector.astype(like.dtype).reshape((1,) * (like.ndim - 1) + vector.shape)
 
 
-def steps(x: Any, *, time_major: bool) -> Any:
+def steps(x: jax.Array, *, time_major: bool) -> jax.Array:
     """From the file's order of time and batch to [time, batch, ...], or back. None stays None."""
     return x if x is None or time_major else jnp.swapaxes(x, 0, 1)
 
@@ -285,7 +286,7 @@ def _sweep(
     return y, state
 
 
-def _activation(o: Any, inputs: Specs, weights: Collection[int]) -> Activate:
+def _activation(o: Activated, inputs: Specs, weights: Collection[int]) -> Activate:
     return Functions.of(
         o.fused_activation_function, dynamic_range=is_dynamic_range(inputs, weights)
     ).activate
@@ -350,7 +351,7 @@ def _lower_bidirectional(
     states = inputs[_FORWARD.state], inputs[_BACKWARD.state]
     n_before = max(inputs[0].shape[0] - 1, 0) if o.time_major and dynamic_range else 0
 
-    def bidirectional_sequence_rnn(*arrays: Any) -> tuple[jax.Array, ...]:
+    def bidirectional_sequence_rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         x, aux = (steps(arrays[i], time_major=o.time_major) for i in (0, _AUX_INPUT))
         instead = aux is not None and not has_weights and o.time_major
         shared = aux if has_weights else None
@@ -420,7 +421,7 @@ def _lower_svdf(
     activate = _activation(o, inputs, _SVDF_WEIGHTS)
     prepared = operands(o, inputs, dequantized=[_SVDF_TIME])
 
-    def svdf(*arrays: Any) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
+    def svdf(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
         x, feature, time, bias, state = prepared(arrays)
         now = matmul(context, x, feature)
         memory = state.astype(now.dtype).reshape(x.shape[0], n_filters, n_memory)
@@ -436,7 +437,7 @@ def _lower_svdf(
 def _lower_integer_svdf(o: SVDFOptions, inputs: Specs, outputs: Specs) -> Function:
     step = quantized_recurrent.svdf_step(o, inputs, outputs)
 
-    def svdf(*arrays: Any) -> tuple[jax.Array, ...]:
+    def svdf(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         y, memory = step(*arrays)
         return results(outputs, [y], [inputs[_SVDF_STATE]], [memory])
 

@@ -6,7 +6,6 @@ Source of what LiteRT runs of them: kernels/stablehlo_elementwise.h.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +52,7 @@ _INEXACT: Dtypes = FLOATS | COMPLEX
 
 
 def _why_not_shapes(
-    _context: LoweringContext, _o: Any, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
 ) -> str | None:
     return first_reason(*(why_not_one_shape(inputs[0], s) for s in inputs[1:]))
 
@@ -97,7 +96,7 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
         return lax.pow(x, y)
     one, zero = scalar(1, x), scalar(0, x)
 
-    def square(_step: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def square(_step: object, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         result, base, exponent = state
         odd = (exponent & one) == one
         return jnp.where(odd, result * base, result), base * base, exponent >> one
@@ -130,7 +129,9 @@ _REAL_PARTS = {np.dtype(np.complex64): np.float32, np.dtype(np.complex128): np.f
 _SIGNED: Dtypes = frozenset(d for d in INTEGERS if d.kind == "i")
 
 
-def _why_not_abs(_context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _why_not_abs(
+    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
     x = inputs[0].dtype
     return why_not_dtype(outputs[0], frozenset([np.dtype(_REAL_PARTS.get(x, x))]))
 
@@ -158,7 +159,7 @@ STABLEHLO_FLOOR = _unary("STABLEHLO_FLOOR", lax.floor, FLOATS)
 # ---- COMPARE
 
 _TOTAL_ORDER = StablehloComparisonType.STABLEHLO_COMPARISON_TYPE_FLOAT_TOTAL_ORDER
-_Compare = Callable[[Any, Any], jax.Array]
+_Compare = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def _lexicographic(compare: _Compare) -> _Compare:
@@ -190,7 +191,7 @@ def total_order(x: jax.Array) -> jax.Array:
 
 
 def _why_not_compare(
-    _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, y = inputs[:2]
     return first_reason(
@@ -229,7 +230,7 @@ STABLEHLO_COMPARE = OpRule(
 
 
 def _why_not_convert(
-    _context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs
+    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
 ) -> str | None:
     return first_reason(
         why_not_count(inputs, 1),
@@ -238,7 +239,9 @@ def _why_not_convert(
     )
 
 
-def _lower_convert(_context: LoweringContext, _o: Any, _inputs: Specs, outputs: Specs) -> Function:
+def _lower_convert(
+    _context: LoweringContext, _o: Options, _inputs: Specs, outputs: Specs
+) -> Function:
     dtype = outputs[0].dtype
     return lambda x: (convert(jnp.asarray(x), dtype),)
 
@@ -258,7 +261,9 @@ STABLEHLO_CONVERT = OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, 
 # ---- SELECT, CLAMP: a scalar may stand for a whole tensor
 
 
-def _why_not_select(context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _why_not_select(
+    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
     predicate, x, y = inputs[:3]
     return first_reason(
         why_not_count(inputs, 3),
@@ -269,7 +274,7 @@ def _why_not_select(context: LoweringContext, _o: Any, inputs: Specs, outputs: S
     )
 
 
-def _lower_select(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs) -> Function:
+def _lower_select(_context: LoweringContext, _o: Options, _i: Specs, _outputs: Specs) -> Function:
     def select(predicate: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array]:
         return (lax.select(jnp.asarray(predicate), jnp.asarray(x), jnp.asarray(y)),)
 
@@ -279,7 +284,9 @@ def _lower_select(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs
 STABLEHLO_SELECT = OpRule("STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3)
 
 
-def _why_not_clamp(_context: LoweringContext, _o: Any, inputs: Specs, outputs: Specs) -> str | None:
+def _why_not_clamp(
+    _context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
     low, x, high = inputs[:3]
     return first_reason(
         why_not_count(inputs, 3),
@@ -289,7 +296,7 @@ def _why_not_clamp(_context: LoweringContext, _o: Any, inputs: Specs, outputs: S
     )
 
 
-def _lower_clamp(_context: LoweringContext, _o: Any, _i: Specs, _outputs: Specs) -> Function:
+def _lower_clamp(_context: LoweringContext, _o: Options, _i: Specs, _outputs: Specs) -> Function:
     def clamp(low: jax.Array, x: jax.Array, high: jax.Array) -> tuple[jax.Array]:
         low, high = (jnp.broadcast_to(jnp.asarray(a), x.shape) for a in (low, high))
         return (lax.min(lax.max(jnp.asarray(x), low), high),)

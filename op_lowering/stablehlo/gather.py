@@ -53,7 +53,7 @@ def _batch_shape(indices: Shape, axis: int) -> Shape:
     return tuple(n for i, n in enumerate(indices) if i != axis)
 
 
-def _index_vectors(indices: Any, axis: int) -> jax.Array:
+def _index_vectors(indices: jax.Array, axis: int) -> jax.Array:
     """[*batch, depth], signed."""
     vectors = signed(jnp.asarray(indices))
     if axis == vectors.ndim:
@@ -205,7 +205,7 @@ def _lower_scatter(
     found = (_scatter_of(body, i, context.precision.accumulator(d)) for i, d in enumerate(dtypes))
     known = [function for function in found if function is not None]
 
-    def scatter(*arrays: Any) -> tuple[jax.Array, ...]:
+    def scatter(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         vectors = places.shifted(_index_vectors(arrays[n], o.index_vector_dim))
         operands = [_with_margins(jnp.asarray(x), places.margins, 1) for x in arrays[:n]]
         updates = [jnp.asarray(u) for u in arrays[n + 1 :]]
@@ -232,14 +232,20 @@ def _scatter_of(body: Body, i: int, wide: np.dtype) -> _Scatter | None:
         return None
     combine = fold.scatter
 
-    def scatter(x: Any, vectors: Any, updates: Any, *dims: Any, **mode: Any) -> jax.Array:
+    def scatter(
+        x: jax.Array, vectors: jax.Array, updates: jax.Array, *dims: Any, **mode: Any
+    ) -> jax.Array:
         return combine(x.astype(wide), vectors, updates.astype(wide), *dims, **mode).astype(x.dtype)
 
     return scatter
 
 
 def _at_once(
-    o: StablehloScatterOptions, function: _Scatter, x: Any, vectors: Any, updates: Any
+    o: StablehloScatterOptions,
+    function: _Scatter,
+    x: jax.Array,
+    vectors: jax.Array,
+    updates: jax.Array,
 ) -> jax.Array:
     dims = lax.ScatterDimensionNumbers(
         o.update_window_dims, o.inserted_window_dims, o.scatter_dims_to_operand_dims
@@ -263,7 +269,7 @@ def _one_by_one(
     rows = [lax.transpose(u, order).reshape(-1, *window) for u in updates]
     room = np.subtract(operands[0].shape, window)
 
-    def step(i: Any, results: list[jax.Array]) -> list[jax.Array]:
+    def step(i: jax.Array, results: list[jax.Array]) -> list[jax.Array]:
         start = (
             jnp.zeros(len(window), vectors.dtype).at[np.asarray(places.starts, int)].set(vectors[i])
         )

@@ -6,7 +6,7 @@ policy keeps.
 
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -84,10 +84,11 @@ class _Arithmetic:
         precision = policy.precision(factor)
         return dataclasses.replace(self, factor=factor, total=total, precision=precision)
 
-    def downcast(self, x: Any) -> Any:
+    def downcast(self, x: jax.Array) -> jax.Array:
         """A factor in its dtype; what is not shortened is converted."""
         if self.factor in _HALF and x.dtype == np.float32:
-            return downcast(x, self.factor, exactly=self.rounds_exactly)
+            shortened: jax.Array = downcast(x, self.factor, exactly=self.rounds_exactly)
+            return shortened
         return jnp.asarray(x, self.factor)
 
 
@@ -286,7 +287,7 @@ def _lower_convolution(
         d for d, flag in zip(o.kernel_spatial_dimensions, windows.reversal, strict=True) if flag
     ]
 
-    def convolution(x: jax.Array, w: Any) -> tuple[jax.Array]:
+    def convolution(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         y = lax.conv_general_dilated(
             arithmetic.downcast(x),
             lax.rev(arithmetic.downcast(jnp.asarray(w)), reversed_dims),

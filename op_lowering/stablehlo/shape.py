@@ -299,7 +299,9 @@ def _why_not_dynamic_update(
 def _lower_dynamic_update(
     _context: LoweringContext, _o: NoOptions, _inputs: Specs, _outputs: Specs
 ) -> Function:
-    def dynamic_update_slice(x: jax.Array, update: jax.Array, *starts: Any) -> tuple[jax.Array]:
+    def dynamic_update_slice(
+        x: jax.Array, update: jax.Array, *starts: jax.Array
+    ) -> tuple[jax.Array]:
         x, update = jnp.asarray(x), jnp.asarray(update)
         if x.ndim == 0:
             return (update,)

@@ -4,7 +4,6 @@ Semantics: the StableHLO specification.
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +64,7 @@ def _lower_sort(
     body = Body.of(context, o.comparator_subgraph_index, _arguments(inputs))
     order, axis = body.order(), o.dimension % len(inputs[0].shape)
 
-    def sort(*operands: Any) -> tuple[jax.Array, ...]:
+    def sort(*operands: jax.Array) -> tuple[jax.Array, ...]:
         arrays = [jnp.asarray(x) for x in operands]
         if arrays[0].size == 0:
             return tuple(arrays)

@@ -124,7 +124,7 @@ def _lower_reduce(
     n, dtypes = len(outputs), [spec.dtype for spec in outputs]
     reducer = _Reducer.of(context, o.body_subgraph_index, dtypes)
 
-    def reduce(*arrays: Any) -> tuple[jax.Array, ...]:
+    def reduce(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         operands = reducer.upcast(arrays[:n])
         starts = [a.reshape(()) for a in reducer.upcast(arrays[n:])]
         reduced = _reduce(reducer, operands, starts, o.dimensions)
@@ -202,7 +202,7 @@ class _Windows:
             for n, (low, high, hole) in zip(shape, self.padding, strict=True)
         ]
 
-    def read(self, padded: Any, tap: Sequence[int], out: Shape) -> jax.Array:
+    def read(self, padded: jax.Array, tap: Sequence[int], out: Shape) -> jax.Array:
         """What all windows read at one place inside them: [*padded] -> [*out], a strided slice."""
         first = [t * d for t, d in zip(tap, self.dilations, strict=True)]
         ends = zip(first, out, self.strides, strict=True)
@@ -257,7 +257,7 @@ def _lower_windows(windows: _Windows, reducer: _Reducer, outputs: Specs) -> Func
     if math.prod(out) == 0:
         return nothing(outputs)
 
-    def reduce_window(*arrays: Any) -> tuple[jax.Array, ...]:
+    def reduce_window(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         operands = reducer.upcast(arrays[:n])
         starts = [a.reshape(()) for a in reducer.upcast(arrays[n : 2 * n])]
         reduced = _slide(reducer, windows, operands, starts, out)
@@ -286,7 +286,7 @@ STABLEHLO_REDUCE_WINDOW = OpRule(
 
 # ---- REDUCE_WINDOW
 
-_Pair = Callable[[Any, Any], jax.Array]
+_Pair = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def _logical(function: _Pair) -> _Pair:

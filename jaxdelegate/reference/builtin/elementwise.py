@@ -9,8 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jaxdelegate.op_lowering.options import Activated, BitcastOptions
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import BitcastOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.common.pointwise import by_scale, elementwise, reject_quantized, widen
 from jaxdelegate.reference.kernel import Array, Folds, Kernel, Run, broadcast_shape, same_shape
@@ -39,7 +39,7 @@ def _clamp(y: Array, activation: Act, dtype: np.dtype) -> Array:
 
 
 def _activated(function: Callable[[Array, Array], Any], stored: str) -> Run:
-    def run(o: Any, inputs: Specs, outputs: Specs, x: Array, y: Array) -> tuple[Array]:
+    def run(o: Activated, inputs: Specs, outputs: Specs, x: Array, y: Array) -> tuple[Array]:
         reject_quantized(inputs, stored)
         dtype = outputs[0].dtype
         with np.errstate(all="ignore"):

@@ -151,7 +151,7 @@ def _shape(dimensions: list[_Dimension], x: Shape) -> Shape:
 
 
 def _windows(
-    x: Array, dimensions: list[_Dimension], fill: Any
+    x: Array, dimensions: list[_Dimension], fill: float
 ) -> Iterator[tuple[tuple[int, ...], Array]]:
     sizes, strides, before, out = (list(column) for column in zip(*dimensions, strict=True))
     return windows(x, out, before, sizes, strides, [1] * len(sizes), fill)

@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.reference.kernel import Array, Run
 
@@ -25,7 +26,7 @@ def with_options(function: Callable[..., Any], *, stored: str = "") -> Run:
         stored: dtypes that are taken as they are stored, whatever their scales.
     """
 
-    def run(o: Any, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array]:
+    def run(o: Options, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array]:
         reject_quantized(inputs, stored)
         with np.errstate(all="ignore"):  # overflow, NaN and division by zero are results here
             y = function(o, *(widen(a) for a in arrays))
@@ -37,7 +38,7 @@ def with_options(function: Callable[..., Any], *, stored: str = "") -> Run:
 def by_scale(plain: Run, integer: Run, takes: str) -> Run:
     """The kernel `integer` where tensors have scales and the first input is of a dtype it takes."""
 
-    def run(o: Any, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
+    def run(o: Options, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
         is_quantized = any(s is not None and s.is_quantized for s in (*inputs, *outputs))
         if not is_quantized or inputs[0].dtype.name not in takes.split():
             return plain(o, inputs, outputs, *arrays)

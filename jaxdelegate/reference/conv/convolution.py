@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.options import (
+    Activated,
     Conv2DOptions,
     Conv3DOptions,
     DepthwiseConv2DOptions,
@@ -30,6 +31,7 @@ from jaxdelegate.reference.conv import quantized as quantized_convolution
 from jaxdelegate.reference.conv.quantized import Sums
 from jaxdelegate.reference.kernel import Array, Kernel
 
+_Conv = Conv2DOptions | DepthwiseConv2DOptions | Conv3DOptions
 _FEW_CHANNELS = 4  # an image's
 
 
@@ -168,7 +170,7 @@ def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:
 def _floats(
     name: str,
     sums: Sums,
-    o: Any,
+    o: Activated,
     inputs: Specs,
     outputs: Specs,
     x: Array,
@@ -199,7 +201,7 @@ def _dilations_3d(o: Conv3DOptions) -> tuple[int, ...]:
 
 
 def _places(
-    o: Any, strides: Sequence[int], dilations: Sequence[int], image: Shape, sizes: Shape
+    o: _Conv, strides: Sequence[int], dilations: Sequence[int], image: Shape, sizes: Shape
 ) -> Shape:
     return tuple(
         size_out(o.padding, n, size, stride, dilation)
@@ -207,7 +209,9 @@ def _places(
     )
 
 
-def _taps(o: Any, strides: Sequence[int], dilations: Sequence[int], x: Array, sizes: Shape) -> Any:
+def _taps(
+    o: _Conv, strides: Sequence[int], dilations: Sequence[int], x: Array, sizes: Shape
+) -> Any:
     out = _places(o, strides, dilations, x.shape[1:-1], sizes)
     before = [
         pad_before(o.padding, n, size, stride, n_out, dilation)
@@ -218,7 +222,7 @@ def _taps(o: Any, strides: Sequence[int], dilations: Sequence[int], x: Array, si
     return windows(x, out, before, sizes, strides, dilations)
 
 
-def _finish(o: Any, outputs: Specs, y: Array, b: Array | None) -> tuple[Array]:
+def _finish(o: Activated, outputs: Specs, y: Array, b: Array | None) -> tuple[Array]:
     y = y.reshape(outputs[0].shape)
     if b is not None:
         y = y + sums_of(b).reshape(-1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.op_lowering.options import Activated
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import channel_scales
 from jaxdelegate.reference.common.quantization import quantization_of
@@ -27,7 +28,7 @@ Scatter = Callable[[Array, Array, Add], Array]  # image, filter, for each tap ->
 def convolution(
     name: str,
     sums: Sums,
-    o: Any,
+    o: Activated,
     inputs: Specs,
     outputs: Specs,
     x: Array,
@@ -68,7 +69,7 @@ def convolution(
 def transposed(
     name: str,
     scatter: Scatter,
-    o: Any,
+    o: Activated,
     inputs: Specs,
     outputs: Specs,
     x: Array,
@@ -107,7 +108,7 @@ def _quantized(
     return integers, scale.reshape(-1, *(1,) * (x.ndim - 1)), each
 
 
-def _finish(o: Any, y: Array, b: Array | None, outputs: Specs) -> tuple[Array]:
+def _finish(o: Activated, y: Array, b: Array | None, outputs: Specs) -> tuple[Array]:
     if b is not None:
         y = y + b.reshape(-1)
     return (clamp(o.fused_activation_function, y).astype(outputs[0].dtype),)

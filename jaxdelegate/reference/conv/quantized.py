@@ -5,12 +5,11 @@ of integer_ops/ for int8, and for int16 with filters of int8.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.options import TensorType
+from jaxdelegate.op_lowering.options import Activated, TensorType
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import tensor_zero_point
 from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
@@ -24,7 +23,7 @@ Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros ->
 def convolution(
     name: str,
     sums: Sums,
-    o: Any,
+    o: Activated,
     inputs: Specs,
     outputs: Specs,
     x: Array,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.options import AddOptions, DivOptions, MulOptions, Options, SubOptions
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import affine, lookup
 from jaxdelegate.quant.fixed_math import inverse_sqrt, reciprocal
@@ -114,7 +115,9 @@ def _sum(
 ) -> Run:
     """The kernel of ADD or SUB (reference/{add,sub}.h, integer_ops/add.h)."""
 
-    def run(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
+    def run(
+        o: AddOptions | SubOptions, inputs: Specs, outputs: Specs, a: Array, b: Array
+    ) -> tuple[Array]:
         (y,) = outputs
         if any(_is_in_blocks(spec) for spec in inputs):
             return _sum_of_reals(combine, o, inputs, y, a, b)
@@ -139,7 +142,11 @@ def _is_in_blocks(spec: TensorSpec) -> bool:
 
 
 def _sum_of_reals(
-    combine: Callable[[Any, Any], Any], o: Any, inputs: Specs, y: TensorSpec, *arrays: Array
+    combine: Callable[[Any, Any], Any],
+    o: AddOptions | SubOptions,
+    inputs: Specs,
+    y: TensorSpec,
+    *arrays: Array,
 ) -> tuple[Array]:
     """ADD or SUB with a constant that is scaled in blocks, by definition: no kernel takes one.
 
@@ -169,7 +176,7 @@ def _rescaled(inputs: Specs, left_shift: int, *arrays: Array) -> tuple[list[Arra
 
 def _sum_by_shifts(
     saturating: Callable[..., Array],
-    o: Any,
+    o: AddOptions | SubOptions,
     y: TensorSpec,
     logs: list[int],
     a: Array,
@@ -215,7 +222,7 @@ def squared_difference(
     return finish(difference * difference, y, multiplier, shift)
 
 
-def mul(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
+def mul(o: MulOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
     """Product (reference/integer_ops/mul.h)."""
     (y,) = outputs
     require_symmetric(*inputs, y)
@@ -228,7 +235,7 @@ def mul(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Arra
     return finish(product, y, *quantize_multiplier(float(real)), o.fused_activation_function)
 
 
-def div(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
+def div(o: DivOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
     """Quotient, by way of the divisor's reciprocal (reference/div.h).
 
     Quotients below a quarter of the output's step are 0: there C++ shifts by more than 31 bits,
@@ -262,7 +269,7 @@ def div(o: Any, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Arra
 def _comparison(compare: Callable[[Array, Array], Any]) -> Run:
     """Of reals in steps of 1/256 (ComparisonWithScaling of reference/comparisons.h)."""
 
-    def run(_o: Any, inputs: Specs, _outputs: Specs, *arrays: Array) -> tuple[Array]:
+    def run(_o: Options, inputs: Specs, _outputs: Specs, *arrays: Array) -> tuple[Array]:
         a, b = (_in_steps_of_256th(x, spec) for x, spec in zip(arrays, inputs, strict=True))
         return (np.asarray(compare(a, b)),)
 
@@ -292,7 +299,9 @@ def absolute(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
     return finish(np.abs(centered(x, inputs[0])), outputs[0], *pair)
 
 
-def tabulated(x: Array, source: TensorSpec, target: TensorSpec, function: Any) -> tuple[Array]:
+def tabulated(
+    x: Array, source: TensorSpec, target: TensorSpec, function: lookup.RealFunction
+) -> tuple[Array]:
     """A real function through LUTPopulate's table."""
     table = lookup.lookup_table(
         function,

@@ -1,7 +1,5 @@
 """What integer convolutions and matrix products share: exact sums, and how a kernel ends."""
 
-from typing import Any
-
 import numpy as np
 
 from jaxdelegate.op_lowering.options import ActivationFunctionType, TensorType
@@ -29,8 +27,8 @@ def accumulated(total: Array, x: TensorSpec, bias_type: TensorType, b: Array | N
 
 def requantized(
     accumulator: Array,
-    multiplier: Any,
-    shift: Any,
+    multiplier: int | Array,
+    shift: int | Array,
     target: Quantization,
     activation: ActivationFunctionType,
     dtype: np.dtype,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.options import QuantizesInputs
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import tensor_scale, tensor_zero_point
@@ -61,7 +62,10 @@ def product(x: Array, w: Array | Matrix) -> Array:
 
 
 def as_operands(
-    o: Any, inputs: Specs, arrays: tuple[Array | None, ...], dequantized: Collection[int] = ()
+    o: QuantizesInputs,
+    inputs: Specs,
+    arrays: tuple[Array | None, ...],
+    dequantized: Collection[int] = (),
 ) -> tuple[Any, ...]:
     """An operator's tensors for `product`: 8-bit matrices as such, the rest as floats.
 
