@@ -1,8 +1,8 @@
-"""The precision policy: in which dtype tensors are held, multiplied and accumulated.
+"""The precision policy: in which dtype tensors are stored, multiplied and accumulated.
 
 An operator is always lowered for the dtypes that the file declares. What a policy shortens lies
-around and inside of it: how a float32 tensor is held between two operators of one program, and the
-operands of sums of products. All other arithmetic is float32, so that sums, means, softmax,
+around and inside of it: how a float32 tensor is stored between two operators of one program, and
+the operands of sums of products. All other arithmetic is float32, so that sums, means, softmax,
 normalizations, exponentials and powers never see the end of float16, 65504.
 """
 
@@ -31,16 +31,16 @@ class PrecisionPolicy:
     """What lowerings ask; nobody else decides. The default computes in float32 throughout.
 
     Attributes:
-        storage: how float32 tensors are held between operators, where that is safe.
+        storage: how float32 tensors are stored between operators, where that is safe.
         operand: as what products multiply float32 tensors.
         dot_precision: `precision=` of products of float32 operands: XLA's default would use
             tensorfloat32 on a GPU and bfloat16 on a TPU.
-        accumulate_float32: whether products of short operands are summed in float32.
+        accumulate_float32: whether products of reduced operands are summed in float32.
         least_rows: products of fewer rows, or of fewer columns than `least_columns`, keep float32
             operands.
         least_columns: see `least_rows`.
         reduces_convolutions: whether `operand` holds for convolutions too.
-        rounds_convolutions: whether short operands yield a convolution's result in their dtype,
+        rounds_convolutions: whether reduced operands yield a convolution's result in their dtype,
             summed in float32 though: XLA:GPU would widen the operands of one whose result is
             longer, and leave its tensor cores.
         rounds_exactly: round wherever the policy says so, even where XLA would fuse the rounding
@@ -62,7 +62,7 @@ class PrecisionPolicy:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether anything is shorter than float32."""
+        """Whether anything is reduced."""
         return (self.storage, self.operand) != (FLOAT32, FLOAT32)
 
     def accumulator(self, dtype: np.dtype) -> np.dtype:
@@ -129,7 +129,7 @@ class PrecisionPolicy:
         return self.in_float32() if index in self.float32_operators else self
 
     def in_float32(self) -> Self:
-        """The same without anything shorter than float32."""
+        """The same with everything in float32."""
         return dataclasses.replace(self, storage=FLOAT32, operand=FLOAT32, float32_operators=())
 
     def of_callee(self) -> Self:
@@ -138,7 +138,7 @@ class PrecisionPolicy:
 
 
 def why_not_float16(const: np.ndarray) -> str | None:
-    """Why a float32 constant is not held in float16; None if it can be.
+    """Why a float32 constant is not stored in float16; None if it can be.
 
     A few values that vanish next to others are no reason: they do not matter to a sum with them.
     """

@@ -188,5 +188,5 @@ def why_not_const(*specs: TensorSpec | None) -> str | None:
 
 
 def first_reason(*reasons: str | None) -> str | None:
-    """The first sentence that is one."""
+    """The first reason that is one."""
     return next((reason for reason in reasons if reason is not None), None)

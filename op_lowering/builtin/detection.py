@@ -121,7 +121,7 @@ def _why_not_settings(o: DetectionPostProcessOptions, scores: TensorSpec) -> str
         ),
         f"detections per class are {per_class}": not o.use_regular_nms or per_class >= 1,
     }
-    return next((sentence for sentence, holds in checks.items() if not holds), None)
+    return next((reason for reason, holds in checks.items() if not holds), None)
 
 
 def _why_not_anchors(anchors: TensorSpec) -> str | None:

@@ -1,4 +1,4 @@
-"""float32 to a shorter dtype, without making infinities of what was finite."""
+"""float32 to float16 or bfloat16, without making infinities of what was finite."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def downcast(x: Any, dtype: np.dtype, *, exactly: bool = False, infinities: bool
     """A float array as `dtype`; finite values beyond its range become its largest.
 
     Args:
-        x: numpy or jax; what is as short already passes.
+        x: numpy or jax; what is that already passes.
         dtype: where to.
         exactly: round even if the value is upcast again right after, which XLA leaves out.
         infinities: whether they stay what they are; else they become the largest value too, by one
@@ -52,7 +52,7 @@ def rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def upcast(y: jax.Array, dtype: np.dtype) -> jax.Array:
-    """A short result as `dtype`, an infinity that rounding made as the largest value it had."""
+    """A reduced result as `dtype`, an infinity that rounding made as the largest value it had."""
     if y.dtype == dtype or y.dtype not in HALVES:
         return y.astype(dtype)
     most = jnp.asarray(_FORMATS[y.dtype][0], y.dtype)

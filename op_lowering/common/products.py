@@ -58,14 +58,14 @@ class Arithmetic:
 
         Args:
             context: the lowering context.
-            *specs: the factors.
+            *specs: the operands.
             ends_in_library: whether bias, residual and RELU after it are computed by cuDNN, if the
                 dtype allows.
         """
         policy = context.precision
-        factor = policy.convolved(_factor(context, specs), *(s.const for s in specs))
-        arithmetic = cls._of(context, factor, policy.convolution_total(factor))
-        if not (ends_in_library and policy.rounds_convolutions and factor in HALVES):
+        operand = policy.convolved(_operand(context, specs), *(s.const for s in specs))
+        arithmetic = cls._of(context, operand, policy.convolution_total(operand))
+        if not (ends_in_library and policy.rounds_convolutions and operand in HALVES):
             return arithmetic
         # An emulation stays in float32 until cuDNN would round.
         total = arithmetic.accumulator if policy.rounds_exactly else arithmetic.total
@@ -77,18 +77,18 @@ class Arithmetic:
     ) -> Self:
         """The arithmetic of a matrix product of tensors like these, with a result [rows, N]."""
         policy, consts = context.precision, [s.const for s in specs]
-        factor = policy.operand_dtype(
-            _factor(context, specs), *consts, rows=rows, output_channels=output_channels
+        operand = policy.operand_dtype(
+            _operand(context, specs), *consts, rows=rows, output_channels=output_channels
         )
-        return cls._of(context, factor, policy.total(factor))
+        return cls._of(context, operand, policy.total(operand))
 
     @classmethod
-    def _of(cls, context: LoweringContext, factor: np.dtype, total: np.dtype) -> Self:
+    def _of(cls, context: LoweringContext, operand: np.dtype, total: np.dtype) -> Self:
         policy = context.precision
         return cls(
-            factor,
-            policy.accumulator(factor),
-            policy.precision(factor),
+            operand,
+            policy.accumulator(operand),
+            policy.precision(operand),
             total,
             policy.rounds_exactly,
             is_finite=context.platform == "cpu",
@@ -98,8 +98,8 @@ class Arithmetic:
     def _yielded(self) -> np.dtype:
         return self.accumulator if self.total is None else self.total
 
-    def shortened(self, x: Any) -> Any:
-        """A factor in the operand's dtype; None, where an input lacks, stays."""
+    def reduced(self, x: Any) -> Any:
+        """An operand in the operand's dtype; None, where an input lacks, stays."""
         return None if x is None else downcast(x, self.operand, exactly=self.rounds_exactly)
 
     def dot(self, x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
@@ -143,11 +143,11 @@ class Arithmetic:
         return y if self.ends_short else upcast(y, self.accumulator)
 
     def ended(self, y: jax.Array) -> jax.Array:
-        """A result after its end; cuDNN's is short, and infinite beyond the range."""
+        """A result after its end; cuDNN's is reduced, and infinite beyond the range."""
         return rounded(y, self.operand) if self.ends_short else y
 
 
-def _factor(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:
+def _operand(context: LoweringContext, specs: Sequence[TensorSpec]) -> np.dtype:
     """What the file allows: a CPU does not multiply half precision, and no device mixed dtypes."""
     dtype = specs[0].dtype
     mixed = any(s.dtype != dtype for s in specs)
@@ -165,8 +165,8 @@ def finish(
 ) -> jax.Array:
     """Add the bias to `y` [..., O], apply the fused activation, store: the end of every kernel.
 
-    What is short already ends in its dtype, which is how XLA:GPU knows what cuDNN can do at the end
-    of a convolution. A residual has the shape of `y` and is added before the activation.
+    What is reduced already ends in its dtype, which is how XLA:GPU knows what cuDNN can do at the
+    end of a convolution. A residual has the shape of `y` and is added before the activation.
     `is_finite`: infinities become the largest number, as they do in LiteRT's kernels.
     """
     if bias is not None:

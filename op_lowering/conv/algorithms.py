@@ -49,7 +49,7 @@ class Convolution:
     channels: int
     depth: int  # input channels of one group
     output_channels: int  # output channels
-    images: int = 1
+    batch: int = 1
 
     @property
     def groups(self) -> int:
@@ -84,7 +84,7 @@ class Convolution:
     @property
     def results(self) -> int:
         """How many values the output has."""
-        return self.images * math.prod(self.out) * self.output_channels
+        return self.batch * math.prod(self.out) * self.output_channels
 
     @property
     def out(self) -> Shape:

@@ -183,7 +183,7 @@ class _Family(Generic[_Conv]):
         """
         c = self.geometry(o, tensors.x.shape, tensors.w.shape)
         is_whole = (
-            tensors.y.shape == (c.images, *c.out, c.output_channels) and 0 not in tensors.y.shape
+            tensors.y.shape == (c.batch, *c.out, c.output_channels) and 0 not in tensors.y.shape
         )
         if not is_whole or kernel_order.is_chosen(context, c, tensors):
             return None
@@ -229,17 +229,17 @@ class _Family(Generic[_Conv]):
             bias: jax.Array | None = None,
             residual: jax.Array | None = None,
         ) -> tuple[jax.Array]:
-            y = run(arithmetic, c, arithmetic.shortened(x), w)  # [N, *out, O]
-            residual = arithmetic.shortened(residual) if arithmetic.ends_short else residual
+            y = run(arithmetic, c, arithmetic.reduced(x), w)  # [N, *out, O]
+            residual = arithmetic.reduced(residual) if arithmetic.ends_short else residual
             dtype, is_finite = tensors.y.dtype, arithmetic.is_finite
             done = finish(y, bias, activation, dtype, residual, is_finite=is_finite)
             return (arithmetic.ended(done),)
 
         def prepare(w: Array) -> Array:
-            laid_out: Array = arithmetic.shortened(layout(c, self.spatial_io(w)))
+            laid_out: Array = arithmetic.reduced(layout(c, self.spatial_io(w)))
             return laid_out
 
-        prepared = {1: prepare, 2: arithmetic.shortened} if arithmetic.ends_short else {1: prepare}
+        prepared = {1: prepare, 2: arithmetic.reduced} if arithmetic.ends_short else {1: prepare}
         return Lowered(convolution, prepared, (layout, arithmetic.operand), takes_reduced=True)
 
 

@@ -32,15 +32,15 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Grid, Shape
 
 # The names of these algorithms: a product of matrices or a sum of taps, Winograd's F(2x2, 3x3), and
-# a product of matrices whose factors are rounded to bfloat16.
+# a product of matrices whose operands are rounded to bfloat16.
 NATIVE, NATIVE_WINOGRAD, NATIVE_BFLOAT16 = "native", "native_winograd", "native_bfloat16"
 
 # Where Winograd's way is the default one: measured on AVX-512 and AVX2, on the shapes of ResNet50,
 # DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
 _LEAST_PRODUCTS = 4_000_000
 
-# Groups of so few units are left to XLA where a unit sums few products: measured as above, on
-# images of 14 to 56 pixels. Where a panel is nearly empty, of more products as well.
+# Groups of so few output channels are left to XLA where one sums few products: measured as above,
+# on images of 14 to 56 pixels. Where a panel is nearly empty, of more products as well.
 _NARROW, _SHORT = 7, 8
 _FEW, _LONG = 2, 40
 
@@ -70,16 +70,18 @@ def algorithms(
     is_float32 = all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
     if not (context.native_kernels and is_float32 and tensors.w.const is not None):
         return ()
-    factor = _factor(context, tensors, c)
-    if factor == FLOAT32:
+    operand = _operand(context, tensors, c)
+    if operand == FLOAT32:
         return (NATIVE,) if c is None else _algorithms_of(c)
     return (
-        (NATIVE_BFLOAT16,) if factor == BFLOAT16 and _multiplies_short(context, c, tensors) else ()
+        (NATIVE_BFLOAT16,)
+        if operand == BFLOAT16 and _multiplies_reduced(context, c, tensors)
+        else ()
     )
 
 
-def _factor(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> np.dtype | None:
-    """What the precision policy makes of the factors; None: it holds tensors short, too."""
+def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> np.dtype | None:
+    """The operands' dtype by the precision policy; None: it stores tensors in reduced precision."""
     policy, w, output_channels = context.precision, tensors.w, tensors.y.shape[-1]
     if policy.storage != FLOAT32:
         return None
@@ -89,8 +91,8 @@ def _factor(context: LoweringContext, tensors: Tensors, c: Convolution | None) -
     return policy.operand_dtype(w.dtype, w.const, rows=rows, output_channels=output_channels)
 
 
-def _multiplies_short(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
-    """Whether the kernel takes factors of bfloat16, which it sums in float32."""
+def _multiplies_reduced(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
+    """Whether the kernel takes operands of bfloat16, which it sums in float32."""
     is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2 and c.is_pointwise)
     depth = tensors.w.shape[1] if c is None else c.channels
     sums = context.precision.accumulate_float32
@@ -115,7 +117,7 @@ def runs_as_products(c: Convolution) -> bool:
     if c.groups == 1:
         return True
     output_channels = c.output_channels // c.groups
-    is_empty = output_channels <= _FEW and joined(c) == 1
+    is_empty = output_channels <= _FEW and packed_groups(c) == 1
     pays = output_channels > _NARROW or c.products > (_LONG if is_empty else _SHORT)
     return pays and c.depth > 1 and c.windows[1].dilation == 1
 
@@ -157,8 +159,8 @@ def convolution(
         grid: what the result goes on at last, if on any.
     """
     target, layout = _kernel(name, c)
-    out = (c.images, *c.out, c.output_channels)
-    run = _call(target, geometry(c, joined(c)), activation, out, nonlinearity, grid)
+    out = (c.batch, *c.out, c.output_channels)
+    run = _call(target, geometry(c, packed_groups(c)), activation, out, nonlinearity, grid)
     prepare = {1: lambda w: layout(spatial_io(w))}
     return Lowered(run, prepare, (name, c.groups), is_on_grid=grid is not None)
 
@@ -171,7 +173,7 @@ def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
         return PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.output_channels))
     if runs_by_channel(c):
         return DEPTHWISE, lambda w: w.reshape(-1, c.output_channels)
-    return PRODUCT, lambda w: panels(matrices(w, c.groups // joined(c)))
+    return PRODUCT, lambda w: panels(matrices(w, c.groups // packed_groups(c)))
 
 
 def fully_connected(
@@ -187,8 +189,8 @@ def fully_connected(
 
     `name` is that of one of its algorithms; `grid` is as `convolution` has it.
     """
-    short = name == NATIVE_BFLOAT16
-    target, layout = (PRODUCT_BFLOAT16, pairs) if short else (PRODUCT, panels)
+    is_reduced = name == NATIVE_BFLOAT16
+    target, layout = (PRODUCT_BFLOAT16, pairs) if is_reduced else (PRODUCT, panels)
     fields = matrix_geometry(rows, depth, output_channels)
     product = _call(target, fields, activation, (rows, output_channels), grid=grid)
 
@@ -220,12 +222,12 @@ def pairs(w: Array) -> Array:
 
 
 def matrices(w: Array, count: int) -> Array:
-    """Filters [..., O] of so many groups, or joined ones -> [count, depth, O / count]."""
+    """Filters [..., O] of so many groups, or packed ones -> [count, depth, O / count]."""
     return w.reshape(-1, count, w.shape[-1] // count).transpose(1, 0, 2)
 
 
-def joined(c: Convolution, deep: int = 1) -> int:
-    """How many groups share a panel, which is mostly zeros where one of few units has its own.
+def packed_groups(c: Convolution, deep: int = 1) -> int:
+    """How many groups share a panel: one of few output channels would leave most of it zeros.
 
     `deep`: values of the depth that lie side by side in a panel.
     """
@@ -238,11 +240,11 @@ def joined(c: Convolution, deep: int = 1) -> int:
     return count if c.groups % count == 0 and pays else 1
 
 
-def geometry(c: Convolution, joined: int = 1) -> tuple[int, ...]:
+def geometry(c: Convolution, packed: int = 1) -> tuple[int, ...]:
     """The fields of `Geometry` in kernels.h, of a convolution."""
     height, width = c.windows
-    image = (c.images, height.n_in, width.n_in, c.channels)
-    sizes = (*image, *c.out, c.output_channels, c.groups, joined, height.size, width.size)
+    image = (c.batch, height.n_in, width.n_in, c.channels)
+    sizes = (*image, *c.out, c.output_channels, c.groups, packed, height.size, width.size)
     steps = (height.stride, width.stride, height.dilation, width.dilation)
     return (*sizes, *steps, height.pads[0], width.pads[0])
 

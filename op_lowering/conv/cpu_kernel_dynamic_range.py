@@ -16,7 +16,7 @@ from jaxdelegate.kernels.library import DEPTHWISE_DYNAMIC_RANGE, PANEL, PRODUCT_
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
-from jaxdelegate.op_lowering.conv.cpu_kernel import NATIVE, geometry, joined, runs_by_channel
+from jaxdelegate.op_lowering.conv.cpu_kernel import NATIVE, geometry, packed_groups, runs_by_channel
 from jaxdelegate.op_lowering.conv.cpu_kernel_int8 import QUAD, pairs, quads, takes
 from jaxdelegate.op_lowering.conv.integer import filter_sums
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
@@ -99,8 +99,8 @@ def convolution(
         in_turn: see `quantized.dynamic_range.rescaled`.
     """
     by_channel = runs_by_channel(c)
-    count = 1 if by_channel else c.groups // joined(c, QUAD)
-    fields = geometry(c) if by_channel else geometry(c, joined(c, QUAD))
+    count = 1 if by_channel else c.groups // packed_groups(c, QUAD)
+    fields = geometry(c) if by_channel else geometry(c, packed_groups(c, QUAD))
     target = DEPTHWISE_DYNAMIC_RANGE if by_channel else PRODUCT_DYNAMIC_RANGE
     y_type = jax.ShapeDtypeStruct(tensors.y.shape, jnp.float32)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
@@ -111,7 +111,7 @@ def convolution(
     }
 
     def columns(values: Array) -> Array:
-        """Of all units -> of the columns of all panels."""
+        """Of all output channels -> of the columns of all panels."""
         if by_channel:
             return values.reshape(-1)
         numpy: Any = jnp if isinstance(values, jax.Array) else np
@@ -130,7 +130,7 @@ def convolution(
     none = columns(np.full(c.output_channels, -0.0, np.float32))
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
-        image = x.reshape(-1)[: c.images * math.prod(d.n_in for d in c.windows) * c.channels]
+        image = x.reshape(-1)[: c.batch * math.prod(d.n_in for d in c.windows) * c.channels]
         y: jax.Array = call(image, w, none if bias is None else bias, scales, sums, **attributes)
         return (y,)
 

@@ -20,9 +20,9 @@ from jaxdelegate.op_lowering.conv.algorithms import Convolution
 from jaxdelegate.op_lowering.conv.cpu_kernel import (
     NATIVE,
     geometry,
-    joined,
     matrices,
     matrix_geometry,
+    packed_groups,
     panels,
     runs_as_products,
     runs_by_channel,
@@ -75,12 +75,12 @@ def convolution(
         w_zero: the filter's zero point, as stored.
         end: how its kernel ends.
     """
-    zero, out = moved(w_zero, tensors.w.dtype), (c.images, *c.out, c.output_channels)
+    zero, out = moved(w_zero, tensors.w.dtype), (c.batch, *c.out, c.output_channels)
     filters = to_int8(spatial_io(tensors.w.const))
     if runs_by_channel(c):
         call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
         return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
-    together = joined(c, QUAD) if zero == 0 else 1
+    together = packed_groups(c, QUAD) if zero == 0 else 1
     count = c.groups // together
     call = _call(PRODUCT_INT8, geometry(c, together), out, tensors, zero, end, count)
     return _lowered(
@@ -142,7 +142,7 @@ def _call(
 ) -> Callable[..., jax.Array]:
     """x, weights as the kernel reads them, bias [N] -> y.
 
-    Each of the matrices gets whole panels of what belongs to its units.
+    Each of the matrices gets whole panels of what belongs to its output channels.
     """
     output_channels = out[-1] // matrices
     more = -output_channels % PANEL if target == PRODUCT_INT8 else 0

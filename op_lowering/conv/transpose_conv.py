@@ -90,11 +90,11 @@ def _transposed(
     arithmetic = Arithmetic.of_convolution(context, *inputs)
 
     def transposed(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
-        y = run(arithmetic, spreads, arithmetic.shortened(x), w)
+        y = run(arithmetic, spreads, arithmetic.reduced(x), w)
         dtype = outputs[0].dtype
         return (finish(y, bias, activation, dtype, is_finite=arithmetic.is_finite),)
 
-    return transposed, lambda w: arithmetic.shortened(layout(w))
+    return transposed, lambda w: arithmetic.reduced(layout(w))
 
 
 _Layout = Callable[[Array], Array]  # a filter [*spatial, I, O] -> what the algorithm reads

@@ -54,7 +54,7 @@ def pays(c: Convolution) -> bool:
 
 def work(c: Convolution) -> int:
     """How many products the convolution itself takes."""
-    return c.images * math.prod(c.out) * c.products * c.output_channels
+    return c.batch * math.prod(c.out) * c.products * c.output_channels
 
 
 def has_few_filters(c: Convolution) -> bool:
@@ -63,7 +63,7 @@ def has_few_filters(c: Convolution) -> bool:
 
 
 def _n_tiles(c: Convolution) -> int:
-    return c.images * math.prod(_tiles(c))
+    return c.batch * math.prod(_tiles(c))
 
 
 def transformed(c: Convolution, w: Array) -> Array:

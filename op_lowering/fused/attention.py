@@ -52,12 +52,12 @@ def is_mask_shape(shape: Shape, logits: Shape) -> bool:
     )
 
 
-def by_cudnn(scale: float, factor: np.dtype, written_out: Function) -> Function:
+def by_cudnn(scale: float, operand: np.dtype, written_out: Function) -> Function:
     """The function of q [B, T, N, H], k and v [B, S, K, H], and a mask [B, N, T, S] or with ones.
 
     Args:
         scale: of the logits.
-        factor: as what cuDNN multiplies them; short arrays yield a short result.
+        operand: as what cuDNN multiplies them; arrays in reduced precision yield a result in it.
         written_out: the same function, for a GPU or a cuDNN without such a kernel.
     """
 
@@ -67,13 +67,13 @@ def by_cudnn(scale: float, factor: np.dtype, written_out: Function) -> Function:
         bias = None
         if mask is not None:  # cuDNN wants both sequence lengths written out
             bias = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
-            bias = downcast(bias, factor)
+            bias = downcast(bias, operand)
         try:
             with jax.numpy_dtype_promotion("standard"):  # jax's own code mixes dtypes
                 y = jax.nn.dot_product_attention(
-                    downcast(q, factor),
-                    downcast(k, factor),
-                    downcast(v, factor),
+                    downcast(q, operand),
+                    downcast(k, operand),
+                    downcast(v, operand),
                     bias,
                     scale=scale,
                     implementation="cudnn",

@@ -57,12 +57,12 @@ def why_not(w: TensorSpec) -> str | None:
 class _Blocks:
     """A filter's blocks: scales (float32) and zero points (int32), [blocks, N].
 
-    `factor` is a dtype in which sums of products are exact.
+    `operand` is a dtype in which sums of products are exact.
     """
 
     scales: np.ndarray
     points: np.ndarray
-    factor: np.dtype
+    operand: np.dtype
 
     @classmethod
     def of(cls, w: TensorSpec, blocks: Blockwise) -> "_Blocks":
@@ -78,9 +78,9 @@ class _Blocks:
     def scaled(self, q: jax.Array, w: jax.Array, scale: Array, points: Array) -> jax.Array:
         """[..., rows, size] times [..., size, N], scaled: float32 [..., rows, N]."""
         batch = tuple(range(q.ndim - 2))
-        w = w.astype(self.factor) - jnp.expand_dims(jnp.asarray(points), -2).astype(self.factor)
+        w = w.astype(self.operand) - jnp.expand_dims(jnp.asarray(points), -2).astype(self.operand)
         total = lax.dot_general(
-            q.astype(self.factor),
+            q.astype(self.operand),
             w,
             (((q.ndim - 1,), (q.ndim - 2,)), (batch, batch)),
             precision="highest",
@@ -93,7 +93,7 @@ def lower_fully_connected(
 ) -> Function:
     """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims.
 
-    The filter is kept as [blocks, block size, N], or packed along its units.
+    The filter is kept as [blocks, block size, N], or packed along its output channels.
     """
     x_spec, w_spec, _, y_spec = tensors
     output_channels, depth = w_spec.shape

@@ -79,7 +79,7 @@ def _why_not_rows(
     if o.keep_num_dims and x.shape[-1:] != w.shape[1:]:
         return f"input {list(x.shape)} does not end in rows of {w.shape[1]}"
     if bias is not None and math.prod(bias.shape) != w.shape[0]:
-        return f"a bias of {math.prod(bias.shape)} values for {w.shape[0]} units"
+        return f"a bias of {math.prod(bias.shape)} values for {w.shape[0]} output channels"
     return None
 
 
@@ -111,12 +111,12 @@ def _lower_fully_connected(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None
     ) -> tuple[jax.Array]:
         whole = x.reshape(-1)[: rows * depth]  # what is left over, the kernel ignores
-        total = arithmetic.dot(arithmetic.shortened(whole).reshape(rows, depth), w, contract)
+        total = arithmetic.dot(arithmetic.reduced(whole).reshape(rows, depth), w, contract)
         done = finish(total, bias, activation, y.dtype, is_finite=arithmetic.is_finite)
         return (done.reshape(y.shape),)
 
     def prepare(w: Array) -> Array:
-        laid_out: Array = arithmetic.shortened(w.transpose(1, 0) if flip else w)
+        laid_out: Array = arithmetic.reduced(w.transpose(1, 0) if flip else w)
         return laid_out
 
     return Lowered(fully_connected, {1: prepare}, (flip, arithmetic.operand), takes_reduced=True)
@@ -197,7 +197,7 @@ def _lower_batch_matmul(
     product = _one_matrix if shared else _many_matrices
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        x, w = arithmetic.shortened(x), arithmetic.shortened(w)
+        x, w = arithmetic.reduced(x), arithmetic.reduced(w)
         return (product(arithmetic, o, x, w).astype(y.dtype).reshape(y.shape),)
 
     return Lowered(batch_matmul, {}, takes_reduced=True)

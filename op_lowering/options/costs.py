@@ -173,7 +173,7 @@ def transpose_convolution_bias(
 
 
 def fully_connected(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """Weights [units, depth]; x in rows of `depth`."""
+    """Weights [output channels, depth]; x in rows of `depth`."""
     depth = inputs[1].shape[-1]
     return Work(2 * (n(inputs[0]) // depth) * n(inputs[1]) if depth else 0)
 

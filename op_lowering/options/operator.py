@@ -17,11 +17,11 @@ from jaxdelegate.op_lowering.spec import Specs
 
 @enum.unique
 class Result(enum.Enum):
-    """How a float32 result is held between operators where precision may be lost."""
+    """How a float32 result is stored between operators where precision may be lost."""
 
     FLOAT32 = enum.auto()  # sums, exponentials, quotients...: beyond float16, or too coarse in it
-    REDUCED = enum.auto()  # in the shorter dtype
-    MOVED = enum.auto()  # values of inputs, or bounded by them: as short as the longest input
+    REDUCED = enum.auto()  # in reduced precision
+    MOVED = enum.auto()  # values of inputs, or bounded by them: as reduced as all of them
 
 
 @enum.unique
@@ -63,7 +63,7 @@ class OperatorRecord:
         struct: its parameters in `builtin_data` of stock interpreters; None: it has none there.
         is_elementwise: each value of its result from the values at the same place.
         multiplies: sums products, whose operands may be downcast.
-        result: how its result is held.
+        result: how its result is stored.
         reads_unrounded: magnifies a rounding of its input, or decides by it.
         float16: how its result leaves float16.
         rereads: XLA:CPU reads an input in several loops, or each value for many results.

@@ -59,9 +59,9 @@ def _why_not_products(inputs: Specs, outputs: Specs) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Arithmetic:
-    """The dtypes of factors and of their sum, as the precision policy has them."""
+    """The dtypes of operands and of their sum, as the precision policy has them."""
 
-    factor: np.dtype
+    operand: np.dtype
     total: np.dtype  # what `lax` yields
     precision: str
     rounds_exactly: bool
@@ -70,31 +70,31 @@ class _Arithmetic:
     def of(cls, context: LoweringContext, x: TensorSpec, y: TensorSpec) -> Self:
         """Sums run in the wider of input and output; booleans are counted.
 
-        Half-precision factors stay as they are where the device multiplies them; a CPU does not.
+        Half-precision operands stay as they are where the device multiplies them; a CPU does not.
         """
         policy = context.precision
         widest = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
         total = np.dtype(np.int32) if x.dtype == BOOL else policy.accumulator(widest)
         stays = x.dtype in _HALF and context.platform != "cpu"
-        factor = x.dtype if stays else total
-        return cls(factor, total, policy.precision(factor), policy.rounds_exactly)
+        operand = x.dtype if stays else total
+        return cls(operand, total, policy.precision(operand), policy.rounds_exactly)
 
-    def shortened(self, policy: PrecisionPolicy, factor: np.dtype, total: np.dtype) -> Self:
-        """The same with factors and sums that the policy shortens."""
-        precision = policy.precision(factor)
-        return dataclasses.replace(self, factor=factor, total=total, precision=precision)
+    def reduced(self, policy: PrecisionPolicy, operand: np.dtype, total: np.dtype) -> Self:
+        """The same with operands and sums that the policy reduces."""
+        precision = policy.precision(operand)
+        return dataclasses.replace(self, operand=operand, total=total, precision=precision)
 
     def downcast(self, x: jax.Array) -> jax.Array:
-        """A factor in its dtype; what is not shortened is converted."""
-        if self.factor in _HALF and x.dtype == np.float32:
-            shortened: jax.Array = downcast(x, self.factor, exactly=self.rounds_exactly)
-            return shortened
-        return jnp.asarray(x, self.factor)
+        """An operand in its dtype; what is not reduced is converted."""
+        if self.operand in _HALF and x.dtype == np.float32:
+            reduced: jax.Array = downcast(x, self.operand, exactly=self.rounds_exactly)
+            return reduced
+        return jnp.asarray(x, self.operand)
 
 
 def _stored(y: jax.Array, dtype: np.dtype) -> jax.Array:
-    shortened = y.dtype in _HALF and dtype == np.float32
-    return upcast(y, dtype) if shortened else convert(y, dtype)
+    reduced = y.dtype in _HALF and dtype == np.float32
+    return upcast(y, dtype) if reduced else convert(y, dtype)
 
 
 # ---- DOT_GENERAL
@@ -130,10 +130,10 @@ def _dot_arithmetic(
     output_channels = math.prod(n for axis, n in enumerate(w.shape) if axis not in bound)
     batches = math.prod(x.shape[axis] for axis in o.lhs_batching_dimensions)
     rows = math.prod(outputs[0].shape) // max(output_channels * batches, 1)
-    factor = policy.operand_dtype(
+    operand = policy.operand_dtype(
         x.dtype, x.const, w.const, rows=rows, output_channels=output_channels
     )
-    return arithmetic.shortened(policy, factor, policy.total(factor))
+    return arithmetic.reduced(policy, operand, policy.total(operand))
 
 
 def _lower_dot(
@@ -280,8 +280,8 @@ def _lower_convolution(
         return nothing(outputs)
     arithmetic, policy = _Arithmetic.of(context, inputs[0], outputs[0]), context.precision
     if inputs[0].dtype == outputs[0].dtype == np.float32:
-        factor = policy.convolved(inputs[0].dtype, *(spec.const for spec in inputs[:2]))
-        arithmetic = arithmetic.shortened(policy, factor, policy.convolution_total(factor))
+        operand = policy.convolved(inputs[0].dtype, *(spec.const for spec in inputs[:2]))
+        arithmetic = arithmetic.reduced(policy, operand, policy.convolution_total(operand))
     windows, (feature_groups, batch_groups) = _Windows.of(o), _groups(o)
     reversed_dims = [
         d for d, flag in zip(o.kernel_spatial_dimensions, windows.reversal, strict=True) if flag

@@ -38,7 +38,7 @@ def fully_connected_shape(o: FullyConnectedOptions, inputs: Specs) -> tuple[Shap
         raise ValueError(f"FULLY_CONNECTED: input {list(x)} does not end in rows of {w[1]}")
     bias = inputs[2] if len(inputs) > 2 else None
     if bias is not None and np.prod(bias.shape) != w[0]:
-        raise ValueError(f"FULLY_CONNECTED: a bias {list(bias.shape)} for {w[0]} units")
+        raise ValueError(f"FULLY_CONNECTED: a bias {list(bias.shape)} for {w[0]} output channels")
     if o.keep_num_dims:
         return ((*x[:-1], w[0]),)
     rows = int(np.prod(x)) // w[1] if w[1] else int(np.prod(x[:-1]))

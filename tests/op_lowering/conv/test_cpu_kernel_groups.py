@@ -78,25 +78,27 @@ def test_kernels_match_the_reference(group: CaseGroup) -> None:
 
 
 def test_which_groups_share_a_panel() -> None:
-    def joined(depth: int, output_channels: int, groups: int, deep: int = 1, **more: int) -> int:
+    def packed_groups(
+        depth: int, output_channels: int, groups: int, deep: int = 1, **more: int
+    ) -> int:
         size, stride = more.get("size", 3), more.get("stride", 1)
         window = Window(14, size, stride, Padding.SAME)
         c = Convolution((window, window), depth * groups, depth, output_channels * groups)
-        return cpu_kernel.joined(c, deep)
+        return cpu_kernel.packed_groups(c, deep)
 
     assert [
-        joined(output_channels, output_channels, 16) for output_channels in (2, 3, 4, 8, 16)
+        packed_groups(output_channels, output_channels, 16) for output_channels in (2, 3, 4, 8, 16)
     ] == [8, 1, 4, 2, 1]
-    assert [joined(4, 4, groups) for groups in (6, 8)] == [1, 4]
-    assert [joined(depth, 4, 8) for depth in (3, 5)] == [4, 1]
+    assert [packed_groups(4, 4, groups) for groups in (6, 8)] == [1, 4]
+    assert [packed_groups(depth, 4, 8) for depth in (3, 5)] == [4, 1]
     # Where a value takes part in few products, it is not copied for several columns.
     assert [
-        joined(output_channels, output_channels, 8, stride=2) for output_channels in (4, 8)
+        packed_groups(output_channels, output_channels, 8, stride=2) for output_channels in (4, 8)
     ] == [4, 1]
-    assert joined(8, 8, 8, size=1) == 1
+    assert packed_groups(8, 8, 8, size=1) == 1
     # Four bytes at a time.
-    assert [joined(depth, 4, 8, 4) for depth in (2, 4, 16, 20)] == [1, 4, 4, 1]
-    assert joined(8, 8, 8, 4, stride=2) == 2
+    assert [packed_groups(depth, 4, 8, 4) for depth in (2, 4, 16, 20)] == [1, 4, 4, 1]
+    assert packed_groups(8, 8, 8, 4, stride=2) == 2
 
 
 @BUILT
