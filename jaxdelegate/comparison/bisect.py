@@ -1,7 +1,7 @@
 """Which operators, when delegated, make an output wrong: a search over ranges of operators."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,8 +10,12 @@ from tqdm import tqdm
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import settled_inputs
 from jaxdelegate.comparison.inputs import InputSettings
-from jaxdelegate.comparison.layers import comparer_for
 from jaxdelegate.comparison.metrics import TensorComparison
+from jaxdelegate.comparison.rounding import (
+    RoundingCheck,
+    check_rounding,
+    simulates_quantization,
+)
 from jaxdelegate.comparison.sides import (
     ModelPath,
     OpenRange,
@@ -21,11 +25,12 @@ from jaxdelegate.comparison.sides import (
     delegated,
     open_reference,
 )
+from jaxdelegate.comparison.tensors import comparer_for
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
-ProbeResult = Literal["agrees", "wrong_without_delegate", "found"]
+ProbeResult = Literal["agrees", "rounding", "wrong_without_delegate", "found"]
 _NOWHERE = 2**31 - 1  # an operator index that no model reaches: nothing is delegated
 
 
@@ -93,12 +98,14 @@ class Bisection:
     """The result.
 
     Attributes:
-        verdict: "agrees": nothing is wrong; "wrong_without_delegate": the interpreter differs from
+        verdict: "agrees": nothing is wrong; "rounding": the outputs differ by no more than the
+            rounding of quantized operators; "wrong_without_delegate": the interpreter differs from
             the reference before anything is delegated; "found": see `culprits`.
         full: the run with everything in the searched range delegated.
         empty: the run with nothing delegated.
         culprits: in execution order.
         probes: how many ranges were run.
+        rounding: of a quantized model whose outputs differ, whether that is rounding.
     """
 
     verdict: ProbeResult
@@ -106,6 +113,7 @@ class Bisection:
     empty: Probe | None
     culprits: tuple[Culprit, ...]
     probes: int
+    rounding: RoundingCheck | None = None
 
 
 def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
@@ -187,13 +195,16 @@ def bisect(
         full = prober(first, last)
         if not full.is_wrong:
             return Bisection("agrees", full, None, (), prober.count)
+        rounding = None if full.error else prober.rounding(first, last)
+        if rounding is not None and rounding.explains:
+            return Bisection("rounding", full, None, (), prober.count, rounding)
         empty = prober(_NOWHERE, _NOWHERE)
         if empty.error is not None:
             raise InterpreterError(f"without any delegate: {empty.error}")
         if empty.is_wrong:
-            return Bisection("wrong_without_delegate", full, empty, (), prober.count)
+            return Bisection("wrong_without_delegate", full, empty, (), prober.count, rounding)
         culprits = tuple(_culprits(prober, record, first, last))
-        return Bisection("found", full, empty, culprits, prober.count)
+        return Bisection("found", full, empty, culprits, prober.count, rounding)
 
 
 def _culprits(prober: "_Prober", record: Model, first: int, last: int) -> Sequence[Culprit]:
@@ -314,6 +325,30 @@ class _Prober:
             )
         return self._known[key]
 
+    def rounding(self, first: int, last: int) -> RoundingCheck | None:
+        """Whether a wrong range only rounds; None: not a model, or delegates, that can be asked."""
+        test = self._open(first, last)
+        if not (test.can_be_restricted and simulates_quantization(test, self._record)):
+            return None
+        runner = Runner("test", test.open())
+        for arrays, want in zip(self._arrays, self._want, strict=True):
+            runner(arrays)
+            got = runner.outputs()
+            if not all(c.agrees for c in self._compared([got], [want])):
+                return check_rounding(self._record, test, self._bounds, arrays, got, want)
+        return None
+
+    def _compared(
+        self, got: Iterable[Sequence[np.ndarray]], want: Iterable[Sequence[np.ndarray]]
+    ) -> tuple[TensorComparison, ...]:
+        """Each output's comparison over several runs."""
+        subgraph = self._record.subgraphs[0]
+        comparers = [comparer_for(subgraph.tensors[i], self._bounds) for i in subgraph.outputs]
+        for one, other in zip(got, want, strict=True):
+            for comparer, g, w in zip(comparers, one, other, strict=True):
+                comparer.add(g, w)
+        return tuple(comparer.result() for comparer in comparers)
+
     def together(self, first: int, last: int) -> list[int]:
         """The operators of a wrong range that it takes, as far as the delegates can be asked."""
         nodes = range(first, last + 1)
@@ -324,17 +359,14 @@ class _Prober:
     def _run(self, first: int, last: int, make: Callable[[], Test]) -> Probe:
         self._bar.update()
         test = make()
-        indices = self._record.subgraphs[0].outputs
-        tensors = self._record.subgraphs[0].tensors
-        comparers = [comparer_for(tensors[i], self._bounds) for i in indices]
+        results = []
         try:
             runner = Runner("test", test.open())
-            for arrays, want in zip(self._arrays, self._want, strict=True):
+            for arrays in self._arrays:
                 runner(arrays)
-                for comparer, g, w in zip(comparers, runner.outputs(), want, strict=True):
-                    comparer.add(g, w)
+                results.append(runner.outputs())
         except JaxDelegateError as error:
             return Probe(first, last, (), str(error).splitlines()[0])
         if first == _NOWHERE and any(test.nodes(d) for d in test.own_delegates()):
             raise OptionError(f"{test.name}: ignores first_delegate_node_index")
-        return Probe(first, last, tuple(comparer.result() for comparer in comparers))
+        return Probe(first, last, self._compared(results, self._want))

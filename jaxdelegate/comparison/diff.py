@@ -4,13 +4,20 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
+import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.inputs import INDEX_RANGES, InputSettings
-from jaxdelegate.comparison.layers import LayerDiff, LayerReport, comparer_for
+from jaxdelegate.comparison.layers import LayerDiff, LayerReport
 from jaxdelegate.comparison.metrics import TensorComparison
+from jaxdelegate.comparison.rounding import (
+    RoundingCheck,
+    check_rounding,
+    simulates_quantization,
+)
 from jaxdelegate.comparison.sides import ModelPath, Runner, Test, open_reference
+from jaxdelegate.comparison.tensors import comparer_for
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.measuring.stats import Latency
 from jaxdelegate.model.records import Model, read_model
@@ -31,6 +38,8 @@ class InferenceDiff:
         test_latency: of the test's.
         outputs: one comparison for each output of the model.
         layers: every computed tensor; None: not asked for.
+        rounding: where outputs of a quantized model are out of bounds, whether that is rounding;
+            None: they are not, or it could not be asked.
     """
 
     model: str
@@ -43,12 +52,19 @@ class InferenceDiff:
     test_latency: Latency
     outputs: tuple[TensorComparison, ...]
     layers: LayerReport | None = None
+    rounding: RoundingCheck | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether all outputs are within the bounds and no operator is wrong by itself."""
         wrong = self.layers.wrong_operators() if self.layers else []
         return all(output.agrees for output in self.outputs) and not wrong
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether all agrees, or differs by no more than the rounding of quantized operators."""
+        wrong = self.layers.wrong_operators() if self.layers else []
+        return self.agrees or (not wrong and self.rounding is not None and self.rounding.explains)
 
 
 def inference_diff(
@@ -90,12 +106,19 @@ def inference_diff(
     got = Runner("test", test.open())
     source = settings.source(got.interpreter.get_input_details())
     comparers = [comparer_for(record.subgraphs[0].tensors[i], bounds) for i in _outputs(record)]
+    differing: list[Sequence[np.ndarray]] = []
     for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
         arrays = source()
         got(arrays, invocations_per_run)
         want(arrays, invocations_per_run)
-        for comparer, g, w in zip(comparers, got.outputs(), want.outputs(), strict=True):
+        results = got.outputs(), want.outputs()
+        for comparer, g, w in zip(comparers, *results, strict=True):
             comparer.add(g, w)
+        if not differing and not all(comparer.result().agrees for comparer in comparers):
+            differing = [arrays, *results]
+    rounding = None
+    if differing and test.can_be_restricted and simulates_quantization(test, record):
+        rounding = check_rounding(record, test, bounds, *differing)
     delegation = _delegation(test)
     return InferenceDiff(
         model="<bytes>" if isinstance(model, bytes) else os.fspath(model),
@@ -110,6 +133,7 @@ def inference_diff(
         layers=layer_errors(model, test, reference, layer_runs, settings, bounds)
         if per_layer
         else None,
+        rounding=rounding,
     )
 
 

@@ -1,19 +1,17 @@
 """Every operator's error: as it arrives in the whole program, and what the operator adds itself."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.metrics import Comparer, TensorComparison, largest_magnitude
+from jaxdelegate.comparison.metrics import Comparer, TensorComparison
 from jaxdelegate.comparison.severed import SeveredRunner
 from jaxdelegate.comparison.sides import Restricted, Runner, Test
-from jaxdelegate.model.records import Model, Operator, Tensor
-from jaxdelegate.op_lowering.dtypes import HANDLES
-from jaxdelegate.passes.propagation import declared_specs, propagate
-from jaxdelegate.runtime.tensor_details import array_type
+from jaxdelegate.comparison.tensors import comparable, comparer_for, computed, read_by
+from jaxdelegate.model.records import Model, Operator
 
 Kind = Literal["operator", "program"]
 
@@ -141,10 +139,6 @@ class LayerDiff:
         self._test, self._want, self._sides = test, want, sides
         self._can_sever = sides.can_be_restricted
         self._taken = {delegate: sides.nodes(delegate) for delegate in sides.own_delegates()}
-        # Stock interpreters leave results of control flow that nobody reads unwritten.
-        subgraph = model.subgraphs[0]
-        self._read = {i for operator in subgraph.operators for i in operator.inputs if i >= 0}
-        self._read.update(subgraph.outputs)
         self._severed: SeveredRunner | None = None
         self._whole: dict[int, Comparer] = {}
         self._local: dict[int, Comparer] = {}
@@ -158,13 +152,9 @@ class LayerDiff:
         subgraph = self._model.subgraphs[0]
         values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
         for operator in subgraph.operators:
-            for index in self._comparable(operator.outputs):
+            for index in comparable(subgraph, operator.outputs):
                 self._compare_whole(operator, index, values)
         self._compare_local(values)
-
-    def _comparable(self, indices: Iterable[int]) -> list[int]:
-        tensors = self._model.subgraphs[0].tensors
-        return [i for i in indices if i in self._read and tensors[i].dtype not in HANDLES]
 
     def _compare_whole(self, operator: Operator, index: int, values: dict[int, np.ndarray]) -> None:
         got, want = self._test.value(index), self._want.value(index)
@@ -173,7 +163,7 @@ class LayerDiff:
         if got is None or want is None:
             self._skipped.add(index)
             return
-        self._comparer(self._whole, index).add(got, want, _read_by(operator, values))
+        self._comparer(self._whole, index).add(got, want, read_by(operator, values))
 
     def _compare_local(self, values: dict[int, np.ndarray]) -> None:
         if not self._can_sever:
@@ -181,26 +171,18 @@ class LayerDiff:
         subgraph = self._model.subgraphs[0]
         if self._severed is None:
             delegates = [Restricted(d, nodes) for d, nodes in self._taken.items()]
-            self._severed = SeveredRunner(self._model.subgraphs, delegates, self._cut(values))
+            self._severed = SeveredRunner(
+                self._model.subgraphs, delegates, computed(self._model, values)
+            )
         self._severed(values)
         for operator in subgraph.operators:
             if not self._is_delegated(operator):
                 continue
-            for index in self._comparable(operator.outputs):
+            for index in comparable(subgraph, operator.outputs):
                 got = self._severed.value(index)
                 if got is not None and index in values:
                     comparer = self._comparer(self._local, index)
-                    comparer.add(got, values[index], _read_by(operator, values))
-
-    def _cut(self, values: Mapping[int, np.ndarray]) -> list[int]:
-        """The tensors to sever at: computed at run time, and known of the reference."""
-        subgraph = self._model.subgraphs[0]
-        specs = declared_specs(subgraph)
-        for i in subgraph.inputs:
-            specs[i] = dataclasses.replace(specs[i], shape=values[i].shape)
-        specs = propagate(subgraph.operators, specs, self._model.subgraphs)
-        kept = {*subgraph.inputs, *(i for i, s in enumerate(specs) if s.is_variable)}
-        return [i for i in values if i not in kept and specs[i].const is None]
+                    comparer.add(got, values[index], read_by(operator, values))
 
     def _is_delegated(self, operator: Operator) -> bool:
         return any(operator.index in nodes for nodes in self._taken.values())
@@ -230,15 +212,3 @@ class LayerDiff:
         ]
         outputs_agree = not wrong & set(self._model.subgraphs[0].outputs)
         return LayerReport(tuple(layers), len(self._skipped), outputs_agree)
-
-
-def comparer_for(tensor: Tensor, bounds: Bounds) -> Comparer:
-    """A comparer for a tensor as interpreters hand it out."""
-    quantization = tensor.quantization if tensor.spec().is_quantized else None
-    dtype = np.dtype(array_type(tensor))
-    return Comparer(tensor.index, tensor.name, dtype, bounds, quantization)
-
-
-def _read_by(operator: Operator, values: Mapping[int, np.ndarray]) -> float:
-    """The largest magnitude of what an operator reads and others computed."""
-    return max((largest_magnitude(values[i]) for i in operator.inputs if i in values), default=0.0)

@@ -27,7 +27,7 @@ def page(result: InferenceDiff) -> str:
     """The page."""
     parts = [
         f"<h1>Inference diff: {html.escape(result.model)}</h1>",
-        f'<p class="{"ok" if result.agrees else "bad"}">{html.escape(verdict(result))}</p>',
+        f'<p class="{"ok" if result.is_healthy else "bad"}">{html.escape(verdict(result))}</p>',
         _facts(result),
         "<h2>Outputs</h2>",
         _outputs(result.outputs),

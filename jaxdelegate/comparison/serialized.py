@@ -15,11 +15,12 @@ _DERIVED: Derived = {TensorComparison: ("agrees",)}
 def diff_record(result: InferenceDiff) -> dict[str, Any]:
     """The whole comparison as JSON types; the keys are the dataclasses' fields.
 
-    Next to them stand `agrees` of the whole and of every comparison, and `first_divergence`.
+    Next to them stand `agrees` of the whole and of every comparison, `is_healthy` (agrees, or
+    differs by rounding), and `first_divergence`.
     """
     fields = plain(result, derived=_DERIVED)
     record = {"tool": "inference_diff", "version": __version__, **fields}
-    record["agrees"] = result.agrees
+    record["agrees"], record["is_healthy"] = result.agrees, result.is_healthy
     divergence = result.layers.first_divergence() if result.layers else None
     record["first_divergence"] = None
     if divergence is not None:

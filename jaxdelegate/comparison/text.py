@@ -6,17 +6,19 @@ from jaxdelegate.comparison.bisect import Bisection, Culprit
 from jaxdelegate.comparison.diff import InferenceDiff
 from jaxdelegate.comparison.layers import LayerReport
 from jaxdelegate.comparison.metrics import HISTOGRAM_END, TensorComparison
+from jaxdelegate.comparison.rounding import RoundingCheck
 
 
 def summary(result: InferenceDiff, top: int = 10) -> str:
     """The lines of TFLite's tool, then what it does not say; `top` layers of `--per_layer`."""
+    is_rounding = result.is_healthy
     lines = [
         f"Num evaluation runs: {result.num_runs}",
         f"Reference run latency: {result.reference_latency}",
         f"Test run latency: {result.test_latency}",
         *(_output_diff(i, output) for i, output in enumerate(result.outputs)),
         *([result.delegation] if result.delegation else []),
-        *(_details(i, output) for i, output in enumerate(result.outputs)),
+        *(_details(i, output, is_rounding) for i, output in enumerate(result.outputs)),
     ]
     if result.layers is not None:
         lines += layer_lines(result.layers, top)
@@ -24,15 +26,33 @@ def summary(result: InferenceDiff, top: int = 10) -> str:
 
 
 def verdict(result: InferenceDiff) -> str:
-    """One sentence."""
+    """What the comparison says, and what to do next."""
     off = [repr(output.name) for output in result.outputs if not output.agrees]
-    if off:
+    if off and result.rounding is not None and result.is_healthy:
         return (
+            f"{len(off)} of {len(result.outputs)} outputs differ from {result.reference} by "
+            f"rounding: {', '.join(off)}. {rounding(result.rounding)}"
+        )
+    if off:
+        head = (
             f"{len(off)} of {len(result.outputs)} outputs differ from {result.reference}: "
             f"{', '.join(off)}"
         )
+        wrong = [] if result.rounding is None else result.rounding.wrong
+        if wrong:
+            head += f". That is more than rounding, first in {wrong[0]}"
+        return head
     said = f"All outputs agree with {result.reference}"
     return f"{said}." if result.agrees else f"{said}, but operators are wrong by themselves."
+
+
+def rounding(check: RoundingCheck) -> str:
+    """What a check says that found nothing but rounding."""
+    return (
+        f"Given the same inputs, each of the {check.operators} operators is off by a "
+        "quantization step at most. JaxDelegate computes quantized operators in floats by default; "
+        "--jax_quant_mode=integer (quant_mode='integer') computes LiteRT's integers."
+    )
 
 
 def _output_diff(index: int, output: TensorComparison) -> str:
@@ -41,8 +61,10 @@ def _output_diff(index: int, output: TensorComparison) -> str:
     return f"OutputDiff[{index}]: avg_error={output.mean_abs:g}, std_dev={output.std_dev:g}"
 
 
-def _details(index: int, output: TensorComparison) -> str:
+def _details(index: int, output: TensorComparison, is_rounding: bool) -> str:
     agrees = "agrees" if output.agrees else f"DIFFERS in {output.exceeding} elements"
+    if is_rounding and not output.agrees:
+        agrees = f"differs by rounding in {output.exceeding} of {output.elements} elements"
     head = f"output {index} {output.name!r} {output.dtype} {list(output.shape)}: {agrees}"
     numbers = [
         ("max_abs", output.max_abs),
@@ -111,6 +133,11 @@ def bisection(result: Bisection, reference: str) -> str:
     tail = f"{result.probes} ranges were run."
     if result.verdict == "agrees":
         return f"Nothing is wrong: fully delegated, all outputs agree with {reference}.\n{tail}"
+    if result.verdict == "rounding" and result.rounding is not None:
+        return (
+            f"Nothing is wrong: the outputs differ from {reference} by rounding, "
+            f"{result.full.brief()}. {rounding(result.rounding)}\n{tail}"
+        )
     if result.empty is not None and result.verdict == "wrong_without_delegate":
         return (
             f"The outputs differ from {reference} without any delegate already: "

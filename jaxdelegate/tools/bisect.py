@@ -50,4 +50,4 @@ def run(values: flags.FlagValues) -> int:
     print(text.bisection(result, values.reference))
     if values.result_json:
         write_json(values.result_json, bisect_record(result))
-    return 0 if result.verdict == "agrees" else _FOUND
+    return 0 if result.verdict in ("agrees", "rounding") else _FOUND

@@ -40,7 +40,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Compare and print; 0 if everything agrees, 2 if not."""
+    """Compare and print; 0 if everything agrees but for rounding, 2 if not."""
     delegate_names.settle(values)
     output_files.check(values, ["result_json", "output_file_path", "output_errors_html"])
     result = inference_diff(
@@ -61,4 +61,4 @@ def run(values: flags.FlagValues) -> int:
         Path(values.output_file_path).write_bytes(stage_metrics(result))
     if values.output_errors_html:
         Path(values.output_errors_html).write_text(page(result))
-    return 0 if result.agrees else _DIFFERS
+    return 0 if result.is_healthy else _DIFFERS

@@ -1,0 +1,51 @@
+"""Which tensors of a subgraph are compared, and how."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from jaxdelegate.comparison.bounds import Bounds
+from jaxdelegate.comparison.metrics import Comparer, largest_magnitude
+from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
+from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.passes.propagation import declared_specs, propagate
+from jaxdelegate.runtime.tensor_details import array_type
+
+
+def comparable(subgraph: Subgraph, indices: Iterable[int]) -> list[int]:
+    """Those tensors that somebody reads and that hold values.
+
+    Stock interpreters leave results of control flow that nobody reads unwritten.
+    """
+    read = {i for operator in subgraph.operators for i in operator.inputs if i >= 0}
+    read.update(subgraph.outputs)
+    return [i for i in indices if i in read and subgraph.tensors[i].dtype not in HANDLES]
+
+
+def computed(model: Model, values: Mapping[int, np.ndarray]) -> list[int]:
+    """The tensors among those with values that operators compute at run time.
+
+    Args:
+        model: whose main subgraph has them.
+        values: by tensor; the inputs' are there.
+    """
+    subgraph = model.subgraphs[0]
+    specs = declared_specs(subgraph)
+    for i in subgraph.inputs:
+        specs[i] = dataclasses.replace(specs[i], shape=values[i].shape)
+    specs = propagate(subgraph.operators, specs, model.subgraphs)
+    kept = {*subgraph.inputs, *(i for i, s in enumerate(specs) if s.is_variable)}
+    return [i for i in values if i not in kept and specs[i].const is None]
+
+
+def comparer_for(tensor: Tensor, bounds: Bounds) -> Comparer:
+    """A comparer for a tensor as interpreters hand it out."""
+    quantization = tensor.quantization if tensor.spec().is_quantized else None
+    dtype = np.dtype(array_type(tensor))
+    return Comparer(tensor.index, tensor.name, dtype, bounds, quantization)
+
+
+def read_by(operator: Operator, values: Mapping[int, np.ndarray]) -> float:
+    """The largest magnitude of what an operator reads and others computed."""
+    return max((largest_magnitude(values[i]) for i in operator.inputs if i in values), default=0.0)
