@@ -1,35 +1,95 @@
-"""What `jaxdelegate <tool> --help` prints."""
+"""What `jaxdelegate <tool> --help` and `--helpfull` print."""
 
+import textwrap
 from collections.abc import Sequence
 
 from absl import flags
 
 DELEGATES = "delegates"  # the module name under which delegate_flags declares the providers' flags
 _OTHER = ("jaxdelegate.tools.main", "absl.flags")
+_MANY = 30  # flags; with fewer, `--help` shows them all
+
+# The flags that `--help` shows of a tool with many, in this order.
+_COMMON = (
+    *("ground_truth_images_path", "ground_truth_labels", "ground_truth_proto", "instances_file"),
+    *("model_output_labels", "num_images", "output_file_path"),
+    *("jax_platform", "jax_compute_dtype", "jax_quant_mode", "delegate_serialize_dir"),
+    *("use_gpu", "use_xnnpack", "external_delegate_path", "interpreter", "num_threads"),
+    *("perf_options_list", "dtypes", "threads", "matrix_json"),
+    *("num_runs", "warmup_runs", "min_secs", "batch_size", "batch_sizes"),
+    *("reference", "per_layer", "tolerance", "max_lsb"),
+    *("input_layer", "input_layer_shape", "input_layer_value_files", "input_layer_value_range"),
+    *("enable_op_profiling", "check_precision", "html", "json", "output_errors_html"),
+    *("result_json", "result_csv"),
+)
 
 
-def of_tool(name: str, what: str, values: flags.FlagValues, actions: Sequence[str] = ()) -> str:
-    """The tool's usage, its flags, those of delegates, and those that every tool has.
+def brief(name: str, what: str, values: flags.FlagValues, actions: Sequence[str] = ()) -> str:
+    """The flags that most people need; all of them if there are not many.
 
     Args:
         name: the tool's.
-        what: what it does, in a reason.
+        what: what it does.
         values: with its flags declared.
         actions: words of which one must be given.
     """
+    known = {flag.name for rows in values.flags_by_module_dict().values() for flag in rows}
+    if len(known) <= _MANY:
+        return full(name, what, values, actions)
+    shown = [flag for flag in _COMMON if flag in known]
+    names = [_spelled(values[flag]) for flag in shown]
+    width = max(map(len, names)) + 4
+    lines = [
+        textwrap.fill(
+            f"  {spelled:{width - 2}s}{_first_sentence(values[flag].help)}",
+            width=100,
+            subsequent_indent=" " * width,
+        )
+        for spelled, flag in zip(names, shown, strict=True)
+    ]
+    return "\n".join(
+        [
+            *_head(name, what, values, actions),
+            *lines,
+            "",
+            f"{len(known) - len(shown)} more flags: jaxdelegate {name} --helpfull",
+        ]
+    )
+
+
+def full(name: str, what: str, values: flags.FlagValues, actions: Sequence[str] = ()) -> str:
+    """All flags: the tool's, those of delegates, and those that every tool has."""
     modules = sorted(values.flags_by_module_dict())
     own = [m for m in modules if m not in (DELEGATES, *_OTHER)]
     own.sort(key=lambda module: not module.endswith(f".{name}"))
-    word = f" {'|'.join(actions)}" if actions else ""
-    parts = [
-        f"jaxdelegate {name}: {what}",
-        f"usage: jaxdelegate {name}{word} [--flags]",
-        _section("Flags", values, own),
-    ]
+    parts = ["\n".join(_head(name, what, values, actions)).rstrip(), _section("Flags", values, own)]
     if DELEGATES in modules:
         parts.append(_section("Flags of the delegates and interpreters", values, [DELEGATES]))
     parts.append(_section("Flags of all tools", values, _OTHER))
     return "\n\n".join(parts)
+
+
+def _head(name: str, what: str, values: flags.FlagValues, actions: Sequence[str]) -> list[str]:
+    word = f" {'|'.join(actions)}" if actions else ""
+    model = " MODEL" if "graph" in values else ""
+    return [
+        f"jaxdelegate {name}: {what}",
+        "",
+        f"usage: jaxdelegate {name}{word}{model} [--flags]",
+        "",
+    ]
+
+
+def _spelled(flag: flags.Flag) -> str:
+    if flag.boolean:
+        return f"--[no]{flag.name}"
+    default = "" if flag.default in (None, "") else flag.default_unparsed
+    return f"--{flag.name}={default}"
+
+
+def _first_sentence(text: str | None) -> str:
+    joined = " ".join((text or "").split())
+    return joined.partition(". ")[0].rstrip(".") + "."
 
 
 def _section(title: str, values: flags.FlagValues, modules: Sequence[str]) -> str:

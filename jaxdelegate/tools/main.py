@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from absl import flags
 from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.options import NATIVE_KERNELS
 from jaxdelegate.tools import help_text, model_flags
+from jaxdelegate.version import __version__
 
 # Tool -> what it does. Each is a module of this package with `define` and `run`.
 TOOLS = {
@@ -30,13 +32,15 @@ TOOLS = {
     "coco_eval": "measure an object detector's average precision on annotated images",
 }
 _HELP = frozenset(("-h", "-help", "--help", "--help=true"))
+_FULL_HELP = frozenset(("-helpfull", "--helpfull", "--helpfull=true"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxdelegate <tool> --flags`; returns the exit code, 1 for what the user can mend."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    if not argv or argv[0] in (*_HELP, "help"):
-        print(_usage())
+    answer = _answer(argv)
+    if answer is not None:
+        print(answer)
         return 0 if argv else 1
     if argv[0] not in TOOLS:
         close = difflib.get_close_matches(argv[0], TOOLS, n=1)
@@ -53,10 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130  # as shells report SIGINT
 
 
+def _answer(argv: Sequence[str]) -> str | None:
+    """What is printed where no tool is named; None: one is."""
+    if not argv or argv[0] in (*_HELP, *_FULL_HELP, "help"):
+        return _usage()
+    return _versions() if argv[0] in ("--version", "-version", "version") else None
+
+
 def _run(name: str, arguments: Sequence[str]) -> int:
     tool = importlib.import_module(f"jaxdelegate.tools.{name}")
     values = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "Show the tool's flags.", short_name="h", flag_values=values)
+    flags.DEFINE_bool(
+        "help", False, "Show the flags that most need.", short_name="h", flag_values=values
+    )
+    flags.DEFINE_bool("helpfull", False, "Show all of the tool's flags.", flag_values=values)
     flags.DEFINE_bool(
         "native_kernels",
         None,
@@ -67,15 +81,18 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     tool.define(values)
     model_flags.define_alias(values)
     actions = getattr(tool, "ACTIONS", ())  # words of which one says what the tool is to do
-    if not _HELP.isdisjoint(arguments):  # before a flag that the tool requires is missed
-        print(help_text.of_tool(name, TOOLS[name], values, actions))
-        return 0
+    for asked, text in ((_HELP, help_text.brief), (_FULL_HELP, help_text.full)):
+        if not asked.isdisjoint(arguments):  # before a flag that the tool requires is missed
+            print(text(name, TOOLS[name], values, actions))
+            return 0
     try:
         rest = values([f"jaxdelegate {name}", *arguments])[1:]
     except flags.UnrecognizedFlagError as error:
         raise OptionError(_with_suggestion(error, list(values))) from error
     except ValueError as error:  # --noflag=value: not one of absl's own errors
         raise OptionError(str(error)) from error
+    if not actions:
+        rest = model_flags.take(values, rest)
     model_flags.check(values)
     if rest and not actions:
         return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
@@ -114,6 +131,14 @@ def _with_suggestion(error: Any, known: Sequence[str]) -> str:
     return f"{error}. Did you mean: {', '.join(close)} ?"
 
 
+def _versions() -> str:
+    """The version of this package and of those that decide what it computes."""
+    packages = ("jax", "jaxlib", "numpy", "ai-edge-litert")
+    others = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"jaxdelegate {__version__} ({others}, Python {python})"
+
+
 def _fail(message: str) -> int:
     print(f"jaxdelegate: {message}", file=sys.stderr)
     return 1
@@ -123,6 +148,7 @@ def _usage() -> str:
     width = max(map(len, TOOLS))
     rows = "\n".join(f"  {name:{width}s}  {what}" for name, what in TOOLS.items())
     return (
-        f"usage: jaxdelegate <tool> [--flags]\n\n{rows}\n\n"
-        "`jaxdelegate <tool> --help` lists a tool's flags."
+        f"usage: jaxdelegate <tool> [MODEL.tflite] [--flags]\n\n{rows}\n\n"
+        "`jaxdelegate <tool> --help` shows the flags that most need, `--helpfull` all of them; "
+        "`jaxdelegate --version`."
     )

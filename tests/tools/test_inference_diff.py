@@ -156,7 +156,7 @@ def test_the_manual_names_flags_that_exist(capsys: pytest.CaptureFixture[str]) -
     manual = (Path(__file__).parents[2] / "docs/inference_diff.md").read_text()
     known = ""
     for name in ("inference_diff", "bisect", "plot"):
-        assert main([name, "--help"]) == 0
+        assert main([name, "--helpfull"]) == 0
         known += capsys.readouterr().out
     flags = set(re.findall(r"--([a-z_]+[a-z])\b", manual)) - {"enable_op_profiling"}
     assert len(flags) > 20

@@ -4,9 +4,12 @@ import os
 import re
 from pathlib import Path
 
+import jax
 import pytest
 
+import jaxdelegate as jd
 from jaxdelegate.kernels import library
+from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import TOOLS, main
 
 WITHOUT_A_MODEL = {"cache", "demo", "plot"}
@@ -46,8 +49,8 @@ def test_mistakes_are_one_line_and_exit_code_1(
 
 
 @pytest.mark.parametrize("tool", list(TOOLS))
-def test_every_tool_has_help(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([tool, "--help"]) == 0
+def test_every_tool_shows_all_its_flags(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([tool, "--helpfull"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"jaxdelegate {tool}: {TOOLS[tool]}\n\nusage: jaxdelegate {tool}")
     assert "jaxdelegate.tools" not in printed  # where a flag is declared is nobody's business
@@ -58,6 +61,38 @@ def test_every_tool_has_help(tool: str, capsys: pytest.CaptureFixture[str]) -> N
     assert len(flags) == len(set(flags))
     assert "help" in flags
     assert ("graph" in flags) == ("model_file" in flags) == (tool not in WITHOUT_A_MODEL)
+
+
+@pytest.mark.parametrize("tool", list(TOOLS))
+def test_help_is_short_and_names_the_rest(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([tool, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"jaxdelegate {tool}: {TOOLS[tool]}\n\nusage: jaxdelegate {tool}")
+    assert (" MODEL [--flags]" in printed) == (tool not in WITHOUT_A_MODEL)
+    lines = printed.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 100
+    if "Flags of all tools:" not in printed:
+        assert re.fullmatch(rf"\d+ more flags: jaxdelegate {tool} --helpfull", lines[-1])
+
+
+def test_the_version_names_what_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"jaxdelegate {jd.__version__} (jax {jax.__version__}, ")
+
+
+def test_the_model_needs_no_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(mobilenet_v1(size=32, width=0.25))
+    assert main(["analyze", str(path)]) == 0
+    named = capsys.readouterr().out
+    assert main(["analyze", f"--graph={path}"]) == 0
+    assert capsys.readouterr().out == named
+    assert main(["analyze", str(path), f"--graph={path}"]) == 1
+    assert "--graph names the model already" in capsys.readouterr().err
+    assert main(["analyze", str(path), "b.tflite"]) == 1
+    assert "unexpected argument 'b.tflite'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tool", sorted(set(TOOLS) - WITHOUT_A_MODEL))
@@ -89,7 +124,7 @@ def test_the_demo_on_a_small_network(capsys: pytest.CaptureFixture[str]) -> None
 def test_every_tool_takes_the_switch_of_the_native_kernels(
     tool: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([tool, "--help"]) == 0
+    assert main([tool, "--helpfull"]) == 0
     assert "--[no]native_kernels" in capsys.readouterr().out
 
 
