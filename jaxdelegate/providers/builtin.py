@@ -5,7 +5,6 @@ JaxDelegate is in one table; JaxDelegate's own options are flags too: `--jax_<op
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
@@ -13,7 +12,6 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers.parsing import Flag, FlagValues
 
-_LOGGER = logging.getLogger("jaxdelegate")
 _PREFIX = "jax_"
 
 
@@ -250,8 +248,8 @@ class GpuProvider:
         use = Flag(
             "use_gpu", bool, False,
             "Apply JaxDelegate on the GPU, with the defaults of TFLite's GPU delegate tools "
-            "(precision loss allowed). Without a GPU: a warning, and JAX's default platform; "
-            "--jax_platform=gpu insists.",
+            "(precision loss allowed). Without a GPU: an error; --jax_platform=cpu runs the same "
+            "options on the CPU.",
         )  # fmt: skip
         return (use, *(row.flag for row in _FOR_GPU))
 
@@ -259,21 +257,21 @@ class GpuProvider:
         """JaxDelegate with `--use_gpu`.
 
         Raises:
-            OptionError: an impossible value or combination.
+            OptionError: an impossible value or combination, or there is no GPU.
         """
         if not flag_values.use_gpu:
             return None
         options = jax_options(flag_values)
-        from jaxdelegate.delegate import compilation, jax_delegate  # noqa: PLC0415 (imports jax)
+        from jaxdelegate.delegate import jax_delegate  # noqa: PLC0415 (imports jax)
 
         if options.platform is not None:
             return jax_delegate.JaxDelegate(options)
         try:
-            compilation.find_device("gpu", options.device_index)
+            return jax_delegate.JaxDelegate(options, platform="gpu")
         except OptionError as error:
-            _LOGGER.warning("WARN: GPU acceleration is unsupported on this platform: %s", error)
-            return jax_delegate.JaxDelegate(options)
-        return jax_delegate.JaxDelegate(options, platform="gpu")
+            raise OptionError(
+                f"--use_gpu: {error}. --jax_platform=cpu runs the same options on the CPU"
+            ) from error
 
 
 class JaxProvider:
