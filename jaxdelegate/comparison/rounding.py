@@ -1,15 +1,13 @@
 """Whether outputs of a quantized model differ by rounding: every operator is asked once more.
 
 Fake-quantized execution rounds floats to each tensor's grid, where LiteRT rounds integers: now and
-then an operator is one quantization step off, and the next ones carry that on. So the reference
-runs every operator on what the delegates' own program gave it. Where all results are within the
-bounds then, one step for quantized tensors, the delegates have only rounded. With dynamic range
-operators it is LiteRT that rounds: their inputs, to 127 steps, while they run. The delegates'
-results have to be those of float operators with dequantized weights.
+then an operator is one quantization step off, and the next ones carry that on. So numpy's kernels
+run every operator on what the delegates' own program gave it. Where all results are within the
+bounds then, one step for quantized tensors, the delegates have only rounded.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -96,72 +94,92 @@ def check_rounding(
             value = runner.value(index)
             if value is not None:
                 values[index] = value
-    graphs = (with_float_weights(subgraph), *model.subgraphs[1:])
-    severed = SeveredRunner(graphs, (), computed(model, values))
-    severed(values)
-    wrong, asked = [], set()
-    for operator in subgraph.operators:
-        if operator.index not in taken:
-            continue
-        for index in comparable(subgraph, operator.outputs):
-            want = severed.value(index)
-            if want is None or index not in values:
-                continue
-            comparer = comparer_for(subgraph.tensors[index], bounds)
-            comparer.add(values[index], want, read_by(operator, values))
-            asked.add(operator.index)
-            found = comparer.result()
-            if not found.agrees:
-                wrong.append(WrongOperator(operator.index, operator.name, found))
+    judge = _Judge(model, bounds, values)
+    nodes = [operator for operator in subgraph.operators if operator.index in taken]
+    wrong = judge.against_kernels(nodes)
+    wrong = judge.against_floats([subgraph.operators[row.node] for row in wrong])
     kept = runner.outputs()
-    return RoundingCheck(len(asked), tuple(wrong), _is_same_program(kept, outputs, reference))
+    return RoundingCheck(len(nodes), tuple(wrong), _is_same_program(kept, outputs, reference))
 
 
-def with_float_weights(subgraph: Subgraph) -> Subgraph:
-    """The subgraph with dequantized weights in operators that only have integer weights.
+@dataclasses.dataclass(frozen=True)
+class _Judge:
+    """Compares operators' results in the delegated program, by tensor, with numpy's kernels."""
 
-    Their float result is what the fake-quantized program computes; LiteRT's dynamic range kernels
-    come near it.
-    """
-    tensors, operators = list(subgraph.tensors), []
-    for operator in subgraph.operators:
-        inputs = list(operator.inputs)
-        if _is_dynamic_range(operator, subgraph):
-            for position, index in enumerate(inputs):
-                if index >= 0 and _is_integer_constant(tensors[index]):
-                    inputs[position] = len(tensors)
-                    tensors.append(_dequantized(tensors[index], len(tensors)))
-        operators.append(dataclasses.replace(operator, inputs=tuple(inputs)))
-    return dataclasses.replace(subgraph, tensors=tuple(tensors), operators=tuple(operators))
+    model: Model
+    bounds: Bounds
+    values: Mapping[int, np.ndarray]
+
+    def against_kernels(self, operators: Sequence[Operator]) -> list[WrongOperator]:
+        """Those that are out of bounds of the kernels that LiteRT has."""
+        return self._wrong(operators, self.model.subgraphs[0], self.values)
+
+    def against_floats(self, operators: Sequence[Operator]) -> list[WrongOperator]:
+        """Those whose result is not that of the float operator on dequantized inputs, either.
+
+        That is what fake-quantized execution means. LiteRT's own result may be further from it
+        than a step: dynamic range kernels round inputs to 127 steps while they run, and integer
+        ones know the positions of RESIZE_BILINEAR to 1/1024 only.
+        """
+        if not operators:
+            return []
+        tensors = self.model.subgraphs[0].tensors
+        values = {i: _reals(value, tensors[i]) for i, value in self.values.items()}
+        graph = as_floats(self.model.subgraphs[0])
+        return self._wrong(
+            operators, dataclasses.replace(graph, operators=tuple(operators)), values
+        )
+
+    def _wrong(
+        self, operators: Sequence[Operator], subgraph: Subgraph, values: Mapping[int, np.ndarray]
+    ) -> list[WrongOperator]:
+        cut = computed(self.model, self.values)
+        severed = SeveredRunner((subgraph, *self.model.subgraphs[1:]), (), cut)
+        severed(values)
+        declared, found = self.model.subgraphs[0].tensors, []
+        for operator in operators:
+            for index in comparable(self.model.subgraphs[0], operator.outputs):
+                want = severed.value(index)
+                if want is None or index not in values:
+                    continue
+                own = _in_steps(self.bounds, declared[index], subgraph.tensors[index])
+                comparer = comparer_for(subgraph.tensors[index], own)
+                comparer.add(values[index], want, read_by(operator, values))
+                comparison = comparer.result()
+                if not comparison.agrees:
+                    found.append(WrongOperator(operator.index, operator.name, comparison))
+        return found
 
 
-def _is_dynamic_range(operator: Operator, subgraph: Subgraph) -> bool:
-    reads = [subgraph.tensors[i] for i in operator.inputs if i >= 0]
-    writes = [subgraph.tensors[i] for i in operator.outputs if i >= 0]
-    has_integers = any(map(_is_integer_constant, reads))
-    activations = [t for t in (*reads, *writes) if t.data is None]
-    return (
-        has_integers
-        and any(t.type is TensorType.FLOAT32 for t in reads if t.data is None)
-        and (not any(t.spec().is_quantized for t in activations))
-    )
+def as_floats(subgraph: Subgraph) -> Subgraph:
+    """The subgraph of which no tensor is quantized: its integers are the reals they stand for."""
+    return dataclasses.replace(subgraph, tensors=tuple(map(_as_float, subgraph.tensors)))
 
 
-def _is_integer_constant(tensor: Tensor) -> bool:
+def _as_float(tensor: Tensor) -> Tensor:
     spec = tensor.spec()
-    return spec.is_quantized and spec.const is not None and spec.sparsity is None
+    if not spec.is_quantized or spec.sparsity is not None:
+        return tensor
+    stored = None
+    if spec.const is not None:
+        stored = np.ascontiguousarray(_reals(spec.const, tensor)).reshape(-1).view(np.uint8)
+    return dataclasses.replace(tensor, type=TensorType.FLOAT32, stored=stored, quantization=None)
 
 
-def _dequantized(tensor: Tensor, index: int) -> Tensor:
+def _reals(value: np.ndarray, tensor: Tensor) -> np.ndarray:
     spec = tensor.spec()
-    values = dequantize(spec.const, spec.quantization)  # type: ignore[arg-type]
-    return dataclasses.replace(
-        tensor,
-        index=index,
-        type=TensorType.FLOAT32,
-        stored=np.ascontiguousarray(values).reshape(-1).view(np.uint8),
-        quantization=None,
-    )
+    if spec.quantization is None or not spec.is_quantized:
+        return value
+    return dequantize(value, spec.quantization)
+
+
+def _in_steps(bounds: Bounds, declared: Tensor, compared: Tensor) -> Bounds:
+    """Bounds of reals that a quantized tensor stands for: steps, and what floats may be off."""
+    q = declared.quantization
+    is_real = declared.spec().is_quantized and not compared.spec().is_quantized
+    if not is_real or q is None or not len(q.scale):
+        return bounds
+    return dataclasses.replace(bounds, max_abs_error=(bounds.max_lsb + 0.01) * float(q.scale.max()))
 
 
 def _is_same_program(
