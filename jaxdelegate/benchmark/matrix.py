@@ -17,11 +17,15 @@ from typing import Any
 
 from tqdm import tqdm
 
+from jaxdelegate.delegate.precision_policy import policy_for
 from jaxdelegate.errors import InterpreterError, OptionError
+from jaxdelegate.kernels.processor import cpu_features
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.options import DelegateOptions
 
 OPTIONS = ("all", "cpu", "gpu", "tpu", "none")
 DTYPES = ("float32", "tensorfloat32", "float16", "bfloat16")
-_SHORT = {"float32": "fp32", "tensorfloat32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
+_NAMES = {"float32": "fp32", "tensorfloat32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +45,17 @@ class Outcome:
     error: str = ""
 
     @property
-    def avg_ms(self) -> float:
-        """The mean latency; infinite where it failed."""
-        latency = (self.result or {}).get("latency_metrics", {})
-        return float(latency.get("avg_ms", float("inf")))
+    def median(self) -> float:
+        """The median latency in milliseconds, which outliers do not move; infinite: it failed."""
+        return float(self._milliseconds.get("median", float("inf")))
+
+    def is_level_with(self, better: "Outcome") -> bool:
+        """Whether its median lies within the spread of a better one: both may change places."""
+        return self.median <= float(better._milliseconds.get("p95", 0.0))
+
+    @property
+    def _milliseconds(self) -> dict[str, Any]:
+        return dict((self.result or {}).get("inference_ms", {}))
 
 
 def parse_options(text: str) -> tuple[str, ...]:
@@ -122,20 +133,33 @@ def _on_cpu(threads: Sequence[int], dtypes: Sequence[str]) -> list[Configuration
         count = f"--num_threads={n}"
         rows.append(Configuration(name, ("--use_xnnpack=false", count)))
         rows.append(Configuration(f"{name} (xnnpack)", ("--use_xnnpack=true", count)))
-        for dtype in (d for d in dtypes if d != "tensorfloat32"):  # which a CPU does not have
-            flags = ("--use_jax=true", "--jax_platform=cpu", f"--jax_compute_dtype={dtype}", count)
-            rows.append(Configuration(f"{name} (jax-{_SHORT[dtype]})", flags))
+        for names, flags in _by_program("cpu", dtypes):
+            rows.append(Configuration(f"{name} (jax-{names})", (*flags, count)))
     return rows
 
 
 def _on_device(platform: str, dtypes: Sequence[str]) -> list[Configuration]:
-    usable = [d for d in dtypes if platform == "gpu" or d != "tensorfloat32"]
     return [
-        Configuration(
-            f"{platform}-{_SHORT[dtype]}",
-            ("--use_jax=true", f"--jax_platform={platform}", f"--jax_compute_dtype={dtype}"),
+        Configuration(f"{platform}-{names}", flags)
+        for names, flags in _by_program(platform, dtypes)
+    ]
+
+
+def _by_program(platform: str, dtypes: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The dtypes' names and the flags of the first; those of one precision policy are one program.
+
+    A CPU without bfloat16 products computes every dtype in float32: one row, `fp32=fp16=bf16`.
+    """
+    named: dict[PrecisionPolicy, list[str]] = {}
+    for dtype in (d for d in dtypes if platform == "gpu" or d != "tensorfloat32"):
+        options = DelegateOptions.of({"compute_dtype": dtype})
+        named.setdefault(policy_for(options, platform, cpu_features()), []).append(dtype)
+    return [
+        (
+            "=".join(_NAMES[dtype] for dtype in same),
+            ("--use_jax=true", f"--jax_platform={platform}", f"--jax_compute_dtype={same[0]}"),
         )
-        for dtype in usable
+        for same in named.values()
     ]
 
 
@@ -181,7 +205,7 @@ def run_all(
         if outcomes and delay > 0:
             time.sleep(delay)
         outcomes.append(_run(row, flags))
-    return sorted(outcomes, key=lambda outcome: (outcome.avg_ms, outcome.configuration.name))
+    return sorted(outcomes, key=lambda outcome: (outcome.median, outcome.configuration.name))
 
 
 def _run(row: Configuration, flags: Sequence[str]) -> Outcome:
@@ -201,12 +225,26 @@ def _last_line(text: str) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """The ranked table, with TFLite's heading and its line for each run."""
+    """The table by median latency, with TFLite's heading and its line for each run.
+
+    Runs share a rank where the median of one lies below the 95th percentile of the best of them.
+    """
     title = "==============Summary of All Runs w/ Different Performance Options=============="
-    return "\n".join([title, *map(_line, outcomes)])
+    return "\n".join([title, *map(_line, outcomes, ranks(outcomes))])
 
 
-def _line(outcome: Outcome) -> str:
+def ranks(outcomes: Sequence[Outcome]) -> list[int]:
+    """The rank of each outcome, of which the fastest comes first."""
+    found: list[int] = []
+    best = 0
+    for position, outcome in enumerate(outcomes):
+        if not position or not outcome.is_level_with(outcomes[best]):
+            best = position
+        found.append(best + 1)
+    return found
+
+
+def _line(outcome: Outcome, rank: int) -> str:
     name = f"{outcome.configuration.name:>26}: "
     if outcome.result is None:
         return f"{name} failed! {outcome.error}"
@@ -217,5 +255,5 @@ def _line(outcome: Outcome) -> str:
         f"{name}count={count} first={stat['first']:.0f} curr={stat['newest']:.0f} "
         f"min={stat['min']:.0f} "
         f"max={stat['max']:.0f} avg={stat['avg']:g} std={stat['std']:.0f} p5={stat['p5']:.0f} "
-        f"median={stat['median']:.0f} p95={stat['p95']:.0f}"
+        f"median={stat['median']:.0f} p95={stat['p95']:.0f} rank={rank}"
     )

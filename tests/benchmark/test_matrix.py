@@ -12,6 +12,19 @@ from jaxdelegate.benchmark.matrix import Configuration, Outcome, configurations
 from jaxdelegate.errors import InterpreterError, OptionError
 
 
+@pytest.fixture
+def has_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "cpu_features", lambda: frozenset({"avx512_bf16"}))
+
+
+def test_dtypes_of_one_program_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "cpu_features", lambda: frozenset({"avx2"}))
+    rows = configurations(["cpu"], ["cpu"], (2,), ("float16", "float32", "bfloat16"))
+    assert [row.name for row in rows[2:]] == ["cpu w/ 2 threads (jax-fp16=fp32=bf16)"]
+    assert "--jax_compute_dtype=float16" in rows[2].flags
+
+
+@pytest.mark.usefixtures("has_bfloat16")
 def test_the_cpu_with_threads_and_dtypes() -> None:
     rows = configurations(["cpu"], ["cpu"], (1, 4), ("float32", "tensorfloat32", "bfloat16"))
     assert [row.name for row in rows] == [
@@ -25,11 +38,12 @@ def test_the_cpu_with_threads_and_dtypes() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("has_bfloat16")
 def test_all_takes_the_platforms_that_are_there() -> None:
     dtypes = ("float32", "tensorfloat32", "float16")
     names = [r.name for r in configurations(["all"], ["cpu", "gpu"], (1,), dtypes)]
     assert names[-3:] == ["gpu-fp32", "gpu-tf32", "gpu-fp16"]
-    assert len(names) == 4 + 3
+    assert len(names) == 3 + 3  # on the CPU float16 is computed in float32
     assert [r.name for r in configurations(["tpu"], ["tpu"], (1,), dtypes)] == [
         "tpu-fp32",
         "tpu-fp16",
@@ -59,9 +73,9 @@ def test_lists_that_do_not_read_as_such(parse: Any, text: str, message: str) -> 
     assert message in str(error.value)
 
 
-def result(avg_us: float) -> dict[str, Any]:
-    stat = {"count": 2, **dict.fromkeys(("first", "newest", "min", "max", "p5", "p95"), 0.5)}
-    stat |= {"avg": avg_us / 1e3, "std": 0.001, "median": 0.25, "values": [0.5, 0.5]}
+def result(avg_us: float, median: float = 0.25, p95: float = 0.3) -> dict[str, Any]:
+    stat = {"count": 2, **dict.fromkeys(("first", "newest", "min", "max", "p5"), 0.5), "p95": p95}
+    stat |= {"avg": avg_us / 1e3, "std": 0.001, "median": median, "values": [0.5, 0.5]}
     return {"latency_metrics": {"avg_ms": avg_us / 1e3}, "inference_ms": stat}
 
 
@@ -73,8 +87,8 @@ def test_runs_are_ranked_and_failures_come_last(monkeypatch: pytest.MonkeyPatch)
         if "--bad" in command:
             return subprocess.CompletedProcess(command, 1, "", "WARN: x\njaxdelegate: no\n")
         target = next(c for c in command if c.startswith("--result_json="))
-        avg = 900 if "--slow" in command else 250
-        Path(target.split("=", 1)[1]).write_text(json.dumps(result(avg)))
+        median = 0.9 if "--slow" in command else 0.25
+        Path(target.split("=", 1)[1]).write_text(json.dumps(result(250, median)))
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(matrix.subprocess, "run", run)
@@ -86,10 +100,21 @@ def test_runs_are_ranked_and_failures_come_last(monkeypatch: pytest.MonkeyPatch)
     assert lines[0] == f"{'=' * 14}Summary of All Runs w/ Different Performance Options{'=' * 14}"
     assert lines[1] == (
         f"{'fast':>26}: count=2 first=500 curr=500 min=500 max=500 avg=250 std=1 p5=500 "
-        "median=250 p95=500"
+        "median=250 p95=300 rank=1"
     )
+    assert lines[2].endswith("rank=2")
     assert lines[3] == f"{'bad':>26}:  failed! jaxdelegate: no"
     assert outcomes[2] == Outcome(rows[1], None, "jaxdelegate: no")
+
+
+def test_runs_that_may_change_places_share_a_rank() -> None:
+    medians = (1.0, 1.1, 1.2, 1.3, 2.0)
+    outcomes = [
+        Outcome(Configuration(str(m), ()), result(1, m, p95))
+        for m, p95 in zip(medians, (1.15, 1.9, 1.25, 1.3, 2.0), strict=True)
+    ]
+    assert matrix.ranks(outcomes) == [1, 1, 3, 4, 5]
+    assert matrix.ranks([*outcomes, Outcome(Configuration("bad", ()), None)])[-1] == 6
 
 
 def test_platforms_are_asked_in_another_process() -> None:
