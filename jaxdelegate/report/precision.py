@@ -87,13 +87,34 @@ class PrecisionReport:
         return {"compute_dtype": self.compute_dtype, "float32_operators": kept}
 
     def __str__(self) -> str:
-        """What stands out, then the verdict."""
+        """What stands out, then the verdict and the next step."""
         kept, beyond = self.float32_operators, self.out_of_range
         shown = [o for o in self.operators if o.index in kept or o in beyond]
         rows = [self._row(o) for o in shown[:_ROWS]]
         if len(shown) > _ROWS:
             rows.append(f"... and {len(shown) - _ROWS} more")
-        return "\n".join([*rows, *self.constants, self._verdict()])
+        step = self.next_step()
+        return "\n".join([*rows, *self.constants, self._verdict(), *([step] if step else [])])
+
+    def next_step(self) -> str:
+        """What to do about what was found; empty: nothing."""
+        if self.is_safe:
+            return ""
+        if self.float32_operators:
+            kept = self.options["float32_operators"]
+            return (
+                f"Keep these in float32: float32_operators={kept!r} "
+                f"(--jax_compute_dtype={self.compute_dtype} --jax_float32_operators={kept}), or "
+                "let compute_dtype='auto' find them."
+            )
+        worst = sorted(self.operators, key=lambda o: -o.own_error)[:_WORST]
+        names = ", ".join(f"#{o.index} {o.op} {o.own_error:.1g}" for o in worst)
+        kept = ",".join(str(o.index) for o in sorted(worst, key=lambda o: o.index))
+        return (
+            f"The largest own errors: {names}. These in float32: "
+            f"--jax_float32_operators={kept}. Whether {self.output_error:.1%} matters, accuracy on "
+            "your data says (imagenet_eval, coco_eval); --error_bound accepts it here."
+        )
 
     def _row(self, o: OperatorPrecision) -> str:
         notes = []
@@ -123,4 +144,4 @@ class PrecisionReport:
         return f"{self.compute_dtype}: no operator goes wrong {bound}; {off}{adds_up}."
 
 
-_ROWS = 20
+_ROWS, _WORST = 20, 3

@@ -9,6 +9,8 @@ from jaxdelegate.comparison.precision_check import check_precision
 from jaxdelegate.errors import OptionError
 from jaxdelegate.lowering.error_probe import ERROR_BOUND
 
+_UNSAFE = 2
+
 
 def define(values: flags.FlagValues) -> None:
     """Declare the tool's flags."""
@@ -36,7 +38,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Print the report; 1 if an operator goes wrong or outputs are beyond the bound."""
+    """Print the report; 2 if an operator goes wrong or outputs are beyond the bound."""
     report = check_precision(
         values.graph,
         [_loaded(path) for path in values.inputs] or None,
@@ -44,10 +46,7 @@ def run(values: flags.FlagValues) -> int:
         error_bound=values.error_bound,
     )
     print(report)
-    if report.float32_operators:
-        kept = ",".join(map(str, report.float32_operators))
-        print(f"--jax_compute_dtype={report.compute_dtype} --jax_float32_operators={kept}")
-    return 0 if report.is_safe else 1
+    return 0 if report.is_safe else _UNSAFE
 
 
 def _loaded(path: str) -> np.ndarray:

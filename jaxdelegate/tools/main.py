@@ -85,14 +85,14 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         if not asked.isdisjoint(arguments):  # before a flag that the tool requires is missed
             print(text(name, TOOLS[name], values, actions))
             return 0
+    if not actions:
+        arguments = model_flags.with_flag(values, arguments)
     try:
         rest = values([f"jaxdelegate {name}", *arguments])[1:]
     except flags.UnrecognizedFlagError as error:
         raise OptionError(_with_suggestion(error, list(values))) from error
     except ValueError as error:  # --noflag=value: not one of absl's own errors
         raise OptionError(str(error)) from error
-    if not actions:
-        rest = model_flags.take(values, rest)
     model_flags.check(values)
     if rest and not actions:
         return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")

@@ -18,20 +18,17 @@ def define_alias(values: flags.FlagValues) -> None:
             return
 
 
-def take(values: flags.FlagValues, rest: Sequence[str]) -> list[str]:
-    """Read a first argument that is no flag as the model; answers the others.
+def with_flag(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+    """The arguments with `--graph=` before a first one that is no flag: the model.
 
     Raises:
         OptionError: a flag names a model, too.
     """
-    name = next((name for name in NAMES if name in values), None)
-    if not rest or name is None:
-        return list(rest)
-    if any(values[n].present for n in NAMES if n in values):
-        raise OptionError(f"{rest[0]!r}: --{name} names the model already; give one")
-    values[name].parse(rest[0])
-    values[name].using_default_value = False
-    return list(rest[1:])
+    if not arguments or arguments[0].startswith("-") or NAMES[0] not in values:
+        return list(arguments)
+    if any(a.lstrip("-").partition("=")[0] in NAMES for a in arguments[1:]):
+        raise OptionError(f"{arguments[0]!r} and --{NAMES[0]}: give one .tflite file, got 2")
+    return [f"--{NAMES[0]}={arguments[0]}", *arguments[1:]]
 
 
 def check(values: flags.FlagValues) -> None:

@@ -158,7 +158,8 @@ def test_small_errors_that_add_up_are_reported() -> None:
     assert all(o.own_error <= 2**-8 for o in report.operators)
     assert (report.first, report.float32_operators, report.is_safe) == (None, (), False)
     assert report.output_error > 2**-8
-    assert str(report).endswith("small errors add up.")
+    assert "small errors add up.\nThe largest own errors: #" in str(report)
+    assert "--jax_float32_operators=" in report.next_step()
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ def test_inputs_that_overflow(graph: Path, capsys: pytest.CaptureFixture[str]) -
     np.save(graph.parent / "x.npy", np.full((1, 4), 5e4, np.float32))
     code = main(["check_precision", f"--graph={graph}", f"--inputs={graph.parent / 'x.npy'}"])
     out = capsys.readouterr().out
-    assert code == 1
+    assert code == 2
     assert "#0 ADD is the first operator to go wrong" in out
-    assert out.endswith("--jax_compute_dtype=float16 --jax_float32_operators=0\n")
+    assert "(--jax_compute_dtype=float16 --jax_float32_operators=0)" in out
 
 
 def test_errors_are_one_line(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
