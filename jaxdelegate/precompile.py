@@ -1,6 +1,7 @@
 """Fill a program cache ahead of time: `jaxdelegate compile` without the command line."""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -53,7 +54,7 @@ def precompile(
         raise OptionError("serialization_dir: want the directory where programs are kept, got none")
     before = delegate.programs.statistics
     model = read_model(graph)
-    store = ModelStore(model.subgraphs, [delegate])
+    store = ModelStore(model.subgraphs, [delegate], os.path.basename(model.source))
     for index in dict.fromkeys((0, *(s.subgraph for s in model.signatures))):
         host = Host(model.subgraphs[index], [delegate], model=store)
         if index == 0:

@@ -61,6 +61,8 @@ class Entry:
     weights_digest: str | None  # of their file's content; None: all are constants of the model
     code: bytes | memoryview
     call_lists: tuple[bytes | memoryview, ...] = ()  # what the program takes ahead of its weights
+    model_name: str = ""  # for people: of the file that it was first compiled for
+    operators: str = ""  # for people: what it computes
     created: float = dataclasses.field(default_factory=time.time)  # seconds of the epoch
 
     @property
@@ -84,6 +86,8 @@ def pack(entry: Entry) -> list[bytes]:
     rest = b"".join([entry.code, *entry.call_lists])
     description = {
         "key": entry.key.as_json(),
+        "model_name": entry.model_name,
+        "operators": entry.operators,
         "created": entry.created,
         "inputs": entry.inputs,
         "outputs": entry.outputs,
@@ -168,6 +172,8 @@ def _entry(description: Any, rest: memoryview) -> Entry:
         _digest(description["weights_digest"]),
         rest[:code_size],
         call_lists,
+        str(description["model_name"]),
+        str(description["operators"]),
         float(description["created"]),
     )
 

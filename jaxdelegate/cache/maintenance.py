@@ -22,6 +22,9 @@ class EntryReport:
 
     Attributes:
         name: of its file.
+        model: the name of the model that it was compiled for; empty: not known, as in stock
+            interpreters.
+        operators: what it computes, in words.
         nbytes: of that file.
         weight_bytes: of the file that holds its weights; other entries may share it.
         age: seconds since it was compiled.
@@ -31,6 +34,8 @@ class EntryReport:
     """
 
     name: str
+    model: str
+    operators: str
     nbytes: int
     weight_bytes: int
     age: float
@@ -130,9 +135,11 @@ def _row(store: ProgramStore, name: str, entry: Entry | EntryError) -> EntryRepo
     modified = files.modified(name)
     if not isinstance(entry, Entry):
         unused = now - modified
-        return EntryReport(name, files.size(name), 0, unused, unused, {}, str(entry))
+        return EntryReport(name, "", "", files.size(name), 0, unused, unused, {}, str(entry))
     return EntryReport(
         name,
+        entry.model_name,
+        entry.operators,
         files.size(name),
         files.size(entry.weights_file) if entry.weights_file else 0,
         now - entry.created,

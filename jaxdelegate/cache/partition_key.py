@@ -79,6 +79,7 @@ class KnownModel:
         """Begin empty."""
         self.constants = ConstantDigests()
         self.operators = OperatorParts()
+        self.name = ""  # for people
 
 
 def _operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Part:

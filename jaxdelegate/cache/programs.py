@@ -287,6 +287,8 @@ class ProgramCache:
                 content_digest(content),
                 program.executable.serialized(),
                 tuple(np.asarray(call_list).tobytes() for call_list in program.call_lists),
+                slot.model_name,
+                slot.operators,
             )
             self._store.save(entry, content)
             self._count(stored=1)

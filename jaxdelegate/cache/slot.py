@@ -32,6 +32,8 @@ class Slot:
         constants: those that its program depends on, by tensor.
         digests: of the constants.
         key: of the program.
+        model_name: of the model, for people.
+        operators: what the program computes, for people.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Slot:
             SourceError: what makes programs cannot be known.
         """
         self.specs = specs
+        self.model_name, self.operators = model.name, _in_words(params, specs)
         self.constants: Mapping[int, np.ndarray] = read_constants(
             params.nodes, params.outputs, specs
         )
@@ -87,3 +90,11 @@ def process_parts(settings: Mapping[str, Any], device: Any) -> dict[str, Part]:
     """What no model changes: a delegate's settings, how constants are hashed, the environment."""
     own = {name: Part.of(value) for name, value in settings.items()}
     return own | {"digests": Part.of(PREFERRED)} | environment_parts(device)
+
+
+def _in_words(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> str:
+    """`13 operators, CONV_2D .. SOFTMAX, of int8 [1, 49, 10, 1]`."""
+    names = [node.name for node in params.nodes]
+    arrays = ", ".join(f"{specs[i].dtype} {list(specs[i].shape)}" for i in params.inputs)
+    count = f"{len(names)} operator{'s' if len(names) != 1 else ''}"
+    return f"{count}, {' .. '.join(dict.fromkeys((names[0], names[-1])))}, of {arrays}"

@@ -82,6 +82,7 @@ class JaxKernel(SimpleDelegateKernel):
         key = _program_key(context, node)
         program = state.get(key)
         if program is None:
+            state.known.name = context.model_name
             outputs = [i for i in node.outputs if i not in known]
             program = self._source.program(node, specs, outputs, state)
             state.put(key, program)

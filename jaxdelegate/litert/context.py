@@ -52,6 +52,7 @@ class PartitionContext:
     """
 
     preserve_all_tensors = False  # the interpreter asks for such tensors as outputs
+    model_name = ""  # the interpreter has read the file, and does not say which
 
     def __init__(self, graph: Graph, shared: MutableMapping[Any, Any]) -> None:
         """See `graph` as it is planned now; `shared` lives as long as the interpreter."""

@@ -61,9 +61,9 @@ class DelegateContext(Protocol):
     """The host's side: the graph while a delegate looks at it, the tensors while a kernel runs."""
 
     preserve_all_tensors: bool
-    shared: MutableMapping[
-        Any, Any
-    ]  # for delegates to keep things in, as long as the model is open
+    model_name: str  # the file's, for people; empty: the host does not know it
+    # For delegates to keep things in, as long as the model is open.
+    shared: MutableMapping[Any, Any]
 
     def nodes(self) -> Sequence[Node]:
         """The operators still to be run, in execution order."""

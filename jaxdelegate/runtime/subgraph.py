@@ -6,6 +6,7 @@ The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API s
 import contextlib
 import dataclasses
 import logging
+import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
 from typing import Any, Self
@@ -53,6 +54,7 @@ class Host:
         self.subgraph = subgraph = self._explicit.subgraph
         self._store = model
         self.preserve_all_tensors = preserve_all_tensors
+        self.model_name = model.name
         self.shared: MutableMapping[Any, Any] = model.shared.setdefault(subgraph.index, {})
         self.delegates = tuple(delegates)
         self.is_allocated = False
@@ -378,9 +380,13 @@ class ModelStore:
     """What all subgraphs of an open model share: each other, resources, and what delegates keep."""
 
     def __init__(
-        self, subgraphs: Sequence[Subgraph], delegates: Sequence[SimpleDelegate] = ()
+        self,
+        subgraphs: Sequence[Subgraph],
+        delegates: Sequence[SimpleDelegate] = (),
+        name: str = "",
     ) -> None:
-        """Begin without resources; called subgraphs get the same delegates."""
+        """Begin without resources; called subgraphs get the same delegates; `name`: the file's."""
+        self.name = name
         # The reference alone runs what the file says.
         self.subgraphs = tuple(map(with_list_updates, subgraphs)) if delegates else subgraphs
         self.resources: MutableMapping[Any, Any] = {}
@@ -420,7 +426,8 @@ class OpenModel:
         model = read_model(source)
         if not model.subgraphs:
             raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
-        return cls(model, ModelStore(model.subgraphs, delegates), delegates, preserve)
+        name = os.path.basename(model.source)
+        return cls(model, ModelStore(model.subgraphs, delegates, name), delegates, preserve)
 
     def host(self, index: int) -> Host:
         """The host of a subgraph, made at its first use."""

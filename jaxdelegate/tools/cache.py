@@ -1,5 +1,7 @@
 """`jaxdelegate cache list|verify|prune`: look after a directory of compiled programs."""
 
+from collections.abc import Sequence
+
 from absl import flags
 
 from jaxdelegate.cache.maintenance import (
@@ -23,6 +25,9 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "max_size", None, "prune: what may be left: bytes, or 500M, 4G.", flag_values=values
     )
+    flags.DEFINE_bool(
+        "parts", False, "list, verify: show what each program's key is made of.", flag_values=values
+    )
 
 
 def run(values: flags.FlagValues, action: str) -> int:
@@ -35,10 +40,12 @@ def run(values: flags.FlagValues, action: str) -> int:
         print(f"{len(done.removed)} files removed; {_size(done.before)} -> {_size(done.after)}.")
         return 0
     rows = verify(directory) if action == "verify" else list_entries(directory)
-    for row in rows:
-        print(_line(row, is_verified=action == "verify"))
-        if action == "list":
-            _print_parts(row)
+    for model, programs in _by_model(rows).items():
+        print(f"{model or '(model not known)'}")
+        for row in programs:
+            print(f"  {_line(row, is_verified=action == 'verify')}")
+            if values.parts:
+                _print_parts(row)
     for name in foreign_files(directory):
         print(f"{name}: not of the cache; left alone")
     bad = sum(row.problem is not None for row in rows)
@@ -46,17 +53,24 @@ def run(values: flags.FlagValues, action: str) -> int:
     return 1 if bad and action == "verify" else 0
 
 
+def _by_model(rows: Sequence[EntryReport]) -> dict[str, list[EntryReport]]:
+    found: dict[str, list[EntryReport]] = {}
+    for row in rows:
+        found.setdefault(row.model, []).append(row)
+    return found
+
+
 def _line(row: EntryReport, *, is_verified: bool) -> str:
     if row.problem is not None:
         return f"{row.name[:12]}  {_size(row.nbytes)}  {_duration(row.age)} old  {row.problem}"
     state = "ok" if is_verified else f"used {_duration(row.unused)} ago"
-    weights = f"+ {_size(row.weight_bytes)} weights"
-    return f"{row.name[:12]}  {_size(row.nbytes)} {weights}  {_duration(row.age)} old  {state}"
+    size = f"{_size(row.nbytes)} + {_size(row.weight_bytes)} weights"
+    return f"{row.name[:12]}  {size}  {_duration(row.age)} old  {state}  {row.operators}"
 
 
 def _print_parts(row: EntryReport) -> None:
     for name, part in sorted(row.parts.items()):
-        print(f"    {name:16s} {part.digest[:12]}  {part.text}")
+        print(f"      {name:16s} {part.digest[:12]}  {part.text}")
 
 
 def _bytes(text: str | None) -> int:

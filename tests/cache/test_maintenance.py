@@ -116,6 +116,13 @@ def tool(*arguments: str) -> int:
 def test_the_tool_lists(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool("list", f"--delegate_serialize_dir={filled}") == 0
     printed = capsys.readouterr().out
+    assert printed.startswith("<bytes>\n  ")  # one model, then its programs
+    assert (
+        printed.count("4 operators, CONV_2D .. FULLY_CONNECTED, of float32 [1, 4, 4, 128]\n") == 3
+    )
+    assert "model_token" not in printed
+    assert tool("list", "--parts", f"--delegate_serialize_dir={filled}") == 0
+    printed = capsys.readouterr().out
     assert printed.count("    model_token ") == 3
     assert printed.count("    host_cpu ") == 3
     assert "used 2 h ago" in printed
@@ -125,7 +132,7 @@ def test_the_tool_lists(filled: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_the_tool_verifies(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool("verify", f"--delegate_serialize_dir={filled}") == 0
-    assert capsys.readouterr().out.count("  ok\n") == 3
+    assert capsys.readouterr().out.count("  ok  4 operators") == 3
     next(filled.glob("*.weights")).unlink()
     assert tool("verify", f"--delegate_serialize_dir={filled}") == 1
     assert "3 cannot be used." in capsys.readouterr().out
