@@ -78,6 +78,16 @@ def compiled_once(_programs: Path) -> Iterator[None]:
     _configure(before)
 
 
+@pytest.fixture
+def compiled_anew(compiled_once: None) -> Iterator[None]:
+    """For those among them that store programs: XLA cannot write out what it has read."""
+    del compiled_once
+    directory = {"jax_compilation_cache_dir": jax.config.jax_compilation_cache_dir}
+    _configure({"jax_compilation_cache_dir": None})
+    yield
+    _configure(directory)
+
+
 def _configure(values: dict[str, object]) -> None:
     for name, value in values.items():
         jax.config.update(name, value)

@@ -6,7 +6,7 @@ from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Optio
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, const, f32, of, value
 
 FUNCTIONS: dict[str, tuple[str, Options | None]] = {
     "relu": ("RELU", None),
@@ -75,16 +75,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    optimized = case.name in ONLY_OPTIMIZED
-    case.check(case.run_reference(), case.run_litert(optimized=optimized))
+def run_litert(case: Case) -> list[np.ndarray]:
+    return case.run_litert(optimized=case.name in ONLY_OPTIMIZED)
 
 
 SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))

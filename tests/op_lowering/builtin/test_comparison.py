@@ -7,7 +7,7 @@ import pytest
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, f32, of, value
 
 ORDER = ["LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"]
 EQUALITY = ["EQUAL", "NOT_EQUAL"]
@@ -100,17 +100,6 @@ CASES = [
     _select("SELECT_V2", "rank_8", (2, 1) * 4, f32(*(1, 2) * 4), f32(2, seed=1)),
     _select("SELECT_V2", "empty", (0, 1), f32(1, 3), f32()),
 ]
-
-
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
 
 
 WORDS = value([b"a", b"", "\u00e9".encode()], object)

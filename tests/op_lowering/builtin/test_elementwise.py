@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import known_shapes
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, CaseGroup, assert_close, const, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
 
 Act = ActivationFunctionType
 NAN, INF = np.nan, np.inf
@@ -266,16 +266,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    optimized = case.name in ONLY_OPTIMIZED
-    case.check(case.run_reference(), case.run_litert(optimized=optimized))
+def run_litert(case: Case) -> list[np.ndarray]:
+    return case.run_litert(optimized=case.name in ONLY_OPTIMIZED)
 
 
 # ---- quotients and widths

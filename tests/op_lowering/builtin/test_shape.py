@@ -1,6 +1,5 @@
 import ml_dtypes
 import numpy as np
-import pytest
 
 from jaxdelegate.op_lowering.options import (
     CustomOptions,
@@ -9,10 +8,7 @@ from jaxdelegate.op_lowering.options import (
     SqueezeOptions,
     TensorType,
 )
-from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing import Case, const, f32, of, value
 
 BF16 = ml_dtypes.bfloat16
 DTYPES = [np.float16, BF16, np.float64, np.bool_, np.complex64]
@@ -148,24 +144,6 @@ RUN_TIME = [  # what only the run decides: the reference must know it, the lower
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES + RUN_TIME if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
-@pytest.mark.parametrize("case", RUN_TIME, ids=str)
-def test_refuses_strings_and_what_the_run_decides(case: Case) -> None:
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, *case.specs())
-    assert reason is not None
-    assert any(words in reason for words in ("depends on data", "strings", "does not hold"))
-
-
 IMPOSSIBLE = [
     Case("RESHAPE", "count", [X, const(i32(5, 5))]),
     Case("RESHAPE", "two-stretches", [X, const(i32(-1, -1))]),
@@ -179,14 +157,3 @@ IMPOSSIBLE = [
     Case("RANGE", "direction", [const(v, "int32") for v in (0, 3, -1)]),
     Case("RANGE", "zero", [const(v, "int32") for v in (0, 3, 0)]),
 ]
-
-
-@pytest.mark.parametrize("case", IMPOSSIBLE, ids=str)
-def test_impossible_shapes_are_a_value_error(case: Case) -> None:
-    with pytest.raises(ValueError, match=case.name):
-        KERNELS[case.name].shapes(case.op_options, _inputs(case))
-
-
-def _inputs(case: Case) -> tuple:
-    probe = Case("RANK", "probe", case.inputs, outputs=["int32"])
-    return probe.specs()[0]

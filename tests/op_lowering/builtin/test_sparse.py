@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, Specs, TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.builtin.sparse import densified
-from jaxdelegate.testing import Arg, Case, CaseGroup, ModelBuilder, in_groups
+from jaxdelegate.testing import Arg, Case, ModelBuilder
 
 DENSE, CSR = False, True
 
@@ -122,17 +122,6 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_reference_undoes_the_compression(case: Sparse) -> None:
     case.check(case.run_reference(), [case.dense])
-
-
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Sparse) -> None:
-    case.check(case.run_reference(), case.run_litert())
 
 
 def test_what_is_dense_already_stays() -> None:

@@ -97,7 +97,7 @@ SPECIAL = {
     "tiny": images((2, 5, 5, 3)) * np.float32(1e-30),
     "huge": images((2, 5, 5, 3)) * np.float32(1e30),
 }
-CASES = [
+CONVOLUTIONS = [
     *(
         conv(f"{depth}-{output_channels}", (2, 7, 6, depth), (output_channels, 3, 3, depth), ONE)
         for depth in (1, 3, 4, 20)
@@ -169,7 +169,7 @@ def is_taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
 
 @BUILT
 @EVERY_SET
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+@pytest.mark.parametrize("group", in_groups(CONVOLUTIONS), ids=str)
 def test_kernels_equal_the_reference(group: CaseGroup, instruction_set: str) -> None:
     del instruction_set
     assert all(map(is_taken, group.cases))
@@ -177,7 +177,7 @@ def test_kernels_equal_the_reference(group: CaseGroup, instruction_set: str) -> 
 
 
 @BUILT
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+@pytest.mark.parametrize("group", in_groups(CONVOLUTIONS), ids=str)
 def test_kernels_equal_the_algorithms_of_xla(group: CaseGroup) -> None:
     for case in group.cases:
         plain = dataclasses.replace(CONTEXT, native_kernels=False)

@@ -29,7 +29,7 @@ REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
 SAME, VALID = Padding.SAME, Padding.VALID
-INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
+INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 SETS = ["avx512vnni", "avx512f", "avxvnni", "avx2"]
 VERSIONS = {"CONV_2D": 8, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 14}
 Shape = tuple[int, ...]

@@ -248,7 +248,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
-def test_what_it_refuses(sentence: str) -> None:
+def test_refuses(sentence: str) -> None:
     case = REFUSED[sentence]
     example = Example("pixel", 16, 16, ENDINGS[2])
     inner = dataclasses.replace(CONV, fused_activation_function=case.get("inner", Act.NONE))

@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.reference.quantized.dynamic_range import quantize_rows as reference_rows
-from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
+from jaxdelegate.testing import Arg, Case, Tolerance
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
@@ -159,17 +159,6 @@ BATCH_MATMUL = [
 CASES = FULLY_CONNECTED + BATCH_MATMUL
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_equals_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
 @pytest.mark.parametrize("act", [Act.TANH, Act.SIGN_BIT])
 def test_the_kernel_applies_other_activations(act: Act) -> None:
     plain, fused = (dense("fused", (3, 20), (6, 20), act=a) for a in (Act.NONE, act))
@@ -221,14 +210,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("specs", "sentence"), REFUSED)
-def test_fully_connected_refuses(specs: tuple[TensorSpec, ...], sentence: str) -> None:
+def test_refuses(specs: tuple[TensorSpec, ...], sentence: str) -> None:
     rule, context = RULES["FULLY_CONNECTED"], LoweringContext(quant_mode="integer")
     got = rule.reason(context, FullyConnectedOptions(), specs[:-1], specs[-1:])
     assert sentence in (got or "")
     assert rule.reason(context, FullyConnectedOptions(), (X, W, B), (Y,)) is None
 
 
-def test_fully_connected_refuses_a_fused_sign_bit() -> None:
+def test_refuses_a_fused_sign_bit() -> None:
     rule, context = RULES["FULLY_CONNECTED"], LoweringContext(quant_mode="integer")
     options = FullyConnectedOptions(Act.SIGN_BIT)
     assert "SIGN_BIT" in (rule.reason(context, options, (X, W, B), (Y,)) or "")

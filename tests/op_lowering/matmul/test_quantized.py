@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
+from jaxdelegate.testing import Arg, Case
 
 INT8, UINT8, INT16, INT32 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.int32))
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
@@ -234,17 +234,6 @@ BATCH_MATMUL = [
 CASES = FULLY_CONNECTED + BATCH_MATMUL
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_equals_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
 @pytest.mark.litert
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_weights_equal_litert(kind: str, rng: np.random.Generator) -> None:
@@ -314,11 +303,11 @@ def reason(o: Any, *specs: TensorSpec) -> str:
 
 
 @pytest.mark.parametrize(("replaced", "sentence"), REFUSED)
-def test_fully_connected_refuses(replaced: dict[str, TensorSpec], sentence: str) -> None:
+def test_refuses(replaced: dict[str, TensorSpec], sentence: str) -> None:
     assert sentence in reason(FullyConnectedOptions(), *tensors(**replaced))
 
 
-def test_fully_connected_refuses_opaque_options() -> None:
+def test_refuses_opaque_options() -> None:
     assert "quant_spec" in reason(FullyConnectedOptions(quant_spec=b"x"), *tensors())
     assert not reason(FullyConnectedOptions(), *tensors())
 

@@ -7,7 +7,7 @@ from jaxdelegate.op_lowering.options import L2NormOptions, LogSoftmaxOptions, So
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups, of
+from jaxdelegate.testing import Arg, Case, of
 
 
 def per_tensor(scale: float, zero_point: int = 0) -> Quantization:
@@ -126,17 +126,6 @@ def l2_cases() -> list[Case]:
 
 
 CASES = [*softmax_cases(), *log_softmax_cases(), *l2_cases()]
-
-
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
 
 
 @pytest.mark.parametrize("kinds", PROBABILITIES)

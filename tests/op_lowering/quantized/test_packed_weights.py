@@ -119,13 +119,13 @@ def test_convolutions_compute_on_packed_filters(case: Case) -> None:
     case.check(case.run_lowered(rule), case.run_reference())
 
 
-CASES = [
+PACKED = [
     *(dense(dtype, activations) for dtype in (INT4, INT2) for activations in (INT8, FLOAT)),
     *(lookup(dtype) for dtype in (INT4, INT2)),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", PACKED, ids=str)
 def test_operators_compute_on_packed_constants(case: Case) -> None:
     rule, (inputs, outputs) = RULES[case.name], case.specs()
     w = case.inputs[1]
@@ -142,7 +142,7 @@ def test_operators_compute_on_packed_constants(case: Case) -> None:
 
 
 @pytest.mark.parametrize("mode", ["integer", "float_view"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", PACKED, ids=str)
 def test_delegates_keep_them_so(case: Case, mode: Any) -> None:
     delegate = jd.JaxDelegate(quant_mode=mode, require_full_delegation=True)
     interpreter = jd.Interpreter(model_content=case.model(), experimental_delegates=[delegate])

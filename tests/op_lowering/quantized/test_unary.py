@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
+from jaxdelegate.testing import Arg, Case
 
 Scale = tuple[float, int]  # and zero point
 
@@ -95,17 +94,6 @@ def cases() -> list[Case]:
 CASES = cases()
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
 def random_scale(rng: np.random.Generator, dtype: str, low: float) -> Scale:
     zero = 0 if dtype == "int16" else int(rng.integers(*ends(dtype), endpoint=True))
     return float(np.exp2(rng.uniform(low, 3))), zero
@@ -119,11 +107,6 @@ def test_random_scales_match_litert(name: str, dtype: str, rng: np.random.Genera
         of_x, of_y = (random_scale(rng, dtype, low) for low in (-16, -12))
         case = unary(name, dtype, of_x, of_y)
         case.check(case.run_reference(), case.run_litert())
-
-
-def reason(case: Case) -> str | None:
-    context = LoweringContext(op_version=case.version, quant_mode="integer")
-    return RULES[case.name].reason(context, case.op_options, *case.specs())
 
 
 NEGATIVE = Arg(np.int8([1, -1]), is_const=True, quantization=scale((0.1, 0)))
@@ -146,7 +129,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("sentence", REFUSED)
 def test_refuses(sentence: str) -> None:
-    assert (reason(REFUSED[sentence]) or "").startswith(sentence)
+    case = REFUSED[sentence]
+    assert case.reason(RULES[case.name]).startswith(sentence)
 
 
 @pytest.mark.parametrize("name", ROOTS)
