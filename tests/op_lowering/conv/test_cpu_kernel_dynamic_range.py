@@ -179,10 +179,10 @@ def test_kernels_equal_the_reference(group: CaseGroup, instruction_set: str) -> 
 @BUILT
 @pytest.mark.parametrize("group", in_groups(CONVOLUTIONS), ids=str)
 def test_kernels_equal_the_algorithms_of_xla(group: CaseGroup) -> None:
-    for case in group.cases:
-        plain = dataclasses.replace(CONTEXT, native_kernels=False)
-        got, want = (case.run_lowered(RULES[case.name], c)[0] for c in (CONTEXT, plain))
-        np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+    plain = dataclasses.replace(CONTEXT, native_kernels=False)
+    both = (group.run_lowered(RULES, context) for context in (CONTEXT, plain))
+    for case, (got,), (want,) in zip(group.cases, *both, strict=True):
+        np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32), str(case))
 
 
 @BUILT
