@@ -285,10 +285,22 @@ class CaseGroup:
         Raises:
             AssertionError: some differ, or a rule refuses them; names each of them.
         """
+        self.check(self.run_lowered(rules, context), Case.run_reference)
+
+    def check(
+        self,
+        results: Sequence[Sequence[np.ndarray]],
+        want: Callable[[Case], Sequence[np.ndarray]],
+    ) -> None:
+        """Compare the results of each case with those that it wants.
+
+        Raises:
+            AssertionError: some differ; names each of them.
+        """
         wrong = []
-        for case, got in zip(self.cases, self.run_lowered(rules, context), strict=True):
+        for case, got in zip(self.cases, results, strict=True):
             try:
-                case.check(got, case.run_reference())
+                case.check(got, want(case))
             except AssertionError as error:
                 wrong.append(f"{case}: {error}")
         assert not wrong, "\n".join(wrong)

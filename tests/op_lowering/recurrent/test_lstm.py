@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, const, f32, of, variable
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, variable
 from jaxdelegate.testing.stateful import litert_twice, lowered_twice, twice
 
 BATCH, TIME, INPUT, CELL = 3, 4, 5, 6
@@ -238,9 +238,9 @@ NARROW = [downcast(np.float16), downcast(ml_dtypes.bfloat16)]
 CASES = STEP + BASIC + SEQUENCE + BOTH + NARROW
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case) -> None:
-    case.check(lowered_twice(case, RULES[case.name]), twice(case, Case.run_reference))
+@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check(lowered_twice(group.cases, RULES), lambda case: twice(case, Case.run_reference))
 
 
 @pytest.mark.litert
