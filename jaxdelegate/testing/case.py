@@ -111,6 +111,11 @@ class Case:
         """The options, or the operator's defaults."""
         return self.options if self.options is not None else default_options(self.name)
 
+    def with_inputs(self, changes: Mapping[int, Arg | None]) -> "Case":
+        """The case with other inputs at these positions."""
+        inputs = [changes.get(i, a) for i, a in enumerate(self.inputs)]
+        return dataclasses.replace(self, inputs=inputs)
+
     def input_specs(self) -> Specs:
         """The specs of the inputs; None: an absent one."""
         return tuple(None if a is None else _spec(f"in{i}", a) for i, a in enumerate(self.inputs))  # type: ignore[misc]

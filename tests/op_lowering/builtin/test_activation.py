@@ -5,8 +5,8 @@ import pytest
 from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Options
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 FUNCTIONS: dict[str, tuple[str, Options | None]] = {
     "relu": ("RELU", None),
@@ -79,7 +79,7 @@ def run_litert(case: Case) -> list[np.ndarray]:
     return case.run_litert(optimized=case.name in ONLY_OPTIMIZED)
 
 
-SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))
+SCALE = scaled(0.1)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 ORDER = ["LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"]
 EQUALITY = ["EQUAL", "NOT_EQUAL"]
@@ -117,7 +117,7 @@ def test_strings_compare_on_the_host(name: str, other: Arg) -> None:
     assert reason == "'in0' holds strings, which XLA does not support"
 
 
-SCALE = Quantization(np.array([0.1], np.float32), np.array([3], np.int64))
+SCALE = scaled(0.1, 3)
 QUANTIZED = Arg(np.arange(-2, 2, dtype=np.int8), quantization=SCALE)
 
 

@@ -8,8 +8,9 @@ from flatbuffers import flexbuffers
 from jaxdelegate.op_lowering.options import HadamardRotationOptions, NumericVerifyOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
-SCALE = Quantization(np.float32([0.25]), np.int64([3]))
+SCALE = scaled(0.25, 3)
 CHANNELS = Quantization(np.float32([0.25, 0.5, 2]), np.int64([0, 0, 0]), 1)
 
 

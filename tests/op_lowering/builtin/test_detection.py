@@ -13,6 +13,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, value
+from jaxdelegate.testing.quantized import scaled
 
 NAN = np.nan
 POSTPROCESS = "TFLite_Detection_PostProcess"
@@ -259,9 +260,7 @@ def with_input(case: Case, position: int, array: Any) -> Case:
 
 
 FAST = postprocess("fast")
-INT16 = Arg(
-    np.zeros((1, 40, 4), np.int16), quantization=Quantization(np.float32([0.1]), np.int64([0]))
-)
+INT16 = Arg(np.zeros((1, 40, 4), np.int16), quantization=scaled(0.1))
 INVERTED = const(np.tile(np.float32([0.5, 0.5, -0.1, 0.1]), (40, 1)))
 REFUSED = {
     "is quantized int16": with_input(FAST, 0, INT16),

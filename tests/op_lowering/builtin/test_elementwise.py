@@ -17,9 +17,10 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import known_shapes
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 Act = ActivationFunctionType
 NAN, INF = np.nan, np.inf
@@ -29,7 +30,6 @@ INT_NAMES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in FLOAT_NAMES}
 DTYPES |= {name: np.dtype(name) for name in [*INT_NAMES, "complex64", "complex128", "bool"]}
 ONLY_OPTIMIZED = {"CEIL", "ROUND"}  # BUILTIN_REF lacks them
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 
 
 def _words(text: str) -> set[str]:
@@ -317,7 +317,7 @@ def test_bitcast_between_widths(
 
 # ---- refusals
 
-SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))
+SCALE = scaled(0.1)
 
 
 @pytest.mark.parametrize(

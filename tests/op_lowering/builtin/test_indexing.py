@@ -1,6 +1,5 @@
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,12 +12,9 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing.dtypes import BF16, OTHERS, name, unless
 
-BF16 = ml_dtypes.bfloat16
-DTYPES = [np.float16, BF16, np.float64, np.bool_, np.complex64]
-DTYPES += [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 EMPTY = "the stock interpreter cannot return an empty tensor"
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 STRINGS = value(np.array([b"a", b"", b"cd", b"long", b"\xff"], object))
 GATHERED = (np.float16, BF16, np.bool_, np.int8, np.uint8, np.int16, np.int32, np.int64)
 X = f32(4, 3, 5)
@@ -26,14 +22,6 @@ X = f32(4, 3, 5)
 
 def i32(*numbers: int) -> Arg:
     return value(numbers, "int32")
-
-
-def name(dtype: Any) -> str:
-    return np.dtype(dtype).name
-
-
-def unless(dtype: Any, *known: Any) -> str | None:
-    return None if dtype in known else NO_KERNEL
 
 
 def picks(high: int, *shape: int, dtype: Any = np.int32) -> Arg:
@@ -67,7 +55,7 @@ GATHERS = [
     Case("GATHER", "empty-rows", [f32(3, 0), picks(3, 2)], litert=EMPTY),
     *(
         Case("GATHER", name(d), [of(d, 3, 2), i32(2, 0)], litert=unless(d, *GATHERED))
-        for d in DTYPES
+        for d in OTHERS
     ),
 ]
 GATHERS_ND = [
@@ -86,7 +74,7 @@ GATHERS_ND = [
     Case("GATHER_ND", "nothing", [X, value(np.zeros((0, 2)), "int32")], litert=EMPTY),
     *(
         Case("GATHER_ND", name(d), [of(d, 3, 2), picks(2, 4, 2)], litert=unless(d, *GATHERED))
-        for d in DTYPES
+        for d in OTHERS
     ),
 ]
 SCATTERED = (np.bool_, np.int8, np.uint8, np.int32, np.int64)
@@ -106,7 +94,7 @@ SCATTERS = [
     scatter("nothing", np.zeros((0, 1)), f32(0, 2), [3, 2]),
     *(
         scatter(name(d), [[0], [2], [0]], of(d, 3, 2), [3, 2], litert=unless(d, *SCATTERED))
-        for d in DTYPES
+        for d in OTHERS
         if d is not np.complex64
     ),
 ]
@@ -140,7 +128,7 @@ DENSE = [
             of(d, 2, low=0),
             litert=unless(d, np.int8, np.uint8, np.int32, np.int64),
         )
-        for d in DTYPES
+        for d in OTHERS
         if np.dtype(d).kind not in "ub"
     ),
 ]
@@ -180,7 +168,7 @@ HOTS = [
         [d],
         litert=unless(d, np.bool_, np.int8, np.uint8, np.int32, np.int64),
     )
-    for d in DTYPES
+    for d in OTHERS
 ]
 HOTS += [
     Case(
@@ -214,7 +202,7 @@ REVERSES = [
         ReverseSequenceOptions(1, 0),
         litert=unless(d, *REVERSED),
     )
-    for d in DTYPES
+    for d in OTHERS
 ]
 REVERSES += [
     Case(
@@ -230,7 +218,7 @@ DIAGONALS = [
 ]
 DIAGONALS += [
     case
-    for d in DTYPES
+    for d in OTHERS
     for case in (
         Case("MATRIX_DIAG", name(d), [of(d, 3)], litert=unless(d, *DIAGONAL)),
         Case(

@@ -13,11 +13,11 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, f32, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 NAN, INF = np.nan, np.inf
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 CRASHES = "LiteRT crashes on rows without values"
 SLIDES = "the optimized kernel adds to and takes from one running sum"
 OF_ROWS: dict[str, Options] = {
@@ -96,7 +96,7 @@ def test_local_response_in_half_precision() -> None:
     case.check(case.run_lowered(RULES[case.name]), case.run_reference())
 
 
-SCALE = Quantization(np.float32([0.5]), np.int64([0]))
+SCALE = scaled(0.5)
 INT8 = Arg(np.int8([1, 2]).reshape(1, 1, 1, 2), quantization=SCALE)
 RELU = L2NormOptions(ActivationFunctionType.RELU)
 REFUSED = {

@@ -21,9 +21,9 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 POOLS = ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")
@@ -254,7 +254,7 @@ def test_pools_have_gradients(name: str, size: int, platform: str) -> None:
 
 
 def spec(shape: Shape, dtype: Any = np.float32, scale: float | None = None) -> TensorSpec:
-    quantization = None if scale is None else Quantization(np.array([scale]), np.array([0]))
+    quantization = None if scale is None else scaled(scale)
     return TensorSpec("x", shape, np.dtype(dtype), quantization)
 
 
@@ -338,7 +338,7 @@ def test_other_bytes_are_no_options(name: str, data: bytes) -> None:
 
 
 def test_the_reference_refuses_half_quantized_operators() -> None:
-    quantization = Quantization(np.array([0.5], np.float32), np.array([0]))
+    quantization = scaled(0.5)
     x = Arg(np.ones((1, 4, 4, 1), np.int8), quantization=quantization)
     for name in POOLS:
         with pytest.raises(TypeError, match="int8"):

@@ -1,7 +1,6 @@
 import dataclasses
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,13 +14,12 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing.dtypes import BF16, NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 NAN, INF = np.nan, np.inf
-NO_KERNEL = "LiteRT has no kernel for this dtype"
-BF16 = ml_dtypes.bfloat16
-SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+SCALE = scaled(0.5, 3)
 ODD = np.float32(
     [[1, NAN, 3, 2], [NAN, NAN, NAN, NAN], [-INF, -INF, -INF, -INF], [2, INF, NAN, -INF]]
 )
@@ -243,7 +241,7 @@ def test_refuses_an_axis_outside_the_rank(name: str) -> None:
 
 def test_refuses_to_hand_values_to_another_scale() -> None:
     inputs, outputs = quantized_order_cases()[1].specs()
-    other = Quantization(np.float32([0.25]), np.int64([3]))
+    other = scaled(0.25, 3)
     y = dataclasses.replace(outputs[0], quantization=other)
     why = RULES["REDUCE_MIN"].reason(LoweringContext(), ReducerOptions(), inputs, (y,))
     assert "'in0' and 'out0' are quantized differently" in (why or "")

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions, ResizeNearestNeighborOptions
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 MODES = {
     "plain": {},
     "aligned": {"align_corners": True},
@@ -26,7 +26,7 @@ SIZES = [
     ((1, 3, 3, 0), (2, 2)),
 ]
 ODD = np.float32([[1, np.inf, 2], [3, np.nan, -np.inf], [4, 5, 6]]).reshape(1, 3, 3, 1)
-SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+SCALE = scaled(0.5, 3)
 
 
 def bilinear(label: str, x: Arg, size: Any, mode: dict[str, bool], **details: Any) -> Case:

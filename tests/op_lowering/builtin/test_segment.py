@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 NAN, INF = np.nan, np.inf
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 NO_VALUES = "ai-edge-litert cannot read an empty dynamic output"
 HALF = [np.float16, ml_dtypes.bfloat16]
 UNSORTED = [f"UNSORTED_SEGMENT_{kind}" for kind in ("SUM", "PROD", "MAX", "MIN")]
@@ -68,7 +68,7 @@ def run_litert(case: Case) -> list[np.ndarray]:
 
 
 X = of(np.float32, 4, 2)
-QUANTIZED = Arg(np.int8([1, 2]), quantization=Quantization(np.float32([0.5]), np.int64([0])))
+QUANTIZED = Arg(np.int8([1, 2]), quantization=scaled(0.5))
 MAX = "UNSORTED_SEGMENT_MAX"
 REFUSED = {
     "do not rise from 0 in steps": segment_sum("gap", X, const([0, 0, 2, 2], "int32")),

@@ -155,25 +155,19 @@ def with_options(case: Case, **changes: Any) -> Case:
     return dataclasses.replace(case, options=dataclasses.replace(case.options, **changes))
 
 
-def with_input(case: Case, i: int, arg: Arg) -> Case:
-    inputs = list(case.inputs)
-    inputs[i] = arg
-    return dataclasses.replace(case, inputs=inputs)
-
-
 REFUSED = {
     "computed at run time": at_run_time(RFFT2D[0]),
     "computed at run time; XLA needs it constant": at_run_time(MFCC[0]),
-    "is float64, not one of float32": with_input(RFFT2D[0], 0, of(np.float64, 8, 8)),
-    "has rank 1, not 2 or more": with_input(RFFT2D[0], 0, f32(8)),
-    "[0, 8] are not two positive numbers": with_input(RFFT2D[0], 1, const([0, 8], np.int32)),
-    "is int64, not one of int32": with_input(RFFT2D[0], 1, const([8, 8], np.int64)),
-    "is float32, not one of complex64": with_input(IRFFT2D[0], 0, f32(8, 5)),
+    "is float64, not one of float32": RFFT2D[0].with_inputs({0: of(np.float64, 8, 8)}),
+    "has rank 1, not 2 or more": RFFT2D[0].with_inputs({0: f32(8)}),
+    "[0, 8] are not two positive numbers": RFFT2D[0].with_inputs({1: const([0, 8], np.int32)}),
+    "is int64, not one of int32": RFFT2D[0].with_inputs({1: const([8, 8], np.int64)}),
+    "is float32, not one of complex64": IRFFT2D[0].with_inputs({0: f32(8, 5)}),
     "windows of 1 samples": with_options(SPECTROGRAM[0], window_size=1),
-    "'in0' is float64, not one of float32": with_input(SPECTROGRAM[0], 0, of(np.float64, 16, 1)),
-    "has rank 2, not 3": with_input(MFCC[0], 0, f32(3, 129)),
-    "not one positive number": with_input(MFCC[0], 1, const([0], np.int32)),
+    "'in0' is float64, not one of float32": SPECTROGRAM[0].with_inputs({0: of(np.float64, 16, 1)}),
+    "has rank 2, not 3": MFCC[0].with_inputs({0: f32(3, 129)}),
+    "not one positive number": MFCC[0].with_inputs({1: const([0], np.int32)}),
     "no bins between the frequency limits": with_options(MFCC[0], lower_frequency_limit=5000),
     "11 coefficients do not come from 10": with_options(MFCC[0], dct_coefficient_count=11),
 }
-STOPPED = {"float64": with_input(RFFT2D[0], 0, of(np.float64, 8, 8))}
+STOPPED = {"float64": RFFT2D[0].with_inputs({0: of(np.float64, 8, 8)})}

@@ -5,11 +5,11 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.options import BucketizeOptions, TopKV2Options
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 NAN, INF = np.nan, np.inf
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 ODD = np.float32(
     [
         [1, NAN, 3, 3, -INF],
@@ -60,7 +60,7 @@ CASES = [
     bucketize("empty", np.zeros((2, 0), np.float32), EDGES),
     bucketize("float16", NEAR_EDGES[:5].astype(np.float16), EDGES, litert=NO_KERNEL),
 ]
-SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+SCALE = scaled(0.5, 3)
 INT8 = Arg(of(np.int8, 3, 4, low=-100, high=100).value, quantization=SCALE)
 
 
@@ -80,7 +80,7 @@ REFUSED = {
     "boundaries are not sorted": bucketize("unsorted", ODD, (1.0, 0.0)),
     "is int8, not one of": bucketize("int8", np.int8([1]), EDGES),
     "'in0' and 'out0' are quantized differently": dataclasses.replace(
-        QUANTIZED, output_quantization=[Quantization(np.float32([0.5]), np.int64([4])), None]
+        QUANTIZED, output_quantization=[scaled(0.5, 4), None]
     ),
 }
 

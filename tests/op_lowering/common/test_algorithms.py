@@ -27,9 +27,9 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of
 from jaxdelegate.testing.case import run_together
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 
@@ -90,21 +90,21 @@ def product(label: str, x: tuple[int, ...], w: tuple[int, ...]) -> Case:
 
 
 def quantized(shape: tuple[int, ...], seed: int, scale: float, zero: int, low: int) -> Arg:
-    q = Quantization(np.array([scale], np.float32), np.array([zero]))
+    q = scaled(scale, zero)
     arg = of(np.int8, *shape, low=low, high=127, seed=seed)
     return dataclasses.replace(arg, quantization=q, is_const=seed > 0)
 
 
 def conv_int8(label: str, x: tuple[int, ...], w: tuple[int, ...], o: Conv2DOptions) -> Case:
     inputs = [quantized(x, 0, 0.02, 5, -128), quantized(w, 1, 0.01, 0, -127)]
-    scales = [Quantization(np.array([0.1], np.float32), np.array([-3]))]
+    scales = [scaled(0.1, -3)]
     return Case("CONV_2D", label, inputs, o, version=3, output_quantization=scales)
 
 
 def depthwise_int8(label: str, x: tuple[int, ...], w: tuple[int, ...]) -> Case:
     o = DepthwiseConv2DOptions(SAME, 2, 2, depth_multiplier=w[2] // x[3])
     inputs = [quantized(x, 0, 0.02, 5, -128), quantized((1, *w), 1, 0.01, 0, -127)]
-    scales = [Quantization(np.array([0.1], np.float32), np.array([-3]))]
+    scales = [scaled(0.1, -3)]
     return Case("DEPTHWISE_CONV_2D", label, inputs, o, version=3, output_quantization=scales)
 
 
@@ -184,7 +184,7 @@ def annotated(algorithm: str) -> Iterator[None]:
     try:
         yield
     except AssertionError as error:
-        error.add_note(f"way {algorithm!r}")
+        error.add_note(f"algorithm {algorithm!r}")
         raise
 
 

@@ -25,9 +25,10 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing.quantized import scaled
 
-HALF = Quantization(np.float32([0.5]), np.int64([3]))
-QUARTER = Quantization(np.float32([0.25]), np.int64([3]))
+HALF = scaled(0.5, 3)
+QUARTER = scaled(0.25, 3)
 I8 = np.int8
 
 

@@ -20,9 +20,9 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 FLOAT32_ONLY = "the kernel takes float32 only"
@@ -320,7 +320,7 @@ def spec(shape: tuple[int, ...], dtype: Any = np.float32, **details: Any) -> Ten
     return TensorSpec("w", shape, np.dtype(dtype), **details)
 
 
-SCALE = Quantization(np.array([0.5], np.float32), np.array([0]))
+SCALE = scaled(0.5)
 IMAGE, FILTER = spec((1, 6, 6, 4)), spec((8, 3, 3, 4))
 OPTIONS = Conv2DOptions(SAME, 1, 1)
 REFUSED = [

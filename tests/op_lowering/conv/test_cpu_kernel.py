@@ -24,9 +24,9 @@ from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, of, value
 from jaxdelegate.testing.case import run_together
+from jaxdelegate.testing.quantized import scaled
 
 REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -270,7 +270,7 @@ def check_on_grid(cases: Sequence[tuple[Case, LoweringContext]], spec: TensorSpe
 def test_results_go_on_a_grid_as_behind_the_kernel(
     dtype: Any, scale: float, zero_point: int
 ) -> None:
-    quantization = Quantization(np.float32([scale]), np.array([zero_point]))
+    quantization = scaled(scale, zero_point)
     spec = TensorSpec("y", (), np.dtype(dtype), quantization)
     check_on_grid(
         [(case, dataclasses.replace(CONTEXT, algorithm=a)) for case, a in ENDS_ON_GRID], spec
@@ -287,7 +287,7 @@ def test_ties_nan_and_infinity_go_on_a_grid_as_behind_the_kernel() -> None:
     options = dataclasses.replace(DEPTHWISE_ONE, depth_multiplier=1)
     case = Case("DEPTHWISE_CONV_2D", "special", [value(x), one, bias], options)
     for zero_point in (-128, -124, 0):
-        quantization = Quantization(np.float32([1]), np.array([zero_point]))
+        quantization = scaled(1, zero_point)
         spec = TensorSpec("y", (), np.dtype(np.int8), quantization)
         check_on_grid([(case, CONTEXT)], spec)
 

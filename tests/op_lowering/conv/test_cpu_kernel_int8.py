@@ -22,9 +22,10 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization, integer_range
+from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import requantize_accumulator
 from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
+from jaxdelegate.testing.quantized import scaled
 
 REASON = library.why_not()
 BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -65,14 +66,14 @@ class Numbers:
         w_scale = np.float32(np.geomspace(1 / self.spread, 1, count) * 0.01)
         y_scale = np.float32(x_scale * w_scale.mean() * math.sqrt(products) * 85 * self.steps)
         inputs = [
-            Arg(self._integers(rng, x), quantization=quantized(x_scale, self.x_zero)),
-            Arg(self._integers(rng, w), True, quantization=quantized(w_scale, self.w_zero, axis)),
+            Arg(self._integers(rng, x), quantization=scaled(x_scale, self.x_zero)),
+            Arg(self._integers(rng, w), True, quantization=scaled(w_scale, self.w_zero, axis)),
         ]
         if self.has_bias:
             bias = rng.integers(-2000, 2000, units).astype(np.int32)
-            inputs.append(Arg(bias, True, quantization=quantized(x_scale * w_scale)))
+            inputs.append(Arg(bias, True, quantization=scaled(x_scale * w_scale)))
         details: Any = {"version": VERSIONS[name], "outputs": [self.dtype]}
-        details["output_quantization"] = [quantized(y_scale, self.y_zero)]
+        details["output_quantization"] = [scaled(y_scale, self.y_zero)]
         return Case(name, f"{self.dtype}-{label}", inputs, options, **details)
 
     def _integers(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
@@ -80,11 +81,6 @@ class Numbers:
         if self.extreme:
             return rng.choice([low, high], shape).astype(self.dtype)
         return rng.integers(low, high, shape, endpoint=True).astype(self.dtype)
-
-
-def quantized(scale: Any, zero_point: int = 0, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.asarray(scale, np.float32))
-    return Quantization(scale, np.full(scale.shape, zero_point, np.int64), axis)
 
 
 BYTES = Numbers(UINT8, x_zero=121, w_zero=137, y_zero=90)

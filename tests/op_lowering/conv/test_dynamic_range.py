@@ -16,8 +16,9 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization, integer_range
+from jaxdelegate.quant.params import integer_range
 from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
@@ -28,11 +29,6 @@ EXACT: dict[str, Any] = {
     "because": "every step is rounded as the kernel rounds it",
 }
 Shape = tuple[int, ...]
-
-
-def quantized(scale: Any, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.asarray(scale, np.float32))
-    return Quantization(scale, np.zeros(scale.shape, np.int64), axis)
 
 
 def images(shape: Shape) -> Arg:
@@ -49,7 +45,7 @@ def filters(dtype: np.dtype, shape: Shape, axis: int, by_channel: bool) -> Arg:
     values = np.random.default_rng(shape).integers(low, high, shape, endpoint=True)
     stored = values.astype(np.int8).view(np.uint8) if dtype == UINT8 else values.astype(dtype)
     scale = np.geomspace(0.001, 0.1, shape[axis]) if by_channel else 0.01
-    return Arg(stored, is_const=True, quantization=quantized(scale, axis))
+    return Arg(stored, is_const=True, quantization=scaled(scale, axis=axis))
 
 
 def bias(count: int) -> Arg:
@@ -166,7 +162,7 @@ ON_GPU = [c for c in CASES if c.label.endswith("few")]
 
 
 def spec(shape: Shape, dtype: Any, scale: Any = None, axis: int = 0) -> TensorSpec:
-    q = None if scale is None else quantized(scale, axis)
+    q = None if scale is None else scaled(scale, axis=axis)
     return TensorSpec("t", shape, np.dtype(dtype), q)
 
 

@@ -23,6 +23,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
@@ -30,11 +31,6 @@ INT4 = np.dtype(ml_dtypes.int4)
 CLAMPS = [Act.RELU, Act.RELU_N1_TO_1, Act.RELU6]
 VERSIONS = {"CONV_2D": 8, "DEPTHWISE_CONV_2D": 6, "TRANSPOSE_CONV": 5}  # of the reference kernels
 Shape = tuple[int, ...]
-
-
-def quantized(scale: Any, zero_point: int = 0, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.asarray(scale, np.float32))
-    return Quantization(scale, np.full(scale.shape, zero_point, np.int64), axis)
 
 
 def integers(rng: np.random.Generator, dtype: Any, shape: Shape) -> np.ndarray:
@@ -71,14 +67,14 @@ class Numbers:
         y_scale = x_scale * w_scale.mean() * sums / 1.5
         bias = self.bias or (np.int64 if self.x == INT16 else np.int32)
         return (
-            Arg(integers(rng, self.x, x), quantization=quantized(x_scale, self.x_zero)),
-            Arg(integers(rng, self.w, w), True, quantization=quantized(w_scale, self.w_zero, axis)),
+            Arg(integers(rng, self.x, x), quantization=scaled(x_scale, self.x_zero)),
+            Arg(integers(rng, self.w, w), True, quantization=scaled(w_scale, self.w_zero, axis)),
             Arg(
                 rng.integers(-2000, 2000, output_channels).astype(bias),
                 True,
-                quantization=quantized(x_scale * w_scale),
+                quantization=scaled(x_scale * w_scale),
             ),
-            quantized(y_scale, self.y_zero),
+            scaled(y_scale, self.y_zero),
         )
 
 
@@ -356,7 +352,7 @@ def test_filters_stay_int8() -> None:
 
 
 def spec(shape: Shape, dtype: Any, scale: Any = 0.1, zero: int = 0, axis: int = 0) -> TensorSpec:
-    q = None if scale is None else quantized(scale, zero, axis)
+    q = None if scale is None else scaled(scale, zero, axis)
     return TensorSpec("t", shape, np.dtype(dtype), q)
 
 

@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.case import Call, run_together
+from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.tuning import measure
 
@@ -292,13 +293,13 @@ def test_what_cudnn_does_not_end(kind: str, epilogue: FusedConvolutionOptions) -
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_cudnn_ends_no_integers(dtype: Any) -> None:
     example = Example("pixel", 16, 16, ENDINGS[2])
-    scale = Quantization(np.float32([0.5]), np.array([0]))
+    scale = scaled(0.5)
     stored = {"dtype": np.dtype(dtype), "quantization": scale}
     example.specs = [dataclasses.replace(spec, **stored, const=None) for spec in example.specs]
     example.specs[2] = dataclasses.replace(
         example.specs[2],
         dtype=np.dtype(np.int32),
-        quantization=Quantization(np.float32([0.25]), np.array([0])),
+        quantization=scaled(0.25),
     )
     example.y = dataclasses.replace(example.y, **stored)
     assert "nor cuDNN" in (example.why_not(GPU) or "")

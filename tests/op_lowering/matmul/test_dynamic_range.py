@@ -15,6 +15,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.reference.quantized.dynamic_range import quantize_rows as reference_rows
 from jaxdelegate.testing import Arg, Case, Tolerance
+from jaxdelegate.testing.quantized import scaled
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
@@ -24,11 +25,6 @@ EMPTY = "refuses no elements"
 EXACT = Tolerance()
 AS_ROUNDED = "every step is rounded as the kernel rounds it"
 Shape = tuple[int, ...]
-
-
-def quantized(scale: Any, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.asarray(scale, np.float32))
-    return Quantization(scale, np.zeros(scale.shape, np.int64), axis)
 
 
 def floats(shape: Shape, seed: int = 0) -> np.ndarray:
@@ -64,7 +60,7 @@ def dense(
     **details: Any,
 ) -> Case:
     """`w` is [N, K]; late: weights come at run time."""
-    q = quantized(scales(w[0]) if by_row else 0.01)
+    q = scaled(scales(w[0]) if by_row else 0.01)
     inputs = [Arg(floats(x)), Arg(weights(dtype, w), not late, quantization=q)]
     inputs += [Arg(floats((w[0],), 1), is_const=True)] if has_bias else []
     options = FullyConnectedOptions(act, keep_num_dims=keep, asymmetric_quantize_inputs=asymmetric)
@@ -127,7 +123,7 @@ def product(
     o, (rows, depth, columns) = o or BatchMatMulOptions(), size
     x = (*batches[0], *((depth, rows) if o.adj_x else (rows, depth)))
     w = (*batches[1], *((columns, depth) if o.adj_y else (depth, columns)))
-    q = quantized(scales(columns) if by_column else 0.01, len(w) - (2 if o.adj_y else 1))
+    q = scaled(scales(columns) if by_column else 0.01, len(w) - (2 if o.adj_y else 1))
     inputs = [Arg(floats(x)), Arg(weights(INT8, w), is_const=True, quantization=q)]
     exact: dict[str, Any] = {"tolerance": EXACT, "because": AS_ROUNDED, "version": 4}
     return Case("BATCH_MATMUL", label, inputs, o, **(exact | details))
@@ -191,7 +187,7 @@ def test_rows_are_quantized_as_in_the_reference(asymmetric: bool, rng: np.random
 
 
 def spec(shape: Shape, dtype: Any, scale: Any = None, axis: int = 0) -> TensorSpec:
-    q = None if scale is None else quantized(scale, axis)
+    q = None if scale is None else scaled(scale, axis=axis)
     return TensorSpec("t", shape, np.dtype(dtype), q)
 
 

@@ -17,16 +17,12 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing.quantized import scaled
 
 INT8, UINT8, INT16, INT32 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.int32))
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
 CLAMPS = [Act.RELU, Act.RELU_N1_TO_1, Act.RELU6]
 Shape = tuple[int, ...]
-
-
-def quantized(scale: Any, zero_point: int = 0, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.asarray(scale, np.float32))
-    return Quantization(scale, np.full(scale.shape, zero_point, np.int64), axis)
 
 
 def integers(rng: np.random.Generator, dtype: Any, shape: Shape) -> np.ndarray:
@@ -81,12 +77,12 @@ def dense(
     rng = np.random.default_rng(len(label) + math.prod(w))
     x_scale, w_scale, y_scale = n.scales(w[1], w[0])
     inputs = [
-        Arg(integers(rng, n.x, x), quantization=quantized(x_scale, n.x_zero)),
-        Arg(integers(rng, n.w, w), not late, quantization=quantized(w_scale, n.w_zero)),
+        Arg(integers(rng, n.x, x), quantization=scaled(x_scale, n.x_zero)),
+        Arg(integers(rng, n.w, w), not late, quantization=scaled(w_scale, n.w_zero)),
     ]
     if has_bias:
         bias = rng.integers(-2000, 2000, w[0]).astype(n.bias or np.int32)
-        inputs.append(Arg(bias, True, quantization=quantized(x_scale * w_scale)))
+        inputs.append(Arg(bias, True, quantization=scaled(x_scale * w_scale)))
     o = dataclasses.replace(o or FullyConnectedOptions(), quantized_bias_type=n.bias_type)
     return Case(
         "FULLY_CONNECTED",
@@ -94,7 +90,7 @@ def dense(
         inputs,
         o,
         outputs=[n.result],
-        output_quantization=[quantized(y_scale, n.y_zero)],
+        output_quantization=[scaled(y_scale, n.y_zero)],
         **({"version": 14} | details),
     )
 
@@ -183,10 +179,10 @@ def product(
     x = (*batches[0], *((depth, rows) if o.adj_x else (rows, depth)))
     w = (*batches[1], *((columns, depth) if o.adj_y else (depth, columns)))
     inputs = [
-        Arg(integers(rng, n.x, x), quantization=quantized(x_scale, n.x_zero)),
-        Arg(integers(rng, n.w, w), quantization=quantized(w_scale, n.w_zero)),
+        Arg(integers(rng, n.x, x), quantization=scaled(x_scale, n.x_zero)),
+        Arg(integers(rng, n.w, w), quantization=scaled(w_scale, n.w_zero)),
     ]
-    scale = [quantized(y_scale, n.y_zero)]
+    scale = [scaled(y_scale, n.y_zero)]
     details = {"outputs": [n.result], "output_quantization": scale, "version": 4} | details
     return Case("BATCH_MATMUL", f"{n.x}x{n.w}-{label}", inputs, o, **details)
 
@@ -195,7 +191,7 @@ def columns(kind: str, o: BatchMatMulOptions) -> Case:
     """With a scale for each column."""
     case = product(f"columns-{o.adj_y}-{kind}", ((2,), ()), PRODUCTS[kind], o)
     x, w = case.inputs
-    scales = quantized(np.geomspace(0.001, 0.02, 3), axis=0 if o.adj_y else 1)
+    scales = scaled(np.geomspace(0.001, 0.02, 3), axis=0 if o.adj_y else 1)
     late = dataclasses.replace(w, quantization=scales)
     return dataclasses.replace(
         case, inputs=[x, late], litert="the kernel takes the product of such scales for zero"
@@ -248,15 +244,15 @@ def test_random_weights_equal_litert(kind: str, rng: np.random.Generator) -> Non
 
 
 def test_sums_wrap_around_int32() -> None:
-    x = Arg(np.full((1, 4), 127, np.int8), quantization=quantized(1.0, -128))
-    w = Arg(np.full((2, 4), 127, np.int8), True, quantization=quantized(1.0))
-    bias = Arg(np.array([2**31 - 1, -(2**31)], np.int32), True, quantization=quantized(1.0))
+    x = Arg(np.full((1, 4), 127, np.int8), quantization=scaled(1.0, -128))
+    w = Arg(np.full((2, 4), 127, np.int8), True, quantization=scaled(1.0))
+    bias = Arg(np.array([2**31 - 1, -(2**31)], np.int32), True, quantization=scaled(1.0))
     case = Case(
         "FULLY_CONNECTED",
         "wraps",
         [x, w, bias],
         FullyConnectedOptions(),
-        output_quantization=[quantized(2e7)],
+        output_quantization=[scaled(2e7)],
     )
     total = 4 * 255 * 127
     wrapped = np.array([[-(2**31) + total - 1, -(2**31) + total]])
@@ -265,7 +261,7 @@ def test_sums_wrap_around_int32() -> None:
 
 
 def spec(shape: Shape, dtype: Any, scale: Any = 0.1, zero: int = 0, axis: int = 0) -> TensorSpec:
-    q = None if scale is None else quantized(scale, zero, axis)
+    q = None if scale is None else scaled(scale, zero, axis)
     return TensorSpec("t", shape, np.dtype(dtype), q)
 
 

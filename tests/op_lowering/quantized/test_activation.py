@@ -8,6 +8,7 @@ from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Optio
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing.quantized import ends, scaled
 
 Scale = tuple[float, int]  # and zero point
 
@@ -36,19 +37,11 @@ ONLY_OPTIMIZED = {"ELU"}  # BUILTIN_REF lacks it
 EMPTY = "LiteRT does not run on empty tensors"
 
 
-def scale(pair: Scale) -> Quantization:
-    return Quantization(np.float32([pair[0]]), np.int64([pair[1]]))
-
-
-def ends(dtype: str) -> tuple[int, int]:
-    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-
-
 def every(dtype: str, pair: Scale) -> Arg:
     """Every integer of 8 bits; of 16 bits each 37th, the ends and the middle."""
     low, high = ends(dtype)
     x = np.arange(low, high + 1, 37 if dtype == "int16" else 1)
-    return Arg(np.append(x, [low, high, 0, 1]).astype(dtype), quantization=scale(pair))
+    return Arg(np.append(x, [low, high, 0, 1]).astype(dtype), quantization=scaled(*pair))
 
 
 def activation(name: str, dtype: str, of_x: Scale, of_y: Scale, **details: Any) -> Case:
@@ -60,7 +53,7 @@ def activation(name: str, dtype: str, of_x: Scale, of_y: Scale, **details: Any) 
         [x],
         details.pop("options", VARIANTS.get(name, [None])[0]),
         outputs=[dtype],
-        output_quantization=[scale(of_y)],
+        output_quantization=[scaled(*of_y)],
         version=VERSIONS.get(name, 1),
         **details,
     )
@@ -124,10 +117,10 @@ def prelu(
         "PRELU",
         f"{dtype}-{shape}-{of_x}-{of_y}",
         [
-            Arg(x, quantization=scale(of_x)),
-            Arg(alpha, is_const=len(shape) != 3, quantization=scale(of_alpha)),
+            Arg(x, quantization=scaled(*of_x)),
+            Arg(alpha, is_const=len(shape) != 3, quantization=scaled(*of_alpha)),
         ],
-        output_quantization=[scale(of_y)],
+        output_quantization=[scaled(*of_y)],
         **details,
     )
 
@@ -147,8 +140,8 @@ def prelu_cases() -> list[Case]:
 
 
 def shape_cases() -> list[Case]:
-    scalar = Arg(np.int8(9).reshape(()), quantization=scale((0.1, 3)))
-    empty = Arg(np.zeros((2, 0), np.int8), quantization=scale((0.1, 3)))
+    scalar = Arg(np.int8(9).reshape(()), quantization=scaled(0.1, 3))
+    empty = Arg(np.zeros((2, 0), np.int8), quantization=scaled(0.1, 3))
     return [
         *(
             activation(n, "int8", (0.1, 3), (0.2, 1), x=scalar, label="scalar")

@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.options import AddOptions, DivOptions, MulOptions, 
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, assert_close
+from jaxdelegate.testing.quantized import ends, scaled
 
 Scale = tuple[float, int]  # and zero point
 
@@ -38,21 +39,13 @@ NO_KERNEL = "LiteRT has no kernel"
 EMPTY = "LiteRT does not run on empty tensors"
 
 
-def scale(pair: Scale) -> Quantization:
-    return Quantization(np.float32([pair[0]]), np.int64([pair[1]]))
-
-
-def ends(dtype: str) -> tuple[int, int]:
-    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-
-
 def stored(dtype: str, shape: tuple[int, ...], pair: Scale) -> Arg:
     """Random integers, the ends of the range among them."""
     rng = np.random.default_rng(len(shape) + 7 * int(np.prod(shape)))
     low, high = ends(dtype)
     x = np.asarray(rng.integers(low, high + 1, shape))
     x.reshape(-1)[:2] = [low, high][: x.size]
-    return Arg(np.asarray(x, dtype), quantization=scale(pair))
+    return Arg(np.asarray(x, dtype), quantization=scaled(*pair))
 
 
 def binary(
@@ -78,7 +71,7 @@ def binary(
         [a, b],
         options,
         outputs=["bool" if compares else dtype],
-        output_quantization=[None if compares else scale(of_y)],
+        output_quantization=[None if compares else scaled(*of_y)],
         version=VERSIONS.get(name, 2),
         **details,
     )
@@ -223,7 +216,7 @@ def product_cases() -> list[Case]:
                 label=f"{target}-{zero}-{activation.name}",
             ),
             outputs=[target],
-            output_quantization=[scale((2.0**-7, zero))],
+            output_quantization=[scaled(2.0**-7, zero)],
         )
         for target, zero in (("int8", 0), ("int8", -100), ("uint8", 128), ("uint8", 250))
         for activation in (Act.NONE, Act.RELU)
@@ -375,7 +368,7 @@ SUM = binary("ADD", "int8", (0.1, 0), (0.1, 0))
 CHANNELS = Quantization(np.full(64, 0.1, np.float32), np.zeros(64, np.int64))
 BLOCKS = Quantization(np.float32([]), np.int64([]), blockwise=Blockwise(0, -1, 2))
 DIVIDED = binary("DIV", "int8", (0.1, 0), (0.1, 3))
-ZERO = Arg(np.full(64, 3, np.int8), is_const=True, quantization=scale((0.1, 3)))
+ZERO = Arg(np.full(64, 3, np.int8), is_const=True, quantization=scaled(0.1, 3))
 INT16_SUM = binary("ADD", "int16", (0.1, 0), (0.1, 0))
 REFUSED = {
     "'in0' is int16 without a scale": requantized(INT16_SUM, 0, None),
@@ -387,8 +380,8 @@ REFUSED = {
     "ADD has no arithmetic for these scales: float division by zero": binary(
         "ADD", "int8", (0.0, 0), (0.0, 0)
     ),
-    "the scale of 'in1' is inf": requantized(SUM, 1, scale((np.inf, 0))),
-    "the zero point of 'in0' is 128, not of int8": requantized(SUM, 0, scale((0.1, 128))),
+    "the scale of 'in1' is inf": requantized(SUM, 1, scaled(np.inf, 0)),
+    "the zero point of 'in0' is 128, not of int8": requantized(SUM, 0, scaled(0.1, 128)),
     "the zero point of int16 'in0' is 1": binary("ADD", "int16", (0.1, 1), (0.1, 0)),
     "ADD has no arithmetic for these scales: a multiplier in (0, 1)": binary(
         "ADD", "int8", (0.1, 0), (0.1, 0), (1e-9, 0)

@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing.quantized import scaled
 
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
 INT8, FLOAT = np.dtype(np.int8), np.dtype(np.float32)
@@ -62,7 +63,7 @@ def row_bytes(dtype: np.dtype) -> int:
 
 
 def scale(value: float, zero_point: int = 0) -> Quantization:
-    return Quantization(np.float32([value]), np.array([zero_point]))
+    return scaled(value, zero_point)
 
 
 def dense(dtype: np.dtype, activations: np.dtype) -> Case:

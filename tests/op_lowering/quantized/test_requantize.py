@@ -9,6 +9,7 @@ import pytest
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing.quantized import scaled
 
 Scale = tuple[float, int]  # and zero point
 
@@ -29,10 +30,6 @@ RATIOS = {"same": 1.0, "near": 0.97, "half": 0.5, "coarse": 2.3, "tiny": 3e-9, "
 ENDS = {d: (int(np.iinfo(d).min), int(np.iinfo(d).max)) for d in ("int8", "uint8", "int16")}
 
 
-def scale(pair: Scale) -> Quantization:
-    return Quantization(np.float32([pair[0]]), np.int64([pair[1]]))
-
-
 def spread(dtype: Any, count: int = 300) -> np.ndarray:
     """Integers from end to end."""
     info = np.iinfo(dtype)
@@ -47,10 +44,10 @@ def requantize(
     return Case(
         "QUANTIZE",
         label,
-        [Arg(x, quantization=scale(of_x))],
+        [Arg(x, quantization=scaled(*of_x))],
         outputs=[target],
         version=4,
-        output_quantization=[scale(of_y)],
+        output_quantization=[scaled(*of_y)],
         **details,
     )
 

@@ -15,8 +15,8 @@ from jaxdelegate.op_lowering.options import (
     StablehloCustomCallOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 NO_KERNEL = "LiteRT has no kernel for this operator"
 NO_DTYPE = "LiteRT has no kernel for this dtype"
@@ -254,7 +254,7 @@ def select_cases() -> list[Case]:
     ]
 
 
-SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+SCALE = scaled(0.5, 3)
 
 
 def clamp_cases() -> list[Case]:

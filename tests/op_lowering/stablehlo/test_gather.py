@@ -7,8 +7,8 @@ import pytest
 
 from jaxdelegate.op_lowering.options import StablehloGatherOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 SIZES = "LiteRT has no gather for elements of this size"
 INDICES = "LiteRT wants int32 or int64 indices"
@@ -112,7 +112,7 @@ def test_example_of_the_specification() -> None:
     assert_close(case.run_lowered(RULES[case.name]), [np.int32(want)])
 
 
-SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+SCALE = scaled(0.5, 3)
 
 
 def reason(case: Case) -> str:

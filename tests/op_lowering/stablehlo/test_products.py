@@ -10,8 +10,8 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 DTYPES = [
     np.dtype(t)
@@ -271,7 +271,7 @@ def reason(case: Case) -> str:
     return case.reason(RULES[case.name], shape=(1,) * case.inputs[0].value.ndim)  # type: ignore[union-attr]
 
 
-QUANTIZED = Arg(of(np.int8, 3, 4).value, quantization=Quantization(np.float32([1]), np.int64([0])))
+QUANTIZED = Arg(of(np.int8, 3, 4).value, quantization=scaled(1))
 A = f32(3, 4)
 REFUSED = {
     "lhs dimensions [1, 1] are not": dot(A, A, ((1,), (1,)), ((1,), (0,))),

@@ -19,8 +19,8 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 NO_KERNEL = "LiteRT has no kernel for this operator"
 DTYPES = [
@@ -227,7 +227,7 @@ def test_reference_dilates_by_what_is_known_at_run_time() -> None:
 
 # ---- refusals
 
-SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+SCALE = scaled(0.5, 3)
 
 
 def reason(case: Case) -> str:
