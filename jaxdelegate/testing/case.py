@@ -173,7 +173,11 @@ class Case:
         def call(*live_arrays: Any) -> tuple[Any, ...]:
             live = iter(live_arrays)
             given = [next(live) if _is_live(a) else a and a.value for a in self.inputs]
-            return lowered(*given)
+            try:
+                return lowered(*given)
+            except Exception as error:
+                error.add_note(str(self))  # one of several in a program
+                raise
 
         return call, self.live_arrays()
 

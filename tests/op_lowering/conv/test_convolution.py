@@ -22,6 +22,7 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, Case, const, f32, of
+from jaxdelegate.testing.case import run_together
 from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
@@ -310,7 +311,7 @@ def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int) -> Non
     options = (DepthwiseConv2DOptions if is_depthwise else Conv2DOptions)(SAME, 1, 1)
     context = LoweringContext(platform="gpu", precision=device_policy("float16"))
     lowered = RULES[name].lower(context, options, specs, (spec(x.shape),))
-    (y,) = lowered(x, w, bias)
+    ((y,),) = run_together([(lowered, [x, w, bias])])
     assert y.dtype == np.float32
     assert np.all(np.isfinite(y))
     assert y[0, 5, 5, -1] == 9 * depth + 2049

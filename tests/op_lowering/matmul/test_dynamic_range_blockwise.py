@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.testing import Arg, Case, Tolerance
+from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance
 
 INT4, INT2, INT8 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2), np.dtype(np.int8)
 HALF = np.dtype(np.float16)
@@ -106,16 +106,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("label", ["many-blocks", "int2", "zero-points", "late", "axes"])
 @pytest.mark.parametrize("most", [0, 1 << 26])
-def test_gpu_lowering_matches_the_reference(
-    label: str, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_lowering_matches_the_reference(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks at once, or one after another where they would take too much memory."""
     monkeypatch.setattr(dynamic_range_blockwise, "_MOST_SUMS", most)
-    case = next(case for case in CASES if case.label.endswith(label))
-    context = LoweringContext("gpu", quant_mode="integer", op_version=case.version)
-    case.check(case.run_lowered(RULES[case.name], context), case.run_reference())
+    labels = ("many-blocks", "int2", "zero-points", "late", "axes")
+    group = CaseGroup([case for case in CASES if case.label.endswith(labels)])
+    assert len(group.cases) == len(labels)
+    group.check_lowerings(RULES, LoweringContext("gpu", quant_mode="integer"))
 
 
 def test_sums_beyond_float32_stay_exact() -> None:
