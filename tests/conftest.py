@@ -54,6 +54,13 @@ def bfloat16_dots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def built() -> None:
+    """For tests of the native kernels."""
+    if (reason := library.why_not()) is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture
 def xla_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As where the native kernels were not built, for tests of what XLA is given instead."""
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent")

@@ -29,7 +29,6 @@ from jaxdelegate.testing.case import run_together
 from jaxdelegate.testing.quantized import scaled
 
 REASON = library.why_not()
-BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 CONTEXT = LoweringContext(native_kernels=True)
 SAME, VALID = Padding.SAME, Padding.VALID
 
@@ -167,7 +166,6 @@ WINOGRAD = [
 ]
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("algorithm", [cpu_kernel.NATIVE, cpu_kernel.NATIVE_WINOGRAD])
 def test_both_algorithms_of_3x3_match_the_reference(algorithm: str) -> None:
@@ -195,7 +193,6 @@ def test_winograd_is_the_default_of_much_work_on_few_filters() -> None:
     assert first(7, 512, 512) == first(14, 16, 16) == first(56, 64, 8) == cpu_kernel.NATIVE
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("group", in_groups(PRODUCTS + CONVOLUTIONS + DEPTHWISE), ids=str)
 def test_kernels_match_the_reference(group: CaseGroup) -> None:
@@ -206,7 +203,6 @@ def test_kernels_match_the_reference(group: CaseGroup) -> None:
 SPECIAL = [1.5, np.nan, np.inf, -np.inf, -0.0, 1e30]
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("act", [Act.NONE, Act.RELU, Act.RELU6, Act.RELU_N1_TO_1])
 def test_nan_and_infinity_pass_as_in_the_reference(act: Act) -> None:
@@ -219,7 +215,7 @@ def test_nan_and_infinity_pass_as_in_the_reference(act: Act) -> None:
     check(Case("DEPTHWISE_CONV_2D", act.name, [value(x), taps, bias], options))
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_no_bias_and_left_over_values() -> None:
     inputs = [f32(2, 7), const(f32(5, 3, seed=1)), None]
     check(Case("FULLY_CONNECTED", "left-over", inputs, FullyConnectedOptions(), accumulated=3))
@@ -264,7 +260,6 @@ def check_on_grid(cases: Sequence[tuple[Case, LoweringContext]], spec: TensorSpe
         assert len(np.unique(y)) > 1 or spec.quantization.zero_point[0] == 255
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), GRIDS)
 def test_results_go_on_a_grid_as_behind_the_kernel(
@@ -277,7 +272,6 @@ def test_results_go_on_a_grid_as_behind_the_kernel(
     )
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 def test_ties_nan_and_infinity_go_on_a_grid_as_behind_the_kernel() -> None:
     almost = np.nextafter(np.float32(0.5), np.float32(0))  # half and its neighbor are told apart
@@ -423,7 +417,7 @@ def test_panels_are_filled_up_with_zeros() -> None:
     np.testing.assert_array_equal(laid_out[1], np.pad(w[:, 16:], ((0, 0), (0, 12))))
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_call_that_does_not_fit_is_refused() -> None:
     call = jax.ffi.ffi_call(library.PRODUCT, jax.ShapeDtypeStruct((2, 16), np.float32))
     x, w, bias = (np.ones(shape, np.float32) for shape in ((2, 3), (1, 4, 16), (16,)))

@@ -27,8 +27,6 @@ from jaxdelegate.quant.requantize import requantize_accumulator
 from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
 from jaxdelegate.testing.quantized import scaled
 
-REASON = library.why_not()
-BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
@@ -230,7 +228,6 @@ def taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
     return "ffi_call" in jaxpr(case, context)
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @EVERY_SET
 @pytest.mark.parametrize(
@@ -259,7 +256,6 @@ def requantized(
 
 
 @EVERY_SET
-@BUILT
 def test_requantization_of_any_sum(instruction_set: str) -> None:
     """Around ties and ends, where both roundings show."""
     del instruction_set
@@ -329,7 +325,7 @@ def test_depthwise_filters_hold_two_rows_side_by_side(numpy: Any) -> None:
     assert not laid_out[1, ..., 1].any()
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("wrong", ["weights", "scales", "x"])
 def test_a_call_that_does_not_fit_is_refused(wrong: str) -> None:
     call = jax.ffi.ffi_call(library.PRODUCT_INT8, jax.ShapeDtypeStruct((2, 16), np.int8))

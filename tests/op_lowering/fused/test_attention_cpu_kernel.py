@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.fused import attention_cpu_kernel
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -108,7 +107,7 @@ def test_what_it_takes() -> None:
     assert not attention_cpu_kernel.takes(CONTEXT, (1, 1, 16, 16), halves)
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("sentence", ["do not fit each other", "the mask does not fit"])
 def test_a_call_that_does_not_fit_is_refused(sentence: str) -> None:
     q, k, v = example(SIZES[1], "none")

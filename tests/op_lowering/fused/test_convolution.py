@@ -11,7 +11,6 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.delegate.precision_policy import device_policy
-from jaxdelegate.kernels import library
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
@@ -178,7 +177,7 @@ def example_algorithms(kind: str) -> list[str]:
     return Example(kind, 16, 16, ENDINGS[0]).algorithms()
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+@pytest.mark.usefixtures("built")
 def test_what_is_measured_as_faster_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -310,7 +309,6 @@ def test_where_a_factor_is_shortened_they_stay_apart() -> None:
     assert Example("pixel", 16, 16, ENDINGS[0]).why_not(short) is not None
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("algorithm", [None, "xla"])
 @COUNTS

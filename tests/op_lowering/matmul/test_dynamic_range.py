@@ -123,7 +123,7 @@ def product(
     o, (rows, depth, columns) = o or BatchMatMulOptions(), size
     x = (*batches[0], *((depth, rows) if o.adj_x else (rows, depth)))
     w = (*batches[1], *((columns, depth) if o.adj_y else (depth, columns)))
-    q = scaled(scales(columns) if by_column else 0.01, len(w) - (2 if o.adj_y else 1))
+    q = scaled(scales(columns) if by_column else 0.01, axis=len(w) - (2 if o.adj_y else 1))
     inputs = [Arg(floats(x)), Arg(weights(INT8, w), is_const=True, quantization=q)]
     exact: dict[str, Any] = {"tolerance": EXACT, "because": AS_ROUNDED, "version": 4}
     return Case("BATCH_MATMUL", label, inputs, o, **(exact | details))
