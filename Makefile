@@ -8,7 +8,7 @@ SANITIZED := -std=c++17 -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=o
   -fsanitize=address,undefined -fno-sanitize-recover=all
 KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kernels/test_library.py tests/op_lowering/fused/test_convolution.py
 ZIG := $(abspath $(BIN))/python -m ziglang
-CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_way_ or test_the_twins_ or test_bits_match_'
+CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_algorithm_ or test_the_twins_'
 
 .PHONY: demo test test-slow emulate emulate-arm sanitize lint types docs format wheel clean
 

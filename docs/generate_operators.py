@@ -63,7 +63,8 @@ def cases() -> Iterator[Case]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
-        yield from (c for c in getattr(module, "CASES", ()) if isinstance(c, Case))
+        for table in ("CASES", "LOWERED", "MOVED"):
+            yield from (c for c in getattr(module, table, ()) if isinstance(c, Case))
 
 
 def lowered_dtypes() -> dict[str, set[str]]:

@@ -54,6 +54,13 @@ def bfloat16_dots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def built() -> None:
+    """For tests of the native kernels."""
+    if (reason := library.why_not()) is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture
 def xla_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As where the native kernels were not built, for tests of what XLA is given instead."""
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent")
@@ -76,6 +83,16 @@ def compiled_once(_programs: Path) -> Iterator[None]:
     _configure(values)
     yield
     _configure(before)
+
+
+@pytest.fixture
+def compiled_anew(compiled_once: None) -> Iterator[None]:
+    """For those among them that store programs: XLA cannot write out what it has read."""
+    del compiled_once
+    directory = {"jax_compilation_cache_dir": jax.config.jax_compilation_cache_dir}
+    _configure({"jax_compilation_cache_dir": None})
+    yield
+    _configure(directory)
 
 
 def _configure(values: dict[str, object]) -> None:

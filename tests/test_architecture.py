@@ -133,7 +133,7 @@ def layer(name: str, layers: tuple[tuple[str, ...], ...]) -> int:
     return found[0]
 
 
-def test_imports_point_one_algorithm() -> None:
+def test_imports_point_one_way() -> None:
     for module, path in modules().items():
         for name in imports(path):
             if name.split(".")[0] == "jaxdelegate" and (module, name) not in UPWARDS:
@@ -149,7 +149,7 @@ def is_below(name: str, module: str) -> bool:
     return here == there or layer(there, layers) < layer(here, layers)
 
 
-def test_modules_of_a_room_import_each_other_one_algorithm() -> None:
+def test_modules_of_a_room_import_each_other_one_way() -> None:
     """No two modules import each other, whatever lies between them and however late."""
     graph = {
         module: {name for name in imports(path) if name in modules() and name != module}
@@ -193,11 +193,6 @@ def test_absl_flags_in_tools_only() -> None:
 def test_does_not_import_jax(statement: str) -> None:
     code = f"import sys; {statement}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
-def test_the_root_is_small() -> None:
-    assert len([m for m in modules() if m.count(".") == 1 and modules()[m].stem != "__init__"]) < 10
-    assert len(list((ROOT / "op_lowering").glob("*.py"))) <= 12
 
 
 def test_every_room_has_a_contract() -> None:

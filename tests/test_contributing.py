@@ -62,7 +62,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", LEFT_OUT)
 def test_what_is_left_out_is_named(copy: Path, what: str) -> None:
-    step, start, sentence = LEFT_OUT[what]
+    step, start, wanted = LEFT_OUT[what]
     path, blocks = steps()[step]
     (block,) = [b for b in blocks if start in b]
     whole = (copy / path).read_text()
@@ -70,7 +70,7 @@ def test_what_is_left_out_is_named(copy: Path, what: str) -> None:
     (copy / path).write_text(whole.replace(block, less))
     said = checked(copy)
     (copy / path).write_text(whole)
-    assert sentence in said
+    assert wanted in said
     assert OPERATOR in said
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxdelegate.measuring.tolerance import Tolerance, assert_close
 from jaxdelegate.op_lowering.options import NoOptions, Options, default_options
 from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.passes.propagation import known_shapes, with_shape
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
@@ -100,6 +100,7 @@ class Case:
     litert: str | None = None  # why stock LiteRT cannot run it; None: it can
     output_quantization: Sequence[Quantization | None] | None = None  # one for each output
     intermediates: Sequence[Arg] = ()  # for their quantization; the values do not matter
+    shapes: Sequence[Shape] | None = None  # of the outputs, where only the file knows them
 
     def __str__(self) -> str:
         """The test id."""
@@ -110,20 +111,29 @@ class Case:
         """The options, or the operator's defaults."""
         return self.options if self.options is not None else default_options(self.name)
 
-    def specs(self) -> tuple[Specs, Specs]:
-        """Input and output specs, output shapes by the reference's shape function."""
-        inputs = tuple(None if a is None else _spec(f"in{i}", a) for i, a in enumerate(self.inputs))
-        first = next(a.value.dtype for a in self.inputs if a is not None)
-        dtypes = [np.dtype(d) for d in (self.outputs if self.outputs is not None else [first])]
+    def with_inputs(self, changes: Mapping[int, Arg | None]) -> "Case":
+        """The case with other inputs at these positions."""
+        inputs = [changes.get(i, a) for i, a in enumerate(self.inputs)]
+        return dataclasses.replace(self, inputs=inputs)
+
+    def input_specs(self) -> Specs:
+        """The specs of the inputs; None: an absent one."""
+        return tuple(None if a is None else _spec(f"in{i}", a) for i, a in enumerate(self.inputs))  # type: ignore[misc]
+
+    def specs(self, shape: Shape | None = None) -> tuple[Specs, Specs]:
+        """Input and output specs; output shapes by the reference's shape function, or as given."""
+        inputs = self.input_specs()
+        dtypes = self.outputs if self.outputs is not None else [_first_dtype(self.inputs)]
         scales = self.output_quantization or [None] * len(dtypes)
+        shapes = self.shapes or [shape or ()] * len(dtypes)
         declared = tuple(
-            TensorSpec(f"out{i}", (), dtype, scale)
-            for i, (dtype, scale) in enumerate(zip(dtypes, scales, strict=True))
+            TensorSpec(f"out{i}", *details)
+            for i, details in enumerate(zip(shapes, map(np.dtype, dtypes), scales, strict=True))
         )
-        kernel = KERNELS[self.name]
-        shapes = known_shapes(kernel, self.op_options, inputs, declared)  # type: ignore[arg-type]
-        outputs = tuple(map(with_shape, declared, shapes))
-        return inputs, outputs  # type: ignore[return-value]
+        if shape is not None:
+            return inputs, declared
+        known = known_shapes(KERNELS[self.name], self.op_options, inputs, declared)
+        return inputs, tuple(map(with_shape, declared, known))
 
     def arrays(self) -> list[np.ndarray | None]:
         """The values of the inputs."""
@@ -155,11 +165,7 @@ class Case:
             AssertionError: the rule refuses the case.
         """
         inputs, outputs = self.specs()
-        context = context or LoweringContext(
-            op_version=self.version,
-            quant_mode="integer",
-            intermediates=self.intermediate_specs(),
-        )
+        context = self._context(context)
         reason = rule.reason(context, self.op_options, inputs, outputs)
         assert reason is None, f"{self}: refused: {reason}"
         lowered = rule.lower(context, self.op_options, inputs, outputs)
@@ -167,9 +173,27 @@ class Case:
         def call(*live_arrays: Any) -> tuple[Any, ...]:
             live = iter(live_arrays)
             given = [next(live) if _is_live(a) else a and a.value for a in self.inputs]
-            return lowered(*given)
+            try:
+                return lowered(*given)
+            except Exception as error:
+                error.add_note(str(self))  # one of several in a program
+                raise
 
         return call, self.live_arrays()
+
+    def _context(self, context: LoweringContext | None = None) -> LoweringContext:
+        return dataclasses.replace(
+            context or LoweringContext(quant_mode="integer"),
+            op_version=self.version,
+            intermediates=self.intermediate_specs(),
+        )
+
+    def reason(self, rule: OpRule, shape: Shape | None = None) -> str:
+        """Why the rule refuses the case; empty: it does not.
+
+        The output's shape is given where the reference knows none.
+        """
+        return rule.reason(self._context(), self.op_options, *self.specs(shape)) or ""
 
     def live_arrays(self) -> list[np.ndarray]:
         """The values of the inputs that are no constants, variable tensors among them."""
@@ -270,10 +294,22 @@ class CaseGroup:
         Raises:
             AssertionError: some differ, or a rule refuses them; names each of them.
         """
+        self.check(self.run_lowered(rules, context), Case.run_reference)
+
+    def check(
+        self,
+        results: Sequence[Sequence[np.ndarray]],
+        want: Callable[[Case], Sequence[np.ndarray]],
+    ) -> None:
+        """Compare the results of each case with those that it wants.
+
+        Raises:
+            AssertionError: some differ; names each of them.
+        """
         wrong = []
-        for case, got in zip(self.cases, self.run_lowered(rules, context), strict=True):
+        for case, got in zip(self.cases, results, strict=True):
             try:
-                case.check(got, case.run_reference())
+                case.check(got, want(case))
             except AssertionError as error:
                 wrong.append(f"{case}: {error}")
         assert not wrong, "\n".join(wrong)
@@ -307,6 +343,10 @@ def compiled(calls: Sequence[Call]) -> Callable[[Any], list[list[np.ndarray]]]:
         lowered = jax.jit(program).lower([given for _, given in calls])
         executable = lowered.compile(COMPILER_OPTIONS)
     return run
+
+
+def _first_dtype(inputs: Sequence[Arg | None]) -> np.dtype:
+    return next(a.value.dtype for a in inputs if a is not None)
 
 
 def _is_live(a: Arg | None) -> bool:

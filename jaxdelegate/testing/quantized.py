@@ -6,12 +6,25 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing.case import Arg
+from jaxdelegate.testing.case import Arg, of
 
 
-def scaled(scale: float, zero_point: int = 0) -> Quantization:
-    """One scale and zero point for a whole tensor."""
-    return Quantization(np.array([scale], np.float32), np.array([zero_point], np.int64))
+def scaled(scale: Any, zero_point: int = 0, axis: int = 0) -> Quantization:
+    """One scale for a whole tensor, or one for each place along an axis; one zero point."""
+    scales = np.atleast_1d(np.asarray(scale, np.float32))
+    return Quantization(scales, np.full(scales.shape, zero_point, np.int64), axis)
+
+
+def ends(dtype: Any) -> tuple[int, int]:
+    """The least and the largest integer."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def any_integers(dtype: Any, *shape: int, seed: int = 0) -> np.ndarray:
+    """Integers from a dtype's whole range."""
+    low, high = ends(dtype)
+    return of(dtype, *shape, low=low, high=high, seed=seed).value
 
 
 def integers(

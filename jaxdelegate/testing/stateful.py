@@ -1,7 +1,7 @@
 """Cases of operators with state, over two invokes: other inputs, then the first one's state."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,14 @@ def twice(case: Case, run: Run) -> list[np.ndarray]:
     return [*first[:n_outputs], *run(_next(case, first[n_outputs:]))]
 
 
-def lowered_twice(case: Case, rule: OpRule) -> list[np.ndarray]:
-    """`twice`, of the lowering: one program, called with other inputs."""
-    run = compiled([case.lowered_call(rule)])
-    return twice(case, lambda now: run([now.live_arrays()])[0])
+def lowered_twice(cases: Sequence[Case], rules: Mapping[str, OpRule]) -> list[list[np.ndarray]]:
+    """`twice`, of each lowering: one program of them all, called with other inputs."""
+    run = compiled([case.lowered_call(rules[case.name]) for case in cases])
+    counts = [len(case.specs()[1]) for case in cases]
+    first = run([case.live_arrays() for case in cases])
+    later = [_next(case, y[n:]) for case, n, y in zip(cases, counts, first, strict=True)]
+    second = run([case.live_arrays() for case in later])
+    return [[*y[:n], *z] for n, y, z in zip(counts, first, second, strict=True)]
 
 
 def under_way(case: Case) -> Case:

@@ -13,9 +13,9 @@ from jaxdelegate.op_lowering.options import (
     Padding,
     ReducerOptions,
 )
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.testing.quantized import scaled
 
 Chain = Callable[..., bytes]
 TENSOR = 4 * 4 * 8 * 4  # bytes of the chain's tensors
@@ -106,7 +106,7 @@ def test_declared_shapes_that_are_wrong() -> None:
 
 def test_quantized_modes_are_compared() -> None:
     builder = ModelBuilder()
-    q = Quantization(np.float32([0.5]), np.array([0]))
+    q = scaled(0.5)
     x, y = (
         builder.input((8,), np.int8, quantization=q),
         builder.tensor((8,), np.int8, quantization=q),

@@ -11,9 +11,9 @@ import jaxdelegate as jd
 from jaxdelegate.analysis.analyzer import analyze_model, analyze_with
 from jaxdelegate.analysis.records import ModelAnalysis, report
 from jaxdelegate.op_lowering.options import CallOptions, WhileOptions
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.testing.quantized import scaled
 
 Chain = Callable[..., bytes]
 
@@ -115,7 +115,7 @@ def test_asking_a_delegate_leaves_it_as_it_was(chain: Chain) -> None:
 
 def quantized_model() -> bytes:
     builder = ModelBuilder()
-    q = Quantization(np.float32([0.5]), np.array([3]))
+    q = scaled(0.5, 3)
     x = builder.input((1, 8), np.int8, quantization=q)
     y = builder.tensor((1, 8), np.int8, quantization=q)
     builder.operator("ADD", [x, x], [y], version=2)

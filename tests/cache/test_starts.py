@@ -14,13 +14,14 @@ from jaxdelegate.cache import starts
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.quantized import scaled
 
 
 def quantized() -> bytes:
     """int8 -> int8, ADD of a constant: scales, zero points and a shape signature."""
 
     def scale(value: float, zero: int) -> Quantization:
-        return Quantization(np.array([value], np.float32), np.array([zero]))
+        return scaled(value, zero)
 
     builder = ModelBuilder()
     x = builder.input((1, 40), np.int8, "x", quantization=scale(0.1, 3))

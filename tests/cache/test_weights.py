@@ -76,12 +76,13 @@ def test_constants_need_no_file() -> None:
     assert content_digest(None) is None
 
 
-@pytest.mark.parametrize("part", range(64))
-def test_a_truncated_file_is_refused(stored: tuple[PrivateDirectory, Entry], part: int) -> None:
+def test_a_truncated_file_is_refused(stored: tuple[PrivateDirectory, Entry]) -> None:
     path = path_of(stored)
-    os.truncate(path, path.stat().st_size * part // 64)
-    with pytest.raises(EntryError, match="bytes instead of"):
-        read(*stored)
+    size = path.stat().st_size
+    for part in reversed(range(64)):
+        os.truncate(path, size * part // 64)
+        with pytest.raises(EntryError, match="bytes instead of"):
+            read(*stored)
 
 
 @pytest.mark.parametrize("at", [0, 63, 2 << 20, 4 * LARGE - 1, -1])

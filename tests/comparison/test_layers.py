@@ -15,10 +15,10 @@ from jaxdelegate.comparison.layers import LayerReport
 from jaxdelegate.comparison.sides import REFERENCES, Test, delegated
 from jaxdelegate.op_lowering.options import AddOptions, CastOptions, CustomOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference import KERNELS
 from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.quantized import scaled
 
 DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__deeplabv3.tflite"
 
@@ -138,7 +138,7 @@ def test_operators_on_the_host_are_told_apart(
 
 def quantized_chain() -> bytes:
     """int8: y = x + x, z = relu(y)."""
-    q = Quantization(np.array([0.05], np.float32), np.array([-3], np.int64))
+    q = scaled(0.05, -3)
     builder = ModelBuilder()
     x = builder.input((1, 64), np.int8, "x", quantization=q)
     y = builder.tensor((1, 64), np.int8, "y", quantization=q)

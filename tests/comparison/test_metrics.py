@@ -10,6 +10,7 @@ import jaxdelegate as jd
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.metrics import Comparer, TensorComparison
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing.quantized import scaled
 
 
 def compare(
@@ -24,7 +25,7 @@ def compare(
 
 
 def q(scale: float, zero_point: int) -> Quantization:
-    return Quantization(np.array([scale], np.float32), np.array([zero_point], np.int64))
+    return scaled(scale, zero_point)
 
 
 def test_every_figure_of_floats() -> None:

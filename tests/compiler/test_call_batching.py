@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+pytestmark = pytest.mark.usefixtures("built")
 
 Numbers = Callable[..., np.ndarray]
 

@@ -21,9 +21,6 @@ from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.processor import INSTRUCTION_SETS, MAX_CPU_ISA, allowed_features
 
-REASON = library.why_not()
-BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
-
 # As enum Feature in kernels/cpu.h.
 FEATURES = {
     name: 1 << i
@@ -69,7 +66,7 @@ def selected(names: tuple[str, ...], most: str | None = None) -> str | None:
 # ---- the choice
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_the_library_knows_the_sets_that_the_environment_can_name() -> None:
     count = len(INSTRUCTION_SETS)
     names = [opened().jaxdelegate_instruction_set_name(i) for i in range(count)]
@@ -77,14 +74,14 @@ def test_the_library_knows_the_sets_that_the_environment_can_name() -> None:
     assert opened().jaxdelegate_instruction_set_name(-1) is None
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_the_best_set_is_chosen(name: str) -> None:
     features, best = PROCESSORS[name]
     assert selected(features) == best
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("most", INSTRUCTION_SETS)
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_a_limit_leaves_the_best_of_what_is_no_newer(name: str, most: str) -> None:
@@ -123,7 +120,7 @@ EVERYTHING = (FMA | OSXSAVE | AVX, AVX2 | F | DQ | BW | VL, VNNI, AVX_VNNI | BF1
 XMM, YMM, ZMM = 0x2, 0x4, 0xE0
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     ("registers", "xcr0", "wanted"),
     [
@@ -158,7 +155,7 @@ def restored() -> Iterator[None]:
     opened().jaxdelegate_limit_instruction_set(before.encode())
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.usefixtures("restored")
 def test_the_limit_holds_on_this_processor() -> None:
     best = library.in_use()
@@ -194,7 +191,7 @@ def printed(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
@@ -337,7 +334,7 @@ needs_objdump = pytest.mark.skipif(
 )
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @needs_objdump
 def test_instructions_of_a_set_stand_in_its_functions_only() -> None:
     found, counts = wrong(library.LIBRARY)
@@ -387,7 +384,7 @@ def test_the_walk_finds_an_instruction_that_stands_elsewhere(
     assert {line.partition(": ")[0] for line in found} == names
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @needs_objdump
 def test_nothing_of_a_set_runs_when_the_library_is_loaded() -> None:
     """Tables of functions are constants; what loading runs is in files of no set."""

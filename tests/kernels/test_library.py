@@ -21,9 +21,6 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Case, const, f32
 
-REASON = library.why_not()
-BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
-
 
 @pytest.mark.skipif(not library.LIBRARY.exists(), reason="no library was built")
 def test_the_library_is_built_of_these_sources() -> None:
@@ -32,7 +29,7 @@ def test_the_library_is_built_of_these_sources() -> None:
     assert "other sources" not in reason, f"{reason}: build it again (make test)"
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_calls_at_the_same_time() -> None:
     inputs = [f32(1, 30, 30, 8), const(f32(40, 3, 3, 8, seed=1)), const(f32(40, seed=2))]
     case = Case("CONV_2D", "", inputs, Conv2DOptions(Padding.SAME, 1, 1))
@@ -95,14 +92,14 @@ def printed(code: str, *arguments: str, **environment: str) -> bytes:
     return done.stdout
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_the_number_of_threads_changes_no_bit() -> None:
     one, three = (printed(_THREADS, NPROC=threads) for threads in ("1", "3"))
     assert len(one) > 4 * (500 * 90 + 2 * 900 * 32)
     assert one == three
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("units", [1, 100_000], ids=["the caller's thread", "several threads"])
 def test_without_memory_a_call_answers_an_error(units: int) -> None:
     """Windows so far from each other that what lies between them is too much to copy."""
@@ -116,15 +113,15 @@ def test_without_memory_a_call_answers_an_error(units: int) -> None:
     shapes = (2,), (2, math.ceil(units / library.PANEL), library.PANEL), (2 * units,)
     arrays = [np.ones(shape, np.float32) for shape in shapes]
     asked = 4 * ((2**44 + 1) + 16)  # floats of one row of the image, and what fills up a line
-    sentence = f"RESOURCE_EXHAUSTED.* no memory for {asked // 64 * 64 + 64} bytes"
-    with jax.enable_x64(True), pytest.raises(jax.errors.JaxRuntimeError, match=sentence):
+    said = f"RESOURCE_EXHAUSTED.* no memory for {asked // 64 * 64 + 64} bytes"
+    with jax.enable_x64(True), pytest.raises(jax.errors.JaxRuntimeError, match=said):
         jax.block_until_ready(call(*arrays, **attributes))
 
 
 # ---- the library, and the delegate's option
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_library_with_kernels_in_another_order_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -162,7 +159,7 @@ def outputs_of(model: bytes, delegate: jd.JaxDelegate) -> list[np.ndarray]:
     return [interpreter.get_tensor(y["index"]) for y in interpreter.get_output_details()]
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_the_option_switches_them(network: bytes) -> None:
     own, plain = (jd.JaxDelegate(platform="cpu", native_kernels=k) for k in (None, False))
     assert own.lowering_context.native_kernels
@@ -200,7 +197,7 @@ print(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]).tolis
 """
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_stored_program_finds_them_in_another_process(network: bytes, tmp_path: Path) -> None:
     (tmp_path / "network.tflite").write_bytes(network)
     arguments = [str(tmp_path / "network.tflite"), str(tmp_path / "programs")]

@@ -366,8 +366,8 @@ def test_bodies_of_loops_are_delegated_one_by_one(stock: Stock) -> None:
     got = run_once(stock(counting_loop(), [delegate]), arrays)
     assert_close(got, [np.array([16, -32], np.float32)])
     loop, behind = delegate.report().nodes
-    sentence = "stock interpreters do not show delegates the inputs of called subgraphs"
-    assert (loop.delegated, loop.reason) == (False, sentence)
+    said = "stock interpreters do not show delegates the inputs of called subgraphs"
+    assert (loop.delegated, loop.reason) == (False, said)
     assert behind.delegated
     assert [len(delegate.report(i).delegated) for i in (1, 2)] == [1, 2]
 

@@ -172,8 +172,8 @@ def test_a_process_without_python_gets_a_clear_error(stub: str, tmp_path: Path) 
     source.write_text(WITHOUT_PYTHON)
     subprocess.run([str(COMPILER), str(source), "-o", str(program), "-ldl"], check=True)
     done = subprocess.run([program, stub], capture_output=True, text=True, check=False)
-    sentence = "no Python runs in this process, and this delegate is written in it"
-    assert (done.returncode, done.stdout) == (0, f"jaxdelegate: {sentence}\n")
+    said = "no Python runs in this process, and this delegate is written in it"
+    assert (done.returncode, done.stdout) == (0, f"jaxdelegate: {said}\n")
 
 
 @needs_compiler

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.kernels import library
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
@@ -179,7 +178,7 @@ def test_graph_inputs_and_unread_outputs_have_no_simulator(
     np.testing.assert_array_equal(got, stored(4 * dequantized(EVERY_INT8, first), last))
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+@pytest.mark.usefixtures("built")
 def test_native_kernels_round_what_they_yield_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one of them computes, what another operator does, and what nobody reads."""
     builder, random = ModelBuilder(), np.random.default_rng(0)

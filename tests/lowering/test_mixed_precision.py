@@ -30,6 +30,7 @@ from jaxdelegate.op_lowering.precision import FLOAT16, PrecisionPolicy
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import run_once
 
 FLOAT16_ALGORITHMS, BFLOAT16_ALGORITHMS = emulated_policy("float16"), emulated_policy("bfloat16")
@@ -50,7 +51,7 @@ def interpreter(content: bytes, policy: PrecisionPolicy, **options: object) -> j
 
 
 def per_tensor(scale: float, zero_point: int) -> Quantization:
-    return Quantization(np.float32([scale]), np.array([zero_point], np.int64))
+    return scaled(scale, zero_point)
 
 
 def of_largest(got: np.ndarray, want: np.ndarray) -> float:

@@ -1,11 +1,121 @@
-"""What tests of operators share."""
+"""What tests of operators share: the tests of the tables of cases, and the instruction sets.
 
-from collections.abc import Iterator
+A module of operator tests holds tables by these names, and each test that `WALKED` names for one
+runs in that module, as if it stood there. A module that has a test of that name has its own. It
+may say otherwise how stock LiteRT runs a case (`run_litert`), and why a rule refuses one
+(`reason`).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.processor import INSTRUCTION_SETS
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.testing import Case, CaseGroup, in_groups
+
+
+def test_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES)
+
+
+def test_gpu_lowering_matches_the_reference(group: CaseGroup) -> None:
+    group.check_lowerings(RULES, LoweringContext("gpu", quant_mode="integer"))
+
+
+@pytest.mark.litert
+def test_reference_matches_litert(case: Case, request: pytest.FixtureRequest) -> None:
+    run_litert = getattr(request.module, "run_litert", Case.run_litert)
+    case.check(case.run_reference(), run_litert(case))
+
+
+def test_refuses_what_only_the_run_decides(case: Case) -> None:
+    reason = case.reason(RULES[case.name])
+    if any(a is not None and a.value.dtype.hasobject for a in case.inputs):
+        assert "strings" in reason
+    else:
+        assert "depends on data" in reason or "at run time" in reason
+
+
+def test_refuses(said: str, case: Case, request: pytest.FixtureRequest) -> None:
+    reason = getattr(request.module, "reason", lambda case: case.reason(RULES[case.name]))
+    assert said in reason(case)
+
+
+def test_reference_stops(said: str, case: Case) -> None:
+    with pytest.raises((TypeError, ValueError, IndexError)) as stopped:
+        case.run_reference()
+    assert said in str(stopped.value)
+
+
+def test_impossible_shapes_are_a_value_error(case: Case) -> None:
+    with pytest.raises(ValueError, match=case.name):
+        KERNELS[case.name].shapes(case.op_options, case.input_specs())
+
+
+# The tables, each with what walks it.
+WALKED: dict[str, tuple[Callable[..., None], ...]] = {
+    # Lowerings: compared with the reference. It is compared with LiteRT, unless `litert` says why.
+    "CASES": (test_lowering_matches_the_reference, test_reference_matches_litert),
+    "LOWERED": (test_lowering_matches_the_reference,),  # only that
+    "ON_GPU": (test_gpu_lowering_matches_the_reference,),
+    # Only the reference can run them.
+    "RUN_TIME": (test_reference_matches_litert, test_refuses_what_only_the_run_decides),
+    # By a part of the message: the rule's, and the reference's.
+    "REFUSED": (test_refuses,),
+    "STOPPED": (test_reference_stops,),
+    # What no shapes exist for.
+    "IMPOSSIBLE": (test_impossible_shapes_are_a_value_error,),
+}
+
+
+class OperatorTests(pytest.Module):
+    """A module of tests, with those of its tables."""
+
+    def collect(self) -> Any:
+        for table, tests in WALKED.items():
+            for test in tests if hasattr(self.obj, table) else ():
+                vars(self.obj).setdefault(test.__name__, test)
+        return super().collect()
+
+
+@pytest.fixture
+def tables() -> set[str]:
+    return set(WALKED)
+
+
+def pytest_pycollect_makemodule(module_path: Any, parent: pytest.Collector) -> pytest.Module:
+    module: pytest.Module = OperatorTests.from_parent(parent, path=module_path)
+    return module
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    test = metafunc.function
+    tables = [
+        getattr(metafunc.module, table, ()) for table, tests in WALKED.items() if test in tests
+    ]
+    if "said" in metafunc.fixturenames and tables:
+        rows = [row for table in tables for row in table.items()]
+        ids = [f"{case.name}-{said}" for said, case in rows]
+        metafunc.parametrize(("said", "case"), rows, ids=ids)
+    elif tables:
+        cases = [case for table in tables for case in table]
+        if test is test_reference_matches_litert:
+            cases = [case for case in cases if case.litert is None]
+        grouped = "group" in metafunc.fixturenames
+        name, values = ("group", in_groups(cases)) if grouped else ("case", cases)
+        metafunc.parametrize(name, values, ids=str)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`-k` finds a group of cases by each of them."""
+    group = getattr(item, "callspec", None) and item.callspec.params.get("group")
+    if isinstance(group, CaseGroup):
+        item.extra_keyword_matches.update(map(str, group.cases))
 
 
 @pytest.fixture(params=["avx512f", "avx2"])

@@ -1,6 +1,8 @@
 """Every operator has a record, a rule, a reference kernel and cases; each says what is missing."""
 
+import ast
 import dataclasses
+from pathlib import Path
 
 import pytest
 from ai_edge_litert import schema_py_generated as schema
@@ -80,3 +82,15 @@ def test_two_records_of_one_name_are_refused() -> None:
     record = OperatorRecord("ADD", Options, cost=cost.elementwise)
     with pytest.raises(ValueError, match="duplicate records"):
         table(record, record)
+
+
+# ---- tables of cases
+
+
+def test_no_table_of_cases_is_left_out(tables: set[str]) -> None:
+    """What a module of operator tests gathers is walked by the agreed name, or it uses it."""
+    for path in Path(__file__).parent.rglob("test_*.py"):
+        names = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)]
+        stored = {n.id for n in names if isinstance(n.ctx, ast.Store) and n.id.isupper()}
+        used = {n.id for n in names if isinstance(n.ctx, ast.Load)}
+        assert not stored - used - tables, f"{path.stem}: nothing walks them"

@@ -8,13 +8,14 @@ from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import AddOptions, TensorType, VarHandleOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import run_once
 
 OPERATORS = ["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "ADD"]
 
 
 def quantized(scale: float, zero_point: int = 3) -> Quantization:
-    return Quantization(np.array([scale], np.float32), np.array([zero_point], np.int64))
+    return scaled(scale, zero_point)
 
 
 def doubled(read: Quantization | None, q: Quantization | None, dtype: type) -> bytes:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jaxdelegate.delegate.precision_policy import device_policy
-from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AttentionOptions,
@@ -203,7 +202,7 @@ def test_shares_that_are_read_elsewhere_stay(graph: Any, lowered: Any) -> None:
         assert "SOFTMAX" in [s.operator.name for s in lowered(content, ALL, GPU)[0].operators]
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("queries", [T, 20])
 def test_our_own_kernel_takes_enough_queries(queries: int, graph: Any, lowered: Any) -> None:
     q, k, v = (heads_first(graph, graph.input(B, n, N, H)) for n in (queries, S, S))

@@ -95,7 +95,7 @@ FOUND = {
 }
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("write", FOUND)
 def test_it_is_found(write: Write, graph: Any, lowered: Any) -> None:
     content = graph.content(write(graph))
@@ -149,7 +149,7 @@ def itself(g: Any) -> int:
     return g("ADD", x, x)
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     "write", [activated, another_gate, swish_behind_relu, broadcast, grown, itself]
 )
@@ -160,7 +160,7 @@ def test_what_only_looks_like_it_stays(write: Write, graph: Any, lowered: Any) -
     assert_close(got, lowered(content)[1], accumulated=20)
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_convolution_that_is_read_elsewhere_stays(graph: Any, lowered: Any) -> None:
     x = conv(graph)
     y = graph("HARD_SWISH", x)
@@ -169,7 +169,7 @@ def test_a_convolution_that_is_read_elsewhere_stays(graph: Any, lowered: Any) ->
         assert "HARD_SWISH" in [step.operator.name for step in steps]
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_residual_made_after_the_convolution(graph: Any, lowered: Any) -> None:
     """The merged operator stands where the last part stood."""
     x = graph.input(1, 5, 6, 20)

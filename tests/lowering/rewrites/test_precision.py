@@ -8,7 +8,6 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.delegate.precision_policy import emulated_policy
-from jaxdelegate.kernels import library
 from jaxdelegate.lowering.rewrites.registry import REWRITES
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
@@ -21,7 +20,6 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 
-BUILT = pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
 FLOAT16_ALGORITHMS = emulated_policy("float16")
 VALID = Conv2DOptions(Padding.VALID, 1, 1)
 
@@ -52,7 +50,7 @@ def test_any_part_keeps_a_joined_operator_in_float32(
         assert np.abs(got[0] - want[0]).max() > 1e-4
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_rule_is_asked_in_the_precision_of_all_parts(graph: Any, lowered: Any) -> None:
     """Our own kernel takes attention in float32 alone."""
     content = attention(graph)
@@ -84,7 +82,7 @@ def ended(g: Any) -> bytes:
     return g.content(g("HARD_SWISH", y))
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(("write", "count"), [(attention, 3), (ended, 2)])
 def test_what_kernels_join_in_float32_alone_is_checked_apart(
     write: Any, count: int, graph: Any
@@ -94,7 +92,7 @@ def test_what_kernels_join_in_float32_alone_is_checked_apart(
     assert report.is_safe
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("write", [attention, ended])
 def test_compute_dtype_auto_with_kernels(write: Any, graph: Any) -> None:
     content = write(graph)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.lowering.rewrites.registry import REWRITES, enabled
 from jaxdelegate.model.records import read_model
@@ -26,6 +27,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.passes.propagation import declared_specs, propagate
 from jaxdelegate.testing import ModelBuilder, assert_close
+from jaxdelegate.testing.case import Call, run_together
 from jaxdelegate.testing.running import run_once
 
 RELU6 = ActivationFunctionType.RELU6
@@ -58,35 +60,39 @@ class Net:
         return self.builder.build()
 
 
-def lowered(content: bytes, rewrites: Collection[str]) -> tuple[list[str], list[np.ndarray]]:
-    """Names of the operators that are lowered, and the outputs of a seeded input."""
+Lowered = tuple[list[str], list[np.ndarray]]
+
+
+def lowered(content: bytes, *choices: Collection[str]) -> list[Lowered]:
+    """By choice of rewrites: names of the operators that are lowered, outputs of a seeded input."""
     subgraph = read_model(content).subgraphs[0]
     specs = dict(enumerate(propagate(subgraph.operators, declared_specs(subgraph))))
-    partition = lower_partition(
-        subgraph.operators,
-        specs,
-        subgraph.inputs,
-        subgraph.outputs,
-        LoweringContext(),
-        rewrites=rewrites,
-    )
+    ends = subgraph.inputs, subgraph.outputs
+    names, calls = [], []
+    for rewrites in choices:
+        partition = lower_partition(
+            subgraph.operators, specs, *ends, LoweringContext(), rewrites=rewrites
+        )
+        names.append([step.operator.name for step in partition.operators])
+        calls.append(call(partition))
+    return list(zip(names, run_together(calls), strict=True))
+
+
+def call(partition: LoweredPartition) -> Call:
     random = np.random.default_rng(1)
-    inputs = [random.normal(size=specs[i].shape).astype(specs[i].dtype) for i in partition.inputs]
+    shapes = [partition.specs[i].shape for i in partition.inputs]
+    inputs = [random.normal(size=shape).astype(np.float32) for shape in shapes]
     weights = {w: partition.value(w) for w in partition.preparations}
-    outputs = partition.call(weights, inputs)
-    return [s.operator.name for s in partition.operators], [np.asarray(y) for y in outputs]
+    return lambda *arrays: partition.call(weights, arrays), inputs
 
 
 def check(net: Net, rewrite: str, left: Sequence[str], *more: int) -> None:
-    content = net.content(*more)
-    before, want = lowered(content, ())
-    after, got = lowered(content, [rewrite])
+    results = lowered(net.content(*more), (), [rewrite], REWRITES)
+    (before, want), (after, got), (everything, got_all) = results
     assert after == list(left)
-    assert len(before) >= len(after)
+    assert len(before) >= len(after) >= len(everything)
     assert_close(got, want, accumulated=64)
-    everything, got = lowered(content, REWRITES)
-    assert len(everything) <= len(after)
-    assert_close(got, want, accumulated=64)
+    assert_close(got_all, want, accumulated=64)
 
 
 def conv(net: Net, activation: Any = ActivationFunctionType.NONE, *, bias: bool = True) -> int:
@@ -180,7 +186,7 @@ def test_a_division_by_zero_stays() -> None:
     conv(net)
     net.add("DIV", np.array([1, 0, 2, 3], np.float32), options=DivOptions())
     content = net.content()
-    assert lowered(content, ["scale_convolution"])[0] == ["CONV_2D", "DIV"]
+    assert lowered(content, ["scale_convolution"])[0][0] == ["CONV_2D", "DIV"]
 
 
 # ---- padding
@@ -305,9 +311,9 @@ def test_together() -> None:
     net.add("MUL", net.values(4), options=MulOptions())
     net.add("ADD", net.values(4), options=AddOptions(RELU6))
     content = net.content()
-    names, got = lowered(content, REWRITES)
+    (_, want), (names, got) = lowered(content, (), REWRITES)
     assert names == ["CONV_2D"]
-    assert_close(got, lowered(content, ())[1], accumulated=64)
+    assert_close(got, want, accumulated=64)
 
 
 def test_options_of_the_schema_are_left_to_the_schema() -> None:
@@ -340,7 +346,7 @@ def test_the_option(text: str, left: list[str]) -> None:
         seen += [d.report() for d in delegates or ()]
     assert_close(*outputs, accumulated=27)
     assert [n.op for n in seen[0].delegated] == ["PAD", "CONV_2D", "MUL"]  # the file's operators
-    assert lowered(content, enabled(text))[0] == left
+    assert lowered(content, enabled(text))[0][0] == left
 
 
 def test_an_unknown_rewrite_is_an_error() -> None:

@@ -5,8 +5,8 @@ import pytest
 from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions, Options
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 FUNCTIONS: dict[str, tuple[str, Options | None]] = {
     "relu": ("RELU", None),
@@ -75,23 +75,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
+def run_litert(case: Case) -> list[np.ndarray]:
+    return case.run_litert(optimized=case.name in ONLY_OPTIMIZED)
 
 
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    optimized = case.name in ONLY_OPTIMIZED
-    case.check(case.run_reference(), case.run_litert(optimized=optimized))
-
-
-SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))
+SCALE = scaled(0.1)
 
 
 @pytest.mark.parametrize(
-    ("case", "sentence"),
+    ("case", "said"),
     [
         (Case("RELU", "", [value([1], np.int32)]), "'in0' is int32, not one of"),
         (
@@ -109,11 +101,11 @@ SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))
     ],
     ids=lambda v: getattr(v, "name", ""),
 )
-def test_refusals(case: Case, sentence: str) -> None:
+def test_refusals(case: Case, said: str) -> None:
     context = LoweringContext(op_version=case.version)
     reason = RULES[case.name].reason(context, case.op_options, *case.specs())
     assert reason is not None
-    assert reason.startswith(sentence)
+    assert reason.startswith(said)
 
 
 def test_alpha_may_not_be_larger_than_the_input() -> None:

@@ -17,9 +17,10 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import known_shapes
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, CaseGroup, assert_close, const, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, assert_close, const, f32, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 Act = ActivationFunctionType
 NAN, INF = np.nan, np.inf
@@ -29,7 +30,6 @@ INT_NAMES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in FLOAT_NAMES}
 DTYPES |= {name: np.dtype(name) for name in [*INT_NAMES, "complex64", "complex128", "bool"]}
 ONLY_OPTIMIZED = {"CEIL", "ROUND"}  # BUILTIN_REF lacks them
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 
 
 def _words(text: str) -> set[str]:
@@ -266,16 +266,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    optimized = case.name in ONLY_OPTIMIZED
-    case.check(case.run_reference(), case.run_litert(optimized=optimized))
+def run_litert(case: Case) -> list[np.ndarray]:
+    return case.run_litert(optimized=case.name in ONLY_OPTIMIZED)
 
 
 # ---- quotients and widths
@@ -325,11 +317,11 @@ def test_bitcast_between_widths(
 
 # ---- refusals
 
-SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))
+SCALE = scaled(0.1)
 
 
 @pytest.mark.parametrize(
-    ("case", "sentence"),
+    ("case", "said"),
     [
         (
             Case("POW", "", [Arg(np.zeros(2, np.int8), quantization=SCALE)] * 2),
@@ -353,11 +345,11 @@ SCALE = Quantization(np.array([0.1], np.float32), np.array([0], np.int64))
     ],
     ids=lambda v: v.name if isinstance(v, Case) else "",
 )
-def test_refusals(case: Case, sentence: str) -> None:
+def test_refusals(case: Case, said: str) -> None:
     context = LoweringContext(op_version=case.version)
     reason = RULES[case.name].reason(context, case.op_options, *case.specs())
     assert reason is not None
-    assert reason.startswith(sentence)
+    assert reason.startswith(said)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), ()])

@@ -1,6 +1,5 @@
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,15 +11,10 @@ from jaxdelegate.op_lowering.options import (
     UniqueOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing.dtypes import BF16, OTHERS, name, unless
 
-BF16 = ml_dtypes.bfloat16
-DTYPES = [np.float16, BF16, np.float64, np.bool_, np.complex64]
-DTYPES += [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 EMPTY = "the stock interpreter cannot return an empty tensor"
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 STRINGS = value(np.array([b"a", b"", b"cd", b"long", b"\xff"], object))
 GATHERED = (np.float16, BF16, np.bool_, np.int8, np.uint8, np.int16, np.int32, np.int64)
 X = f32(4, 3, 5)
@@ -28,14 +22,6 @@ X = f32(4, 3, 5)
 
 def i32(*numbers: int) -> Arg:
     return value(numbers, "int32")
-
-
-def name(dtype: Any) -> str:
-    return np.dtype(dtype).name
-
-
-def unless(dtype: Any, *known: Any) -> str | None:
-    return None if dtype in known else NO_KERNEL
 
 
 def picks(high: int, *shape: int, dtype: Any = np.int32) -> Arg:
@@ -69,7 +55,7 @@ GATHERS = [
     Case("GATHER", "empty-rows", [f32(3, 0), picks(3, 2)], litert=EMPTY),
     *(
         Case("GATHER", name(d), [of(d, 3, 2), i32(2, 0)], litert=unless(d, *GATHERED))
-        for d in DTYPES
+        for d in OTHERS
     ),
 ]
 GATHERS_ND = [
@@ -88,7 +74,7 @@ GATHERS_ND = [
     Case("GATHER_ND", "nothing", [X, value(np.zeros((0, 2)), "int32")], litert=EMPTY),
     *(
         Case("GATHER_ND", name(d), [of(d, 3, 2), picks(2, 4, 2)], litert=unless(d, *GATHERED))
-        for d in DTYPES
+        for d in OTHERS
     ),
 ]
 SCATTERED = (np.bool_, np.int8, np.uint8, np.int32, np.int64)
@@ -108,7 +94,7 @@ SCATTERS = [
     scatter("nothing", np.zeros((0, 1)), f32(0, 2), [3, 2]),
     *(
         scatter(name(d), [[0], [2], [0]], of(d, 3, 2), [3, 2], litert=unless(d, *SCATTERED))
-        for d in DTYPES
+        for d in OTHERS
         if d is not np.complex64
     ),
 ]
@@ -142,7 +128,7 @@ DENSE = [
             of(d, 2, low=0),
             litert=unless(d, np.int8, np.uint8, np.int32, np.int64),
         )
-        for d in DTYPES
+        for d in OTHERS
         if np.dtype(d).kind not in "ub"
     ),
 ]
@@ -182,7 +168,7 @@ HOTS = [
         [d],
         litert=unless(d, np.bool_, np.int8, np.uint8, np.int32, np.int64),
     )
-    for d in DTYPES
+    for d in OTHERS
 ]
 HOTS += [
     Case(
@@ -216,7 +202,7 @@ REVERSES = [
         ReverseSequenceOptions(1, 0),
         litert=unless(d, *REVERSED),
     )
-    for d in DTYPES
+    for d in OTHERS
 ]
 REVERSES += [
     Case(
@@ -232,7 +218,7 @@ DIAGONALS = [
 ]
 DIAGONALS += [
     case
-    for d in DTYPES
+    for d in OTHERS
     for case in (
         Case("MATRIX_DIAG", name(d), [of(d, 3)], litert=unless(d, *DIAGONAL)),
         Case(
@@ -300,24 +286,6 @@ RUN_TIME = [  # what only the run decides: the reference must know it, the lower
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES + RUN_TIME if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
-@pytest.mark.parametrize("case", RUN_TIME, ids=str)
-def test_refuses_strings_and_what_the_run_decides(case: Case) -> None:
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, *case.specs())
-    assert reason is not None
-    assert any(words in reason for words in ("depends on data", "strings"))
-
-
 BEYOND = [
     (Case("GATHER", "", [f32(3), i32(-1, 9)]), [0, 2]),
     (Case("GATHER_ND", "", [f32(3), value([[-1], [9]], "int32")]), [0, 2]),
@@ -359,23 +327,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("words", "case"), REFUSED.items(), ids=str)
-def test_refuses_with_a_reason(words: str, case: Case) -> None:
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, *case.specs())
-    assert reason is not None
-    assert words in reason
-
-
 IMPOSSIBLE = [
     Case("GATHER", "axis", [X, i32(0)], GatherOptions(3)),
     Case("GATHER", "batch", [X, picks(3, 2, 2)], GatherOptions(1, 1)),
     Case("ONE_HOT", "axis", [i32(0), const(3, "int32"), f32(), f32()], OneHotOptions(2)),
     Case("ONE_HOT", "depth", [i32(0), const(-1, "int32"), f32(), f32()], OneHotOptions(-1)),
 ]
-
-
-@pytest.mark.parametrize("case", IMPOSSIBLE, ids=str)
-def test_impossible_indices_are_a_value_error(case: Case) -> None:
-    inputs, _ = Case("RANK", "probe", case.inputs, outputs=["int32"]).specs()
-    with pytest.raises(ValueError, match=case.name):
-        KERNELS[case.name].shapes(case.op_options, inputs)

@@ -1,7 +1,6 @@
 import dataclasses
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,26 +14,15 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing.dtypes import BF16, NO_KERNEL, OTHERS, name, unless
+from jaxdelegate.testing.quantized import scaled
 
-BF16 = ml_dtypes.bfloat16
-DTYPES = [np.float16, BF16, np.float64, np.bool_, np.complex64]
-DTYPES += [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 EMPTY = "the stock interpreter cannot return an empty tensor"
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 NO_OPERATOR = "LiteRT has no such operator"
 STRINGS = value(np.array([[b"a", b"", b"cd"], [b"long", b"\xff", b"x"]], object))
 X = f32(2, 3, 4)
-
-
-def name(dtype: Any) -> str:
-    return np.dtype(dtype).name
-
-
-def unless(dtype: Any, *known: Any) -> str | None:
-    return None if dtype in known else NO_KERNEL
 
 
 TRANSPOSES = [
@@ -55,7 +43,7 @@ TRANSPOSES = [
     ),
     Case("TRANSPOSE", "empty", [f32(0, 3), const([1, 0], "int32")], litert=EMPTY),
     Case("TRANSPOSE", "scalar", [f32(), const([], "int32")], litert="the kernel writes nothing"),
-    *(Case("TRANSPOSE", name(d), [of(d, 2, 3), const([1, 0], "int32")]) for d in DTYPES),
+    *(Case("TRANSPOSE", name(d), [of(d, 2, 3), const([1, 0], "int32")]) for d in OTHERS),
 ]
 
 
@@ -93,7 +81,7 @@ CONCATENATIONS = [
             1,
             litert=NO_KERNEL if d in (np.float64, np.complex64, np.uint16, np.uint64) else None,
         )
-        for d in DTYPES
+        for d in OTHERS
     ),
     *ACTIVATED,
 ]
@@ -108,7 +96,7 @@ PACKS = [
         Case(
             "PACK", name(d), [of(d, 2), of(d, 2, seed=1)], PackOptions(2), litert=unless(d, *PACKED)
         )
-        for d in DTYPES
+        for d in OTHERS
     ),
 ]
 TILES = [
@@ -121,7 +109,7 @@ TILES = [
     ]
 ] + [
     Case("TILE", "none", [f32(2, 3), const([0, 2], "int32")], litert=EMPTY),
-    *(Case("TILE", name(d), [of(d, 2, 2), const([2, 1], "int32")]) for d in DTYPES),
+    *(Case("TILE", name(d), [of(d, 2, 2), const([2, 1], "int32")]) for d in OTHERS),
 ]
 REVERSED = (np.float16, BF16, np.bool_, np.int8, np.uint8, np.int16, np.int32, np.int64)
 REVERSES = [
@@ -132,7 +120,7 @@ REVERSES = [
     Case("REVERSE_V2", "no-axes", [X, const([], "int32")], litert="it reads next to its axes"),
     *(
         Case("REVERSE_V2", name(d), [of(d, 2, 3), const([1], "int32")], litert=unless(d, *REVERSED))
-        for d in DTYPES
+        for d in OTHERS
     ),
 ]
 ROLLS = [
@@ -173,7 +161,7 @@ TO_BATCH = [
             name(d),
             [of(d, 1, 2, 4, 1), const([2, 2], "int32"), const([[0, 0], [1, 1]], "int32")],
         )
-        for d in DTYPES
+        for d in OTHERS
     ),
 ]
 FROM_BATCH = [
@@ -201,7 +189,7 @@ FROM_BATCH = [
             name(d),
             [of(d, 4, 2, 2, 1), const([2, 2], "int32"), const([[0, 1], [1, 0]], "int32")],
         )
-        for d in DTYPES
+        for d in OTHERS
     ),
 ]
 DEPTHS = (np.int8, np.uint8, np.int32, np.int64)
@@ -214,7 +202,7 @@ DEPTH = [
 ]
 DEPTH += [
     case
-    for d in DTYPES
+    for d in OTHERS
     for case in (
         Case(
             "SPACE_TO_DEPTH",
@@ -264,29 +252,8 @@ RUN_TIME = [  # what only the run decides: the reference must know it, the lower
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES + RUN_TIME if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
-@pytest.mark.parametrize("case", RUN_TIME, ids=str)
-def test_refuses_strings_and_what_the_run_decides(case: Case) -> None:
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, *case.specs())
-    assert reason is not None
-    assert any(words in reason for words in ("depends on data", "at run time", "strings"))
-
-
 def test_a_concatenation_of_int8_does_not_requantize() -> None:
-    x, z = (
-        Arg(np.int8([[1, 2]]), quantization=Quantization(np.float32([s]), np.int64([3])))
-        for s in (0.5, 0.25)
-    )
+    x, z = (Arg(np.int8([[1, 2]]), quantization=scaled(s, 3)) for s in (0.5, 0.25))
     case = concatenation("requantizing", [x, z], 0)
     inputs, (y,) = case.specs()
     y = dataclasses.replace(y, quantization=x.quantization)
@@ -316,13 +283,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("words", "case"), REFUSED.items(), ids=str)
-def test_refuses_with_a_reason(words: str, case: Case) -> None:
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, *case.specs())
-    assert reason is not None
-    assert words in reason
-
-
 IMPOSSIBLE = [
     Case("TRANSPOSE", "twice", [X, const([0, 0, 1], "int32")]),
     Case("TRANSPOSE", "axis", [X, const([0, 1, 3], "int32")]),
@@ -334,10 +294,3 @@ IMPOSSIBLE = [
     Case("SPACE_TO_DEPTH", "odd", [f32(1, 3, 2, 1)], SpaceToDepthOptions(2)),
     Case("DEPTH_TO_SPACE", "odd", [f32(1, 3, 2, 6)], DepthToSpaceOptions(2)),
 ]
-
-
-@pytest.mark.parametrize("case", IMPOSSIBLE, ids=str)
-def test_impossible_layouts_are_a_value_error(case: Case) -> None:
-    inputs, _ = Case("RANK", "probe", case.inputs, outputs=["int32"]).specs()
-    with pytest.raises(ValueError, match=case.name):
-        KERNELS[case.name].shapes(case.op_options, inputs)

@@ -20,7 +20,7 @@ def mean(shape: tuple[int, ...], axes: tuple[int, ...], *, keep: bool = False) -
     return Case("MEAN", f"{shape}-{axes}-{keep}", inputs, ReducerOptions(keep))
 
 
-CASES = [
+MEANS = [
     *(mean((1, 7, 7, channels), (1, 2)) for channels in (16, 17, 64, 65, 150)),
     mean((3, 5, 4, 40), (2, 1), keep=True),
     mean((2, 9, 33), (1,)),
@@ -31,7 +31,7 @@ CASES = [
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", MEANS, ids=str)
 def test_it_matches_the_reference(case: Case) -> None:
     lowered = RULES["MEAN"].lower(CONTEXT, case.op_options, *case.specs())
     with jax.enable_x64(True):
@@ -45,13 +45,13 @@ OTHERS = {
     "rows": (mean((2, 3, 3, 16), (1,)), CONTEXT),
     "few-channels": (mean((2, 3, 3, 15), (1, 2)), CONTEXT),
     "nothing": (mean((2, 0, 3, 16), (1, 2)), CONTEXT),
-    "no-kernels": (CASES[0], LoweringContext()),
+    "no-kernels": (MEANS[0], LoweringContext()),
     "quantized-later": (
-        CASES[0],
+        MEANS[0],
         LoweringContext(native_kernels=True, quant_mode="integer", quantized_later=True),
     ),
     "short": (
-        CASES[0],
+        MEANS[0],
         LoweringContext(native_kernels=True, precision=PrecisionPolicy(storage=BFLOAT16)),
     ),
 }

@@ -2,7 +2,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 
 from jaxdelegate.measuring.tolerance import Tolerance
 from jaxdelegate.op_lowering.options import (
@@ -14,12 +13,11 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, f32, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 NAN, INF = np.nan, np.inf
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 CRASHES = "LiteRT crashes on rows without values"
 SLIDES = "the optimized kernel adds to and takes from one running sum"
 OF_ROWS: dict[str, Options] = {
@@ -86,17 +84,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
+def run_litert(case: Case) -> list[np.ndarray]:
     # BUILTIN_REF leaves the last neighbor out of LOCAL_RESPONSE_NORMALIZATION; TensorFlow does not.
-    optimized = case.name == "LOCAL_RESPONSE_NORMALIZATION"
-    case.check(case.run_reference(), case.run_litert(optimized=optimized))
+    return case.run_litert(optimized=case.name == "LOCAL_RESPONSE_NORMALIZATION")
 
 
 def test_local_response_in_half_precision() -> None:
@@ -106,12 +96,7 @@ def test_local_response_in_half_precision() -> None:
     case.check(case.run_lowered(RULES[case.name]), case.run_reference())
 
 
-def reason(case: Case) -> str | None:
-    inputs, outputs = case.specs()
-    return RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
-
-
-SCALE = Quantization(np.float32([0.5]), np.int64([0]))
+SCALE = scaled(0.5)
 INT8 = Arg(np.int8([1, 2]).reshape(1, 1, 1, 2), quantization=SCALE)
 RELU = L2NormOptions(ActivationFunctionType.RELU)
 REFUSED = {
@@ -122,13 +107,4 @@ REFUSED = {
     "has rank 3, not 4": local_response("rank", f32(2, 2, 2), 1, 1.0, 1.0, 1.0),
     "radius -1 is negative": local_response("radius", f32(1, 1, 1, 2), -1, 1.0, 1.0, 1.0),
 }
-
-
-@pytest.mark.parametrize("sentence", REFUSED)
-def test_refuses(sentence: str) -> None:
-    assert sentence in (reason(REFUSED[sentence]) or "")
-
-
-def test_reference_refuses_quantized_tensors() -> None:
-    with pytest.raises(TypeError, match="quantized int8"):
-        local_response("int8", INT8, 1, 1.0, 1.0, 1.0).run_reference()
+STOPPED = {"quantized int8": REFUSED["is quantized int8"]}

@@ -1,4 +1,3 @@
-import dataclasses
 from typing import Any
 
 import ml_dtypes
@@ -6,13 +5,10 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions, ResizeNearestNeighborOptions
-from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.spec import Specs
-from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, const, f32, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 MODES = {
     "plain": {},
     "aligned": {"align_corners": True},
@@ -30,7 +26,7 @@ SIZES = [
     ((1, 3, 3, 0), (2, 2)),
 ]
 ODD = np.float32([[1, np.inf, 2], [3, np.nan, -np.inf], [4, 5, 6]]).reshape(1, 3, 3, 1)
-SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+SCALE = scaled(0.5, 3)
 
 
 def bilinear(label: str, x: Arg, size: Any, mode: dict[str, bool], **details: Any) -> Case:
@@ -112,40 +108,13 @@ def nearest_cases() -> list[Case]:
     ] + [nearest("no-rows", f32(1, 3, 3, 1), (0, 5), {})]
 
 
-CASES = [*bilinear_cases(), *nearest_cases()]
-
-
-class Quantized(Case):
-    """A case whose output of the input's dtype is quantized as the input is."""
-
-    def specs(self) -> tuple[Specs, Specs]:
-        inputs, outputs = super().specs()
-        scale = inputs[0].quantization
-        return inputs, tuple(
-            dataclasses.replace(y, quantization=scale) if y.dtype == inputs[0].dtype else y
-            for y in outputs
-        )
-
-
 INT8 = Arg(image(np.int8, 1, 3, 4, 2).value, quantization=SCALE)
-QUANTIZED_CASES = [
-    Quantized(case.name, "quantized", case.inputs, case.options)
-    for case in (
-        bilinear("", INT8, (5, 6), MODES["half"]),
-        nearest("", INT8, (5, 6), MODES["half"]),
-    )
+CASES = [
+    *bilinear_cases(),
+    *nearest_cases(),
+    bilinear("quantized", INT8, (5, 6), MODES["half"], output_quantization=[SCALE]),
+    nearest("quantized", INT8, (5, 6), MODES["half"], output_quantization=[SCALE]),
 ]
-
-
-@pytest.mark.parametrize("group", in_groups([*CASES, *QUANTIZED_CASES]), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
 
 
 @pytest.mark.parametrize("make", [bilinear, nearest])
@@ -153,11 +122,6 @@ def test_reference_resizes_to_a_size_found_at_run_time(make: Any) -> None:
     late = make("", f32(1, 3, 4, 2), value([5, 6], "int32"), {})
     known = make("", f32(1, 3, 4, 2), [5, 6], {})
     late.check(late.run_reference(), known.run_reference())
-
-
-def reason(case: Case) -> str | None:
-    inputs, outputs = case.specs()
-    return RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
 
 
 X = f32(1, 3, 3, 1)
@@ -171,13 +135,4 @@ REFUSED = {
     "'in1' is int64": nearest("int64", X, const([2, 2], "int64"), {}),
     "rank 4 and 2 sizes": nearest("sizes", X, (2, 2, 2), {}),
 }
-
-
-@pytest.mark.parametrize("sentence", REFUSED)
-def test_refuses(sentence: str) -> None:
-    assert sentence in (reason(REFUSED[sentence]) or "")
-
-
-def test_reference_stops_at_what_the_kernel_stops_at() -> None:
-    with pytest.raises(ValueError, match="align_corners"):
-        bilinear("", X, (2, 2), BOTH).run_reference()
+STOPPED = {"align_corners": REFUSED["exclude each other"]}

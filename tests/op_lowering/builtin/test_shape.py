@@ -1,6 +1,4 @@
-import ml_dtypes
 import numpy as np
-import pytest
 
 from jaxdelegate.op_lowering.options import (
     CustomOptions,
@@ -9,25 +7,15 @@ from jaxdelegate.op_lowering.options import (
     SqueezeOptions,
     TensorType,
 )
-from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing import Case, const, f32, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL, OTHERS, name
 
-BF16 = ml_dtypes.bfloat16
-DTYPES = [np.float16, BF16, np.float64, np.bool_, np.complex64]
-DTYPES += [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 EMPTY = "the stock interpreter cannot return an empty tensor"
 STRINGS = value(np.array([[b"a", b""], [b"long", b"\xff"]], object))
 
 
 def i32(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int32)
-
-
-def name(dtype: object) -> str:
-    return np.dtype(dtype).name  # type: ignore[call-overload]
 
 
 X = f32(2, 3, 4)
@@ -47,12 +35,12 @@ RESHAPES = [
     Case("RESHAPE", "absent", [X, None], ReshapeOptions(new_shape=(24,)), litert="-1 aborts it"),
     Case("RESHAPE", "empty", [f32(0, 3), const(i32(3, -1))]),
     Case("RESHAPE", "empty-keeps-zero", [f32(0, 3), const(i32(0, -1))]),
-    *(Case("RESHAPE", name(d), [of(d, 2, 3), const(i32(3, 2))]) for d in DTYPES),
+    *(Case("RESHAPE", name(d), [of(d, 2, 3), const(i32(3, 2))]) for d in OTHERS),
 ]
 SQUEEZES = [
     Case("SQUEEZE", f"{list(dims)}", [f32(1, 3, 1, 2, 1)], SqueezeOptions(squeeze_dims=dims))
     for dims in [(), (0,), (2, -1), (-5,), (0, 0, -5)]
-] + [Case("SQUEEZE", name(d), [of(d, 1, 2)]) for d in DTYPES]
+] + [Case("SQUEEZE", name(d), [of(d, 1, 2)]) for d in OTHERS]
 EXPANSIONS = [
     Case("EXPAND_DIMS", f"{axis}-{dtype}", [f32(2, 3), const(axis, dtype)])
     for axis, dtype in [(0, "int32"), (2, "int64"), (-1, "int32"), (-3, "int32"), ([1], "int32")]
@@ -84,7 +72,7 @@ BROADCASTS = [
         version=3,
         litert=NO_KERNEL if d is np.complex64 else None,
     )
-    for d in DTYPES
+    for d in OTHERS
 ]
 BROADCASTS += [
     Case("BROADCAST_TO", "empty", [f32(1, 3), const(i32(0, 3))], version=2, litert=EMPTY),
@@ -96,7 +84,7 @@ ARGS = [
 ]
 FILLS = [
     Case("FILL", name(d), [const(i32(2, 3)), of(d)], outputs=[d])
-    for d in [np.float32, *DTYPES]
+    for d in [np.float32, *OTHERS]
     if d is not np.complex64
 ] + [
     Case("FILL", "int64-sizes", [const([2, 1], "int64"), value(7.0, "float32")], None, ["float32"]),
@@ -148,24 +136,6 @@ RUN_TIME = [  # what only the run decides: the reference must know it, the lower
 ]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES + RUN_TIME if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
-@pytest.mark.parametrize("case", RUN_TIME, ids=str)
-def test_refuses_strings_and_what_the_run_decides(case: Case) -> None:
-    reason = RULES[case.name].reason(LoweringContext(), case.op_options, *case.specs())
-    assert reason is not None
-    assert any(words in reason for words in ("depends on data", "strings", "does not hold"))
-
-
 IMPOSSIBLE = [
     Case("RESHAPE", "count", [X, const(i32(5, 5))]),
     Case("RESHAPE", "two-stretches", [X, const(i32(-1, -1))]),
@@ -179,14 +149,3 @@ IMPOSSIBLE = [
     Case("RANGE", "direction", [const(v, "int32") for v in (0, 3, -1)]),
     Case("RANGE", "zero", [const(v, "int32") for v in (0, 3, 0)]),
 ]
-
-
-@pytest.mark.parametrize("case", IMPOSSIBLE, ids=str)
-def test_impossible_shapes_are_a_value_error(case: Case) -> None:
-    with pytest.raises(ValueError, match=case.name):
-        KERNELS[case.name].shapes(case.op_options, _inputs(case))
-
-
-def _inputs(case: Case) -> tuple:
-    probe = Case("RANK", "probe", case.inputs, outputs=["int32"])
-    return probe.specs()[0]

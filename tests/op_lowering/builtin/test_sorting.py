@@ -3,17 +3,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 
 from jaxdelegate.op_lowering.options import BucketizeOptions, TopKV2Options
-from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.spec import Specs
-from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 NAN, INF = np.nan, np.inf
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 ODD = np.float32(
     [
         [1, NAN, 3, 3, -INF],
@@ -64,41 +60,12 @@ CASES = [
     bucketize("empty", np.zeros((2, 0), np.float32), EDGES),
     bucketize("float16", NEAR_EDGES[:5].astype(np.float16), EDGES, litert=NO_KERNEL),
 ]
-SCALE = Quantization(np.float32([0.5]), np.int64([3]))
+SCALE = scaled(0.5, 3)
 INT8 = Arg(of(np.int8, 3, 4, low=-100, high=100).value, quantization=SCALE)
 
 
-class Quantized(Case):
-    """A case whose output of the input's dtype is quantized as the input is."""
-
-    def specs(self) -> tuple[Specs, Specs]:
-        inputs, outputs = super().specs()
-        scale = inputs[0].quantization
-        return inputs, tuple(
-            dataclasses.replace(y, quantization=scale) if y.dtype == inputs[0].dtype else y
-            for y in outputs
-        )
-
-
-QUANTIZED = Quantized(
-    "TOPK_V2", "quantized", [INT8, const(2, "int32")], TopKV2Options(), [np.int8, np.int32]
-)
-
-
-@pytest.mark.parametrize("group", in_groups([*CASES, QUANTIZED]), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
-def reason(case: Case) -> str | None:
-    inputs, outputs = case.specs()
-    return RULES[case.name].reason(LoweringContext(), case.op_options, inputs, outputs)
+QUANTIZED = topk("quantized", INT8, 2, output_quantization=[SCALE, None])
+CASES.append(QUANTIZED)
 
 
 X = of(np.float32, 2, 3)
@@ -112,25 +79,13 @@ REFUSED = {
     "is a scalar": topk("scalar", np.float32(1), 0),
     "boundaries are not sorted": bucketize("unsorted", ODD, (1.0, 0.0)),
     "is int8, not one of": bucketize("int8", np.int8([1]), EDGES),
+    "'in0' and 'out0' are quantized differently": dataclasses.replace(
+        QUANTIZED, output_quantization=[scaled(0.5, 4), None]
+    ),
 }
 
 
-@pytest.mark.parametrize("sentence", REFUSED)
-def test_refuses(sentence: str) -> None:
-    assert sentence in (reason(REFUSED[sentence]) or "")
-
-
-def test_refuses_to_hand_values_to_another_scale() -> None:
-    inputs, outputs = QUANTIZED.specs()
-    other = dataclasses.replace(
-        outputs[0], quantization=Quantization(np.float32([0.5]), np.int64([4]))
-    )
-    why = RULES["TOPK_V2"].reason(LoweringContext(), TopKV2Options(), inputs, (other, outputs[1]))
-    assert "'in0' and 'out0' are quantized differently" in (why or "")
-
-
-def test_reference_stops_at_what_the_kernel_stops_at() -> None:
-    with pytest.raises(ValueError, match="k is 4, of 3 values"):
-        topk("", X, 4).run_reference()
-    with pytest.raises(ValueError, match="not sorted"):
-        bucketize("", ODD, (1.0, 0.0)).run_reference()
+STOPPED = {
+    "k is 4, of 3 values": topk("many", X, 4),
+    "not sorted": bucketize("unsorted", ODD, (1.0, 0.0)),
+}

@@ -10,9 +10,10 @@ from jaxdelegate.op_lowering.options import DensifyOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, Specs, TensorSpec
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.builtin.sparse import densified
-from jaxdelegate.testing import Arg, Case, CaseGroup, ModelBuilder, in_groups
+from jaxdelegate.testing import Arg, Case, ModelBuilder
+from jaxdelegate.testing.dtypes import NO_KERNEL
+from jaxdelegate.testing.quantized import scaled
 
 DENSE, CSR = False, True
 
@@ -90,7 +91,6 @@ def _cut(size: int, block: int | None) -> list[int]:
     return [size] if block is None else [size // block, block]
 
 
-NO_KERNEL = "LiteRT has no kernel for this dtype"
 MATRIX = random(np.float32, (8, 12))
 CASES = [
     sparse("rows", MATRIX, [DENSE, CSR]),
@@ -124,17 +124,6 @@ def test_reference_undoes_the_compression(case: Sparse) -> None:
     case.check(case.run_reference(), [case.dense])
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Sparse) -> None:
-    case.check(case.run_reference(), case.run_litert())
-
-
 def test_what_is_dense_already_stays() -> None:
     case = dataclasses.replace(
         CASES[0], inputs=[Arg(MATRIX, is_const=True)], dense=MATRIX, sparsity=None
@@ -156,7 +145,7 @@ def test_refuses_values_of_the_run_and_other_dtypes() -> None:
 
 
 def test_quantized_weights_keep_their_scale() -> None:
-    scale = Quantization(np.float32([0.5]), np.int64([0]))
+    scale = scaled(0.5)
     case = next(c for c in CASES if "int8" in str(c))
     specs = [
         tuple(dataclasses.replace(s, quantization=scale) for s in side) for side in case.specs()

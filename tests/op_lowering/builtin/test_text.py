@@ -227,12 +227,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("sentence", WRONG)
-def test_damaged_or_unfitting_examples_are_refused(sentence: str) -> None:
-    message, sparse, dense = WRONG[sentence]
+@pytest.mark.parametrize("said", WRONG)
+def test_damaged_or_unfitting_examples_are_refused(said: str) -> None:
+    message, sparse, dense = WRONG[said]
     with pytest.raises((ValueError, TypeError)) as caught:
         parse(strings(message), sparse, dense).run_reference()
-    assert sentence in str(caught.value)
+    assert said in str(caught.value)
 
 
 HOST = [SKIP_GRAMS[0], parse(BATCH, {b"i": np.int64}), parse(BATCH, {b"i": np.int64}, version=1)]

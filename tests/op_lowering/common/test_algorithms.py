@@ -27,9 +27,9 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, const, f32, of
 from jaxdelegate.testing.case import run_together
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 
@@ -90,21 +90,21 @@ def product(label: str, x: tuple[int, ...], w: tuple[int, ...]) -> Case:
 
 
 def quantized(shape: tuple[int, ...], seed: int, scale: float, zero: int, low: int) -> Arg:
-    q = Quantization(np.array([scale], np.float32), np.array([zero]))
+    q = scaled(scale, zero)
     arg = of(np.int8, *shape, low=low, high=127, seed=seed)
     return dataclasses.replace(arg, quantization=q, is_const=seed > 0)
 
 
 def conv_int8(label: str, x: tuple[int, ...], w: tuple[int, ...], o: Conv2DOptions) -> Case:
     inputs = [quantized(x, 0, 0.02, 5, -128), quantized(w, 1, 0.01, 0, -127)]
-    scales = [Quantization(np.array([0.1], np.float32), np.array([-3]))]
+    scales = [scaled(0.1, -3)]
     return Case("CONV_2D", label, inputs, o, version=3, output_quantization=scales)
 
 
 def depthwise_int8(label: str, x: tuple[int, ...], w: tuple[int, ...]) -> Case:
     o = DepthwiseConv2DOptions(SAME, 2, 2, depth_multiplier=w[2] // x[3])
     inputs = [quantized(x, 0, 0.02, 5, -128), quantized((1, *w), 1, 0.01, 0, -127)]
-    scales = [Quantization(np.array([0.1], np.float32), np.array([-3]))]
+    scales = [scaled(0.1, -3)]
     return Case("DEPTHWISE_CONV_2D", label, inputs, o, version=3, output_quantization=scales)
 
 
@@ -115,7 +115,7 @@ def conv_dynamic_range(
     return Case("CONV_2D", label, inputs, o, version=3, accumulated=math.prod(w[1:]))
 
 
-CASES = [
+CHOICES = [
     conv("3x3", (2, 9, 8, 5), (7, 3, 3, 5), Conv2DOptions(SAME, 1, 1, Act.RELU)),
     conv("3x3-by-2", (1, 9, 8, 3), (8, 3, 3, 3), Conv2DOptions(SAME, 2, 2, Act.RELU6)),
     conv("3x3-valid", (1, 7, 6, 4), (5, 3, 3, 4), Conv2DOptions(VALID, 1, 1)),
@@ -165,7 +165,7 @@ def algorithms_of(case: Case, platform: str) -> Mapping[str, Any]:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CHOICES, ids=str)
 def test_every_algorithm_computes_the_same(case: Case) -> None:
     names = dict.fromkeys((*algorithms_of(case, "cpu"), *algorithms_of(case, "gpu")))
     context = LoweringContext(op_version=case.version, quant_mode=mode_of(case))
@@ -184,11 +184,11 @@ def annotated(algorithm: str) -> Iterator[None]:
     try:
         yield
     except AssertionError as error:
-        error.add_note(f"way {algorithm!r}")
+        error.add_note(f"algorithm {algorithm!r}")
         raise
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CHOICES, ids=str)
 def test_the_default_comes_first(case: Case) -> None:
     """On each platform, what runs without a choice is the first of what is offered."""
     assert len(algorithms_of(case, "cpu")) > 1
@@ -208,7 +208,7 @@ def lowered_text(case: Case, context: LoweringContext) -> str:
 
 def test_algorithms_differ() -> None:
     """A name that changes nothing would be measured in vain."""
-    case = CASES[0]
+    case = CHOICES[0]
     contexts = [LoweringContext(algorithm=algorithm) for algorithm in algorithms_of(case, "cpu")]
     texts = {lowered_text(case, context) for context in contexts}
     assert len(texts) == len(contexts) >= 3

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.testing import Arg, Case, assert_close, const, value
+from jaxdelegate.testing import Arg, Case, CaseGroup, const, value
 
 SPECIAL = np.float32([1.5, np.nan, np.inf, -np.inf, 1e15, -2])
 SAME, VALID = Padding.SAME, Padding.VALID
@@ -75,17 +75,10 @@ CASES = [case for act in (Act.NONE, Act.RELU, Act.RELU6) for case in cases(act)]
 
 
 @pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_lowering_matches_the_reference(case: Case, native: bool) -> None:
+def test_lowering_matches_the_reference(native: bool) -> None:
     if native and (reason := library.why_not()) is not None:
         pytest.skip(reason)
-    context = LoweringContext(native_kernels=native, op_version=case.version)
-    (y,) = case.run_lowered(RULES[case.name], context)
-    assert not np.isinf(y).any()
-    assert_close([y], case.run_reference())
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    assert_close(case.run_reference(), case.run_litert())
+    group = CaseGroup(CASES)
+    results = group.run_lowered(RULES, LoweringContext(native_kernels=native))
+    assert not any(np.isinf(y).any() for (y,) in results)
+    group.check(results, Case.run_reference)

@@ -25,9 +25,10 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import Arg, Case, const, of, value
+from jaxdelegate.testing.quantized import scaled
 
-HALF = Quantization(np.float32([0.5]), np.int64([3]))
-QUARTER = Quantization(np.float32([0.25]), np.int64([3]))
+HALF = scaled(0.5, 3)
+QUARTER = scaled(0.25, 3)
 I8 = np.int8
 
 
@@ -36,7 +37,7 @@ def i32(*numbers: int) -> Arg:
 
 
 X, IMAGE = of(I8, 2, 3), of(I8, 4, 2, 2, 4)
-CASES: dict[Case, tuple[int, ...]] = {  # the inputs whose values reach the output
+MOVED: dict[Case, tuple[int, ...]] = {  # the inputs whose values reach the output
     Case("RESHAPE", "", [X, i32(6)]): (0,),
     Case("SQUEEZE", "", [of(I8, 1, 2)]): (0,),
     Case("EXPAND_DIMS", "", [X, i32(0)]): (0,),
@@ -70,7 +71,7 @@ CASES: dict[Case, tuple[int, ...]] = {  # the inputs whose values reach the outp
     Case("MATRIX_DIAG", "", [X]): (0,),
     Case("MATRIX_SET_DIAG", "", [X, of(I8, 2)]): (0, 1),
 }
-every_case = pytest.mark.parametrize(("case", "moved"), CASES.items(), ids=str)
+every_case = pytest.mark.parametrize(("case", "moved"), MOVED.items(), ids=str)
 
 
 def specs_of(case: Case, moved: tuple[int, ...], **changes: Any) -> tuple[Specs, Specs]:

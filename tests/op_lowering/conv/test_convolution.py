@@ -20,9 +20,10 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of
+from jaxdelegate.testing import Arg, Case, const, f32, of
+from jaxdelegate.testing.case import run_together
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 FLOAT32_ONLY = "the kernel takes float32 only"
@@ -215,19 +216,7 @@ CONV_3D = [
 CASES = CONV_2D + DEPTHWISE + CONV_3D
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [c for c in CASES if "same-2" in c.label or "float16" in c.label or c in CONV_3D],
-    ids=str,
-)
-def test_gpu_lowering_matches_the_reference(case: Case) -> None:
-    context = LoweringContext(platform="gpu", op_version=case.version)
-    case.check(case.run_lowered(RULES[case.name], context), case.run_reference())
+ON_GPU = [c for c in CASES if "same-2" in c.label or "float16" in c.label or c in CONV_3D]
 
 
 def gpu_program(activation: Act, stride: int = 1, size: int = 1, precision: str = "float16") -> str:
@@ -322,23 +311,17 @@ def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int) -> Non
     options = (DepthwiseConv2DOptions if is_depthwise else Conv2DOptions)(SAME, 1, 1)
     context = LoweringContext(platform="gpu", precision=device_policy("float16"))
     lowered = RULES[name].lower(context, options, specs, (spec(x.shape),))
-    (y,) = lowered(x, w, bias)
+    ((y,),) = run_together([(lowered, [x, w, bias])])
     assert y.dtype == np.float32
     assert np.all(np.isfinite(y))
     assert y[0, 5, 5, -1] == 9 * depth + 2049
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
 
 
 def spec(shape: tuple[int, ...], dtype: Any = np.float32, **details: Any) -> TensorSpec:
     return TensorSpec("w", shape, np.dtype(dtype), **details)
 
 
-SCALE = Quantization(np.array([0.5], np.float32), np.array([0]))
+SCALE = scaled(0.5)
 IMAGE, FILTER = spec((1, 6, 6, 4)), spec((8, 3, 3, 4))
 OPTIONS = Conv2DOptions(SAME, 1, 1)
 REFUSED = [
@@ -365,14 +348,16 @@ def reason(name: str, options: Any, *inputs: TensorSpec) -> str:
     return rule.reason(LoweringContext(), options, inputs, (inputs[0],)) or ""
 
 
-@pytest.mark.parametrize(("options", "x", "w", "sentence"), REFUSED + IMPOSSIBLE)
-def test_refuses(options: Any, x: TensorSpec, w: TensorSpec, sentence: str) -> None:
-    assert sentence in reason("CONV_2D", options, x, w, spec((8,)))
+@pytest.mark.parametrize(("options", "x", "w", "said"), REFUSED + IMPOSSIBLE)
+def test_refuses(options: Any, x: TensorSpec, w: TensorSpec, said: str) -> None:
+    assert said in reason("CONV_2D", options, x, w, spec((8,)))
 
 
-@pytest.mark.parametrize(("options", "x", "w", "sentence"), IMPOSSIBLE)
-def test_impossible_shapes_raise(options: Any, x: TensorSpec, w: TensorSpec, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+@pytest.mark.parametrize(("options", "x", "w", "said"), IMPOSSIBLE)
+def test_impossible_shapes_are_a_value_error(
+    options: Any, x: TensorSpec, w: TensorSpec, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
         KERNELS["CONV_2D"].shapes(options, (x, w, spec((8,))))
 
 

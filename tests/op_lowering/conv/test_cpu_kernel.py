@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,11 +24,11 @@ from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, of, value
+from jaxdelegate.testing.case import run_together
+from jaxdelegate.testing.quantized import scaled
 
 REASON = library.why_not()
-BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 CONTEXT = LoweringContext(native_kernels=True)
 SAME, VALID = Padding.SAME, Padding.VALID
 
@@ -165,20 +166,21 @@ WINOGRAD = [
 ]
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("case", WINOGRAD, ids=str)
 @pytest.mark.parametrize("algorithm", [cpu_kernel.NATIVE, cpu_kernel.NATIVE_WINOGRAD])
-def test_both_algorithms_of_3x3_match_the_reference(case: Case, algorithm: str) -> None:
+def test_both_algorithms_of_3x3_match_the_reference(algorithm: str) -> None:
     context = dataclasses.replace(CONTEXT, algorithm=algorithm)
     rule: Any = RULES["CONV_2D"]
-    assert algorithm in rule.algorithms(context, case.op_options, *case.specs())
-    if algorithm == cpu_kernel.NATIVE_WINOGRAD:
-        tiled = Tolerance(rtol=1e-5, atol=2e-7 * case.accumulated)
-        because = "a tile's results are differences of sums over all of its values, so that they "
-        because += "are as exact as the largest, not as each of them"
-        case = dataclasses.replace(case, tolerance=tiled, because=because)
-    case.check(case.run_lowered(rule, context), case.run_reference())
+    assert all(algorithm in rule.algorithms(context, c.op_options, *c.specs()) for c in WINOGRAD)
+    tiled = algorithm == cpu_kernel.NATIVE_WINOGRAD
+    CaseGroup([in_tiles(c) if tiled else c for c in WINOGRAD]).check_lowerings(RULES, context)
+
+
+def in_tiles(case: Case) -> Case:
+    tolerance = Tolerance(rtol=1e-5, atol=2e-7 * case.accumulated)
+    because = "a tile's results are differences of sums over all of its values, so that they "
+    because += "are as exact as the largest, not as each of them"
+    return dataclasses.replace(case, tolerance=tolerance, because=because)
 
 
 def test_winograd_is_the_default_of_much_work_on_few_filters() -> None:
@@ -191,7 +193,6 @@ def test_winograd_is_the_default_of_much_work_on_few_filters() -> None:
     assert first(7, 512, 512) == first(14, 16, 16) == first(56, 64, 8) == cpu_kernel.NATIVE
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("group", in_groups(PRODUCTS + CONVOLUTIONS + DEPTHWISE), ids=str)
 def test_kernels_match_the_reference(group: CaseGroup) -> None:
@@ -202,7 +203,6 @@ def test_kernels_match_the_reference(group: CaseGroup) -> None:
 SPECIAL = [1.5, np.nan, np.inf, -np.inf, -0.0, 1e30]
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("act", [Act.NONE, Act.RELU, Act.RELU6, Act.RELU_N1_TO_1])
 def test_nan_and_infinity_pass_as_in_the_reference(act: Act) -> None:
@@ -215,7 +215,7 @@ def test_nan_and_infinity_pass_as_in_the_reference(act: Act) -> None:
     check(Case("DEPTHWISE_CONV_2D", act.name, [value(x), taps, bias], options))
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_no_bias_and_left_over_values() -> None:
     inputs = [f32(2, 7), const(f32(5, 3, seed=1)), None]
     check(Case("FULLY_CONNECTED", "left-over", inputs, FullyConnectedOptions(), accumulated=3))
@@ -225,15 +225,15 @@ def test_no_bias_and_left_over_values() -> None:
 
 
 # With and without a clamp, in panels and tiles that are not full, by all kernels of float32.
-ENDS_ON_GRID = {
-    "product": (product(30, 7, 33), cpu_kernel.NATIVE),
-    "one-unit": (product(9, 4, 1, Act.RELU6), cpu_kernel.NATIVE),
-    "windows": (conv((2, 9, 7, 5), (17, 3, 3, 5), ONE), cpu_kernel.NATIVE),
-    "window-in-parts": (conv((1, 5, 5, 200), (20, 3, 3, 200), ONE), cpu_kernel.NATIVE),
-    "groups": (conv((1, 9, 7, 32), (64, 3, 3, 8), ONE), cpu_kernel.NATIVE),
-    "tiles": (conv((1, 7, 9, 20), (18, 3, 3, 20), ONE), cpu_kernel.NATIVE_WINOGRAD),
-    "depthwise": (depthwise((2, 6, 9, 17), 3, 3, DEPTHWISE_ONE), cpu_kernel.NATIVE),
-}
+ENDS_ON_GRID = [
+    (product(30, 7, 33), cpu_kernel.NATIVE),
+    (product(9, 4, 1, Act.RELU6), cpu_kernel.NATIVE),
+    (conv((2, 9, 7, 5), (17, 3, 3, 5), ONE), cpu_kernel.NATIVE),
+    (conv((1, 5, 5, 200), (20, 3, 3, 200), ONE), cpu_kernel.NATIVE),
+    (conv((1, 9, 7, 32), (64, 3, 3, 8), ONE), cpu_kernel.NATIVE),
+    (conv((1, 7, 9, 20), (18, 3, 3, 20), ONE), cpu_kernel.NATIVE_WINOGRAD),
+    (depthwise((2, 6, 9, 17), 3, 3, DEPTHWISE_ONE), cpu_kernel.NATIVE),
+]
 GRIDS = [
     (np.int8, 0.03, -7),
     (np.uint8, 0.0235294122, 0),
@@ -242,38 +242,36 @@ GRIDS = [
 ]
 
 
-def on_grid_both_algorithms(
-    case: Case, context: LoweringContext, spec: TensorSpec
-) -> list[np.ndarray]:
-    """By the kernel, and by XLA after it."""
+def check_on_grid(cases: Sequence[tuple[Case, LoweringContext]], spec: TensorSpec) -> None:
+    """Compare the kernels, in one program, with what XLA makes of their floats."""
     grid = fake_quantization.grid_of(spec)
-    ended = dataclasses.replace(context, grid=grid)
-    assert RULES[case.name].lower(ended, case.op_options, *case.specs()).is_on_grid
-    assert "to_grid" in jaxpr(case, ended)
-    (plain,) = case.run_lowered(RULES[case.name], context)
+    ended = [(case, dataclasses.replace(context, grid=grid)) for case, context in cases]
+    for case, context in ended:
+        assert RULES[case.name].lower(context, case.op_options, *case.specs()).is_on_grid
+        assert "to_grid" in jaxpr(case, context)
+    plain, got = (
+        [y for (y,) in run_together([case.lowered_call(RULES[case.name], c) for case, c in some])]
+        for some in (cases, ended)
+    )
     with jax.enable_x64(True):
-        want = jax.jit(lambda y: fake_quantization.simulate(y, spec))(plain)
-    return [*case.run_lowered(RULES[case.name], ended), np.asarray(want)]
+        want = jax.jit(lambda ys: [fake_quantization.simulate(y, spec) for y in ys])(plain)
+    for (case, _), y, z in zip(cases, got, map(np.asarray, want), strict=True):
+        np.testing.assert_array_equal(y.view(np.int32), z.view(np.int32), str(case))
+        assert len(np.unique(y)) > 1 or spec.quantization.zero_point[0] == 255
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("name", ENDS_ON_GRID)
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), GRIDS)
 def test_results_go_on_a_grid_as_behind_the_kernel(
-    name: str, dtype: Any, scale: float, zero_point: int
+    dtype: Any, scale: float, zero_point: int
 ) -> None:
-    case, algorithm = ENDS_ON_GRID[name]
-    quantization = Quantization(np.float32([scale]), np.array([zero_point]))
+    quantization = scaled(scale, zero_point)
     spec = TensorSpec("y", (), np.dtype(dtype), quantization)
-    got, want = on_grid_both_algorithms(
-        case, dataclasses.replace(CONTEXT, algorithm=algorithm), spec
+    check_on_grid(
+        [(case, dataclasses.replace(CONTEXT, algorithm=a)) for case, a in ENDS_ON_GRID], spec
     )
-    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
-    assert len(np.unique(got)) > 1 or zero_point == 255
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 def test_ties_nan_and_infinity_go_on_a_grid_as_behind_the_kernel() -> None:
     almost = np.nextafter(np.float32(0.5), np.float32(0))  # half and its neighbor are told apart
@@ -283,10 +281,9 @@ def test_ties_nan_and_infinity_go_on_a_grid_as_behind_the_kernel() -> None:
     options = dataclasses.replace(DEPTHWISE_ONE, depth_multiplier=1)
     case = Case("DEPTHWISE_CONV_2D", "special", [value(x), one, bias], options)
     for zero_point in (-128, -124, 0):
-        quantization = Quantization(np.float32([1]), np.array([zero_point]))
+        quantization = scaled(1, zero_point)
         spec = TensorSpec("y", (), np.dtype(np.int8), quantization)
-        got, want = on_grid_both_algorithms(case, CONTEXT, spec)
-        np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+        check_on_grid([(case, CONTEXT)], spec)
 
 
 def taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
@@ -367,11 +364,11 @@ SHORT_PRODUCTS = [
 
 
 @MULTIPLIES_SHORT
-@pytest.mark.parametrize("case", SHORT_PRODUCTS, ids=str)
-def test_products_of_bfloat16_match_the_reference(case: Case) -> None:
-    case = rounded(case)
-    assert "jaxdelegate.product_bfloat16" in jaxpr(case, SHORT)
-    case.check(case.run_lowered(RULES[case.name], SHORT), case.run_reference())
+@pytest.mark.parametrize("group", in_groups(SHORT_PRODUCTS), ids=str)
+def test_products_of_bfloat16_match_the_reference(group: CaseGroup) -> None:
+    cases = [rounded(case) for case in group.cases]
+    assert all("jaxdelegate.product_bfloat16" in jaxpr(case, SHORT) for case in cases)
+    CaseGroup(cases).check_lowerings(RULES, SHORT)
 
 
 @MULTIPLIES_SHORT
@@ -420,7 +417,7 @@ def test_panels_are_filled_up_with_zeros() -> None:
     np.testing.assert_array_equal(laid_out[1], np.pad(w[:, 16:], ((0, 0), (0, 12))))
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_call_that_does_not_fit_is_refused() -> None:
     call = jax.ffi.ffi_call(library.PRODUCT, jax.ShapeDtypeStruct((2, 16), np.float32))
     x, w, bias = (np.ones(shape, np.float32) for shape in ((2, 3), (1, 4, 16), (16,)))
@@ -429,13 +426,13 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
     nonlinearity = np.array((0,), np.int64)
 
     def refused(
-        sentence: str,
+        said: str,
         *arrays: np.ndarray,
         fields: np.ndarray = fields,
         nonlinearity: np.ndarray = nonlinearity,
         **more: np.ndarray,
     ) -> None:
-        with jax.enable_x64(True), pytest.raises(Exception, match=sentence):
+        with jax.enable_x64(True), pytest.raises(Exception, match=said):
             jax.block_until_ready(
                 call(*arrays, geometry=fields, range=limits, then=nonlinearity, **more)
             )

@@ -24,8 +24,6 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
 
-REASON = library.why_not()
-BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8, INT4 = np.dtype(np.int8), np.dtype(np.uint8), np.dtype(ml_dtypes.int4)
@@ -97,7 +95,7 @@ SPECIAL = {
     "tiny": images((2, 5, 5, 3)) * np.float32(1e-30),
     "huge": images((2, 5, 5, 3)) * np.float32(1e30),
 }
-CASES = [
+CONVOLUTIONS = [
     *(
         conv(f"{depth}-{output_channels}", (2, 7, 6, depth), (output_channels, 3, 3, depth), ONE)
         for depth in (1, 3, 4, 20)
@@ -167,25 +165,24 @@ def is_taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
     return "_dynamic_range.1" in jaxpr(case, context)
 
 
-@BUILT
 @EVERY_SET
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+@pytest.mark.parametrize("group", in_groups(CONVOLUTIONS), ids=str)
 def test_kernels_equal_the_reference(group: CaseGroup, instruction_set: str) -> None:
     del instruction_set
     assert all(map(is_taken, group.cases))
     group.check_lowerings(RULES, CONTEXT)
 
 
-@BUILT
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("group", in_groups(CONVOLUTIONS), ids=str)
 def test_kernels_equal_the_algorithms_of_xla(group: CaseGroup) -> None:
-    for case in group.cases:
-        plain = dataclasses.replace(CONTEXT, native_kernels=False)
-        got, want = (case.run_lowered(RULES[case.name], c)[0] for c in (CONTEXT, plain))
-        np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+    plain = dataclasses.replace(CONTEXT, native_kernels=False)
+    both = (group.run_lowered(RULES, context) for context in (CONTEXT, plain))
+    for case, (got,), (want,) in zip(group.cases, *both, strict=True):
+        np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32), str(case))
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("scales", [0, 1])
 @pytest.mark.parametrize("at", [0, -1])
 def test_nan_spoils_its_image_and_no_other(scales: int, at: int) -> None:
@@ -198,7 +195,7 @@ def test_nan_spoils_its_image_and_no_other(scales: int, at: int) -> None:
     assert np.isfinite(got[1]).all()
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_bias_of_the_run() -> None:
     for plain in (
         conv("", (2, 5, 5, 4), (18, 3, 3, 4), ONE),
@@ -254,7 +251,7 @@ def test_they_are_the_first_algorithm() -> None:
     assert names(example, plain) == names(LEFT["rows"]) == []
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 def test_a_call_that_does_not_fit_is_refused() -> None:
     call = jax.ffi.ffi_call(
         library.PRODUCT_DYNAMIC_RANGE, jax.ShapeDtypeStruct((2, 16), np.float32)
@@ -267,8 +264,8 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
         "range": np.array((0, 1), np.float32),
     }
 
-    def refused(sentence: str, *arrays: np.ndarray, **changed: np.ndarray) -> None:
-        with jax.enable_x64(True), pytest.raises(Exception, match=sentence):
+    def refused(said: str, *arrays: np.ndarray, **changed: np.ndarray) -> None:
+        with jax.enable_x64(True), pytest.raises(Exception, match=said):
             jax.block_until_ready(call(*arrays, **(attributes | changed)))
 
     refused("x does not fit geometry", x[:1], w, ones, ones, sums)

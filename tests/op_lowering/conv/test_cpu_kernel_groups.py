@@ -18,8 +18,6 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Case, CaseGroup, const, f32, in_groups, value
 
-REASON = library.why_not()
-BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 CONTEXT = LoweringContext(native_kernels=True)
 SAME, VALID = Padding.SAME, Padding.VALID
 ONE, TWO = Conv2DOptions(SAME, 1, 1), Conv2DOptions(SAME, 2, 2)
@@ -69,7 +67,6 @@ GROUPS = [
 ]
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("group", in_groups(GROUPS), ids=str)
 def test_kernels_match_the_reference(group: CaseGroup) -> None:
@@ -101,7 +98,6 @@ def test_which_groups_share_a_panel() -> None:
     assert packed_groups(8, 8, 8, 4, stride=2) == 2
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("depth", [2, 5, 8])
 def test_nan_and_infinity_stay_in_their_group(depth: int) -> None:
@@ -144,7 +140,7 @@ def test_narrow_groups_are_left_to_xla() -> None:
     assert [is_taken(depth, 4, 1) for depth in (8, 9)] == [False, True]
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("groups", [(0, 1), (2, 0), (3, 1), (4, 4), (8, 4)], ids=str)
 def test_groups_that_do_not_fit_are_refused(groups: tuple[int, int]) -> None:
     """How many there are, and share a panel, of 8 channels and 16 units."""

@@ -22,14 +22,14 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization, integer_range
+from jaxdelegate.quant.params import integer_range
+from jaxdelegate.quant.requantize import requantize_accumulator
 from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
+from jaxdelegate.testing.quantized import scaled
 
-REASON = library.why_not()
-BUILT = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
 SAME, VALID = Padding.SAME, Padding.VALID
-INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
+INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 SETS = ["avx512vnni", "avx512f", "avxvnni", "avx2"]
 VERSIONS = {"CONV_2D": 8, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 14}
 Shape = tuple[int, ...]
@@ -64,14 +64,14 @@ class Numbers:
         w_scale = np.float32(np.geomspace(1 / self.spread, 1, count) * 0.01)
         y_scale = np.float32(x_scale * w_scale.mean() * math.sqrt(products) * 85 * self.steps)
         inputs = [
-            Arg(self._integers(rng, x), quantization=quantized(x_scale, self.x_zero)),
-            Arg(self._integers(rng, w), True, quantization=quantized(w_scale, self.w_zero, axis)),
+            Arg(self._integers(rng, x), quantization=scaled(x_scale, self.x_zero)),
+            Arg(self._integers(rng, w), True, quantization=scaled(w_scale, self.w_zero, axis)),
         ]
         if self.has_bias:
             bias = rng.integers(-2000, 2000, units).astype(np.int32)
-            inputs.append(Arg(bias, True, quantization=quantized(x_scale * w_scale)))
+            inputs.append(Arg(bias, True, quantization=scaled(x_scale * w_scale)))
         details: Any = {"version": VERSIONS[name], "outputs": [self.dtype]}
-        details["output_quantization"] = [quantized(y_scale, self.y_zero)]
+        details["output_quantization"] = [scaled(y_scale, self.y_zero)]
         return Case(name, f"{self.dtype}-{label}", inputs, options, **details)
 
     def _integers(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
@@ -79,11 +79,6 @@ class Numbers:
         if self.extreme:
             return rng.choice([low, high], shape).astype(self.dtype)
         return rng.integers(low, high, shape, endpoint=True).astype(self.dtype)
-
-
-def quantized(scale: Any, zero_point: int = 0, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.asarray(scale, np.float32))
-    return Quantization(scale, np.full(scale.shape, zero_point, np.int64), axis)
 
 
 BYTES = Numbers(UINT8, x_zero=121, w_zero=137, y_zero=90)
@@ -233,7 +228,6 @@ def taken(case: Case, context: LoweringContext = CONTEXT) -> bool:
     return "ffi_call" in jaxpr(case, context)
 
 
-@BUILT
 @pytest.mark.usefixtures("instruction_set")
 @EVERY_SET
 @pytest.mark.parametrize(
@@ -262,13 +256,14 @@ def requantized(
 
 
 @EVERY_SET
-@BUILT
-@pytest.mark.parametrize("shift", [*range(-31, 2), 7, 30])
-def test_requantization_of_any_sum(shift: int, instruction_set: str) -> None:
+def test_requantization_of_any_sum(instruction_set: str) -> None:
     """Around ties and ends, where both roundings show."""
     del instruction_set
-    from jaxdelegate.quant.requantize import requantize_accumulator
+    for shift in (*range(-31, 2), 7, 30):
+        check_requantization(shift)
 
+
+def check_requantization(shift: int) -> None:
     rng = np.random.default_rng(shift + 31)
     near = 2.0 ** np.clip(31 - np.arange(62) % 31, 0, 30) * rng.choice([-1, 1], 62)
     halves = np.arange(-600, 600) * 2.0 ** (max(-shift, 0))
@@ -280,7 +275,7 @@ def test_requantization_of_any_sum(shift: int, instruction_set: str) -> None:
         for rows, dtype, bounds in kinds:
             want = requantize_accumulator(sums, multiplier, shift, 3, bounds, dtype)
             got = requantized(sums, multiplier, shift, rows, dtype, bounds)
-            np.testing.assert_array_equal(got, np.broadcast_to(want, got.shape))
+            np.testing.assert_array_equal(got, np.broadcast_to(want, got.shape), str(shift))
 
 
 def test_what_the_kernels_do_not_take_xla_does() -> None:
@@ -330,7 +325,7 @@ def test_depthwise_filters_hold_two_rows_side_by_side(numpy: Any) -> None:
     assert not laid_out[1, ..., 1].any()
 
 
-@BUILT
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("wrong", ["weights", "scales", "x"])
 def test_a_call_that_does_not_fit_is_refused(wrong: str) -> None:
     call = jax.ffi.ffi_call(library.PRODUCT_INT8, jax.ShapeDtypeStruct((2, 16), np.int8))

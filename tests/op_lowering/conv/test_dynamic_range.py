@@ -16,8 +16,9 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.params import Quantization, integer_range
+from jaxdelegate.quant.params import integer_range
 from jaxdelegate.testing import Arg, Case, CaseGroup, Tolerance, in_groups
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
@@ -28,11 +29,6 @@ EXACT: dict[str, Any] = {
     "because": "every step is rounded as the kernel rounds it",
 }
 Shape = tuple[int, ...]
-
-
-def quantized(scale: Any, axis: int = 0) -> Quantization:
-    scale = np.atleast_1d(np.asarray(scale, np.float32))
-    return Quantization(scale, np.zeros(scale.shape, np.int64), axis)
 
 
 def images(shape: Shape) -> Arg:
@@ -49,7 +45,7 @@ def filters(dtype: np.dtype, shape: Shape, axis: int, by_channel: bool) -> Arg:
     values = np.random.default_rng(shape).integers(low, high, shape, endpoint=True)
     stored = values.astype(np.int8).view(np.uint8) if dtype == UINT8 else values.astype(dtype)
     scale = np.geomspace(0.001, 0.1, shape[axis]) if by_channel else 0.01
-    return Arg(stored, is_const=True, quantization=quantized(scale, axis))
+    return Arg(stored, is_const=True, quantization=scaled(scale, axis=axis))
 
 
 def bias(count: int) -> Arg:
@@ -162,20 +158,11 @@ def test_lowering_matches_the_reference(group: CaseGroup) -> None:
     group.check_lowerings(RULES)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.label.endswith("few")], ids=str)
-def test_gpu_lowering_matches_the_reference(case: Case) -> None:
-    context = LoweringContext(platform="gpu", op_version=case.version, quant_mode="integer")
-    case.check(case.run_lowered(RULES[case.name], context), case.run_reference())
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_equals_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
+ON_GPU = [c for c in CASES if c.label.endswith("few")]
 
 
 def spec(shape: Shape, dtype: Any, scale: Any = None, axis: int = 0) -> TensorSpec:
-    q = None if scale is None else quantized(scale, axis)
+    q = None if scale is None else scaled(scale, axis=axis)
     return TensorSpec("t", shape, np.dtype(dtype), q)
 
 
@@ -192,12 +179,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "x", "w", "b", "sentence"), REFUSED)
+@pytest.mark.parametrize(("name", "options", "x", "w", "b", "said"), REFUSED)
 def test_refuses(
-    name: str, options: Any, x: TensorSpec, w: TensorSpec, b: TensorSpec, sentence: str
+    name: str, options: Any, x: TensorSpec, w: TensorSpec, b: TensorSpec, said: str
 ) -> None:
     context = LoweringContext(quant_mode="integer")
-    assert sentence in (RULES[name].reason(context, options, (x, w, b), (Y,)) or "")
+    assert said in (RULES[name].reason(context, options, (x, w, b), (Y,)) or "")
 
 
 def test_convolutions_in_3d_have_no_dynamic_range_kernel() -> None:

@@ -26,7 +26,7 @@ def depthwise(label: str, options: DepthwiseConv2DOptions) -> Case:
     return Case("DEPTHWISE_CONV_2D", label, inputs, options)
 
 
-CASES = [
+ORDERED = [
     conv("rgb", (8, 3, 3, 3), Conv2DOptions(SAME, 2, 2, Act.RELU6)),
     conv("valid", (5, 2, 4, 7), Conv2DOptions(VALID, 1, 3)),
     conv("pixel", (6, 1, 1, 64), Conv2DOptions(SAME, 1, 1)),
@@ -36,7 +36,7 @@ CASES = [
 
 
 @pytest.mark.litert
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", ORDERED, ids=str)
 def test_equals_litert(case: Case) -> None:
     (got,) = case.run_lowered(RULES[case.name], INTEGER)
     (want,) = case.run_litert()
@@ -48,7 +48,7 @@ def test_long_ones_and_other_modes_are_left_to_the_usual_algorithms() -> None:
         rule: Any = RULES[case.name].algorithms
         return rule(context, case.op_options, *case.specs())
 
-    assert not algorithms(CASES[0], INTEGER)
-    assert algorithms(CASES[0], LoweringContext(native_kernels=True, quantized_later=True))
-    assert algorithms(CASES[0], LoweringContext(native_kernels=True, quant_mode="integer"))
+    assert not algorithms(ORDERED[0], INTEGER)
+    assert algorithms(ORDERED[0], LoweringContext(native_kernels=True, quantized_later=True))
+    assert algorithms(ORDERED[0], LoweringContext(native_kernels=True, quant_mode="integer"))
     assert algorithms(conv("long", (6, 1, 1, 65), Conv2DOptions(SAME, 1, 1)), INTEGER)

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.fused import attention_cpu_kernel
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -108,14 +107,14 @@ def test_what_it_takes() -> None:
     assert not attention_cpu_kernel.takes(CONTEXT, (1, 1, 16, 16), halves)
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
-@pytest.mark.parametrize("sentence", ["do not fit each other", "the mask does not fit"])
-def test_a_call_that_does_not_fit_is_refused(sentence: str) -> None:
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("said", ["do not fit each other", "the mask does not fit"])
+def test_a_call_that_does_not_fit_is_refused(said: str) -> None:
     q, k, v = example(SIZES[1], "none")
     more: list[Any] = []
-    if "mask" in sentence:
+    if "mask" in said:
         more = [np.zeros((1, 1, 2, 23), np.float32)]
     else:
         v = v[:, 1:]
-    with jax.enable_x64(True), pytest.raises(Exception, match=sentence):
+    with jax.enable_x64(True), pytest.raises(Exception, match=said):
         jax.block_until_ready(attention_cpu_kernel.attention(1.0)(q, k, v, *more))

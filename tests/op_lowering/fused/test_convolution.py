@@ -11,7 +11,6 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.delegate.precision_policy import device_policy
-from jaxdelegate.kernels import library
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
@@ -29,6 +28,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.case import Call, run_together
+from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.tuning import measure
 
@@ -177,7 +177,7 @@ def example_algorithms(kind: str) -> list[str]:
     return Example(kind, 16, 16, ENDINGS[0]).algorithms()
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
+@pytest.mark.usefixtures("built")
 def test_what_is_measured_as_faster_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -247,9 +247,9 @@ REFUSED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("sentence", REFUSED)
-def test_what_it_refuses(sentence: str) -> None:
-    case = REFUSED[sentence]
+@pytest.mark.parametrize("said", REFUSED)
+def test_refuses(said: str) -> None:
+    case = REFUSED[said]
     example = Example("pixel", 16, 16, ENDINGS[2])
     inner = dataclasses.replace(CONV, fused_activation_function=case.get("inner", Act.NONE))
     outer = case.get("outer", Act.NONE)
@@ -258,7 +258,7 @@ def test_what_it_refuses(sentence: str) -> None:
     )
     shape = case.get("residual", example.specs[3].shape)
     example.specs[3] = dataclasses.replace(example.specs[3], shape=shape)
-    assert sentence in (example.why_not(case.get("context", CONTEXT)) or "")
+    assert said in (example.why_not(case.get("context", CONTEXT)) or "")
 
 
 # ---- by cuDNN, whose part XLA:CPU takes here
@@ -292,13 +292,13 @@ def test_what_cudnn_does_not_end(kind: str, epilogue: FusedConvolutionOptions) -
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_cudnn_ends_no_integers(dtype: Any) -> None:
     example = Example("pixel", 16, 16, ENDINGS[2])
-    scale = Quantization(np.float32([0.5]), np.array([0]))
+    scale = scaled(0.5)
     stored = {"dtype": np.dtype(dtype), "quantization": scale}
     example.specs = [dataclasses.replace(spec, **stored, const=None) for spec in example.specs]
     example.specs[2] = dataclasses.replace(
         example.specs[2],
         dtype=np.dtype(np.int32),
-        quantization=Quantization(np.float32([0.25]), np.array([0])),
+        quantization=scaled(0.25),
     )
     example.y = dataclasses.replace(example.y, **stored)
     assert "nor cuDNN" in (example.why_not(GPU) or "")
@@ -309,23 +309,24 @@ def test_where_a_factor_is_shortened_they_stay_apart() -> None:
     assert Example("pixel", 16, 16, ENDINGS[0]).why_not(short) is not None
 
 
-@pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("epilogue", ENDINGS, ids=str)
 @pytest.mark.parametrize("algorithm", [None, "xla"])
 @COUNTS
-def test_the_result_goes_on_a_grid_at_last(
-    epilogue: FusedConvolutionOptions, algorithm: str | None, count: int
-) -> None:
+def test_the_result_goes_on_a_grid_at_last(algorithm: str | None, count: int) -> None:
     """After the residual and the nonlinearity; what XLA computes does not go there by itself."""
-    example = Example("windows", 5, 17, epilogue)
+    examples = [Example("windows", 5, 17, epilogue) for epilogue in ENDINGS]
     spec = dataclasses.replace(
-        example.y, dtype=np.dtype(np.int8), quantization=Quantization(np.float32([0.1]), np.r_[-9])
+        examples[0].y,
+        dtype=np.dtype(np.int8),
+        quantization=Quantization(np.float32([0.1]), np.r_[-9]),
     )
-    context = dataclasses.replace(CONTEXT, grid=fake_quantization.grid_of(spec))
-    plain = example.run(algorithm, count)
+    ended = dataclasses.replace(CONTEXT, grid=fake_quantization.grid_of(spec))
+    plain, got = (
+        [y for (y,) in run_together([e.call(algorithm, count, context) for e in examples])]
+        for context in (CONTEXT, ended)
+    )
     with jax.enable_x64(True):
-        want = jax.jit(lambda y: fake_quantization.simulate(y, spec))(plain)
-    got = example.run(algorithm, count, context)
-    np.testing.assert_array_equal(got, plain if algorithm == "xla" else np.asarray(want))
-    assert np.any(plain != np.asarray(want))
+        want = jax.jit(lambda ys: [fake_quantization.simulate(y, spec) for y in ys])(plain)
+    for y, floats, z in zip(got, plain, map(np.asarray, want), strict=True):
+        np.testing.assert_array_equal(y, floats if algorithm == "xla" else z)
+        assert np.any(floats != z)

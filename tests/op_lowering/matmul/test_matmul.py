@@ -13,9 +13,8 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Sparsity, TensorSpec
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.testing import Arg, Case, CaseGroup, const, f32, in_groups, of
+from jaxdelegate.testing import Arg, Case, const, f32, of
 
 FLOAT32_ONLY = "the kernel takes float32 only"
 KEEP = FullyConnectedOptions(keep_num_dims=True)
@@ -148,28 +147,13 @@ BATCH_MATMUL += [
 CASES = FULLY_CONNECTED + BATCH_MATMUL
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.parametrize("case", FULLY_CONNECTED + BATCH_MATMUL[-8:], ids=str)
-def test_gpu_lowering_matches_the_reference(case: Case) -> None:
-    context = LoweringContext(platform="gpu", op_version=case.version)
-    case.check(case.run_lowered(RULES[case.name], context), case.run_reference())
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
+ON_GPU = FULLY_CONNECTED + BATCH_MATMUL[-8:]
 
 
 def spec(shape: Shape, dtype: Any = np.float32, **details: Any) -> TensorSpec:
     return TensorSpec("t", shape, np.dtype(dtype), **details)
 
 
-SCALE = Quantization(np.array([0.5], np.float32), np.array([0]))
 SHUFFLED = FullyConnectedOptionsWeightsFormat.SHUFFLED4x16INT8
 ROWS, WEIGHTS = spec((4, 7)), spec((5, 7))
 REFUSED = [
@@ -186,17 +170,17 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("options", "x", "w", "sentence"), REFUSED + IMPOSSIBLE)
-def test_fully_connected_refuses(options: Any, x: TensorSpec, w: TensorSpec, sentence: str) -> None:
+@pytest.mark.parametrize(("options", "x", "w", "said"), REFUSED + IMPOSSIBLE)
+def test_refuses(options: Any, x: TensorSpec, w: TensorSpec, said: str) -> None:
     rule, out = RULES["FULLY_CONNECTED"], spec((4, 5))
-    assert sentence in (rule.reason(LoweringContext(), options, (x, w, spec((5,))), (out,)) or "")
+    assert said in (rule.reason(LoweringContext(), options, (x, w, spec((5,))), (out,)) or "")
 
 
-@pytest.mark.parametrize(("options", "x", "w", "sentence"), IMPOSSIBLE)
-def test_fully_connected_shapes_raise(
-    options: Any, x: TensorSpec, w: TensorSpec, sentence: str
+@pytest.mark.parametrize(("options", "x", "w", "said"), IMPOSSIBLE)
+def test_impossible_shapes_are_a_value_error(
+    options: Any, x: TensorSpec, w: TensorSpec, said: str
 ) -> None:
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=said):
         KERNELS["FULLY_CONNECTED"].shapes(options, (x, w, spec((5,))))
 
 

@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing.quantized import scaled
 
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
 INT8, FLOAT = np.dtype(np.int8), np.dtype(np.float32)
@@ -62,7 +63,7 @@ def row_bytes(dtype: np.dtype) -> int:
 
 
 def scale(value: float, zero_point: int = 0) -> Quantization:
-    return Quantization(np.float32([value]), np.array([zero_point]))
+    return scaled(value, zero_point)
 
 
 def dense(dtype: np.dtype, activations: np.dtype) -> Case:
@@ -119,13 +120,13 @@ def test_convolutions_compute_on_packed_filters(case: Case) -> None:
     case.check(case.run_lowered(rule), case.run_reference())
 
 
-CASES = [
+PACKED = [
     *(dense(dtype, activations) for dtype in (INT4, INT2) for activations in (INT8, FLOAT)),
     *(lookup(dtype) for dtype in (INT4, INT2)),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", PACKED, ids=str)
 def test_operators_compute_on_packed_constants(case: Case) -> None:
     rule, (inputs, outputs) = RULES[case.name], case.specs()
     w = case.inputs[1]
@@ -142,7 +143,7 @@ def test_operators_compute_on_packed_constants(case: Case) -> None:
 
 
 @pytest.mark.parametrize("mode", ["integer", "float_view"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", PACKED, ids=str)
 def test_delegates_keep_them_so(case: Case, mode: Any) -> None:
     delegate = jd.JaxDelegate(quant_mode=mode, require_full_delegation=True)
     interpreter = jd.Interpreter(model_content=case.model(), experimental_delegates=[delegate])

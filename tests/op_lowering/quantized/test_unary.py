@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, in_groups
+from jaxdelegate.testing import Arg, Case
+from jaxdelegate.testing.quantized import ends, scaled
 
 Scale = tuple[float, int]  # and zero point
 
@@ -18,20 +17,12 @@ VERSIONS = {"RSQRT": 3, "NEG": 1}  # others: 2
 EMPTY = "LiteRT does not run on empty tensors"
 
 
-def scale(pair: Scale) -> Quantization:
-    return Quantization(np.float32([pair[0]]), np.int64([pair[1]]))
-
-
-def ends(dtype: str) -> tuple[int, int]:
-    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-
-
 def stored(dtype: str, pair: Scale, least: int | None = None) -> Arg:
     """Every integer of 8 bits, some 1800 of 16 bits; none below `least`."""
     low, high = ends(dtype)
     low = low if least is None else least
     x = np.arange(low, high + 1, 37 if dtype == "int16" else 1)
-    return Arg(np.append(x, [low, high]).astype(dtype), quantization=scale(pair))
+    return Arg(np.append(x, [low, high]).astype(dtype), quantization=scaled(*pair))
 
 
 def unary(name: str, dtype: str, of_x: Scale, of_y: Scale, **details: Any) -> Case:
@@ -43,7 +34,7 @@ def unary(name: str, dtype: str, of_x: Scale, of_y: Scale, **details: Any) -> Ca
         label,
         [x],
         outputs=[dtype],
-        output_quantization=[scale(of_y)],
+        output_quantization=[scaled(*of_y)],
         version=VERSIONS.get(name, 2),
         **details,
     )
@@ -78,14 +69,14 @@ def cases() -> list[Case]:
             "int8",
             (0.1, 3),
             (0.2, 1),
-            x=Arg(np.int8(9).reshape(()), quantization=scale((0.1, 3))),
+            x=Arg(np.int8(9).reshape(()), quantization=scaled(0.1, 3)),
         ),
         unary(
             "ABS",
             "int16",
             (0.1, 0),
             (0.2, 0),
-            x=Arg(np.zeros((2, 0), np.int16), quantization=scale((0.1, 0))),
+            x=Arg(np.zeros((2, 0), np.int16), quantization=scaled(0.1, 0)),
             label="empty",
             litert=EMPTY,
         ),
@@ -93,17 +84,6 @@ def cases() -> list[Case]:
 
 
 CASES = cases()
-
-
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.litert
-@pytest.mark.parametrize("case", [c for c in CASES if c.litert is None], ids=str)
-def test_reference_matches_litert(case: Case) -> None:
-    case.check(case.run_reference(), case.run_litert())
 
 
 def random_scale(rng: np.random.Generator, dtype: str, low: float) -> Scale:
@@ -121,12 +101,7 @@ def test_random_scales_match_litert(name: str, dtype: str, rng: np.random.Genera
         case.check(case.run_reference(), case.run_litert())
 
 
-def reason(case: Case) -> str | None:
-    context = LoweringContext(op_version=case.version, quant_mode="integer")
-    return RULES[case.name].reason(context, case.op_options, *case.specs())
-
-
-NEGATIVE = Arg(np.int8([1, -1]), is_const=True, quantization=scale((0.1, 0)))
+NEGATIVE = Arg(np.int8([1, -1]), is_const=True, quantization=scaled(0.1, 0))
 ABSOLUTE = unary("ABS", "int8", (0.1, 0), (0.1, 0))
 REFUSED = {
     "'out0' is int8 without a scale": dataclasses.replace(ABSOLUTE, output_quantization=[None]),
@@ -144,9 +119,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("sentence", REFUSED)
-def test_refuses(sentence: str) -> None:
-    assert (reason(REFUSED[sentence]) or "").startswith(sentence)
+@pytest.mark.parametrize("said", REFUSED)
+def test_refuses(said: str) -> None:
+    case = REFUSED[said]
+    assert case.reason(RULES[case.name]).startswith(said)
 
 
 @pytest.mark.parametrize("name", ROOTS)

@@ -2,7 +2,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 
 from jaxdelegate.op_lowering.options import (
     StablehloConvolutionOptions,
@@ -11,8 +10,8 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import Arg, Case, CaseGroup, assert_close, f32, in_groups, of, value
+from jaxdelegate.testing import Arg, Case, assert_close, f32, of, value
+from jaxdelegate.testing.quantized import scaled
 
 DTYPES = [
     np.dtype(t)
@@ -182,19 +181,10 @@ def convolutions() -> list[Case]:
     ]
 
 
-CASES = [*dots(), *convolutions()]
+LOWERED = [*dots(), *convolutions()]
 
 
-@pytest.mark.parametrize("group", in_groups(CASES), ids=str)
-def test_lowering_matches_the_reference(group: CaseGroup) -> None:
-    group.check_lowerings(RULES)
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if "float16" in str(c)], ids=str)
-def test_devices_multiply_half_precision_as_it_is(case: Case) -> None:
-    case.check(
-        case.run_lowered(RULES[case.name], LoweringContext(platform="gpu")), case.run_reference()
-    )
+ON_GPU = [c for c in LOWERED if "float16" in str(c)]  # devices multiply it as it is
 
 
 def both(case: Case) -> list[list[np.ndarray]]:
@@ -277,20 +267,11 @@ def test_batch_groups_meet_their_own_kernels() -> None:
 # ---- refusals
 
 
-def reason(case: Case, platform: str = "cpu") -> str:
-    from jaxdelegate.op_lowering.spec import TensorSpec
-
-    inputs = tuple(
-        TensorSpec(f"in{i}", a.value.shape, a.value.dtype, a.quantization)
-        for i, a in enumerate(case.inputs)
-        if a is not None
-    )
-    outputs = (TensorSpec("out", (1,) * len(inputs[0].shape), np.dtype(case.outputs[0])),)  # type: ignore[index]
-    rule = RULES[case.name]
-    return rule.reason(LoweringContext(platform), case.op_options, inputs, outputs) or ""
+def reason(case: Case) -> str:
+    return case.reason(RULES[case.name], shape=(1,) * case.inputs[0].value.ndim)  # type: ignore[union-attr]
 
 
-QUANTIZED = Arg(of(np.int8, 3, 4).value, quantization=Quantization(np.float32([1]), np.int64([0])))
+QUANTIZED = Arg(of(np.int8, 3, 4).value, quantization=scaled(1))
 A = f32(3, 4)
 REFUSED = {
     "lhs dimensions [1, 1] are not": dot(A, A, ((1,), (1,)), ((1,), (0,))),
@@ -313,32 +294,18 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("sentence", REFUSED)
-def test_refuses(sentence: str) -> None:
-    assert sentence in reason(REFUSED[sentence])
-
-
 def test_refuses_integer_convolutions_beside_the_cpu() -> None:
     case = convolution("", of(np.int8, 1, 3, 3, 1), of(np.int8, 2, 2, 1, 1))
-    assert "gpu libraries have no convolution of int8" in reason(case, "gpu")
+    gpu = RULES[case.name].reason(LoweringContext("gpu"), case.op_options, *case.specs())
+    assert "gpu libraries have no convolution of int8" in str(gpu)
     assert reason(case) == ""
 
 
-STOPS = {
+STOPPED = {
     "do not match": dot(A, A, MATRIX),
     "not distinct": dot(A, A, ((1, 1), (0, 0))),
     "not 2 groups of 4": convolution("", X, W, feature_group_count=2),
     "are not the dimensions": convolution("", X, W, layout={**NHWC, "input_batch_dimension": 1}),
     "do not fit 2": convolution("", X, W, rhs_dilation=(0, 1)),
+    "quantized int8": dot(QUANTIZED, QUANTIZED, ((1,), (1,))),
 }
-
-
-@pytest.mark.parametrize("sentence", STOPS)
-def test_reference_stops_at_what_is_not_defined(sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        STOPS[sentence].run_reference()
-
-
-def test_reference_does_not_compute_with_quantized_values() -> None:
-    with pytest.raises(TypeError, match="quantized int8"):
-        dot(QUANTIZED, QUANTIZED, ((1,), (1,))).run_reference()

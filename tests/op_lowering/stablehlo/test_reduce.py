@@ -309,9 +309,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("sentence", REFUSED)
-def test_refuses(sentence: str) -> None:
-    assert sentence in REFUSED[sentence]
+@pytest.mark.parametrize("said", REFUSED)
+def test_refuses(said: str) -> None:
+    assert said in REFUSED[said]
 
 
 def test_refuses_bodies_that_do_not_fit() -> None:

@@ -298,9 +298,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("sentence", REFUSED)
-def test_refuses(sentence: str) -> None:
-    assert sentence in REFUSED[sentence]
+@pytest.mark.parametrize("said", REFUSED)
+def test_refuses(said: str) -> None:
+    assert said in REFUSED[said]
 
 
 def test_refuses_a_body_of_another_dtype() -> None:

@@ -73,10 +73,10 @@ def sorts() -> list[BodyCase]:
     ]
 
 
-CASES = sorts()
+SORTS = sorts()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", SORTS, ids=str)
 def test_lowering_matches_the_reference(case: BodyCase) -> None:
     assert_close(case.run(delegated), case.run(jd.Interpreter), accumulated=case.accumulated)
 
