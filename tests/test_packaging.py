@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import jaxdelegate as jd
+
 ROOT = Path(__file__).parents[1]
 SHIPPED = (".py", ".css", ".html", ".js")
 LIBRARIES = {  # and the compiler that each takes
@@ -63,6 +65,22 @@ def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
     built = {f"jaxdelegate/{name}" for name, needed in LIBRARIES.items() if shutil.which(needed)}
     assert inside == set(filter(None, map(installed_name, tracked()))) | built
     assert "-py3-none-" in wheel.name  # the libraries have no Python version of its own
+
+
+@pytest.mark.slow
+def test_an_editable_install_is_found_next_to_the_clone(tmp_path: Path) -> None:
+    """From the folder that holds the clone, whose own folder has the package's name."""
+    clone = tmp_path / "jaxdelegate"
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", clone]
+    subprocess.run(install, check=True, capture_output=True)
+    code = "import jaxdelegate; print(jaxdelegate.__version__)"
+    done = subprocess.run(
+        [python, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.strip() == jd.__version__
 
 
 def test_links_are_relative_and_committed() -> None:

@@ -74,7 +74,7 @@ for rows, depth, units in ((500, 70, 90), (49, 300, 500), (1, 2000, 1001), (3000
     save(lowered, x, w)
 for size, depth, groups in ((30, 4, 8), (14, 20, 7), (3, 64, 2)):
     window, channels = Window(size, 3, 1, Padding.SAME, 1), depth * groups
-    c = Convolution((window, window), channels, depth, channels, images=2)
+    c = Convolution((window, window), channels, depth, channels, batch=2)
     shapes = (2, size, size, channels), (3, 3, depth, channels)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in shapes)
     save(cpu_kernel.convolution(cpu_kernel.NATIVE, c, Act.NONE, lambda w: w), x, w)
