@@ -94,8 +94,8 @@ def kernels() -> list[Extension]:
 def package_dir() -> dict[str, str]:
     """Where packages lie: below the root, by the links in jaxdelegate/.
 
-    So an editable install is one entry of the path. With a mapping it would be an import hook, which
-    Python asks too late where the clone itself, a folder of the package's name, is in reach.
+    So an editable install is one entry of the path. With a mapping it would be an import hook, and
+    Python asks that too late where the clone itself, a folder of the package's name, is in reach.
     """
     linked = ("op_lowering", "quant")
     if all(Path("jaxdelegate", name).is_dir() for name in linked):
