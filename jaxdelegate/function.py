@@ -147,7 +147,9 @@ class CallableModel:
         if set(inputs) == set(named):
             return None, inputs, [main.tensors[i].name for i in main.outputs]
         known = [sorted(s.inputs) for s in self.graph.signatures] or [inputs]
-        raise TensorError(f"inputs {sorted(named)} fit no signature; known: {known}")
+        raise TensorError(
+            f"inputs {sorted(named)} fit no signature; the model has {' or '.join(map(str, known))}"
+        )
 
 
 def load(source: Any) -> CallableModel:

@@ -32,6 +32,18 @@ _MEANT = {
     "int": "integer",
     "float": "float_view",
 }
+# What other tools call an option -> our name.
+_OTHER_NAMES = {
+    "precision": "compute_dtype",
+    "dtype": "compute_dtype",
+    "fp16": "compute_dtype",
+    "device": "platform",
+    "backend": "platform",
+    "cache_dir": "serialization_dir",
+    "cache": "serialization_dir",
+    "quantize": "quant_mode",
+    "experimental_flags": "enable_quant",
+}
 _TRUE = frozenset(("true", "1", "yes", "on"))
 _FALSE = frozenset(("false", "0", "no", "off"))
 
@@ -184,6 +196,7 @@ class DelegateOptions:
         for name in given:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+                close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else close
                 hint = (
                     f"did you mean: {', '.join(close)}?" if close else f"known: {', '.join(known)}"
                 )

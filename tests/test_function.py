@@ -121,7 +121,7 @@ def test_wrong_inputs_are_refused(x: np.ndarray) -> None:
     ):
         model(x.astype(np.float64))
     with pytest.raises(
-        jd.TensorError, match=r"inputs \['picture'\] fit no signature; known: \[\['features'\]\]"
+        jd.TensorError, match=r"inputs \['picture'\] fit no signature; the model has \['features'\]"
     ):
         model(picture=x)
     with pytest.raises(jd.TensorError, match="not with both"):

@@ -35,6 +35,11 @@ class PrivateDirectory:
         directory = Path(path)
         if create:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not directory.exists():
+            raise FileNotFoundError(
+                f"cache directory {str(path)!r}: no such folder; a delegate makes and fills it "
+                "(serialization_dir), or `jaxdelegate compile`"
+            )
         state = directory.stat()
         if not stat.S_ISDIR(state.st_mode):
             raise NotADirectoryError(f"cache directory {str(path)!r} is a file")

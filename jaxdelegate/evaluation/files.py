@@ -48,7 +48,7 @@ def _names(folder: str | os.PathLike[str], *, folders: bool = False) -> list[str
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if entry.is_dir() == folders]
     except OSError as error:
-        raise DataError(f"image folder: {error}") from error
+        raise DataError(f"ground_truth_images_path: {error}") from error
 
 
 def no_images(folder: str | os.PathLike[str]) -> DataError:

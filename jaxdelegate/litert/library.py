@@ -51,7 +51,13 @@ def load_delegate(library: str, options: Mapping[str, Any] | None = None) -> Any
     Raises:
         ValueError: the delegate refuses its options, or cannot be loaded.
         OSError: there is no such library, or it does not load.
+        TypeError: the library is no string.
     """
+    if not isinstance(library, str):
+        raise TypeError(
+            f"library: want a path or 'package.module:Class', got {type(library).__name__}; "
+            "options come second, and JaxDelegate(...) needs no library"
+        )
     module, colon, name = library.partition(":")
     if colon and name.isidentifier() and module.replace(".", "").isidentifier():
         return load(library, options)

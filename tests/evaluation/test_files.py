@@ -87,7 +87,7 @@ def test_other_mistakes(tmp_path: Path) -> None:
         imagenet_images(tree, None, text(tmp_path, "words.txt", "n02"))
     with pytest.raises(DataError, match="no images"):
         imagenet_images(touch(tmp_path / "none", "sub/x.txt"), words, None)
-    with pytest.raises(DataError, match=r"image folder: .*No such file"):
+    with pytest.raises(DataError, match=r"ground_truth_images_path: .*No such file"):
         imagenet_images(tmp_path / "missing", words, None)
 
 

@@ -165,8 +165,11 @@ def test_skipped_images(data: Set, capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"model_file": None}, "--model_file is required"),
         ({"ground_truth_images_path": None}, "--ground_truth_images_path is required"),
-        ({"ground_truth_images_path": "no", "instances_file": None}, "image folder: [Errno 2] No"),
-        ({"ground_truth_images_path": "no"}, "image folder: [Errno 2] No such file"),
+        (
+            {"ground_truth_images_path": "no", "instances_file": None},
+            "ground_truth_images_path: [Errno 2] No",
+        ),
+        ({"ground_truth_images_path": "no"}, "ground_truth_images_path: [Errno 2] No such file"),
         ({"ground_truth_images_path": "{folder}"}, "none of the 3 images of the instances file is"),
         ({"instances_file": "no.json"}, "instances file: [Errno 2] No such file"),
         ({"instances_file": "{folder}/labels.txt"}, "want JSON"),

@@ -168,7 +168,7 @@ def test_denylist(data: Set, capsys: pytest.CaptureFixture[str], name: str) -> N
         ({"model_output_labels": None}, "--model_output_labels is required"),
         ({"model_file": "no.tflite"}, "no.tflite"),
         ({"model_file": "{folder}/labels.txt"}, "labels.txt"),
-        ({"ground_truth_images_path": "no"}, "image folder: [Errno 2] No such file"),
+        ({"ground_truth_images_path": "no"}, "ground_truth_images_path: [Errno 2] No such file"),
         ({"ground_truth_images_path": "{folder}/empty"}, "no images (.jpg, .jpeg, .png, .rgb8)"),
         ({"ground_truth_labels": None}, "the 11 images in "),
         ({"ground_truth_labels": "no"}, "ground-truth labels: [Errno 2] No such file"),

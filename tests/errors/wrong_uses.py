@@ -1,0 +1,613 @@
+"""Wrong uses, as new users make them, and what each one has to be told.
+
+`docs/generate_errors.py` writes docs/errors.md from this list; `test_wrong_uses.py` runs it.
+"""
+
+import contextlib
+import dataclasses
+import io
+import os
+import shlex
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jaxdelegate as jd
+from jaxdelegate.op_lowering.options import Conv2DOptions, CustomOptions
+from jaxdelegate.testing.builder import ModelBuilder
+from jaxdelegate.tools.main import main
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongUse:
+    """One of them.
+
+    Attributes:
+        what: what was done, in words.
+        code: Python, or a command after `$ `; it runs in a folder with the files of `prepare`.
+        error: the class that is raised; of a command the exit code.
+        says: parts of the message: what is wrong, where, what was expected, what to do.
+    """
+
+    what: str
+    code: str
+    error: str
+    says: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The test id."""
+        return self.what
+
+
+def use(what: str, code: str, error: str, *says: str) -> WrongUse:
+    """A row of the list."""
+    return WrongUse(what, code, error, says)
+
+
+OPEN = 'jd.Interpreter("{}")'
+READY = 'i = jd.Interpreter("model.tflite"); i.allocate_tensors(); '
+LOAD = 'jd.load("model.tflite")'
+DELEGATES = 'jd.Interpreter("{}", experimental_delegates={})'
+STOCK = "from ai_edge_litert.interpreter import Interpreter\n"
+
+WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
+    "Model files": (
+        use(
+            "a file that is not there", OPEN.format("missing.tflite"), "ModelError", "No such file"
+        ),
+        use("a folder", OPEN.format("models"), "ModelError", "name a file in it: model.tflite"),
+        use("an empty folder", OPEN.format("empty"), "ModelError", "name the .tflite file"),
+        use(
+            "a TensorFlow SavedModel",
+            OPEN.format("saved_model"),
+            "ModelError",
+            "TFLiteConverter.from_saved_model",
+        ),
+        use(
+            "an empty file", OPEN.format("empty.tflite"), "ModelError", "download or copy it again"
+        ),
+        use("a truncated file", OPEN.format("half.tflite"), "ModelError", "the file is truncated"),
+        use("a Git LFS pointer", OPEN.format("lfs.tflite"), "ModelError", "git lfs pull"),
+        use("a web page", OPEN.format("page.tflite"), "ModelError", "download the file itself"),
+        use("a ZIP archive", OPEN.format("packed.task"), "ModelError", "unpack it first"),
+        use("a Keras file", OPEN.format("model.keras"), "ModelError", "from_keras_model"),
+        use(
+            "an ONNX file", OPEN.format("model.onnx"), "ModelError", "an ONNX file", "litert_torch"
+        ),
+        use("a PyTorch file", OPEN.format("model.pt"), "ModelError", "litert_torch"),
+        use("no model at all", "jd.Interpreter()", "ValueError", "must be specified"),
+        use(
+            "a path and content",
+            'jd.Interpreter("model.tflite", model_content=b"TFL3")',
+            "ValueError",
+            "Can't both provide",
+        ),
+    ),
+    "Running a model": (
+        use(
+            "invoke before allocate_tensors",
+            'jd.Interpreter("model.tflite").invoke()',
+            "InterpreterError",
+            "Call allocate_tensors() first",
+        ),
+        use(
+            "set_tensor before allocate_tensors",
+            'jd.Interpreter("model.tflite").set_tensor(0, x)',
+            "TensorError",
+            "Try calling allocate_tensors() first",
+        ),
+        use(
+            "get_tensor before allocate_tensors",
+            'jd.Interpreter("model.tflite").get_tensor(4)',
+            "TensorError",
+            "Run allocate_tensors() first",
+        ),
+        use(
+            "another dtype",
+            READY + 'i.set_tensor(0, x.astype("uint8"))',
+            "TensorError",
+            "'input' wants float32 [1, 8, 8, 3], got uint8",
+        ),
+        use(
+            "float64, numpy's default",
+            READY + "i.set_tensor(0, np.random.rand(1, 8, 8, 3))",
+            "TensorError",
+            "convert it with .astype('float32')",
+        ),
+        use(
+            "another size",
+            READY + 'i.set_tensor(0, np.zeros((1, 9, 9, 3), "float32"))',
+            "TensorError",
+            "Got 9 but expected 8 for dimension 1",
+        ),
+        use(
+            "another batch",
+            READY + 'i.set_tensor(0, np.zeros((4, 8, 8, 3), "float32"))',
+            "TensorError",
+            "call resize_tensor_input with [4, 8, 8, 3] first",
+        ),
+        use(
+            "no batch dimension",
+            READY + 'i.set_tensor(0, np.zeros((8, 8, 3), "float32"))',
+            "TensorError",
+            "add the batch dimension with x[np.newaxis]",
+        ),
+        use(
+            "channels first",
+            READY + 'i.set_tensor(0, np.zeros((1, 3, 8, 8), "float32"))',
+            "TensorError",
+            "use x.transpose(0, 2, 3, 1)",
+        ),
+        use("a list of numbers", READY + "i.set_tensor(0, [1, 2])", "TensorError", "got int64 [2]"),
+        use(
+            "no such tensor",
+            READY + "i.set_tensor(99, x)",
+            "TensorError",
+            "Invalid tensor index 99",
+        ),
+        use(
+            "a name for an index",
+            READY + 'i.set_tensor("input", x)',
+            "TypeError",
+            "want an integer, as get_input_details() names it",
+        ),
+        use(
+            "a tensor inside of a partition",
+            DELEGATES.format("model.tflite", "[jd.JaxDelegate()]") + ".get_tensor(3)",
+            "TensorError",
+            "allocate_tensors() first",
+        ),
+        use(
+            "a shape of another rank",
+            READY + "i.resize_tensor_input(0, [8, 8, 3]); i.allocate_tensors()",
+            "InterpreterError",
+            "input 0 'input' has the shape [8, 8, 3], the model declares [1, 8, 8, 3]",
+            "add the batch dimension",
+        ),
+        use(
+            "a negative size",
+            READY + "i.resize_tensor_input(0, [-1, 8, 8, 3])",
+            "TensorError",
+            "sizes must not be negative",
+        ),
+        use(
+            "a fixed dimension, strictly",
+            READY + "i.resize_tensor_input(0, [2, 8, 8, 3], strict=True)",
+            "InterpreterError",
+            "only allows mutating unknown dimensions",
+        ),
+        use(
+            "invoke after a resize",
+            READY + "i.resize_tensor_input(0, [2, 8, 8, 3]); i.invoke()",
+            "InterpreterError",
+            "Call allocate_tensors() first",
+        ),
+        use(
+            "a view of a tensor that is still held",
+            READY + "view = i.tensor(0)(); i.invoke()",
+            "RuntimeError",
+            "only hold the function returned from tensor()",
+        ),
+        use(
+            "an index beyond the table",
+            'i = jd.Interpreter("gather.tflite"); i.allocate_tensors()\n'
+            'i.set_tensor(0, np.array([9], "int32")); i.invoke()',
+            "InterpreterError",
+            "Node number 0 (GATHER) failed to invoke",
+            "indices must be in [0, 3), got [9]",
+        ),
+        use(
+            "a signature of a model without any",
+            'jd.Interpreter("model.tflite").get_signature_runner("serve")',
+            "ValueError",
+            "The model has none: use set_tensor and invoke",
+        ),
+        use(
+            "a misspelt signature",
+            'jd.Interpreter("signed.tflite").get_signature_runner("serve")',
+            "ValueError",
+            "The model has 'serving_default'",
+        ),
+        use(
+            "a signature without its input",
+            'jd.Interpreter("signed.tflite").get_signature_runner()()',
+            "ValueError",
+            "expected 1 vs provided 0: it has x",
+        ),
+        use(
+            "another input of a signature",
+            'jd.Interpreter("signed.tflite").get_signature_runner()(image=x)',
+            "ValueError",
+            "Invalid Input name (image)",
+            "it has x",
+        ),
+        use(
+            "no threads",
+            'jd.Interpreter("model.tflite", num_threads=0)',
+            "ValueError",
+            "num_threads should >= 1",
+        ),
+    ),
+    "Options of JaxDelegate": (
+        use(
+            "a misspelt option",
+            'jd.JaxDelegate(compute_type="float16")',
+            "OptionError",
+            "did you mean: compute_dtype",
+        ),
+        use(
+            "another tool's name of an option",
+            'jd.JaxDelegate(precision="fp16")',
+            "OptionError",
+            "did you mean: compute_dtype?",
+        ),
+        use(
+            "another tool's name of a value",
+            'jd.JaxDelegate(compute_dtype="fp16")',
+            "OptionError",
+            "did you mean 'float16'?",
+        ),
+        use(
+            "a quantized mode that is none",
+            'jd.JaxDelegate(quant_mode="int8")',
+            "OptionError",
+            "did you mean 'integer'?",
+        ),
+        use(
+            "a value of another type",
+            'jd.JaxDelegate(max_delegated_partitions="many")',
+            "OptionError",
+            "want int, got 'many'",
+        ),
+        use(
+            "a platform that JAX does not have here",
+            'jd.JaxDelegate(platform="tpu")',
+            "OptionError",
+            "'tpu' is not there; JAX has: cpu",
+            'pip install "jaxdelegate[tpu]"',
+        ),
+        use("cuda", 'jd.JaxDelegate(platform="cuda")', "OptionError", "did you mean 'gpu'?"),
+        use(
+            "a device that is not there",
+            'jd.JaxDelegate(platform="cpu", device_index=7)',
+            "OptionError",
+            "device_index: 7 is not there; cpu has: ",
+        ),
+        use(
+            "a rewrite that is none",
+            'jd.JaxDelegate(rewrites="fuse")',
+            "OptionError",
+            "want 'all', 'none' or names of",
+        ),
+        use(
+            "priorities in no order",
+            'jd.JaxDelegate(inference_priority1="auto", inference_priority2="min_latency")',
+            "OptionError",
+            "'auto' must come after all other priorities",
+        ),
+        use(
+            "operators that are no numbers",
+            'jd.JaxDelegate(compute_dtype="float16", float32_operators="SOFTMAX")',
+            "OptionError",
+            "want numbers as in '3,17'",
+        ),
+    ),
+    "Delegates": (
+        use(
+            "a delegate that is in no list",
+            DELEGATES.format("model.tflite", "jd.JaxDelegate()"),
+            "TypeError",
+            "want a list of delegates",
+            "write [JaxDelegate(...)]",
+        ),
+        use(
+            "the same in the stock interpreter",
+            STOCK + 'Interpreter("model.tflite", experimental_delegates=jd.JaxDelegate())',
+            "TypeError",
+            "write [JaxDelegate(...)]",
+        ),
+        use(
+            "a class of delegates",
+            DELEGATES.format("model.tflite", "[jd.JaxDelegate]"),
+            "TypeError",
+            "got the class JaxDelegate; make one: JaxDelegate()",
+        ),
+        use(
+            "full delegation of what cannot be",
+            DELEGATES.format("custom.tflite", "[jd.JaxDelegate(require_full_delegation=True)]"),
+            "DelegationError",
+            "1 of 1 operators cannot be delegated",
+            "Mystery",
+            "jaxdelegate.register_operator adds one",
+        ),
+        use(
+            "a custom operator that nobody knows",
+            'jd.Interpreter("custom.tflite").allocate_tensors()',
+            "InterpreterError",
+            "unresolved custom op: Mystery",
+            "jaxdelegate.register_operator",
+        ),
+        use(
+            "an operator of TensorFlow (Flex)",
+            'jd.Interpreter("flex.tflite").allocate_tensors()',
+            "InterpreterError",
+            "It is TensorFlow's Erf",
+            "without tf.lite.OpsSet.SELECT_TF_OPS",
+        ),
+        use(
+            "a report before any interpreter",
+            "jd.JaxDelegate().report()",
+            "LookupError",
+            "was not applied to subgraph 0 yet",
+        ),
+        use(
+            "a builtin operator of one's own",
+            'jd.register_operator("ADD", kernel=None)',
+            "ValueError",
+            "'ADD' is a builtin operator; only custom ones can be registered",
+        ),
+        use(
+            "options for a library",
+            'jd.load_delegate({"compute_dtype": "float16"})',
+            "TypeError",
+            "want a path or 'package.module:Class'",
+            "options come second",
+        ),
+        use(
+            "a library that is not there",
+            'jd.load_delegate("./missing.so")',
+            "FileNotFoundError",
+            "./missing.so: no such library",
+        ),
+    ),
+    "jaxdelegate.load": (
+        use(
+            "another name of an input",
+            LOAD + "(image=x)",
+            "TensorError",
+            "inputs ['image'] fit no signature; the model has ['input']",
+        ),
+        use("no input", LOAD + "()", "TensorError", "the model has 1 inputs ('input'), got 0"),
+        use("inputs by place and by name", LOAD + "(x, input=x)", "TensorError", "not with both"),
+        use(
+            "float64, numpy's default",
+            LOAD + "(np.random.rand(1, 8, 8, 3))",
+            "TensorError",
+            "convert it with .astype('float32')",
+        ),
+        use(
+            "another dtype",
+            LOAD + '(x.astype("int32"))',
+            "TensorError",
+            "wants float32 [1, 8, 8, 3], got int32",
+        ),
+        use(
+            "no batch dimension",
+            LOAD + "(x[0])",
+            "InterpreterError",
+            "the model declares [1, 8, 8, 3]; add the batch dimension",
+        ),
+        use(
+            "channels first",
+            LOAD + "(x.transpose(0, 3, 1, 2))",
+            "InterpreterError",
+            "use x.transpose(0, 2, 3, 1)",
+        ),
+        use(
+            "apply without params",
+            f"apply, params = {LOAD}.function()\napply(x)",
+            "TensorError",
+            "params come first, got ndarray",
+        ),
+        use(
+            "an unknown signature",
+            LOAD + '.function("serve")',
+            "ValueError",
+            "it has none: leave the argument out",
+        ),
+        use(
+            "a symbolic batch",
+            f"import jax\napply, params = {LOAD}.function()\n"
+            '(n,) = jax.export.symbolic_shape("n")\n'
+            'shape = jax.ShapeDtypeStruct((n, 8, 8, 3), "float32")\n'
+            "jax.export.export(jax.jit(apply))(params, shape)",
+            "TensorError",
+            "the symbolic dimension 'n'",
+            "export one function for each of them",
+        ),
+        use(
+            "an operator that XLA cannot run",
+            'jd.load("custom.tflite")(np.zeros((2, 3), "float32"))',
+            "DelegationError",
+            "XLA cannot run the whole model",
+            "#0 Mystery: custom operator",
+            "jaxdelegate.register_operator",
+        ),
+    ),
+    "Commands": (
+        use("a misspelt tool", "$ jaxdelegate benchmark", "1", "did you mean 'benchmark_model'?"),
+        use(
+            "a misspelt flag",
+            "$ jaxdelegate benchmark_model model.tflite --num_run=3",
+            "1",
+            "Unknown command line flag 'num_run'",
+            "num_runs",
+        ),
+        use("no model", "$ jaxdelegate benchmark_model", "1", "name the .tflite file"),
+        use(
+            "a file that is not there",
+            "$ jaxdelegate benchmark_model missing.tflite",
+            "1",
+            "missing.tflite: no such file",
+        ),
+        use(
+            "two models",
+            "$ jaxdelegate analyze model.tflite --graph=gather.tflite",
+            "1",
+            "give one .tflite file, got 2",
+        ),
+        use(
+            "a number that is none",
+            "$ jaxdelegate benchmark_model model.tflite --num_runs=many",
+            "1",
+            "flag --num_runs=many",
+        ),
+        use(
+            "a dtype that is none",
+            "$ jaxdelegate inference_diff model.tflite --jax_compute_dtype=fp16",
+            "1",
+            "should be one of <float32|tensorfloat32|float16|bfloat16|auto>",
+        ),
+        use(
+            "a platform that JAX does not have here",
+            "$ jaxdelegate benchmark_model model.tflite --jax_platform=tpu",
+            "1",
+            "platform: 'tpu' is not there",
+            "jaxdelegate[tpu]",
+        ),
+        use(
+            "input data of another size",
+            "$ jaxdelegate inference_diff model.tflite --input_layer=input "
+            "--input_layer_value_files=input:three.bin",
+            "1",
+            "'input' is float32 [1, 8, 8, 3], which takes 768 bytes, got 3",
+        ),
+        use(
+            "a cache that is not there",
+            "$ jaxdelegate cache list --delegate_serialize_dir=missing",
+            "1",
+            "'missing': no such folder",
+            "jaxdelegate compile",
+        ),
+        use(
+            "an action that is none",
+            "$ jaxdelegate cache clear --delegate_serialize_dir=models",
+            "1",
+            "want one of list, verify, prune, got clear",
+        ),
+        use(
+            "programs for nowhere",
+            "$ jaxdelegate compile model.tflite",
+            "1",
+            "delegate_serialize_dir: want the directory for the programs",
+        ),
+        use(
+            "a page in a folder that is not there",
+            "$ jaxdelegate analyze model.tflite --html=missing/report.html",
+            "1",
+            "missing/report.html: no such folder",
+        ),
+        use(
+            "images that are not there",
+            "$ jaxdelegate imagenet_eval model.tflite --ground_truth_images_path=missing "
+            "--ground_truth_labels=l.txt --model_output_labels=l.txt",
+            "1",
+            "ground_truth_images_path: ",
+            "No such file or directory: 'missing'",
+        ),
+    ),
+}
+
+
+def prepare(folder: Path) -> None:
+    """Make the files that the wrong uses name."""
+    content = _convolution()
+    files = {
+        "model.tflite": content,
+        "half.tflite": content[: len(content) // 2],
+        "empty.tflite": b"",
+        "lfs.tflite": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
+        "page.tflite": b"<!DOCTYPE html><html>404</html>",
+        "model.onnx": b"\x08\x07\x12\x07pytorch",
+        "model.pt": b"\x80\x02\x8a\x0al\xfc\x9cF\xf9",
+        "three.bin": b"abc",
+        "custom.tflite": _custom("Mystery"),
+        "flex.tflite": _custom("FlexErf"),
+        "gather.tflite": _gather(),
+        "signed.tflite": _signed(),
+        "models/model.tflite": content,
+        "saved_model/saved_model.pb": b"",
+    }
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    (folder / "empty").mkdir()
+    for name in ("packed.task", "model.keras"):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr("config.json", "{}")
+
+
+def answer(row: WrongUse) -> tuple[str, str]:
+    """What a use is told: the class of the error, or the exit code, and the message.
+
+    Runs in the current folder.
+    """
+    printed = io.StringIO()
+    if row.code.startswith("$ "):
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
+            code = main(shlex.split(row.code)[2:])
+        return str(code), printed.getvalue().strip()
+    names: dict[str, Any] = {"jd": jd, "np": np, "x": np.zeros((1, 8, 8, 3), np.float32)}
+    try:
+        exec(compile(row.code, row.what, "exec"), names)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """The wrong uses' files, and the folder as the current one."""
+    prepare(folder)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _convolution() -> bytes:
+    builder = ModelBuilder()
+    x = builder.input((1, 8, 8, 3), np.float32, "input")
+    w = builder.constant(np.ones((4, 3, 3, 3), np.float32), "filter")
+    bias = builder.constant(np.zeros(4, np.float32), "bias")
+    h = builder.tensor((1, 8, 8, 4), np.float32, "conv")
+    y = builder.tensor((1, 8, 8, 4), np.float32, "output")
+    builder.operator("CONV_2D", [x, w, bias], [h], Conv2DOptions(stride_w=1, stride_h=1))
+    builder.operator("LOGISTIC", [h], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def _custom(name: str) -> bytes:
+    builder = ModelBuilder()
+    x = builder.input((2, 3), np.float32, "x")
+    y = builder.tensor((2, 3), np.float32, "y")
+    builder.operator(name, [x], [y], CustomOptions())
+    builder.outputs(y)
+    return builder.build()
+
+
+def _gather() -> bytes:
+    builder = ModelBuilder()
+    ids = builder.input((1,), np.int32, "ids")
+    table = builder.constant(np.zeros((3, 2), np.float32), "table")
+    y = builder.tensor((1, 2), np.float32, "y")
+    builder.operator("GATHER", [table, ids], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def _signed() -> bytes:
+    builder = ModelBuilder()
+    x = builder.input((1,), np.float32, "x")
+    y = builder.tensor((1,), np.float32, "y")
+    builder.operator("LOGISTIC", [x], [y])
+    builder.outputs(y)
+    builder.signature("serving_default", {"x": x}, {"y": y})
+    return builder.build()
