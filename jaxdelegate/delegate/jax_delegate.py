@@ -80,6 +80,7 @@ class JaxDelegate(SimpleDelegate):
         self.last_error: str | None = None
         self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
         self._starts: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._warned: dict[int, tuple[str, tuple[str, ...]]] = {}  # what was said of a subgraph
         self.programs: ProgramCache | None = None
         if self.options.serialization_dir:
             self.programs = ProgramCache(self.options.serialization_dir)
@@ -253,7 +254,10 @@ class JaxDelegate(SimpleDelegate):
                 f"{len(report.left)} of {len(report.nodes)} operators cannot be delegated:\n"
                 f"{report.reasons()}"
             )
-        warn_of_left_operators(report)
+        causes = report.summary(), tuple(report.causes())
+        if self._warned.get(report.subgraph) != causes:  # once, not at every resize
+            self._warned[report.subgraph] = causes
+            warn_of_left_operators(report)
 
     def _kernels_in_words(self) -> str:
         """Which native kernels programs may call, and if none, why; empty on other devices."""
@@ -284,17 +288,15 @@ class JaxDelegate(SimpleDelegate):
 
 
 def warn_of_left_operators(report: DelegationReport) -> None:
-    """Log TFLite's lines: one per operator code that stays, and how many operations run where."""
+    """Log how many operations run where, as TFLite does, and in a few lines why some are left."""
     if not report.left:
         _LOGGER.info(report.summary())
         return
-    for code in sorted({node.op_code for node in report.left}):
-        _LOGGER.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
     _LOGGER.warning(
-        "Following operations are not supported by %s:\n%s\n%s",
+        "%s: %s\n%s\nThe report of the delegate, `print(delegate.report())`, has every operator.",
         report.delegate,
-        report.reasons(),
         report.summary(),
+        "\n".join(f"  {cause}" for cause in report.causes()),
     )
 
 

@@ -1,8 +1,13 @@
 """Which operators a delegate took, and why it left the others."""
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterable
+
+_CAUSES, _NAMES = 7, 4  # lines of causes, and operators that a line names
+_TENSOR = re.compile(r"the shape of '[^']*'|'[^']*'")
+_CONSEQUENCE = "depends on data"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +76,22 @@ class DelegationReport:
         ]
         return "\n".join(lines)
 
+    def causes(self) -> list[str]:
+        """What stays on the host, a line for each cause, at most eight; empty for nothing.
+
+        Reasons that differ in the tensor they name have one cause. What is left only because a
+        shape depends on data comes last: mostly operators above have made that shape.
+        """
+        found: dict[str, list[NodeReport]] = {}
+        for node in self.left:
+            found.setdefault(_TENSOR.sub(_generic, node.reason or "no reason"), []).append(node)
+        order = sorted(found, key=lambda cause: (_CONSEQUENCE in cause, -len(found[cause])))
+        lines = [_cause(cause, found[cause]) for cause in order[:_CAUSES]]
+        if len(order) > _CAUSES:
+            rest = sum(len(found[cause]) for cause in order[_CAUSES:])
+            lines.append(f"{rest} more operators, for {len(order) - _CAUSES} other reasons")
+        return lines
+
     def __str__(self) -> str:
         """A table of all operators, then the delegate's remark and the summary."""
         rows = [("#", "operator", "version", "runs on", "why not delegated")]
@@ -91,6 +112,19 @@ class DelegationReport:
         ]
         end = [*([self.remark] if self.remark else []), self.summary()]
         return "\n".join([f"{self.delegate} delegate", *(line.rstrip() for line in lines), *end])
+
+
+def _generic(match: re.Match[str]) -> str:
+    return "a shape" if match[0].startswith("the shape") else "a tensor"
+
+
+def _cause(cause: str, nodes: list[NodeReport]) -> str:
+    """`ADD, MUL and 3 more: ... (12 operators: #1, #2, ...)`."""
+    names = list(dict.fromkeys(node.op for node in nodes))
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    count = f"{len(nodes)} operator{'s' * (len(nodes) > 1)}"
+    indices = _some([node.index for node in nodes])
+    return f"{', '.join(names[:_NAMES])}{more}: {cause} ({count}: {indices})"
 
 
 def _some(indices: list[int]) -> str:

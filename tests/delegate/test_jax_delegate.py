@@ -84,15 +84,19 @@ def test_report_before_use() -> None:
         jd.JaxDelegate().report()
 
 
-def test_warns_as_tflite_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_warns_once_of_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "jaxdelegate"):
-        delegated(chain("hah"))
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines.count("WARNING: op code #32 cannot be handled by this delegate.") == 1
-    assert (
-        "1 operations will run on XLA:CPU, and the remaining 2 operations will run on the CPU"
-        in lines[-1]
-    )
+        interpreter, _ = delegated(chain("hah"))
+        interpreter.resize_tensor_input(interpreter.get_input_details()[0]["index"], (4, 3))
+        interpreter.allocate_tensors()
+    (record,) = caplog.records
+    assert record.getMessage().splitlines() == [
+        "JaxDelegate: 1 operations will run on XLA:CPU, and the remaining 2 operations will run "
+        "on the CPU; 1 partition.",
+        f"  {HOST_ONLY}: custom operator without an XLA lowering; jaxdelegate.register_operator "
+        "adds one (2 operators: #0, #2)",
+        "The report of the delegate, `print(delegate.report())`, has every operator.",
+    ]
 
 
 def test_full_delegation_is_silent(caplog: pytest.LogCaptureFixture) -> None:
