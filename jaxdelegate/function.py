@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -76,6 +77,19 @@ class CallableModel:
         return {
             s.key: _signature(self.graph.subgraphs[s.subgraph], s) for s in self.graph.signatures
         }
+
+    def __repr__(self) -> str:
+        """The model's name, and the main subgraph's inputs and outputs with dtypes and shapes."""
+        main = self.graph.subgraphs[0]
+
+        def ends(indices: Sequence[int]) -> str:
+            found = [main.tensors[i] for i in indices]
+            return ", ".join(
+                f"{t.name} {t.dtype} {list(t.shape_signature or t.shape)}" for t in found
+            )
+
+        name = os.path.basename(self.graph.source)
+        return f"<jaxdelegate.Model {name!r}: {ends(main.inputs)} -> {ends(main.outputs)}>"
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Run the model.

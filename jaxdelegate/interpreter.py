@@ -95,6 +95,12 @@ class Interpreter:
         if self._stored is None:
             self._host(0)
 
+    def __repr__(self) -> str:
+        """The model's name and the delegates."""
+        name = os.path.basename(self._source.name)
+        delegates = ", ".join(map(repr, self._delegates)) or "no delegate"
+        return f"<jaxdelegate.Interpreter of {name!r} with {delegates}>"
+
     def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""
         if self._read is None:
@@ -519,6 +525,13 @@ class SignatureRunner:
         interpreter._invoke(index)
         outputs: Mapping[str, int] = self._signature.outputs
         return {name: interpreter.get_tensor(tensor, index) for name, tensor in outputs.items()}
+
+    def __repr__(self) -> str:
+        """The signature's key, inputs and outputs."""
+        ends = " -> ".join(
+            ", ".join(row) for row in (self._signature.inputs, self._signature.outputs)
+        )
+        return f"<SignatureRunner {self._signature.key!r}: {ends}>"
 
     def get_input_details(self) -> dict[str, dict[str, Any]]:
         """Tensor details by input name."""

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from jaxdelegate.errors import OptionError
 
@@ -44,6 +44,7 @@ _OTHER_NAMES = {
     "quantize": "quant_mode",
     "experimental_flags": "enable_quant",
 }
+_Record = TypeVar("_Record")
 _TRUE = frozenset(("true", "1", "yes", "on"))
 _FALSE = frozenset(("false", "0", "no", "off"))
 
@@ -53,6 +54,17 @@ def _option(default: Any, doc: str, *, keyed: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"help": doc, "keyed": keyed})
 
 
+def _documented(cls: type[_Record]) -> type[_Record]:
+    """The dataclass with its fields' help in its docstring, where help() and editors show it."""
+    rows = (
+        f"        {field.name}: {field.metadata['help']} Default: {field.default!r}."
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+    )
+    cls.__doc__ = "\n".join([f"{cls.__doc__}\n\n    Attributes:", *rows])
+    return cls
+
+
+@_documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DelegateOptions:
     """Options of JaxDelegate, named as in TfLiteGpuDelegateOptionsV2 where that has them."""
@@ -165,6 +177,14 @@ class DelegateOptions:
         wrong = next((n for n in names if n.strip() and not n.strip().isdecimal()), None)
         if wrong is not None:
             raise OptionError(f"float32_operators: want numbers as in '3,17', got {wrong!r}")
+
+    def changed(self) -> dict[str, Any]:
+        """The options that are not their defaults, by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
 
     def _check_priorities(self) -> None:
         order = (self.inference_priority1, self.inference_priority2, self.inference_priority3)

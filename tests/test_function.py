@@ -1,5 +1,7 @@
 """The model as a pure JAX function."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -208,3 +210,23 @@ def test_state_lives_between_invokes_and_is_reset(delegated: bool) -> None:
         (y,), state = apply(params, np.array([[1, -1]], np.float32), state=state)
         assert_close([y], [want], accumulated=6)
     assert_close(model(np.array([[1, -1]], np.float32)), [seen[0]], accumulated=6)
+
+
+def test_a_model_shows_its_name_inputs_and_outputs(tmp_path: Path) -> None:
+    path = tmp_path / "dense.tflite"
+    path.write_bytes(dense())
+    assert repr(jd.load(path)).startswith("<jaxdelegate.Model 'dense.tflite': x float32 [2, 4] -> ")
+    interpreter = jd.Interpreter(path, experimental_delegates=[jd.JaxDelegate(platform="cpu")])
+    assert repr(interpreter) == (
+        "<jaxdelegate.Interpreter of 'dense.tflite' with JaxDelegate(platform='cpu')>"
+    )
+    assert repr(interpreter.get_signature_runner()).startswith(
+        "<SignatureRunner 'serve': features -> "
+    )
+
+
+def test_named_inputs_may_be_a_dictionary() -> None:
+    x = np.ones((2, 4), np.float32)
+    (got,) = jd.load(dense())({"features": x}).values()
+    (want,) = jd.load(dense())(features=x).values()
+    np.testing.assert_array_equal(got, want)

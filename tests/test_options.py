@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+import jaxdelegate as jd
 from jaxdelegate.errors import OptionError
 from jaxdelegate.options import DelegateOptions
 
@@ -110,3 +111,18 @@ def test_strings_that_do_not_read() -> None:
         DelegateOptions.from_strings({"device_index": "first"})
     with pytest.raises(OptionError, match="enable_quant: want bool, got 'maybe'"):
         DelegateOptions.from_strings({"enable_quant": "maybe"})
+
+
+def test_help_shows_every_option() -> None:
+    text = DelegateOptions.__doc__ or ""
+    for field in dataclasses.fields(DelegateOptions):
+        assert f"    {field.name}: {field.metadata['help']} Default: {field.default!r}.\n" in (
+            text + "\n"
+        )
+
+
+def test_a_delegate_shows_what_was_given() -> None:
+    assert repr(jd.JaxDelegate(platform="cpu")) == "JaxDelegate(platform='cpu')"
+    assert repr(jd.JaxDelegate(platform="cpu", quant_mode="integer")) == (
+        "JaxDelegate(platform='cpu', quant_mode='integer')"
+    )

@@ -269,6 +269,11 @@ class JaxDelegate(SimpleDelegate):
             return "Native kernels: off; XLA computes all."
         return f"Native kernels: none, XLA computes all: {kernels.why_not()}."
 
+    def __repr__(self) -> str:
+        """The options that are not their defaults, as they were given."""
+        given = ", ".join(f"{k}={v!r}" for k, v in self.options.changed().items())
+        return f"{type(self).__name__}({given})"
+
     def close(self) -> None:
         """Forget reports; programs live as long as the interpreters that run them."""
         self._reports.clear()
