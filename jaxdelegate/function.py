@@ -26,6 +26,7 @@ from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.runtime.fitting import remedy
+from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 Params = dict[str, Any]
@@ -66,9 +67,12 @@ class CallableModel:
     lets the caller thread them.
     """
 
-    def __init__(self, graph: Model, source: Any = None) -> None:
+    def __init__(
+        self, graph: Model, source: Any = None, *, max_tensor_bytes: int = MAX_TENSOR_BYTES
+    ) -> None:
         """Wrap a model that was read from `source`; nothing is lowered yet."""
         self.graph, self.source = graph, source
+        self._max_tensor_bytes = max_tensor_bytes
         self._functions: dict[str | None, _Function] = {}
 
     @property
@@ -143,14 +147,16 @@ class CallableModel:
     def _make(self, key: str | None) -> "_Function":
         if key is None:
             subgraph = self.graph.subgraphs[0]
-            return _Function(self.graph, 0, subgraph.inputs, subgraph.outputs)
+            ends = subgraph.inputs, subgraph.outputs
+            return _Function(self.graph, 0, *ends, self._max_tensor_bytes)
         by_key = {s.key: s for s in self.graph.signatures}
         if key not in by_key:
             there = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"
             raise ValueError(f"signature {key!r} is not in the model; {there}")
         s = by_key[key]
         outputs = tuple(s.outputs.values())
-        return _Function(self.graph, s.subgraph, tuple(s.inputs.values()), outputs)
+        inputs = tuple(s.inputs.values())
+        return _Function(self.graph, s.subgraph, inputs, outputs, self._max_tensor_bytes)
 
     def _names_for(self, named: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:
         for s in self.graph.signatures:
@@ -166,11 +172,13 @@ class CallableModel:
         )
 
 
-def load(source: Any) -> CallableModel:
+def load(source: Any, *, max_tensor_bytes: int | None = None) -> CallableModel:
     """Read a .tflite for use from JAX.
 
     Args:
         source: a path, or the file's content as bytes.
+        max_tensor_bytes: how much one tensor may take; more is an error before anything is
+            allocated, since a damaged file may declare any shape. None: 2 GiB.
 
     Raises:
         ModelError: the file cannot be opened or is damaged.
@@ -178,15 +186,22 @@ def load(source: Any) -> CallableModel:
     graph = read_model(source)
     if not graph.subgraphs:
         raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
-    return CallableModel(graph, source)
+    limit = MAX_TENSOR_BYTES if max_tensor_bytes is None else max_tensor_bytes
+    return CallableModel(graph, source, max_tensor_bytes=limit)
 
 
 class _Function:
     """One subgraph with chosen inputs and outputs, lowered once for every input-shape signature."""
 
     def __init__(
-        self, graph: Model, subgraph_index: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
+        self,
+        graph: Model,
+        subgraph_index: int,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        max_tensor_bytes: int,
     ) -> None:
+        self._max_tensor_bytes = max_tensor_bytes
         self._subgraphs = tuple(map(with_list_updates, graph.subgraphs))
         self._subgraph = with_explicit_states(graph.subgraphs[subgraph_index]).subgraph
         self._inputs = inputs
@@ -329,7 +344,8 @@ class _Function:
 
     def _planned(self, shapes: Shapes, delegate: JaxDelegate) -> Planned:
         """All operators, the spec of every tensor, and the outputs that operators make."""
-        host = Host(self._subgraph, model=ModelStore(self._subgraphs))
+        store = ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
+        host = Host(self._subgraph, model=store)
         for index, shape in zip(self._inputs, shapes, strict=True):
             host.resize(index, tuple(shape))
         host.plan()

@@ -60,6 +60,8 @@ class Interpreter:
         num_threads: int | None = None,
         experimental_op_resolver_type: OpResolverType = OpResolverType.AUTO,
         experimental_preserve_all_tensors: bool = False,
+        *,
+        max_tensor_bytes: int | None = None,
     ) -> None:
         """Read the model and let each delegate choose its operators.
 
@@ -72,6 +74,8 @@ class Interpreter:
             experimental_op_resolver_type: accepted for compatibility; the kernels are numpy's.
             experimental_preserve_all_tensors: keep every intermediate tensor readable, those inside
                 delegated partitions too.
+            max_tensor_bytes: how much one tensor may take; more is an error before anything is
+                allocated, since a damaged file may declare any shape. None: 2 GiB.
 
         Raises:
             ModelError: the file cannot be opened or is damaged.
@@ -84,6 +88,7 @@ class Interpreter:
             _check_delegate(delegate)
         source = open_source(model_content or model_path)  # type: ignore[arg-type]
         self._preserve = experimental_preserve_all_tensors
+        self._max_tensor_bytes = max_tensor_bytes
         self._source = source
         self._read: OpenModel | None = None
         self._stored: StoredStart | None = None
@@ -104,10 +109,17 @@ class Interpreter:
     def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""
         if self._read is None:
+            from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES  # noqa: PLC0415 (likewise)
             from jaxdelegate.runtime.subgraph import OpenModel  # noqa: PLC0415 (a stored start needs none)
 
             stored, self._stored = self._stored, None
-            self._read = OpenModel.of(self._source, self._delegates, self._preserve)
+            limit = self._max_tensor_bytes
+            self._read = OpenModel.of(
+                self._source,
+                self._delegates,
+                self._preserve,
+                MAX_TENSOR_BYTES if limit is None else limit,
+            )
             if stored is not None:
                 self._read.store.shared[0] = stored.shared
             if stored is not None and stored.is_allocated:

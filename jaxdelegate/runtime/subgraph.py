@@ -27,6 +27,7 @@ from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.fitting import remedy
 from jaxdelegate.runtime.partitioner import delegated_subsets
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node, SimpleDelegate
+from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES, check_sizes
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -62,6 +63,8 @@ class Host:
         self.watch: Callable[[Step], contextlib.AbstractContextManager[Any]] = (
             contextlib.nullcontext
         )
+        sparse = [tensor.spec() for tensor in subgraph.tensors if tensor.sparsity is not None]
+        check_sizes(sparse, model.max_tensor_bytes)
         self._declared = declared_specs(subgraph)
         self._specs = self._declared
         self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
@@ -132,6 +135,7 @@ class Host:
             self._specs = propagate(self.subgraph.operators, specs, self._store.subgraphs)
         except InterpreterError as error:
             raise InterpreterError(f"{error}{self._resized()}") from error
+        check_sizes(self._specs, self._store.max_tensor_bytes)
         self._steps = [OperatorStep(self._node(op)) for op in self.subgraph.operators]
         for delegate in self.delegates:
             self._apply(delegate)
@@ -384,9 +388,17 @@ class ModelStore:
         subgraphs: Sequence[Subgraph],
         delegates: Sequence[SimpleDelegate] = (),
         name: str = "",
+        max_tensor_bytes: int = MAX_TENSOR_BYTES,
     ) -> None:
-        """Begin without resources; called subgraphs get the same delegates; `name`: the file's."""
-        self.name = name
+        """Begin without resources; called subgraphs get the same delegates.
+
+        Args:
+            subgraphs: of the model.
+            delegates: of all hosts.
+            name: the file's.
+            max_tensor_bytes: see `check_sizes`.
+        """
+        self.name, self.max_tensor_bytes = name, max_tensor_bytes
         # The reference alone runs what the file says.
         self.subgraphs = tuple(map(with_list_updates, subgraphs)) if delegates else subgraphs
         self.resources: MutableMapping[Any, Any] = {}
@@ -417,7 +429,13 @@ class OpenModel:
     hosts: dict[int, Host] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Source, delegates: Sequence[SimpleDelegate], preserve: bool) -> Self:
+    def of(
+        cls,
+        source: Source,
+        delegates: Sequence[SimpleDelegate],
+        preserve: bool,
+        max_tensor_bytes: int,
+    ) -> Self:
         """Read it.
 
         Raises:
@@ -427,7 +445,8 @@ class OpenModel:
         if not model.subgraphs:
             raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
         name = os.path.basename(model.source)
-        return cls(model, ModelStore(model.subgraphs, delegates, name), delegates, preserve)
+        store = ModelStore(model.subgraphs, delegates, name, max_tensor_bytes)
+        return cls(model, store, delegates, preserve)
 
     def host(self, index: int) -> Host:
         """The host of a subgraph, made at its first use."""

@@ -78,6 +78,13 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "an ONNX file", OPEN.format("model.onnx"), "ModelError", "an ONNX file", "litert_torch"
         ),
         use("a PyTorch file", OPEN.format("model.pt"), "ModelError", "litert_torch"),
+        use(
+            "a tensor of terabytes",
+            'jd.Interpreter("huge.tflite").allocate_tensors()',
+            "InterpreterError",
+            "tensor 2 'y' is float32 [1048576, 1048576], which takes 4398046511104 bytes",
+            "A larger max_tensor_bytes allows it",
+        ),
         use("no model at all", "jd.Interpreter()", "ValueError", "must be specified"),
         use(
             "a path and content",
@@ -528,6 +535,7 @@ def prepare(folder: Path) -> None:
         "flex.tflite": _custom("FlexErf"),
         "gather.tflite": _gather(),
         "signed.tflite": _signed(),
+        "huge.tflite": _huge(),
         "models/model.tflite": content,
         "saved_model/saved_model.pb": b"",
     }
@@ -599,6 +607,17 @@ def _gather() -> bytes:
     table = builder.constant(np.zeros((3, 2), np.float32), "table")
     y = builder.tensor((1, 2), np.float32, "y")
     builder.operator("GATHER", [table, ids], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def _huge() -> bytes:
+    n = 1 << 20
+    builder = ModelBuilder()
+    x = builder.input((1, 1), np.float32, "x")
+    shape = builder.constant(np.array([n, n], np.int32), "shape")
+    y = builder.tensor((n, n), np.float32, "y")
+    builder.operator("BROADCAST_TO", [x, shape], [y], version=2)
     builder.outputs(y)
     return builder.build()
 

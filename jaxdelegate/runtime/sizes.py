@@ -1,0 +1,31 @@
+"""A declared shape is not believed: tensors that would take too much memory are refused."""
+
+import math
+from collections.abc import Iterable
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.op_lowering.spec import TensorSpec
+
+MAX_TENSOR_BYTES = 2 << 30
+
+
+def check_sizes(specs: Iterable[TensorSpec], max_tensor_bytes: int) -> None:
+    """Refuse tensors before anything is allocated for them.
+
+    Args:
+        specs: in the order of the subgraph's tensors, with the shapes that are known.
+        max_tensor_bytes: how much one of them may take.
+
+    Raises:
+        InterpreterError: one takes more; names it, its shape and its bytes.
+    """
+    for index, spec in enumerate(specs):
+        if spec.is_dynamic or spec.dtype.hasobject:
+            continue
+        nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+        if nbytes > max_tensor_bytes:
+            raise InterpreterError(
+                f"tensor {index} {spec.name!r} is {spec.dtype} {list(spec.shape)}, which takes "
+                f"{nbytes} bytes; max_tensor_bytes is {max_tensor_bytes}: is the file damaged, or "
+                "the input's shape right? A larger max_tensor_bytes allows it"
+            )
