@@ -1,4 +1,6 @@
 import dataclasses
+import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -125,4 +127,16 @@ def test_a_delegate_shows_what_was_given() -> None:
     assert repr(jd.JaxDelegate(platform="cpu")) == "JaxDelegate(platform='cpu')"
     assert repr(jd.JaxDelegate(platform="cpu", quant_mode="integer")) == (
         "JaxDelegate(platform='cpu', quant_mode='integer')"
+    )
+
+
+def test_the_page_of_options_is_current() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    spec = importlib.util.spec_from_file_location("generate_options", docs / "generate_options.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert (docs / "options.md").read_text() == generator.page(), (
+        "run `python docs/generate_options.py`"
     )

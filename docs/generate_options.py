@@ -1,0 +1,59 @@
+"""Write docs/options.md from the fields of DelegateOptions."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from jaxdelegate.options import DelegateOptions
+
+ROOT = Path(__file__).parents[1]
+HEAD = """# Options of JaxDelegate
+
+For anyone who sets an option. Give options as keywords, as a mapping, or as flags of the tools:
+
+```python
+import jaxdelegate as jd
+
+delegate = jd.JaxDelegate(compute_dtype="float16", serialization_dir="programs")
+```
+
+```sh
+jaxdelegate benchmark_model model.tflite --jax_compute_dtype=float16
+```
+
+`load_delegate` of the stock interpreters takes the same names and values as strings. An unknown
+name or an impossible value is an error that names the closest known ones. Names are those of
+TfLiteGpuDelegateOptionsV2 where that has them. Options with a key belong to the
+[cache's keys](cache.md): another value is another program. `python docs/generate_options.py`
+writes this page.
+
+| option | values | default | key | meaning |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page."""
+    hints = get_type_hints(DelegateOptions)
+    rows = [
+        f"| `{field.name}` | {_values(hints[field.name])} | `{field.default!r}` "
+        f"| {'yes' if field.metadata['keyed'] else ''} | {field.metadata['help']} |"
+        for field in dataclasses.fields(DelegateOptions)
+    ]
+    return HEAD + "\n".join(rows) + "\n"
+
+
+def _values(hint: Any) -> str:
+    """What a field may hold, without the None that stands for "not set"."""
+    alternatives = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    words: list[str] = []
+    for alternative in alternatives:
+        if get_origin(alternative) is Literal:
+            words += [f"`{value!r}`" for value in get_args(alternative)]
+        elif alternative is not type(None):
+            words.append(alternative.__name__)
+    return ", ".join(words)
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "options.md").write_text(page())
