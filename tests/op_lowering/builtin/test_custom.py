@@ -84,9 +84,9 @@ REFUSED = {
 
 STOPPED = {
     "more than 2.0 steps": verify("", integers(np.int8, 2, 3), 2.0, True),
-    "without a scale": verify("", of(np.int8, 2, 3)),
+    ("without a scale", TypeError): verify("", of(np.int8, 2, 3)),
     "differ": REFUSED["[2, 3] and [3, 2] differ"],
-    "not float32": rotate(of(np.int32, 2, 8), 8),
+    ("not float32", TypeError): rotate(of(np.int32, 2, 8), 8),
     "x is [8]": rotate(f32(8), 8),
     "the size 0": rotate(f32(2, 8), 0),
 }

@@ -191,13 +191,13 @@ def test_quantized_rows_keep_their_scale() -> None:
 
 
 STOPPED = {
-    "ids must be in": ROWS.with_inputs({0: value([0, 1, 2, 3, 4, 5], np.int32)}),
+    ("ids must be in", IndexError): ROWS.with_inputs({0: value([0, 1, 2, 3, 4, 5], np.int32)}),
     "do not match": ROWS.with_inputs({3: f32(5)}),
-    "not float32": ROWS.with_inputs({4: of(np.float16, 5, 3)}),
-    "no kernel for quantized": REFUSED["'in4' is quantized"],
+    ("not float32", TypeError): ROWS.with_inputs({4: of(np.float16, 5, 3)}),
+    ("no kernel for quantized", TypeError): REFUSED["'in4' is quantized"],
     "queries, keys and rows": lookup("", [1], [], TABLE[:0]),
     "must be SPARSE or DENSE": projection(LSHProjectionType.UNKNOWN, f32(3)),
     "seeds are (2, 33)": projection(DENSE, f32(3), (2, 33)),
     "seeds are (2, 3)": projection(DENSE, f32(3), (2, 3), f32(2)),
-    "strings": projection(DENSE, value(WORDS)),
+    ("strings", TypeError): projection(DENSE, value(WORDS)),
 }

@@ -107,4 +107,4 @@ REFUSED = {
     "has rank 3, not 4": local_response("rank", f32(2, 2, 2), 1, 1.0, 1.0, 1.0),
     "radius -1 is negative": local_response("radius", f32(1, 1, 1, 2), -1, 1.0, 1.0, 1.0),
 }
-STOPPED = {"quantized int8": REFUSED["is quantized int8"]}
+STOPPED = {("quantized int8", TypeError): REFUSED["is quantized int8"]}

@@ -206,7 +206,7 @@ REFUSED = {
 
 
 STOPPED = {
-    "must be float32": dataclasses.replace(UNSEEDED, outputs=[np.float16]),
+    ("must be float32", TypeError): dataclasses.replace(UNSEEDED, outputs=[np.float16]),
     "MULTINOMIAL: logits": sampled("classes", f32(2, 0), 2),
     "the state must be uint64": bits(THREEFRY, [1, 2, 3], (3,)),
 }
