@@ -16,6 +16,7 @@ from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.severed import SeveredRunner
 from jaxdelegate.comparison.sides import Runner, Test
 from jaxdelegate.comparison.tensors import comparable, comparer_for, computed, read_by
+from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.quant.affine import dequantize
@@ -41,18 +42,21 @@ class RoundingCheck:
     Attributes:
         operators: how many operators of the delegates were asked.
         wrong: those that do more than round, in execution order.
+        unseen: how many could not be asked, since their results were not kept.
         is_same_program: whether the program that keeps all tensors has the outputs of the plain
             one, but for rounding: what was seen in it is true of that one.
     """
 
     operators: int
     wrong: tuple[WrongOperator, ...]
+    unseen: int
     is_same_program: bool
 
     @property
     def explains(self) -> bool:
         """Whether rounding is all that there is."""
-        return self.operators > 0 and not self.wrong and self.is_same_program
+        is_known = self.operators > 0 and not self.unseen and self.is_same_program
+        return is_known and not self.wrong
 
 
 def simulates_quantization(test: Test, model: Model) -> bool:
@@ -96,10 +100,10 @@ def check_rounding(
                 values[index] = value
     judge = _Judge(model, bounds, values)
     nodes = [operator for operator in subgraph.operators if operator.index in taken]
-    wrong = judge.against_kernels(nodes)
-    wrong = judge.against_floats([subgraph.operators[row.node] for row in wrong])
-    kept = runner.outputs()
-    return RoundingCheck(len(nodes), tuple(wrong), _is_same_program(kept, outputs, reference))
+    asked = [o for o in nodes if set(comparable(subgraph, o.outputs)) <= set(values)]
+    wrong = [row for row in judge.against_kernels(asked) if not judge.is_float_result(row)]
+    same = _is_same_program(runner.outputs(), outputs, reference)
+    return RoundingCheck(len(asked), tuple(wrong), len(nodes) - len(asked), same)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,21 +118,21 @@ class _Judge:
         """Those that are out of bounds of the kernels that LiteRT has."""
         return self._wrong(operators, self.model.subgraphs[0], self.values)
 
-    def against_floats(self, operators: Sequence[Operator]) -> list[WrongOperator]:
-        """Those whose result is not that of the float operator on dequantized inputs, either.
+    def is_float_result(self, row: WrongOperator) -> bool:
+        """Whether an operator's result is that of the float operator on dequantized inputs.
 
         That is what fake-quantized execution means. LiteRT's own result may be further from it
         than a step: dynamic range kernels round inputs to 127 steps while they run, and integer
         ones know the positions of RESIZE_BILINEAR to 1/1024 only.
         """
-        if not operators:
-            return []
-        tensors = self.model.subgraphs[0].tensors
-        values = {i: _reals(value, tensors[i]) for i, value in self.values.items()}
-        graph = as_floats(self.model.subgraphs[0])
-        return self._wrong(
-            operators, dataclasses.replace(graph, operators=tuple(operators)), values
-        )
+        subgraph = self.model.subgraphs[0]
+        operator = subgraph.operators[row.node]
+        values = {i: _reals(value, subgraph.tensors[i]) for i, value in self.values.items()}
+        graph = dataclasses.replace(as_floats(subgraph), operators=(operator,))
+        try:
+            return not self._wrong([operator], graph, values)
+        except InterpreterError:  # it is none of floats, as QUANTIZE
+            return False
 
     def _wrong(
         self, operators: Sequence[Operator], subgraph: Subgraph, values: Mapping[int, np.ndarray]
@@ -195,12 +199,17 @@ def _is_same_program(
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
     if a.shape != b.shape:
         return np.inf
-    error = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    if a.dtype.hasobject:
+        return 0.0 if (a == b).all() else np.inf
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    equal = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore"):
+        error = np.where(equal, 0.0, np.abs(x - y))
     return float(error.max(initial=0.0)) if np.isfinite(error).all() else np.inf
 
 
 def _steps(want: np.ndarray) -> float:
     """What rounding alone may do: a step of integers, little of floats."""
-    if want.dtype.kind in "iu":
+    if want.dtype.kind not in "fV":
         return 1.0
     return 1e-4 * float(np.abs(want.astype(np.float64)).max(initial=0.0))

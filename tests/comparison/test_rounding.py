@@ -8,7 +8,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.comparison.bisect import bisect, ranged
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
-from jaxdelegate.comparison.sides import delegated
+from jaxdelegate.comparison.sides import Runner, delegated
 from jaxdelegate.comparison.text import bisection, summary
 from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions, MulOptions
 from jaxdelegate.quant.params import Quantization
@@ -101,6 +101,36 @@ def test_what_is_more_than_a_step_off_is_named(break_rule: Any, operator: str) -
     assert f"more than rounding, first in #{('ADD', 'MUL').index(operator)} {operator}" in summary(
         result
     )
+
+
+def dequantized() -> bytes:
+    builder = ModelBuilder()
+    x = builder.input((1, 20), np.int8, "x", quantization=scaled(0.1))
+    y = builder.tensor((1, 20), np.int8, "y", quantization=scaled(0.1))
+    z = builder.tensor((1, 20), np.float32, "z")
+    builder.operator("RELU", [x], [y], version=2)
+    builder.operator("DEQUANTIZE", [y], [z], version=2)
+    builder.outputs(z)
+    return builder.build()
+
+
+def test_an_operator_that_floats_do_not_have_is_wrong_as_it_is(break_rule: Any) -> None:
+    assert compared(dequantized()).agrees
+    break_rule("DEQUANTIZE", lambda y: y + np.float32(0.02))  # a fifth of a step
+    result = compared(dequantized())
+    assert result.rounding is not None
+    assert [wrong.operator for wrong in result.rounding.wrong] == ["DEQUANTIZE"]
+
+
+def test_results_that_were_not_kept_explain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = Runner.value
+    monkeypatch.setattr(
+        Runner, "value", lambda self, index: None if index == 1 else value(self, index)
+    )
+    result = compared()
+    assert result.rounding is not None
+    assert (result.rounding.operators, result.rounding.unseen) == (1, 1)
+    assert not result.is_healthy
 
 
 def test_another_program_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
