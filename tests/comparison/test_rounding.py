@@ -1,5 +1,6 @@
 """Outputs of quantized models that differ by rounding are told from wrong ones."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from jaxdelegate.comparison.sides import Runner, delegated
 from jaxdelegate.comparison.text import bisection, summary
 from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions, MulOptions
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.tools.main import main
 
@@ -103,23 +105,21 @@ def test_what_is_more_than_a_step_off_is_named(break_rule: Any, operator: str) -
     )
 
 
-def dequantized() -> bytes:
-    builder = ModelBuilder()
-    x = builder.input((1, 20), np.int8, "x", quantization=scaled(0.1))
-    y = builder.tensor((1, 20), np.int8, "y", quantization=scaled(0.1))
-    z = builder.tensor((1, 20), np.float32, "z")
-    builder.operator("RELU", [x], [y], version=2)
-    builder.operator("DEQUANTIZE", [y], [z], version=2)
-    builder.outputs(z)
-    return builder.build()
+def test_an_operator_that_floats_do_not_have_is_wrong_as_it_is(
+    break_rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = KERNELS["ADD"]
 
+    def of_integers(o: Any, inputs: Any, outputs: Any, *arrays: Any) -> Any:
+        if inputs[0].dtype.kind == "f":
+            raise ValueError("no kernel for floats")
+        return kernel.run(o, inputs, outputs, *arrays)
 
-def test_an_operator_that_floats_do_not_have_is_wrong_as_it_is(break_rule: Any) -> None:
-    assert compared(dequantized()).agrees
-    break_rule("DEQUANTIZE", lambda y: y + np.float32(0.02))  # a fifth of a step
-    result = compared(dequantized())
+    monkeypatch.setitem(KERNELS, "ADD", dataclasses.replace(kernel, run=of_integers))
+    break_rule("ADD", lambda y: y + np.float32(0.4))
+    result = compared()
     assert result.rounding is not None
-    assert [wrong.operator for wrong in result.rounding.wrong] == ["DEQUANTIZE"]
+    assert [wrong.operator for wrong in result.rounding.wrong] == ["ADD"]
 
 
 def test_results_that_were_not_kept_explain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
