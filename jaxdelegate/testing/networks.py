@@ -61,6 +61,17 @@ def mobilenet_v1(
     return net.builder.build()
 
 
+def broadcast(n: int) -> bytes:
+    """[1, 1] to [n, n], by a constant shape: a small file may have a large result."""
+    builder = ModelBuilder("broadcast")
+    x = builder.input((1, 1), np.float32, "x")
+    shape = builder.constant(np.array([n, n], np.int32), "shape")
+    y = builder.tensor((n, n), np.float32, "y")
+    builder.operator("BROADCAST_TO", [x, shape], [y], version=2)
+    builder.outputs(y)
+    return builder.build()
+
+
 def small_classifier(*, seed: int = 0) -> bytes:
     """Every layer of an image classifier once or twice, float32: small enough for any test.
 

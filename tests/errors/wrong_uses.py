@@ -18,6 +18,7 @@ import numpy as np
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import Conv2DOptions, CustomOptions
 from jaxdelegate.testing.builder import ModelBuilder
+from jaxdelegate.testing.networks import broadcast
 from jaxdelegate.tools.main import main
 
 
@@ -535,7 +536,7 @@ def prepare(folder: Path) -> None:
         "flex.tflite": _custom("FlexErf"),
         "gather.tflite": _gather(),
         "signed.tflite": _signed(),
-        "huge.tflite": _huge(),
+        "huge.tflite": broadcast(1 << 20),
         "models/model.tflite": content,
         "saved_model/saved_model.pb": b"",
     }
@@ -607,17 +608,6 @@ def _gather() -> bytes:
     table = builder.constant(np.zeros((3, 2), np.float32), "table")
     y = builder.tensor((1, 2), np.float32, "y")
     builder.operator("GATHER", [table, ids], [y])
-    builder.outputs(y)
-    return builder.build()
-
-
-def _huge() -> bytes:
-    n = 1 << 20
-    builder = ModelBuilder()
-    x = builder.input((1, 1), np.float32, "x")
-    shape = builder.constant(np.array([n, n], np.int32), "shape")
-    y = builder.tensor((n, n), np.float32, "y")
-    builder.operator("BROADCAST_TO", [x, shape], [y], version=2)
     builder.outputs(y)
     return builder.build()
 

@@ -4,18 +4,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.testing.builder import ModelBuilder
-
-
-def broadcast(n: int) -> bytes:
-    """A scalar to [n, n], by a constant shape: a small file with a large result."""
-    builder = ModelBuilder()
-    x = builder.input((1, 1), np.float32, "x")
-    shape = builder.constant(np.array([n, n], np.int32), "shape")
-    y = builder.tensor((n, n), np.float32, "y")
-    builder.operator("BROADCAST_TO", [x, shape], [y], version=2)
-    builder.outputs(y)
-    return builder.build()
+from jaxdelegate.testing.networks import broadcast
 
 
 @pytest.mark.parametrize("delegated", [False, True])
