@@ -476,10 +476,11 @@ def _check_value(
 ) -> None:
     if array.dtype == dtype and array.shape == tuple(shape):
         return
-    from jaxdelegate.runtime.fitting import remedy  # noqa: PLC0415 (for errors only)
+    from jaxdelegate.runtime import fitting  # noqa: PLC0415 (for errors only)
 
     wants = f"{name!r} wants {dtype} {list(shape)}, got {array.dtype} {list(array.shape)}"
-    wants += remedy(array.dtype, array.shape, dtype, shape)
+    wants += fitting.remedy(array.dtype, array.shape, dtype, shape)
+    wants += fitting.resize(array.shape, shape) if array.dtype == dtype else ""
     if array.dtype != dtype:
         from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES  # noqa: PLC0415
 

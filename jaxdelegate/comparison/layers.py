@@ -139,6 +139,7 @@ class LayerDiff:
         self._test, self._want, self._sides = test, want, sides
         self._can_sever = sides.can_be_restricted
         self._taken = {delegate: sides.nodes(delegate) for delegate in sides.own_delegates()}
+        self._comparable = comparable(model.subgraphs[0])
         self._severed: SeveredRunner | None = None
         self._whole: dict[int, Comparer] = {}
         self._local: dict[int, Comparer] = {}
@@ -152,7 +153,7 @@ class LayerDiff:
         subgraph = self._model.subgraphs[0]
         values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
         for operator in subgraph.operators:
-            for index in comparable(subgraph, operator.outputs):
+            for index in filter(self._comparable.__contains__, operator.outputs):
                 self._compare_whole(operator, index, values)
         self._compare_local(values)
 
@@ -178,7 +179,7 @@ class LayerDiff:
         for operator in subgraph.operators:
             if not self._is_delegated(operator):
                 continue
-            for index in comparable(subgraph, operator.outputs):
+            for index in filter(self._comparable.__contains__, operator.outputs):
                 got = self._severed.value(index)
                 if got is not None and index in values:
                     comparer = self._comparer(self._local, index)

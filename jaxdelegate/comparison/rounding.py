@@ -7,6 +7,7 @@ bounds then, one step for quantized tensors, the delegates have only rounded.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -93,21 +94,22 @@ def check_rounding(
     runner(arrays)
     taken = frozenset[int]().union(*(test.nodes(d) for d in test.own_delegates()))
     values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
+    wanted = comparable(subgraph)
     for operator in subgraph.operators:
-        for index in comparable(subgraph, operator.outputs):
+        for index in filter(wanted.__contains__, operator.outputs):
             value = runner.value(index)
             if value is not None:
                 values[index] = value
-    judge = _Judge(model, bounds, values)
+    probe = _Probe(model, bounds, values)
     nodes = [operator for operator in subgraph.operators if operator.index in taken]
-    asked = [o for o in nodes if set(comparable(subgraph, o.outputs)) <= set(values)]
-    wrong = [row for row in judge.against_kernels(asked) if not judge.is_float_result(row)]
+    asked = [o for o in nodes if wanted.intersection(o.outputs) <= values.keys()]
+    wrong = [row for row in probe.against_kernels(asked) if not probe.is_float_result(row)]
     same = _is_same_program(runner.outputs(), outputs, reference)
     return RoundingCheck(len(asked), tuple(wrong), len(nodes) - len(asked), same)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Judge:
+class _Probe:
     """Compares operators' results in the delegated program, by tensor, with numpy's kernels."""
 
     model: Model
@@ -127,22 +129,37 @@ class _Judge:
         """
         subgraph = self.model.subgraphs[0]
         operator = subgraph.operators[row.node]
-        values = {i: _reals(value, subgraph.tensors[i]) for i, value in self.values.items()}
-        graph = dataclasses.replace(as_floats(subgraph), operators=(operator,))
+        graph = dataclasses.replace(self._floats, operators=(operator,))
         try:
-            return not self._wrong([operator], graph, values)
+            return not self._wrong([operator], graph, self._reals)
         except InterpreterError:  # it is none of floats, as QUANTIZE
             return False
+
+    @functools.cached_property
+    def _comparable(self) -> frozenset[int]:
+        return comparable(self.model.subgraphs[0])
+
+    @functools.cached_property
+    def _computed(self) -> list[int]:
+        return computed(self.model, self.values)
+
+    @functools.cached_property
+    def _floats(self) -> Subgraph:
+        return as_floats(self.model.subgraphs[0])
+
+    @functools.cached_property
+    def _reals(self) -> dict[int, np.ndarray]:
+        tensors = self.model.subgraphs[0].tensors
+        return {i: _reals(value, tensors[i]) for i, value in self.values.items()}
 
     def _wrong(
         self, operators: Sequence[Operator], subgraph: Subgraph, values: Mapping[int, np.ndarray]
     ) -> list[WrongOperator]:
-        cut = computed(self.model, self.values)
-        severed = SeveredRunner((subgraph, *self.model.subgraphs[1:]), (), cut)
+        severed = SeveredRunner((subgraph, *self.model.subgraphs[1:]), (), self._computed)
         severed(values)
         declared, found = self.model.subgraphs[0].tensors, []
         for operator in operators:
-            for index in comparable(self.model.subgraphs[0], operator.outputs):
+            for index in filter(self._comparable.__contains__, operator.outputs):
                 want = severed.value(index)
                 if want is None or index not in values:
                     continue

@@ -1,7 +1,7 @@
 """Which tensors of a subgraph are compared, and how."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,14 +13,14 @@ from jaxdelegate.passes.propagation import declared_specs, propagate
 from jaxdelegate.runtime.tensor_details import array_type
 
 
-def comparable(subgraph: Subgraph, indices: Iterable[int]) -> list[int]:
-    """Those tensors that somebody reads and that hold values.
+def comparable(subgraph: Subgraph) -> frozenset[int]:
+    """The tensors that somebody reads and that hold values.
 
     Stock interpreters leave results of control flow that nobody reads unwritten.
     """
     read = {i for operator in subgraph.operators for i in operator.inputs if i >= 0}
     read.update(subgraph.outputs)
-    return [i for i in indices if i in read and subgraph.tensors[i].dtype not in HANDLES]
+    return frozenset(i for i in read if subgraph.tensors[i].dtype not in HANDLES)
 
 
 def computed(model: Model, values: Mapping[int, np.ndarray]) -> list[int]:

@@ -26,9 +26,15 @@ def remedy(got: np.dtype, shape: Sequence[int], wanted: np.dtype, declared: Sequ
         return "; add the batch dimension with x[np.newaxis]"
     if len(shape) == 4 and _fits([shape[i] for i in (0, 2, 3, 1)], declared):
         return "; the tensor is [batch, height, width, channels]: use x.transpose(0, 2, 3, 1)"
-    if len(shape) == len(declared) and _fits((*declared[:1], *shape[1:]), declared):
-        return f"; for another batch size call resize_tensor_input with {list(shape)} first"
     return ""
+
+
+def resize(shape: Sequence[int], declared: Sequence[int]) -> str:
+    """What to add for an array of another batch size than a tensor that was not resized for it."""
+    is_batch = len(shape) == len(declared) and _fits((*declared[:1], *shape[1:]), declared)
+    if not is_batch or _fits(shape, declared):
+        return ""
+    return f"; for another batch size call resize_tensor_input with {list(shape)} first"
 
 
 def _fits(shape: Sequence[int], declared: Sequence[int]) -> bool:

@@ -9,17 +9,17 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 MAX_TENSOR_BYTES = 2 << 30
 
 
-def check_sizes(specs: Iterable[TensorSpec], max_tensor_bytes: int) -> None:
+def check_sizes(specs: Iterable[tuple[int, TensorSpec]], max_tensor_bytes: int) -> None:
     """Refuse tensors before anything is allocated for them.
 
     Args:
-        specs: in the order of the subgraph's tensors, with the shapes that are known.
+        specs: each with its tensor's index, and the shape that is known.
         max_tensor_bytes: how much one of them may take.
 
     Raises:
         InterpreterError: one takes more; names it, its shape and its bytes.
     """
-    for index, spec in enumerate(specs):
+    for index, spec in specs:
         if spec.is_dynamic or spec.dtype.hasobject:
             continue
         nbytes = math.prod(spec.shape) * spec.dtype.itemsize

@@ -63,7 +63,7 @@ class Host:
         self.watch: Callable[[Step], contextlib.AbstractContextManager[Any]] = (
             contextlib.nullcontext
         )
-        sparse = [tensor.spec() for tensor in subgraph.tensors if tensor.sparsity is not None]
+        sparse = [(t.index, t.spec()) for t in subgraph.tensors if t.sparsity is not None]
         check_sizes(sparse, model.max_tensor_bytes)
         self._declared = declared_specs(subgraph)
         self._specs = self._declared
@@ -135,7 +135,7 @@ class Host:
             self._specs = propagate(self.subgraph.operators, specs, self._store.subgraphs)
         except InterpreterError as error:
             raise InterpreterError(f"{error}{self._resized()}") from error
-        check_sizes(self._specs, self._store.max_tensor_bytes)
+        check_sizes(enumerate(self._specs), self._store.max_tensor_bytes)
         self._steps = [OperatorStep(self._node(op)) for op in self.subgraph.operators]
         for delegate in self.delegates:
             self._apply(delegate)

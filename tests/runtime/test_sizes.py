@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.runtime.sizes import check_sizes
 from jaxdelegate.testing.networks import broadcast
 
 
@@ -32,3 +34,10 @@ def test_so_is_the_shape_of_a_resized_input() -> None:
     interpreter.resize_tensor_input(0, (1 << 20, 1))
     with pytest.raises(jd.InterpreterError):
         interpreter.allocate_tensors()
+
+
+def test_a_tensor_is_named_by_its_own_number() -> None:
+    spec = TensorSpec("w", (3,), np.dtype(np.float32))
+    check_sizes([(7, spec)], 12)
+    with pytest.raises(jd.InterpreterError, match=r"tensor 7 'w' is float32 \[3\]"):
+        check_sizes([(7, spec)], 11)
