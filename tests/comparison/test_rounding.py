@@ -66,7 +66,7 @@ def test_rounding_is_no_error() -> None:
     assert (result.rounding.operators, result.rounding.wrong) == (2, ())
     text = summary(result)
     assert "DIFFERS" not in text
-    assert "each of the 2 operators is off by a quantization step at most" in text
+    assert "each of the 2 operators is at most one quantization step off LiteRT's kernel" in text
     assert "--jax_quant_mode=integer" in text
 
 
