@@ -49,8 +49,9 @@ def verdict(result: InferenceDiff) -> str:
 def rounding(check: RoundingCheck) -> str:
     """What a check says that found nothing but rounding."""
     return (
-        f"Given the same inputs, each of the {check.operators} operators is at most one quantization "
-        "step off LiteRT's kernel, or off the float operator that it simulates. JaxDelegate computes quantized operators in floats by default; "
+        f"Given the same inputs, each of the {check.operators} operators is at most one "
+        "quantization step off LiteRT's kernel, or off the float operator that it simulates. "
+        "JaxDelegate computes quantized operators in floats by default; "
         "--jax_quant_mode=integer (quant_mode='integer') computes LiteRT's integers."
     )
 
