@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -139,6 +140,13 @@ class DelegateOptions:
         0, "How many partitions may be delegated, largest first; 0: no limit."
     )
     min_nodes_per_partition: int = _option(0, "Leave smaller partitions on the CPU.")
+    min_gain: float = _option(
+        1.0,
+        "In a model of which operators stay on the CPU: leave a partition there, too, if the CPU "
+        "would need less than this many times what handing its tensors over costs (both are "
+        "estimates). 0: delegate every operator that can be. Not asked of operators that "
+        "first_ and last_delegate_node_index choose.",
+    )
     first_delegate_node_index: int = _option(0, "Delegate no operator before this one.")
     last_delegate_node_index: int = _option(2**31 - 1, "Delegate no operator after this one.")
     require_full_delegation: bool = _option(
@@ -169,6 +177,8 @@ class DelegateOptions:
         for name in ("device_index", "max_delegated_partitions", "min_nodes_per_partition"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name}: must not be negative, got {getattr(self, name)}")
+        if not 0 <= self.min_gain < math.inf:
+            raise OptionError(f"min_gain: want a number from 0 on, got {self.min_gain}")
         self._check_priorities()
         self._check_operators()
 
@@ -260,7 +270,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
         if get_origin(alternative) is Literal:
             if value in get_args(alternative):
                 return
-        elif type(value) is alternative:
+        elif type(value) is alternative or (alternative is float and type(value) is int):
             return
     meant = _MEANT.get(value) if isinstance(value, str) else None
     is_known = meant in _words(hint)
@@ -289,9 +299,10 @@ def _parse(name: str, text: str, hint: Any) -> Any:
         return None
     if bool in alternatives and text.lower() in _TRUE | _FALSE:
         return text.lower() in _TRUE
-    if int in alternatives:
+    number = int if int in alternatives else float if float in alternatives else None
+    if number is not None:
         try:
-            return int(text)
+            return number(text)
         except ValueError:
             raise OptionError(f"{name}: want {_describe(hint)}, got {text!r}") from None
     return text

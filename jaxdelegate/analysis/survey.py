@@ -66,7 +66,10 @@ def survey(model: Model, delegate: SimpleDelegate | None) -> tuple[Survey, ...]:
 
 
 class _Planner(SimpleDelegate):
-    """Another delegate as far as planning goes: its kernels only note what they would run."""
+    """Another delegate as far as planning goes: its kernels only note what they would run.
+
+    Its hand-over costs nothing: whether a partition gains depends on the host that opens the model.
+    """
 
     def __init__(self, delegate: SimpleDelegate | None) -> None:
         super().__init__()

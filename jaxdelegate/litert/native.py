@@ -20,6 +20,7 @@ from jaxdelegate.litert.graph import Graph, TensorTable
 from jaxdelegate.litert.nodes import PlanReader
 from jaxdelegate.litert.partition import Partition
 from jaxdelegate.litert.structures import Context, DelegateParams, Node, Registration, elements
+from jaxdelegate.runtime.gain import LITERT
 from jaxdelegate.runtime.partitioner import delegated_subsets
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
@@ -94,7 +95,9 @@ class NativeDelegate:
             PartitionContext(graph, shared),
             graph.plan(),
             lambda positions: reader.partitions(rows, positions),
+            LITERT,
             subgraph=graph.index,
+            is_called=graph.index > 0,
             refused=graph.refused(),
         )
         graph.link(subsets)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 _CAUSES, _NAMES = 7, 4  # lines of causes, and operators that a line names
 _TENSOR = re.compile(r"the shape of '[^']*'|'[^']*'")
+_ESTIMATE = re.compile(r" \(about [^)]*\)")
 _CONSEQUENCE = "depends on data"
 
 
@@ -79,12 +80,14 @@ class DelegationReport:
     def causes(self) -> list[str]:
         """What stays on the host, a line for each cause, at most eight; empty for nothing.
 
-        Reasons that differ in the tensor they name have one cause. What is left only because a
-        shape depends on data comes last: mostly operators above have made that shape.
+        Reasons that differ in the tensor or the estimate that they name have one cause. What is
+        left only because a shape depends on data comes last: mostly operators above have made
+        that shape.
         """
         found: dict[str, list[NodeReport]] = {}
         for node in self.left:
-            found.setdefault(_TENSOR.sub(_generic, node.reason or "no reason"), []).append(node)
+            cause = _ESTIMATE.sub("", _TENSOR.sub(_generic, node.reason or "no reason"))
+            found.setdefault(cause, []).append(node)
         order = sorted(found, key=lambda cause: (_CONSEQUENCE in cause, -len(found[cause])))
         lines = [_cause(cause, found[cause]) for cause in order[:_CAUSES]]
         if len(order) > _CAUSES:

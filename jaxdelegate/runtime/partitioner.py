@@ -7,10 +7,19 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.report.delegation import DelegationReport, NodeReport
+from jaxdelegate.runtime.gain import HostSpeed, why_not_gaining
 from jaxdelegate.runtime.node_subsets import Subset, largest
-from jaxdelegate.runtime.simple_delegate import DelegateContext, Node, SimpleDelegate
+from jaxdelegate.runtime.simple_delegate import (
+    DelegateContext,
+    Node,
+    PartitioningOptions,
+    SimpleDelegate,
+    SimpleDelegateOptions,
+)
 
+_LAST = SimpleDelegateOptions.last_delegate_node_index
 _NOT_KEPT = "its partition is not among those that the options allow"
 
 
@@ -31,8 +40,10 @@ def delegated_subsets(
     context: DelegateContext,
     plan: Plan,
     group: Group,
+    speed: HostSpeed,
     *,
     subgraph: int = 0,
+    is_called: bool = False,
     refused: Mapping[int, str] | None = None,
 ) -> Sequence[Subset]:
     """Ask a delegate about every node that is left, and tell it what came of the answers.
@@ -42,7 +53,9 @@ def delegated_subsets(
         context: the host's side.
         plan: in execution order.
         group: the host's partitioning of the plan for the positions that the delegate takes.
+        speed: of the host's own kernels.
         subgraph: the index of the subgraph, for the report.
+        is_called: whether operators of the host call the subgraph (the body of a loop).
         refused: why the host cannot hand some nodes to any delegate, by position.
 
     Returns:
@@ -60,12 +73,21 @@ def delegated_subsets(
         most=options.max_delegated_partitions,
         min_nodes=options.min_nodes_per_partition,
     )
-    if kept != supported:
-        subsets = group(kept)
+    declined = {}
+    if (is_called or len(kept) < len(plan)) and not _is_ranged(options):
+        declined = _declined(delegate, plan, group(kept), speed)
+    if kept != supported or declined:
+        subsets = group(kept - declined.keys())
+    reasons.update(declined)
     rows = sorted(_rows(plan, subsets, reasons), key=lambda row: row.index)
     device = delegate.device_name or delegate.name
     delegate.on_partitioned(DelegationReport(delegate.name, device, tuple(rows), subgraph))
     return subsets
+
+
+def _is_ranged(options: PartitioningOptions) -> bool:
+    """Whether somebody chose the operators by hand, as one does to find a wrong one."""
+    return options.first_delegate_node_index > 0 or options.last_delegate_node_index < _LAST
 
 
 def _reasons(
@@ -88,6 +110,44 @@ def _reasons(
             reasons[position] = outside
     answers = delegate.reasons(context, tuple(asked.values()))
     return {**reasons, **dict(zip(asked, answers, strict=True))}
+
+
+def _declined(
+    delegate: SimpleDelegate, plan: Plan, subsets: Sequence[Subset], speed: HostSpeed
+) -> dict[int, str]:
+    """By position: why a partition that the delegate could run is not worth its hand-over."""
+    declined = {}
+    for subset in subsets:
+        if not subset.is_delegated:
+            continue
+        nodes = [row for row in (plan[i] for i in subset.items) if isinstance(row, Node)]
+        crossing = _crossing(plan, subset)
+        reason = why_not_gaining(
+            nodes, crossing, speed, delegate.handover, delegate.options.min_gain
+        )
+        if reason is not None:
+            declined.update(dict.fromkeys(subset.items, reason))
+    return declined
+
+
+def _crossing(plan: Plan, subset: Subset) -> Sequence[TensorSpec]:
+    """The tensors that a partition reads of the host, and those that it writes for it.
+
+    What nobody reads is the graph's result.
+    """
+    inside = [node for i in subset.items for node in _nodes(plan[i])]
+    others = [node for i, row in enumerate(plan) if i not in subset.items for node in _nodes(row)]
+    read = {i: s for n in inside for i, s in zip(n.operator.inputs, n.inputs, strict=True)}
+    made = {i: s for n in inside for i, s in zip(n.operator.outputs, n.outputs, strict=True)}
+    wanted = {i for node in others for i in node.operator.inputs}
+    entering = {i: s for i, s in read.items() if i not in made}
+    leaving = {i: s for i, s in made.items() if i in wanted or i not in read}
+    specs = (entering | leaving).values()
+    return [spec for spec in specs if spec is not None and spec.const is None]
+
+
+def _nodes(row: Node | DelegatedNodes) -> Sequence[Node]:
+    return (row,) if isinstance(row, Node) else row.nodes
 
 
 def _rows(

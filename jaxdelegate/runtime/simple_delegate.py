@@ -90,6 +90,19 @@ class DelegateContext(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True)
+class Handover:
+    """What one call of a partition costs, whatever it computes; by default nothing.
+
+    Attributes:
+        call: seconds for each call.
+        byte: seconds for each byte that it reads from the host or writes for it.
+    """
+
+    call: float = 0.0
+    byte: float = 0.0
+
+
 class PartitioningOptions(Protocol):
     """What a host reads of a delegate's options; SimpleDelegateOptions documents the fields."""
 
@@ -101,6 +114,11 @@ class PartitioningOptions(Protocol):
     @property
     def min_nodes_per_partition(self) -> int:
         """How many nodes a partition needs."""
+        ...
+
+    @property
+    def min_gain(self) -> float:
+        """How many times a partition's hand-over the host must need for its operators."""
         ...
 
     @property
@@ -126,6 +144,8 @@ class SimpleDelegateOptions:
     Attributes:
         max_delegated_partitions: how many partitions it takes; 0: no limit.
         min_nodes_per_partition: smaller partitions stay on the host.
+        min_gain: a partition stays on the host if the host needs less than this many times the
+            delegate's `handover` for it, and other nodes stay there, too.
         first_delegate_node_index: nodes before it stay on the host.
         last_delegate_node_index: nodes after it stay on the host.
         fallback_on_error: a partition that cannot be prepared runs on the host.
@@ -133,6 +153,7 @@ class SimpleDelegateOptions:
 
     max_delegated_partitions: int = 0
     min_nodes_per_partition: int = 0
+    min_gain: float = 1.0
     first_delegate_node_index: int = 0
     last_delegate_node_index: int = 2**31 - 1
     fallback_on_error: bool = False
@@ -160,6 +181,7 @@ class SimpleDelegate(abc.ABC):
     name: str = "SimpleDelegate"
     options: PartitioningOptions = SimpleDelegateOptions()
     device_name: str = ""  # where it runs, for the report; empty: its own name
+    handover: Handover = Handover()  # what a call of a partition costs; nothing: all can gain
     last_error: str | None = None  # what a stock interpreter was told latest
 
     def __init__(self) -> None:

@@ -25,6 +25,7 @@ from jaxdelegate.runtime import node_subsets
 from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.fitting import remedy
+from jaxdelegate.runtime.gain import REFERENCE
 from jaxdelegate.runtime.partitioner import delegated_subsets
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node, SimpleDelegate
 from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES, check_sizes
@@ -172,6 +173,7 @@ class Host:
             self,
             [step.row for step in self._steps],
             lambda chosen: node_subsets.independent_subsets(self._steps, chosen),
+            REFERENCE,
             subgraph=self.subgraph.index,
         )
         self._steps = [

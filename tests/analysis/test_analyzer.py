@@ -91,7 +91,7 @@ def test_the_delegates_options_decide(chain: Chain) -> None:
 
 def test_the_plan_is_the_interpreters(chain: Chain) -> None:
     model = chain("ADD", "Mystery", "RELU", "RELU")
-    delegate = jd.JaxDelegate()
+    delegate = jd.JaxDelegate(min_gain=0)
     jd.Interpreter(model_content=model, experimental_delegates=[delegate])
     plan = delegate.report()
     operators = analyze_model(model).subgraphs[0].operators

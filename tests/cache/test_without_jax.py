@@ -25,7 +25,7 @@ folder = sys.argv[1]
 outputs, made = [], []
 
 def opened(make=jd.Interpreter, **options):
-    made.append(jd.JaxDelegate(serialization_dir=f"{folder}/programs", **options))
+    made.append(jd.JaxDelegate(min_gain=0, serialization_dir=f"{folder}/programs", **options))
     return make(model_path=f"{folder}/model.tflite", experimental_delegates=[made[-1]])
 
 def run(interpreter, batch=None):

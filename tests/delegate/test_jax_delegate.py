@@ -52,7 +52,7 @@ def run(interpreter: jd.Interpreter, x: np.ndarray) -> np.ndarray:
 
 
 def delegated(content: bytes, **options: object) -> tuple[jd.Interpreter, jd.JaxDelegate]:
-    delegate = jd.JaxDelegate(**options)
+    delegate = jd.JaxDelegate(**{"min_gain": 0, **options})
     return jd.Interpreter(model_content=content, experimental_delegates=[delegate]), delegate
 
 
@@ -141,7 +141,7 @@ def test_values_stay_on_the_device_between_partitions() -> None:
     interpreter, _ = delegated(chain("ar"))
     other = jd.JaxDelegate(last_delegate_node_index=0)
     split = jd.Interpreter(
-        model_content=chain("ar"), experimental_delegates=[other, jd.JaxDelegate()]
+        model_content=chain("ar"), experimental_delegates=[other, jd.JaxDelegate(min_gain=0)]
     )
     run(interpreter, X)
     host = split._host(0)

@@ -102,7 +102,7 @@ def test_jax_delegate(stock: Stock, add_mul_sub: bytes, auto: bool) -> None:
 
 
 def test_two_delegates_in_one_interpreter(tutorial: Any, stock: Stock, add_mul_sub: bytes) -> None:
-    mine, xla = tutorial(), jd.JaxDelegate()
+    mine, xla = tutorial(), jd.JaxDelegate(min_gain=0)
     assert_close(run_once(stock(add_mul_sub, [mine, xla]), pair()), wanted(*pair()))
     assert [n.delegated for n in xla.report().nodes] == [False, True, False]
     assert xla.report().nodes[0].reason == "taken by MyDelegate"
@@ -360,8 +360,18 @@ def counting_loop() -> bytes:
     return builder.build()
 
 
-def test_bodies_of_loops_are_delegated_one_by_one(stock: Stock) -> None:
+def test_a_small_body_stays_with_its_loop(stock: Stock) -> None:
     delegate = jd.JaxDelegate()
+    arrays = [np.array(2, np.int32), np.array([1, -2], np.float32)]
+    got = run_once(stock(counting_loop(), [delegate]), arrays)
+    assert_close(got, [np.array([16, -32], np.float32)])
+    reports = [delegate.report(i) for i in range(3)]
+    assert not any(report.delegated for report in reports)
+    assert all("cannot gain" in n.reason for report in reports[1:] for n in report.nodes)
+
+
+def test_bodies_of_loops_are_delegated_one_by_one(stock: Stock) -> None:
+    delegate = jd.JaxDelegate(min_gain=0)
     arrays = [np.array(2, np.int32), np.array([1, -2], np.float32)]
     got = run_once(stock(counting_loop(), [delegate]), arrays)
     assert_close(got, [np.array([16, -32], np.float32)])
@@ -426,7 +436,7 @@ def test_operators_that_refuse_their_shapes_stay(stock: Stock) -> None:
     builder.operator("ADD", [x, y], [a])  # fits once y has been resized
     builder.operator("MUL", [x, x], [b])
     builder.outputs(a, b)
-    delegate = jd.JaxDelegate()
+    delegate = jd.JaxDelegate(min_gain=0)
     x_n = pair()[0]
     assert_close(run_once(stock(builder.build(), [delegate]), [x_n, x_n]), [x_n + x_n, x_n * x_n])
     left, taken = delegate.report().nodes

@@ -55,7 +55,7 @@ def reshaped(asked: list[int]) -> bytes:
 
 @pytest.mark.parametrize(("asked", "taken"), [([3], ["NEG"]), ([-1], []), ([3, -1], [])])
 def test_reshape_settles_only_without_a_free_size(asked: list[int], taken: list[str]) -> None:
-    delegate = jd.JaxDelegate()
+    delegate = jd.JaxDelegate(min_gain=0)
     interpreter = jd.Interpreter(model_content=reshaped(asked), experimental_delegates=[delegate])
     interpreter.allocate_tensors()
     assert [n.op for n in delegate.report().delegated] == taken

@@ -1,0 +1,107 @@
+"""Whether a partition can gain: the host's time for its operators against its hand-over.
+
+A pure function of specs. Times are estimates, and err towards delegation: the device is taken to
+need no time at all, and the host to be slow.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.runtime.simple_delegate import Handover, Node
+
+
+@dataclasses.dataclass(frozen=True)
+class HostSpeed:
+    """How long a host's own kernels take.
+
+    Attributes:
+        call: seconds for each operator, however small.
+        operation: seconds for each arithmetic operation.
+        transcendental: seconds for each exponential, logarithm, root and their like, on top.
+        byte: seconds for each byte read or written.
+    """
+
+    call: float
+    operation: float
+    transcendental: float
+    byte: float
+
+    def seconds(self, cost: Cost) -> float | None:
+        """For one operator; None: data decide."""
+        if cost.flops is None or cost.bytes is None:
+            return None
+        return (
+            self.call
+            + self.operation * cost.flops
+            + self.transcendental * cost.transcendentals
+            + self.byte * cost.bytes
+        )
+
+
+# Measured by bench/handover.py: small operators of either host on one thread of a server's CPU.
+REFERENCE = HostSpeed(call=10e-6, operation=1e-9, transcendental=5e-9, byte=1e-9)
+LITERT = HostSpeed(call=3e-7, operation=5e-11, transcendental=2e-9, byte=2e-10)
+
+
+def host_seconds(nodes: Iterable[Node], speed: HostSpeed) -> float | None:
+    """What a host needs for some nodes; None: not known, or it may have no kernel for one of them.
+
+    A custom operator and one with a dtype that LiteRT's kernels seldom take may run nowhere but on
+    the delegate.
+    """
+    total = 0.0
+    for node in nodes:
+        if node.is_constant:
+            continue
+        specs = (*node.inputs, *node.outputs)
+        if node.operator.custom or any(s is not None and not _is_common(s) for s in specs):
+            return None
+        cost = operator_cost(node.name, node.operator.options, node.inputs, node.outputs)
+        seconds = speed.seconds(cost)
+        if seconds is None:
+            return None
+        total += seconds
+    return total
+
+
+def why_not_gaining(
+    nodes: Sequence[Node],
+    crossing: Iterable[TensorSpec],
+    speed: HostSpeed,
+    handover: Handover,
+    min_gain: float,
+) -> str | None:
+    """Why a partition is not worth its hand-over; None if it may be.
+
+    Args:
+        nodes: the partition.
+        crossing: the tensors that it reads from the host or writes for it.
+        speed: the host's.
+        handover: what the delegate takes for one call.
+        min_gain: how many times the hand-over the host must need.
+    """
+    alone = host_seconds(nodes, speed)
+    sizes = [spec_bytes(spec) for spec in crossing]
+    if alone is None or None in sizes:
+        return None
+    handed = handover.call + handover.byte * sum(size or 0 for size in sizes)
+    if alone >= min_gain * handed:
+        return None
+    return (
+        f"its partition cannot gain (about {_microseconds(alone)} on the CPU, "
+        f"{_microseconds(handed)} to hand it over); min_gain=0 delegates it"
+    )
+
+
+def _is_common(spec: TensorSpec) -> bool:
+    return spec.dtype.name in _COMMON
+
+
+_COMMON = frozenset(("bool", "float32", "int8", "uint8", "int16", "int32", "int64"))
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{math.ceil(1e6 * seconds)} us"
