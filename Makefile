@@ -69,7 +69,7 @@ types: $(VENV)/.installed-lint
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-docs
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # A wheel for x86-64 with glibc from 2.28 on, whichever this machine has: zig brings clang and old
 # libraries along. auditwheel checks what the wheel asks for, and names it.

@@ -11,6 +11,7 @@ from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     DepthwiseConv2DOptions,
+    FullyConnectedOptions,
     Padding,
     Pool2DOptions,
     SoftmaxOptions,
@@ -127,4 +128,21 @@ def network() -> bytes:
     builder.operator("AVERAGE_POOL_2D", [c], [d], Pool2DOptions(Padding.VALID, 1, 1, 8, 8))
     builder.operator("SOFTMAX", [d], [e], SoftmaxOptions(beta=1.0))
     builder.outputs(e)
+    return builder.build()
+
+
+@pytest.fixture(scope="session")
+def classifier() -> bytes:
+    """Images [n, 16, 16, 3] to probabilities [n, 32]; so small that it compiles at once."""
+    builder = ModelBuilder()
+    x = builder.input((1, 16, 16, 3), np.float32, "input")
+    shape = builder.constant(np.array([-1, 768], np.int32))
+    weights = builder.constant(np.linspace(-1, 1, 32 * 768, dtype=np.float32).reshape(32, 768))
+    flat, sums = builder.tensor((1, 768)), builder.tensor((1, 32))
+    y = builder.tensor((1, 32), np.float32, "probabilities")
+    builder.operator("RESHAPE", [x, shape], [flat])
+    builder.operator("FULLY_CONNECTED", [flat, weights, None], [sums], FullyConnectedOptions())
+    builder.operator("SOFTMAX", [sums], [y], SoftmaxOptions(beta=1.0))
+    builder.outputs(y)
+    builder.signature("serving_default", {"input": x}, {"probabilities": y})
     return builder.build()

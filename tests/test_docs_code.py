@@ -1,29 +1,90 @@
-"""The Python code of these pages runs, in the order of each page, next to a model.tflite."""
+"""The Python code of every page runs, in the order of each page, next to a model.tflite."""
 
+import logging
 import re
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from jaxdelegate.testing.networks import small_classifier
+from jaxdelegate import litert, providers
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.reference.registry import KERNELS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/index.md", "docs/jax.md", "docs/migration.md", "docs/options.md")
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = {"docs/errors.md": "tests/errors/test_wrong_uses.py runs its code"}
+X = "import numpy as np; x = np.zeros((1, 16, 16, 3), np.float32)"
+# What a page takes for granted.
+GIVEN = {
+    "README.md": f"import jax; {X}",
+    "docs/precision.md": X,
+    "docs/design/rewrites.md": "import jaxdelegate as jd",
+    "docs/design/tuning.md": "import jaxdelegate as jd",
+}
 
 
-@pytest.mark.parametrize("page", PAGES)
+def images(folder: Path) -> None:
+    """Two images with labels, and the model under the name that the page gives it."""
+    pillow = pytest.importorskip("PIL.Image", reason="the images need pillow")
+    pytest.importorskip("pyarrow", reason="the rows are written as parquet")
+    (folder / "model.tflite").rename(folder / "mobilenet_v2.tflite")
+    val = folder / "ILSVRC2012" / "val"
+    val.mkdir(parents=True)
+    for name in ("1.png", "2.png"):
+        pillow.fromarray(np.zeros((32, 32, 3), np.uint8)).save(val / name)
+    (folder / "labels.txt").write_text("".join(f"label {i}\n" for i in range(32)))
+    (folder / "truth.txt").write_text("label 1\nlabel 2\n")
+
+
+def libraries(_folder: Path) -> None:
+    """The two libraries that load_delegate and CompiledModel load."""
+    try:
+        litert.library_path(), litert.runtime_path()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+# What else lies in the folder, or has to be there.
+FILES: dict[str, Callable[[Path], None]] = {
+    "docs/evaluation.md": images,
+    "docs/stock_interpreters.md": libraries,
+    "docs/api/litert.md": libraries,
+}
+
+
+def pages() -> list[str]:
+    every = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    names = [path.relative_to(ROOT).as_posix() for path in every if BLOCK.search(path.read_text())]
+    return [name for name in names if name not in ELSEWHERE]
+
+
+@pytest.fixture
+def _tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a page registers or sets is forgotten after it."""
+    providers.registered()
+    monkeypatch.setattr(providers, "_PROVIDERS", list(providers._PROVIDERS))
+    before, level = (dict(KERNELS), dict(RULES)), logging.getLogger("jaxdelegate").level
+    yield
+    for table, rows in zip((KERNELS, RULES), before, strict=True):
+        table.clear()
+        table.update(rows)
+    logging.getLogger("jaxdelegate").setLevel(level)
+
+
+@pytest.mark.usefixtures("_tables")
+@pytest.mark.parametrize("page", pages())
 def test_the_code_of_a_page_runs(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, classifier: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "model.tflite").write_bytes(small_classifier())
+    (tmp_path / "model.tflite").write_bytes(classifier)
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert blocks
-    names: dict[str, object] = {}
+    FILES.get(page, lambda _folder: None)(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    exec(GIVEN.get(page, ""), names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for block in blocks:
+        for block in BLOCK.findall((ROOT / page).read_text()):
             exec(compile(block, page, "exec"), names)
