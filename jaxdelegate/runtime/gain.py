@@ -8,8 +8,8 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
-from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.measuring.costs import Cost, operator_cost, specs_bytes
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.runtime.simple_delegate import Handover, Node
 
 
@@ -44,6 +44,8 @@ class HostSpeed:
 # Measured by bench/handover.py: small operators of either host on one thread of a server's CPU.
 REFERENCE = HostSpeed(call=10e-6, operation=1e-9, transcendental=5e-9, byte=1e-9)
 LITERT = HostSpeed(call=3e-7, operation=5e-11, transcendental=2e-9, byte=2e-10)
+# Of custom operators and other dtypes it is not sure that the host has a kernel.
+_COMMON = frozenset(("bool", "float32", "int8", "uint8", "int16", "int32", "int64"))
 
 
 def host_seconds(nodes: Iterable[Node], speed: HostSpeed) -> float | None:
@@ -56,15 +58,26 @@ def host_seconds(nodes: Iterable[Node], speed: HostSpeed) -> float | None:
     for node in nodes:
         if node.is_constant:
             continue
-        specs = (*node.inputs, *node.outputs)
-        if node.operator.custom or any(s is not None and not _is_common(s) for s in specs):
+        inputs, outputs = _hinted(node.inputs), _hinted(node.outputs)
+        is_common = all(s is None or s.dtype.name in _COMMON for s in (*inputs, *outputs))
+        if node.operator.custom or not is_common:
             return None
-        cost = operator_cost(node.name, node.operator.options, node.inputs, node.outputs)
+        cost = operator_cost(node.name, node.operator.options, inputs, outputs)
         seconds = speed.seconds(cost)
         if seconds is None:
             return None
         total += seconds
     return total
+
+
+def _hinted(specs: Iterable[TensorSpec]) -> Specs:
+    """With the file's shapes where data decide, if those have a size."""
+    return tuple(
+        dataclasses.replace(spec, is_dynamic=False)
+        if spec is not None and spec.is_dynamic and min(spec.shape, default=1) > 0
+        else spec
+        for spec in specs
+    )
 
 
 def why_not_gaining(
@@ -84,23 +97,16 @@ def why_not_gaining(
         min_gain: how many times the hand-over the host must need.
     """
     alone = host_seconds(nodes, speed)
-    sizes = [spec_bytes(spec) for spec in crossing]
-    if alone is None or None in sizes:
+    crossed = specs_bytes(_hinted(crossing))
+    if alone is None or crossed is None:
         return None
-    handed = handover.call + handover.byte * sum(size or 0 for size in sizes)
+    handed = handover.call + handover.byte * crossed
     if alone >= min_gain * handed:
         return None
     return (
         f"its partition cannot gain (about {_microseconds(alone)} on the CPU, "
         f"{_microseconds(handed)} to hand it over); min_gain=0 delegates it"
     )
-
-
-def _is_common(spec: TensorSpec) -> bool:
-    return spec.dtype.name in _COMMON
-
-
-_COMMON = frozenset(("bool", "float32", "int8", "uint8", "int16", "int32", "int64"))
 
 
 def _microseconds(seconds: float) -> str:
