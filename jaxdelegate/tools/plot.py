@@ -33,7 +33,9 @@ def run(values: flags.FlagValues) -> int:
         raise OptionError("--peak_flops and --peak_bandwidth: give both or neither")
     check_path(values.output)
     output_files.check(values, ["output"])
-    peaks = None if None in given else Peaks(*given)
+    peaks = None
+    if None not in given:
+        peaks = Peaks(*given, "given by --peak_flops", "given by --peak_bandwidth")
     save(draw(values.kind, values.input, peaks), values.output)
     print(f"{values.kind} plot of {', '.join(values.input)} written to {values.output}")
     return 0
