@@ -392,8 +392,8 @@ def test_roofline_file(tmp_path: Path) -> None:
     record["peaks"] = DevicePeaks(3e9, {1 << 20: 2e9, 4 << 20: 1e9}).as_dict()
     path.write_text(json.dumps(record))
     assert legend(draw("roofline", [path])) == [
-        "memory: 1 GB/s, measured: addition in place, 4 MiB",
-        "cache (array of 1 MiB): 2 GB/s, measured: addition in place, 4 MiB",
+        "memory: 1 GB/s, measured: addition in place",
+        "cache (array of 1 MiB): 2 GB/s, measured: addition in place",
         "arithmetic: 3 GFLOP/s, measured: product of matrices, float32",
     ]
 

@@ -96,7 +96,7 @@ def _roofline(records: Records, peaks: Peaks | None) -> "Figure":
 
 def _operator_name(row: Record) -> str:
     """Types and indices; of many fused operators the first and the last index."""
-    name, nodes = str(row["name"]), row.get("nodes") or ()
+    name, nodes = str(row["name"]), list(row.get("nodes") or [])
     if len(nodes) <= _MOST_INDICES:
         return name
     kinds = name.rpartition(" ")[0]
