@@ -5,7 +5,8 @@ Sugiyama's method: longest-path layers, way points on edges that skip layers, ba
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from jaxdelegate.analysis.records import SubgraphAnalysis
 
@@ -128,7 +129,7 @@ def _fed(order: Iterable[int], links: Iterable[_Link]) -> set[int]:
     return fed
 
 
-def _weights(layers: Iterable[Iterable[_Node]], fed: Set[int]) -> dict[_Node, float]:
+def _weights(layers: Iterable[Iterable[_Node]], fed: AbstractSet[int]) -> dict[_Node, float]:
     """How much each node decides on columns: what only prepares weights steps aside."""
     nodes = (node for layer in layers for node in layer)
     return {n: 1.0 if isinstance(n, int) and n not in fed else _FED_WEIGHT for n in nodes}
