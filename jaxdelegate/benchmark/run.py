@@ -173,7 +173,7 @@ class _Run:
     # ---- preparation
 
     def _prepare(self, made: Sequence[ProvidedDelegate], startup_us: int) -> _Prepared:
-        options, full = self._options, self._values.require_full_delegation
+        options, full = self._options, registrar.requires_full_delegation(self._values)
         start = _micros()
         before = HostMemory.now()
         delegates = [row.delegate for row in made]

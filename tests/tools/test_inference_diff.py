@@ -53,7 +53,7 @@ def test_everything_at_once(
         "--top=3",
         "--reference=litert_ref",
         f"--result_json={tmp_path / 'r.json'}",
-        f"--output_errors_html={tmp_path / 'r.html'}",
+        f"--result_html={tmp_path / 'r.html'}",
         f"--output_file_path={tmp_path / 'r.pb'}",
     )
     assert code == 0
@@ -139,10 +139,18 @@ def test_other_delegates_and_hosts(tool: Printed, small: str) -> None:
             "result_json: {here}/r.json: no such",
         ),
         (
-            ["--graph={small}", "--output_errors_html={here}/r"],
-            "output_errors_html: {here}/r: no",
+            ["--graph={small}", "--result_html={here}/r"],
+            "result_html: {here}/r: no",
         ),
         (["--graph={small}", "--use_xnnpack", "--interpreter=jaxdelegate"], "use_xnnpack"),
+        (
+            ["--graph={small}", "--num_threads=2", "--num_interpreter_threads=1"],
+            "--num_interpreter_threads=1 and --num_threads=2 contradict each other",
+        ),
+        (
+            ["--graph={small}", "--delegate=gpu", "--nouse_gpu"],
+            "--delegate=gpu and --use_gpu=False contradict each other",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
