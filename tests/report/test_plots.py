@@ -244,6 +244,14 @@ def test_texts_do_not_overlap(count: int) -> None:
     assert_readable(batch_scaling(points, title=title))
 
 
+def test_errors_of_one_size_have_an_axis_with_numbers() -> None:
+    rows = [LayerPoint(f"#{i} ADD", 2e-7, (i + 1) * 1e-7, tensor=LONG) for i in range(9)]
+    figure = error_per_layer(rows)
+    assert_readable(figure)
+    assert figure.axes[1].get_xscale() == "linear"
+    assert sum(bool(label.get_text()) for label in figure.axes[1].get_xticklabels()) > 3
+
+
 def test_texts_of_two_results_do_not_overlap() -> None:
     two = (LONG, f"{LONG}2")
     peaks = Peaks(1e12, 1e11, "measured", "measured", {1 << 20: 1e12})

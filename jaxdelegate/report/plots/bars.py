@@ -45,10 +45,10 @@ def bars_height(count: int) -> float:
 
 
 def draw_bars(axes: Any, bars: Sequence[Bar], *, is_log: bool = False) -> None:
-    """Draw bars, the first on top; logarithmic only if one of them has a length."""
+    """Draw bars, the first on top; logarithmic only if they differ much."""
     places = range(len(bars))
     positive = [bar.value for bar in bars if bar.value > 0]
-    is_log = is_log and bool(positive)
+    is_log = is_log and bool(positive) and max(positive) > 20 * min(positive)
     low = min(positive) / 3 if is_log else 0.0
     high = max(positive, default=1.0)
     drawn = axes.barh(
