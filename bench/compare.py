@@ -34,9 +34,10 @@ from agreement import Arrays, Judge, file_kind, inputs, judge
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from engines import ENGINES, ON_GPU, UNJUDGED, Run, Settings, to_host
 from harness import AbsentError, append, interleaved, last_line, ratios, spread, threads
-from roofline import measured_peaks, model_seconds
+from roofline import model_seconds, peaks_record
 from torch_engines import TORCH_ENGINES
 
+from jaxdelegate.benchmark.peaks import measured_peaks
 from jaxdelegate.delegate import precision_policy
 from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.options import DelegateOptions
@@ -166,8 +167,8 @@ def bound(of: Settings) -> dict[str, Any]:
     try:
         ms = 1e3 * model_seconds(of.graph, FLAGS.batch, peaks, of.short)
     except AbsentError as error:
-        return {"peaks": peaks.as_record(), "no_roofline": str(error)}
-    return {"peaks": peaks.as_record(), "roofline_ms": ms}
+        return {"peaks": peaks_record(peaks), "no_roofline": str(error)}
+    return {"peaks": peaks_record(peaks), "roofline_ms": ms}
 
 
 def main(_argv: list[str]) -> None:

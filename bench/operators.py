@@ -21,10 +21,11 @@ from absl import app, flags
 from agreement import inputs, judge
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from harness import AbsentError, append, interleaved, last_line, ratios, spread, threads
-from roofline import Peaks, measured_peaks
+from roofline import least_seconds, peaks_record
 from tqdm import tqdm
 
 import jaxdelegate as jd
+from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
 from jaxdelegate.measuring.costs import Cost, operator_cost
 from jaxdelegate.model.records import Operator, Subgraph, read_model
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -99,17 +100,17 @@ def measured(content: bytes) -> dict[str, list[float]]:
     return interleaved(calls, rounds=FLAGS.rounds, settle=1)
 
 
-def reached(work: Cost, seconds: float, peaks: Peaks) -> dict[str, float]:
+def reached(work: Cost, seconds: float, peaks: DevicePeaks) -> dict[str, float]:
     """What a time comes to, and its share of what the machine could do."""
     flops, moved = work.flops or 0, work.bytes or 0
     return {
         "gflops": flops / seconds / 1e9,
         "gbytes": moved / seconds / 1e9,
-        "of_roofline": peaks.seconds(flops, moved) / seconds,
+        "of_roofline": least_seconds(peaks, flops, moved) / seconds,
     }
 
 
-def times_of(content: bytes, work: Cost, peaks: Peaks) -> dict[str, Any]:
+def times_of(content: bytes, work: Cost, peaks: DevicePeaks) -> dict[str, Any]:
     """What there is to say of one operator's time; "refused" if nothing."""
     try:
         times = measured(content)
@@ -144,7 +145,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{r['operator']:<20}{r['refused']}"
 
 
-def records_of(graph: Path, device: jax.Device, peaks: Peaks) -> Iterator[dict[str, Any]]:
+def records_of(graph: Path, device: jax.Device, peaks: DevicePeaks) -> Iterator[dict[str, Any]]:
     """A record of each distinct operator, the one with the most work first."""
     rows = [
         (operator_cost(op.name, op.options, read, written), op, read, written, count)
@@ -161,7 +162,7 @@ def records_of(graph: Path, device: jax.Device, peaks: Peaks) -> Iterator[dict[s
             "shapes": [list(s.shape) for s in (*read, *written) if s is not None],
             "threads": threads(),
             "device": str(device),
-            "peaks": peaks.as_record(),
+            "peaks": peaks_record(peaks),
             **times_of(alone(operator, read, written), work, peaks),
         }
 

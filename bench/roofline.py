@@ -1,4 +1,4 @@
-"""What a device could do at best: measured peaks, and the least time of a model under them.
+"""The least time of a model under the peaks of a device (jaxdelegate/benchmark/peaks.py).
 
 A model's roofline is the sum over its fused operators of max(FLOPs by the measured peak, bytes by
 the measured bandwidth) (Williams, Waterman and Patterson, 2009). Fusion is taken to be ideal:
@@ -10,55 +10,19 @@ jaxdelegate.measuring.costs does: windows whole, Winograd's savings not.
 import dataclasses
 import functools
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from harness import AbsentError
 
-from jaxdelegate.compiler.xla_options import compiler_options
+from jaxdelegate.benchmark.peaks import DevicePeaks
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.measuring.costs import operator_cost, spec_bytes
 from jaxdelegate.model.records import Operator, Subgraph, read_model
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant, subgraph_specs
-
-_SIZES = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes of an array: caches, then memory
-_SIDES = {"cpu": (512, 1024, 2048)}  # of the product's matrices
-_SIDES_ELSEWHERE = (4096, 8192)
-_ROUNDS = 5
-_LOOPS = 8  # over the largest array: what the loop copies before it begins hardly counts
-
-
-@dataclasses.dataclass(frozen=True)
-class Peaks:
-    """What one device reached.
-
-    Attributes:
-        flops: per second, of a matrix product.
-        bandwidths: bytes per second read and written, by the size of the array.
-    """
-
-    flops: float
-    bandwidths: Mapping[int, float]
-
-    def seconds(self, flops: float, moved: float) -> float:
-        """The least time for this much arithmetic and traffic.
-
-        The bandwidth is that of the fastest array that is at least as large as what is moved: a
-        small tensor stays in a cache, a large one does not.
-        """
-        largest = max(self.bandwidths)
-        fitting = [b for size, b in self.bandwidths.items() if size >= min(moved, largest)]
-        return max(flops / self.flops, moved / max(fitting))
-
-    def as_record(self) -> dict[str, Any]:
-        gigabytes = {f"{size >> 20}": b / 1e9 for size, b in self.bandwidths.items()}
-        return {"gflops": self.flops / 1e9, "gbytes_by_mib": gigabytes}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,42 +40,24 @@ class Fused:
     bytes: int
 
 
-def measured_peaks(device: jax.Device, dtype: np.dtype) -> Peaks:
-    """Products with factors of `dtype`, sums in float32; bandwidth of an addition in place."""
-    sides = _SIDES.get(device.platform, _SIDES_ELSEWHERE)
-    return Peaks(
-        max(_product_flops(device, dtype, n) for n in sides),
-        {size: _bandwidth(device, size) for size in _SIZES},
-    )
+def least_seconds(peaks: DevicePeaks, flops: float, moved: float) -> float:
+    """The least time for this much arithmetic and traffic.
+
+    The bandwidth is that of the fastest array that is at least as large as what is moved: a
+    small tensor stays in a cache, a large one does not.
+    """
+    largest = max(peaks.bandwidths)
+    fitting = [b for size, b in peaks.bandwidths.items() if size >= min(moved, largest)]
+    return max(flops / peaks.flops, moved / max(fitting))
 
 
-def _product_flops(device: jax.Device, dtype: np.dtype, n: int) -> float:
-    factor = jax.device_put(jnp.ones((n, n), dtype), device)
-    dot = functools.partial(jnp.dot, precision="highest", preferred_element_type=jnp.float32)
-    options = compiler_options(device.platform, exact=dtype == np.float32)
-    compiled = jax.jit(dot).lower(factor, factor).compile(compiler_options=dict(options))
-    return 2 * n**3 / _best(lambda: compiled(factor, factor).block_until_ready())
+def peaks_record(peaks: DevicePeaks) -> dict[str, Any]:
+    """Peaks as the results in bench/results/ hold them."""
+    gigabytes = {f"{size >> 20}": b / 1e9 for size, b in peaks.bandwidths.items()}
+    return {"gflops": peaks.flops / 1e9, "gbytes_by_mib": gigabytes}
 
 
-def _bandwidth(device: jax.Device, size: int) -> float:
-    """Additions in a loop of the program, so that its dispatch does not count."""
-    array = jax.device_put(np.zeros(size // 4, np.float32), device)
-    times = _LOOPS * _SIZES[-1] // size
-    loop = jax.jit(lambda x: jax.lax.fori_loop(0, times, lambda _, y: y + 1, x))
-    return 2 * times * size / _best(lambda: loop(array).block_until_ready())
-
-
-def _best(call: Callable[[], Any]) -> float:
-    call()
-    times = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def model_seconds(graph: Path, batch: int, peaks: Peaks, short: np.dtype | None) -> float:
+def model_seconds(graph: Path, batch: int, peaks: DevicePeaks, short: np.dtype | None) -> float:
     """The roofline of a model whose inputs and outputs lie on the device.
 
     Args:
@@ -129,7 +75,7 @@ def model_seconds(graph: Path, batch: int, peaks: Peaks, short: np.dtype | None)
         specs = batched_specs(subgraph, batch, model.subgraphs)
     except InterpreterError as error:
         raise AbsentError(str(error)) from error
-    return sum(peaks.seconds(f.flops, f.bytes) for f in fused(subgraph, specs, short))
+    return sum(least_seconds(peaks, f.flops, f.bytes) for f in fused(subgraph, specs, short))
 
 
 def batched_specs(

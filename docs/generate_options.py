@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.providers.builtin import aliases
 
 ROOT = Path(__file__).parents[1]
 HEAD = """# Options of JaxDelegate
@@ -23,9 +24,10 @@ jaxdelegate benchmark_model model.tflite --jax_compute_dtype=float16
 
 `load_delegate` of the stock interpreters takes the same names and values as strings. An unknown
 name or an impossible value is an error that names the closest known ones. Names are those of
-TfLiteGpuDelegateOptionsV2 where that has them. Options with a key belong to the
-[cache's keys](cache.md): another value is another program. `python docs/generate_options.py`
-writes this page.
+TfLiteGpuDelegateOptionsV2 where that has them. Flags of TFLite's tools that mean the same as an
+option are aliases of its flag; both with different values are an error. Options with a key belong
+to the [cache's keys](cache.md): another value is another program.
+`python docs/generate_options.py` writes this page.
 
 | option | values | default | key | meaning |
 |---|---|---|---|---|
@@ -37,10 +39,16 @@ def page() -> str:
     hints = get_type_hints(DelegateOptions)
     rows = [
         f"| `{field.name}` | {_values(hints[field.name])} | `{field.default!r}` "
-        f"| {'yes' if field.metadata['keyed'] else ''} | {field.metadata['help']} |"
+        f"| {'yes' if field.metadata['keyed'] else ''} "
+        f"| {field.metadata['help']}{_aliases(field.name)} |"
         for field in dataclasses.fields(DelegateOptions)
     ]
     return HEAD + "\n".join(rows) + "\n"
+
+
+def _aliases(option: str) -> str:
+    names = " and ".join(f"`--{name}`" for name in aliases(option))
+    return f" TFLite's flag: {names}." if names else ""
 
 
 def _values(hint: Any) -> str:

@@ -1,5 +1,7 @@
+import shutil
+import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -146,3 +148,25 @@ def classifier() -> bytes:
     builder.outputs(y)
     builder.signature("serving_default", {"input": x}, {"probabilities": y})
     return builder.build()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., str]:
+    """Opens a page in Chromium; the answer is its DOM after its scripts ran."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+
+    def dom(page: str, fragment: str = "", *, width: int = 1400, height: int = 900) -> str:
+        path = tmp_path / "page.html"
+        path.write_text(page, "utf-8")
+        command = [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},{height}"),
+            *("--virtual-time-budget=3000", "--dump-dom", f"file://{path}#{fragment}"),
+        ]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return run.stdout
+
+    return dom

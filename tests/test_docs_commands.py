@@ -17,9 +17,9 @@ INDENTED = re.compile(r"^    \$ (.*)$", re.MULTILINE)  # a command above its out
 QUICK = ("analyze", "bisect", "cache", "check_precision", "compile", "inference_diff")
 # Of those the commands that name what is not there.
 PARSED_ONLY = {
+    "--input_layer_value_files=x:x.npy": "an array of the reader's",
     "--input_layer=image": "shapes of a model of the reader's",
-    "--inputs=x.npy": "an array of the reader's",
-    "--require_full_delegation --json=analysis.json": "the same command runs on its page",
+    "--require_full_delegation --result_json=analysis.json": "the same command runs on its page",
 }
 # What else pages tell readers to type, and why it does not run here.
 OTHERS = {

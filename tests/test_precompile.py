@@ -78,8 +78,8 @@ def test_the_tool(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     arguments = [
         "compile",
         f"--graph={graph}",
-        f"--delegate_serialize_dir={tmp_path / 'p'}",
-        "--delegate_serialize_token=mine",
+        f"--jax_serialization_dir={tmp_path / 'p'}",
+        "--jax_model_token=mine",
         "--input_layer=b,a",
         "--input_layer_shape=2,3:2,3",
     ]
@@ -95,9 +95,9 @@ def test_the_tool(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         ([], "graph: want a .tflite file, got none"),
-        (["--graph=x"], "delegate_serialize_dir: want the directory"),
-        (["--graph=/nowhere", "--delegate_serialize_dir={}"], "Could not open '/nowhere'"),
-        (["--graph=x", "--delegate_serialize_dir={}", "--input_layer=a"], "input_layer_shape"),
+        (["--graph=x"], "jax_serialization_dir: want the directory"),
+        (["--graph=/nowhere", "--jax_serialization_dir={}"], "Could not open '/nowhere'"),
+        (["--graph=x", "--jax_serialization_dir={}", "--input_layer=a"], "input_layer_shape"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -6,13 +6,15 @@ Sugiyama's method: longest-path layers, way points on edges that skip layers, ba
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from jaxdelegate.analysis.records import SubgraphAnalysis
 
-NODE_WIDTH, NODE_HEIGHT = 196.0, 44.0
+NODE_WIDTH, NODE_HEIGHT = 220.0, 44.0
 _COLUMN_GAP, _ROW_GAP = 22.0, 34.0
 _ALGORITHMS_POINT_WIDTH = 10.0
 _SWEEPS = 6
+_FED_WEIGHT = 100.0  # of what the inputs reach, next to 1 of what prepares weights
 _MOST_ALGORITHMS_POINTS = 20_000  # beyond, edges that skip layers run straight
 
 INPUTS, OUTPUTS = -1, -2  # the boxes of the subgraph's own inputs and outputs
@@ -67,7 +69,7 @@ def layout(subgraph: SubgraphAnalysis) -> Layout:
     layers, paths = _layered(order, links, level)
     neighbors = _neighbors(paths)
     _reorder(layers, neighbors)
-    x = _columns(layers, neighbors)
+    x = _columns(layers, neighbors, _weights(layers, _fed(order, links)))
     left = min(x[n] - _width(n) / 2 for n in x)
     right = max(x[n] + _width(n) / 2 for n in x)
     rows = {n: i for i, layer in enumerate(layers) for n in layer}
@@ -108,14 +110,29 @@ def _levels(order: Sequence[int], links: Iterable[_Link]) -> dict[int, int]:
     for node in order:
         level[node] = 1 + max((level[s] for s in sources.get(node, ())), default=-1)
     level[OUTPUTS] = max([level[OUTPUTS], *(n for node, n in level.items() if node != OUTPUTS)])
-    fed = {INPUTS}
-    for node in order:
-        if not fed.isdisjoint(sources.get(node, ())):
-            fed.add(node)
+    fed = _fed(order, links)
     for node in reversed(order):  # what no input reaches moves down to those that read it
         if node not in fed and node in targets:
             level[node] = min(level[t] for t in targets[node]) - 1
     return level
+
+
+def _fed(order: Iterable[int], links: Iterable[_Link]) -> set[int]:
+    """The nodes that an input reaches."""
+    sources: dict[int, list[int]] = {}
+    for source, target, _ in links:
+        sources.setdefault(target, []).append(source)
+    fed = {INPUTS}
+    for node in order:
+        if not fed.isdisjoint(sources.get(node, ())):
+            fed.add(node)
+    return fed
+
+
+def _weights(layers: Iterable[Iterable[_Node]], fed: AbstractSet[int]) -> dict[_Node, float]:
+    """How much each node decides on columns: what only prepares weights steps aside."""
+    nodes = (node for layer in layers for node in layer)
+    return {n: 1.0 if isinstance(n, int) and n not in fed else _FED_WEIGHT for n in nodes}
 
 
 def _layered(
@@ -170,38 +187,58 @@ def _reorder(
 def _columns(
     layers: Sequence[Sequence[_Node]],
     neighbors: Mapping[_Node, tuple[list[_Node], list[_Node]]],
+    weights: Mapping[_Node, float],
 ) -> dict[_Node, float]:
     """Where every node stands across: near the mean of its neighbors, in the order of its layer."""
     x: dict[_Node, float] = {}
     for layer in layers:
-        x.update(_spread(layer, [0.0] * len(layer)))
+        x.update(_spread(layer, [0.0] * len(layer), weights))
     for sweep in range(_SWEEPS):
         side = sweep % 2
         for layer in layers if side == 0 else reversed(layers):
             wanted = []
             for node in layer:
                 others = neighbors.get(node, ([], []))[side]
-                wanted.append(sum(x[o] for o in others) / len(others) if others else x[node])
-            x.update(_spread(layer, wanted))
+                total = sum(weights[o] for o in others)
+                mean = sum(weights[o] * x[o] for o in others) / total if others else x[node]
+                wanted.append(mean)
+            x.update(_spread(layer, wanted, weights))
     return x
 
 
-def _spread(layer: Sequence[_Node], wanted: Sequence[float]) -> dict[_Node, float]:
+@dataclasses.dataclass
+class _Group:
+    """Nodes that push each other: where it begins, how wide it is, where its nodes stand in it."""
+
+    left: float
+    width: float
+    weight: float
+    offsets: list[tuple[_Node, float]]
+
+    def join(self, other: "_Group") -> None:
+        """Take in the group to the right; both yield by their weights."""
+        goal = other.left - self.width
+        total = self.weight + other.weight
+        self.left = (self.left * self.weight + goal * other.weight) / total
+        self.offsets += [(node, offset + self.width) for node, offset in other.offsets]
+        self.width, self.weight = self.width + other.width, total
+
+
+def _spread(
+    layer: Sequence[_Node], wanted: Sequence[float], weights: Mapping[_Node, float]
+) -> dict[_Node, float]:
     """Positions close to the wanted ones that keep their order and their distance.
 
-    Groups of nodes that push each other are placed around the mean of what they want.
+    Groups of nodes that push each other are placed around the weighted mean of what they want.
     """
-    groups: list[tuple[float, float, list[tuple[_Node, float]]]] = []  # left, extent, offsets
+    groups: list[_Group] = []
     for node, goal in zip(layer, wanted, strict=True):
         width = _width(node) + _COLUMN_GAP
-        groups.append((goal - width / 2, width, [(node, width / 2)]))
-        while len(groups) > 1 and groups[-2][0] + groups[-2][1] > groups[-1][0]:
-            (left_a, width_a, nodes_a), (left_b, width_b, nodes_b) = groups[-2:]
-            count_a, count_b = len(nodes_a), len(nodes_b)
-            left = (left_a * count_a + (left_b - width_a) * count_b) / (count_a + count_b)
-            nodes = nodes_a + [(n, offset + width_a) for n, offset in nodes_b]
-            groups[-2:] = [(left, width_a + width_b, nodes)]
-    return {node: left + offset for left, _, nodes in groups for node, offset in nodes}
+        groups.append(_Group(goal - width / 2, width, weights[node], [(node, width / 2)]))
+        while len(groups) > 1 and groups[-2].left + groups[-2].width > groups[-1].left:
+            last = groups.pop()
+            groups[-1].join(last)
+    return {node: group.left + offset for group in groups for node, offset in group.offsets}
 
 
 def _width(node: _Node) -> float:

@@ -35,6 +35,7 @@ function tab(name) {
   for (const id of ["graph", "operators", "tensors", "advice"]) at(id).hidden = id !== name;
   operators.show();
   tensors.show();
+  if (name === "graph" && view.isOpened) fit(false);
 }
 
 function head() {

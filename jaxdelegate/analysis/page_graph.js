@@ -3,7 +3,10 @@
 
 // ---- the graph
 
-const view = { x: 0, y: 0, scale: 1 };
+// `isOpened`: as the page chose it; the user has not moved it yet.
+const view = { x: 0, y: 0, scale: 1, isOpened: true };
+const READABLE = 0.85;  // the least scale to open with
+const ruler = document.createElement("canvas").getContext("2d");
 let nodes = new Map(), edges = [], stage = null;
 
 function drawGraph() {
@@ -48,9 +51,18 @@ function curve(points) {
 function box(x, y, name) {
   const group = draw("g", { class: "node", transform: `translate(${x - WIDTH / 2} ${y - HEIGHT / 2})` });
   group.append(draw("rect", { width: WIDTH, height: HEIGHT, rx: 8 }));
-  const text = name.length > 24 ? `${name.slice(0, 23)}…` : name;
-  group.append(draw("text", { x: WIDTH / 2, y: 18 }, text));
+  group.append(draw("text", { x: WIDTH / 2, y: 18 }, fitting(name, "600 13px")));
   return group;
+}
+
+// As much of a text as a box is wide.
+function fitting(text, font) {
+  ruler.font = `${font} ${getComputedStyle(document.body).fontFamily}`;
+  const room = WIDTH - 10;
+  if (ruler.measureText(text).width <= room) return text;
+  let length = text.length - 1;
+  while (length > 1 && ruler.measureText(`${text.slice(0, length)}…`).width > room) length--;
+  return `${text.slice(0, length)}…`;
 }
 
 function operatorBox(op, x, y) {
@@ -60,7 +72,7 @@ function operatorBox(op, x, y) {
   const shape = out === undefined ? "" : shapeOf(subgraph().tensors[out]);
   const cost = op.folded ? "folded" : op.cost.flops ? flop(op.cost.flops) : "";
   const small = [shape, cost].filter(Boolean).join("  ·  ");
-  group.append(draw("text", { class: "small", x: WIDTH / 2, y: 34 }, small));
+  group.append(draw("text", { class: "small", x: WIDTH / 2, y: 34 }, fitting(small, "11.5px")));
   group.append(draw("title", {}, `#${op.index} ${op.name}\n${where(op)}${op.reason ? `: ${op.reason}` : ""}`));
   return group;
 }
@@ -71,8 +83,7 @@ function endBox(index, x, y) {
   group.classList.add("end");
   const shapes = tensors.map((t) => shapeOf(subgraph().tensors[t]));
   const text = shapes.join(", ");
-  group.append(draw("text", { class: "small", x: WIDTH / 2, y: 34 },
-    text.length > 28 ? `${text.slice(0, 27)}…` : text));
+  group.append(draw("text", { class: "small", x: WIDTH / 2, y: 34 }, fitting(text, "11.5px")));
   return group;
 }
 
@@ -122,10 +133,14 @@ function drawMap() {
     pen.fillRect(x * s.x - width / 2, y * s.y - height / 2, width, height);
   }
   pen.globalAlpha = 1;
-  const area = at("drawing").getBoundingClientRect();
+  const area = at("drawing").getBoundingClientRect(), edge = 7;  // of the map, outside the graph
+  const clamp = (value, extent) => Math.max(-edge, Math.min(extent + edge, value));
+  const left = clamp(-view.x / view.scale * s.x, plan.width * s.x);
+  const right = clamp((area.width - view.x) / view.scale * s.x, plan.width * s.x);
+  const top = clamp(-view.y / view.scale * s.y, plan.height * s.y);
+  const bottom = clamp((area.height - view.y) / view.scale * s.y, plan.height * s.y);
   pen.strokeStyle = getComputedStyle(document.body).color;
-  pen.strokeRect(-view.x / view.scale * s.x, -view.y / view.scale * s.y,
-    area.width / view.scale * s.x, area.height / view.scale * s.y);
+  pen.strokeRect(left, top, right - left, bottom - top);
 }
 
 function handleMap() {
@@ -137,25 +152,34 @@ function handleMap() {
     const x = (e.clientX - area.left - (area.width - plan.width * s.x) / 2) / s.x;
     view.x = frame.width / 2 - x * view.scale;
     view.y = frame.height / 2 - (e.clientY - area.top - 8) / s.y * view.scale;
+    view.isOpened = false;
     place();
   };
   canvas.addEventListener("pointerdown", go);
   canvas.addEventListener("pointermove", go);
-  window.addEventListener("resize", drawMap);
+  window.addEventListener("resize", () => (view.isOpened ? fit(false) : drawMap()));
 }
 
+// Show all of the graph, or else, readable, its beginning; both in the middle.
 function fit(whole) {
-  const area = at("graph").getBoundingClientRect(), plan = DATA.layouts[state.subgraph];
-  const wide = (area.width - 320) / plan.width, high = (area.height - 60) / plan.height;
-  view.scale = Math.min(whole ? high : Infinity, wide, 1.15);
-  if (!whole) view.scale = Math.max(view.scale, 0.7);
-  view.x = (area.width - plan.width * view.scale) / 2;
-  if (!whole && view.scale > wide) {  // too wide: begin where the inputs are, within the graph
-    const inputs = area.width / 2 - plan.boxes[0][1] * view.scale;
-    view.x = Math.min(24, Math.max(inputs, area.width - 150 - plan.width * view.scale));
-  }
-  view.y = whole ? Math.max((area.height - plan.height * view.scale) / 2, 20) : 24;
+  const area = at("drawing").getBoundingClientRect(), plan = DATA.layouts[state.subgraph];
+  view.isOpened = !whole;
+  if (!area.width) return;  // in another tab; it is fitted once it is shown
+  const all = Math.min((area.width - 40) / plan.width, (area.height - 40) / plan.height);
+  view.scale = Math.min(whole ? all : Math.max(all, READABLE), 1.15);
+  const high = plan.height * view.scale, isAll = whole || view.scale <= all;
+  view.x = area.width / 2 - (isAll ? plan.width / 2 : middle(area, plan)) * view.scale;
+  view.y = isAll ? (area.height - high) / 2 : 20;
   place();
+}
+
+// The middle of what comes into sight; if that is too wide, it begins next to an edge of it.
+function middle(area, plan) {
+  const bottom = area.height / view.scale, half = (area.width / 2 - 10) / view.scale;
+  const places = plan.boxes.filter((b) => b[2] < bottom).map((b) => b[1]);
+  const left = Math.min(...places) - WIDTH / 2, right = Math.max(...places) + WIDTH / 2;
+  if (right - left <= 2 * half) return (left + right) / 2;
+  return Math.max(left + half, Math.min(right - half, plan.boxes[0][1]));
 }
 
 function zoom(factor, x, y) {
@@ -163,14 +187,16 @@ function zoom(factor, x, y) {
   view.x = x - (x - view.x) * by;
   view.y = y - (y - view.y) * by;
   view.scale = scale;
+  view.isOpened = false;
   place();
 }
 
 function center(index) {
   const entry = DATA.layouts[state.subgraph].boxes.find((b) => b[0] === index);
-  const area = at("graph").getBoundingClientRect();
+  const area = at("drawing").getBoundingClientRect();
   if (!entry || !area.width) return;
-  view.scale = Math.max(view.scale, 0.6);
+  view.isOpened = false;
+  view.scale = Math.max(view.scale, READABLE);
   view.x = area.width / 2 - entry[1] * view.scale;
   view.y = area.height / 2 - entry[2] * view.scale;
   place();
@@ -188,6 +214,7 @@ function handleGraph() {
     moved = true;
     svg.classList.add("moving");
     view.x = x; view.y = y;
+    view.isOpened = false;
     place();
   });
   const stop = () => { from = null; svg.classList.remove("moving"); };
@@ -202,7 +229,7 @@ function handleGraph() {
     e.preventDefault();
     const area = svg.getBoundingClientRect();
     if (e.ctrlKey || e.metaKey) zoom(Math.exp(-e.deltaY / 250), e.clientX - area.left, e.clientY - area.top);
-    else { view.x -= e.deltaX; view.y -= e.deltaY; place(); }
+    else { view.x -= e.deltaX; view.y -= e.deltaY; view.isOpened = false; place(); }
   }, { passive: false });
   at("zoom").addEventListener("click", (e) => {
     const kind = e.target.dataset.zoom, area = svg.getBoundingClientRect();

@@ -86,7 +86,7 @@ def parse_threads(text: str) -> tuple[int, ...]:
 
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
-    """The items of `--dtypes`.
+    """The items of `--jax_compute_dtypes`.
 
     Raises:
         OptionError: an unknown one.
@@ -94,7 +94,7 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
     items = tuple(item.strip() for item in text.split(",") if item.strip())
     unknown = [item for item in items if item not in DTYPES]
     if unknown or not items:
-        raise OptionError(f"dtypes: want some of {', '.join(DTYPES)}, got {text!r}")
+        raise OptionError(f"jax_compute_dtypes: want some of {', '.join(DTYPES)}, got {text!r}")
     return items
 
 

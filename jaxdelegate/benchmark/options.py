@@ -18,7 +18,7 @@ class BenchmarkOptions:
     """Options of one benchmark; names, defaults and meaning as TFLite's benchmark_model has them.
 
     What is not TFLite's: `batch_size`, `seed`, `profile_runs`, `perfetto_trace`, `energy`,
-    `check_precision`.
+    `check_precision`, `measure_peaks`.
     """
 
     num_runs: int = _option(50, "Min num runs", "Fewest timed runs; see min_secs and max_secs.")
@@ -99,6 +99,12 @@ class BenchmarkOptions:
         "Check precision",
         "Compare the model in --jax_compute_dtype (default: float16) with float32 on the same "
         "inputs, and name the operators that go wrong.",
+    )
+    measure_peaks: bool = _option(
+        False,
+        "Measure peaks",
+        "Measure what the device reaches at best, in FLOP/s and in bytes/s, for `jaxdelegate plot "
+        "--kind=roofline`. Takes some seconds more.",
     )
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from jaxdelegate.benchmark.applied import AppliedDelegate
 from jaxdelegate.benchmark.memory import DeviceMemory, Footprint
 from jaxdelegate.benchmark.op_profile import Profile
+from jaxdelegate.benchmark.peaks import DevicePeaks
 from jaxdelegate.measuring import protos
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.report.json_records import plain
@@ -51,6 +52,7 @@ class BenchmarkReport:
         joules: for each inference, of the whole GPU; None where nobody counted.
         profile: the operators' times; None if not asked for.
         precision: what check_precision found; None if not asked for.
+        peaks: what the device reaches at best; None if not asked for, or without JaxDelegate.
         flags: delegate flags that were given.
         versions: of the libraries.
     """
@@ -76,6 +78,7 @@ class BenchmarkReport:
     joules: float | None = None
     profile: Profile | None = None
     precision: Any = None
+    peaks: DevicePeaks | None = None
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -160,6 +163,8 @@ class BenchmarkReport:
             record["operators"] = plain(self.profile.work)
         if self.precision is not None:
             record["precision"] = plain(self.precision)
+        if self.peaks is not None:
+            record["peaks"] = self.peaks.as_dict()
         return record
 
     def row(self) -> dict[str, Any]:

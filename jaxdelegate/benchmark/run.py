@@ -33,6 +33,7 @@ from jaxdelegate.benchmark.memory import (
 )
 from jaxdelegate.benchmark.op_profile import OpTime, Profile, collect
 from jaxdelegate.benchmark.options import BenchmarkOptions
+from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
 from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord
 from jaxdelegate.benchmark.session import ModelSource, Session
 from jaxdelegate.compiler.xla_options import platform_of
@@ -166,12 +167,13 @@ class _Run:
             report,
             profile=self._profile(ready, arrays),
             precision=self._precision(session, arrays) if options.check_precision else None,
+            peaks=_peaks(made) if options.measure_peaks else None,
         )
 
     # ---- preparation
 
     def _prepare(self, made: Sequence[ProvidedDelegate], startup_us: int) -> _Prepared:
-        options, full = self._options, self._values.require_full_delegation
+        options, full = self._options, registrar.requires_full_delegation(self._values)
         start = _micros()
         before = HostMemory.now()
         delegates = [row.delegate for row in made]
@@ -389,6 +391,14 @@ def _device(made: Sequence[ProvidedDelegate]) -> Any:
     targets = [getattr(row.delegate, "target", None) for row in made]
     found = [target.runtime.device for target in targets if target is not None]
     return found[0] if found else None
+
+
+def _peaks(made: Sequence[ProvidedDelegate]) -> DevicePeaks | None:
+    """Of the first device that a delegate of ours runs on, in the dtype of its products."""
+    ours = [row.delegate for row in made if hasattr(row.delegate, "lowering_context")]
+    if not ours:
+        return None
+    return measured_peaks(ours[0].device, ours[0].lowering_context.precision.operand)
 
 
 def _device_memory(device: Any, made: Sequence[ProvidedDelegate]) -> DeviceMemory | None:

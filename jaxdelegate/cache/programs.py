@@ -332,7 +332,7 @@ def _warn_of_other_versions(store: ProgramStore) -> None:
         _warn(
             f"{count} programs in {path} were stored by another version of jaxdelegate and are not "
             "used; models are compiled again. To remove old programs: jaxdelegate cache prune "
-            f"--delegate_serialize_dir={path} --max_size=10G"
+            f"--jax_serialization_dir={path} --max_size=10G"
         )
 
 

@@ -10,23 +10,26 @@ from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.comparison.text import histogram, verdict
 
 _STYLE = """
-body{font:14px system-ui,sans-serif;margin:2em;color:#222;background:#fff}
-table{border-collapse:collapse;margin:1em 0}
-th,td{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:left}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
+body{font:14px/1.4 system-ui,"DejaVu Sans",sans-serif;margin:1.5em;color:#222;background:#fff}
+h1{font-size:22px;overflow-wrap:anywhere}h2{font-size:17px}
+div{overflow-x:auto}
+table{border-collapse:collapse;margin:1em 0;font-size:13px}
+th,td{padding:.3em .55em;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}
+td small{display:block;color:#555;font-size:12px;min-width:14em;overflow-wrap:anywhere}
+td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+td.bars{width:12em;min-width:5em}
 tr.wrong td{background:#fdd}
-.bar{display:inline-block;height:.7em;background:#4878a8;vertical-align:middle}
-tr.wrong .bar{background:#c33}
+.bar{display:inline-block;height:.7em;background:#0072b2;vertical-align:middle}
+tr.wrong .bar{background:#b00020}
 .ok{color:#176b17}.bad{color:#b00020}
 """
 _DECADES = 8  # the bars are logarithmic: so many powers of ten, up to an error of 100 %
-_BAR_EM = 12.0
 
 
 def page(result: InferenceDiff) -> str:
     """The page."""
     parts = [
-        f"<h1>Inference diff: {html.escape(result.model)}</h1>",
+        f"<h1>Inference diff: {html.escape(_file(result.model))}</h1>",
         f'<p class="{"ok" if result.is_healthy else "bad"}">{html.escape(verdict(result))}</p>',
         _facts(result),
         "<h2>Outputs</h2>",
@@ -40,16 +43,22 @@ def page(result: InferenceDiff) -> str:
             f"program. Bars: own error of the largest value, 1e-{_DECADES} to 1, logarithmic.</p>",
             _layers(result.layers.layers),
         ]
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>Inference diff</title><style>{_STYLE}</style></head><body>"
-        + "\n".join(parts)
-        + "</body></html>\n"
+    title = f"{html.escape(_file(result.model))} - inference diff"
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{_STYLE}</style>"
     )
+    body = "\n".join(parts)
+    return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def _file(model: str) -> str:
+    return model.replace("\\", "/").rpartition("/")[2]
 
 
 def _facts(result: InferenceDiff) -> str:
     rows = [
+        ("Model", result.model),
         ("Test", f"{result.test}. {result.delegation}".strip()),
         ("Reference", result.reference),
         ("Runs", f"{result.num_runs}, seed {result.seed}"),
@@ -61,12 +70,12 @@ def _facts(result: InferenceDiff) -> str:
 
 def _outputs(outputs: Iterable[TensorComparison]) -> str:
     names = (
-        "output", "dtype", "shape", "mean abs", "max abs", "of largest", "relative", "cosine",
+        "output", "mean abs", "max abs", "of largest", "relative", "cosine",
         "SNR (dB)", "unequal", "limit", "LSB differences",
     )  # fmt: skip
     rows = []
     for output in outputs:
-        cells = [_cell(output.name), _cell(output.dtype), _cell(str(list(output.shape)))]
+        cells = [_cell(output.name, f"{output.dtype} {list(output.shape)}")]
         cells += map(
             _number,
             (
@@ -81,7 +90,7 @@ def _outputs(outputs: Iterable[TensorComparison]) -> str:
 
 def _layers(layers: Sequence[LayerError]) -> str:
     names = (
-        "node", "operator", "tensor", "runs on", "own max abs", "own of largest", "",
+        "node", "operator, tensor", "runs on", "own max abs", "own of largest", "",
         "whole max abs", "whole of largest", "limit",
     )  # fmt: skip
     rows = []
@@ -90,7 +99,7 @@ def _layers(layers: Sequence[LayerError]) -> str:
         local, whole = layer.local, layer.tensor
         own = (None, None) if local is None else (local.max_abs, local.relative_to_largest)
         cells = [
-            _number(layer.node), _cell(layer.operator), _cell(whole.name), _cell(where),
+            _number(layer.node), _cell(layer.operator, whole.name), _cell(where),
             *map(_number, own),
             _bar(layer.own.relative_to_largest),
             _number(whole.max_abs), _number(whole.relative_to_largest), _number(layer.own.limit),
@@ -101,11 +110,12 @@ def _layers(layers: Sequence[LayerError]) -> str:
 
 def _bar(error: float | None) -> str:
     share = 0.0 if not error else min(max(1 + math.log10(error) / _DECADES, 0.0), 1.0)
-    return f'<td><span class="bar" style="width:{share * _BAR_EM:.2f}em"></span></td>'
+    return f'<td class="bars"><span class="bar" style="width:{share:.1%}"></span></td>'
 
 
-def _cell(text: str) -> str:
-    return f"<td>{html.escape(text)}</td>"
+def _cell(text: str, below: str = "") -> str:
+    small = f"<small>{html.escape(below)}</small>" if below else ""
+    return f"<td>{html.escape(text)}{small}</td>"
 
 
 def _number(value: float | None) -> str:
@@ -113,9 +123,10 @@ def _number(value: float | None) -> str:
 
 
 def _table(names: Iterable[str], rows: Iterable[tuple[bool, Sequence[str]]]) -> str:
+    """A table that scrolls by itself where the window is too narrow."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "\n".join(
         f'<tr class="wrong">{"".join(cells)}</tr>' if wrong else f"<tr>{''.join(cells)}</tr>"
         for wrong, cells in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

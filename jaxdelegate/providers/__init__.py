@@ -192,6 +192,11 @@ def _rank(provider: DelegateProvider, values: FlagValues) -> int:
     return positions[0] or min(filter(None, positions), default=0)
 
 
+def requires_full_delegation(values: FlagValues) -> bool:
+    """Whether either name of the flag is given, for delegates of any kind."""
+    return bool(values.require_full_delegation or values.jax_require_full_delegation)
+
+
 def use_threads(count: int) -> None:
     """Have XLA use so many CPU threads: it asks the environment when it starts.
 

@@ -1,7 +1,7 @@
 """The delegates that tools offer by themselves, and their flags.
 
-Names and defaults are those of TFLite's tools/delegates/*_provider.cc. What a flag means for
-JaxDelegate is in one table; JaxDelegate's own options are flags too: `--jax_<option>`.
+JaxDelegate's options are flags, `--jax_<option>`. TFLite's flags (tools/delegates/*_provider.cc)
+keep their names and defaults; those that mean the same as an option are its aliases, in one table.
 """
 
 import dataclasses
@@ -34,148 +34,128 @@ class DelegateProvider(Protocol):
         ...
 
 
-Options = Mapping[str, Any]
+def _same(value: Any) -> Any:
+    return value
+
+
+def _count(value: int) -> int:
+    return max(0, value)  # TFLite: negative numbers too mean no limit
+
+
+def _if_any(value: str) -> str | None:
+    return value or None
+
+
+def _sustained(value: bool) -> str:
+    return "sustained_speed" if value else "fast_single_answer"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Mapped:
-    """A flag of TFLite's and the options of JaxDelegate that a value of it stands for."""
+class _Alias:
+    """A flag of TFLite's, and the option of JaxDelegate that it is another name of.
+
+    Attributes:
+        flag: TFLite's.
+        option: of JaxDelegate; empty: the flag is accepted without effect.
+        convert: from the flag's value to the option's; None leaves the option alone.
+    """
 
     flag: Flag
-    options: Callable[[Any], Options]
+    option: str = ""
+    convert: Callable[[Any], Any] = _same
 
 
-def _as(option: str) -> Callable[[Any], Options]:
-    return lambda value: {option: value}
+def _alias(
+    name: str, default: Any, option: str, note: str = "", convert: Callable[[Any], Any] = _same
+) -> _Alias:
+    text = f"TFLite's name of --{_PREFIX}{option}. {note}".strip()
+    return _Alias(Flag(name, type(default), default, text), option, convert)
 
 
-def _as_count(option: str) -> Callable[[Any], Options]:
-    return lambda value: {option: max(0, value)}  # TFLite: negative numbers too mean no limit
-
-
-def _if_given(option: str) -> Callable[[Any], Options]:
-    return lambda value: {option: value} if value else {}
-
-
-def _sustained(value: bool) -> Options:
-    return {"inference_preference": "sustained_speed"} if value else {}
-
-
-def _nothing(_value: Any) -> Options:
-    return {}
-
-
-_LAST = 2**31 - 1
 _FOR_ALL = (
-    _Mapped(
-        Flag(
-            "max_delegated_partitions", int, 0, "Most partitions to delegate, largest first; "
-            "0: no limit."
-        ),
-        _as_count("max_delegated_partitions"),
+    _alias("max_delegated_partitions", 0, "max_delegated_partitions", convert=_count),
+    _alias("min_nodes_per_partition", 0, "min_nodes_per_partition", convert=_count),
+    _alias("first_delegate_node_index", 0, "first_delegate_node_index"),
+    _alias("last_delegate_node_index", 2**31 - 1, "last_delegate_node_index"),
+    _alias("require_full_delegation", False, "require_full_delegation"),
+    _alias(
+        "delegate_serialize_dir", "", "serialization_dir", "The token is optional.", _if_any
     ),
-    _Mapped(
-        Flag("min_nodes_per_partition", int, 0, "Leave smaller partitions on the CPU."),
-        _as_count("min_nodes_per_partition"),
-    ),
-    _Mapped(
-        Flag("first_delegate_node_index", int, 0, "Delegate no operator before this one."),
-        _as("first_delegate_node_index"),
-    ),
-    _Mapped(
-        Flag("last_delegate_node_index", int, _LAST, "Delegate no operator after this one."),
-        _as("last_delegate_node_index"),
-    ),
-    _Mapped(
-        Flag(
-            "require_full_delegation", bool, False,
-            "Fail if any operator would stay on the CPU; the message lists them all.",
-        ),
-        _as("require_full_delegation"),
-    ),
-    _Mapped(
-        Flag(
-            "delegate_serialize_dir", str, "",
-            "The directory for compiled programs; empty: they are not stored. The token is "
-            "optional.",
-        ),
-        _if_given("serialization_dir"),
-    ),
-    _Mapped(
-        Flag(
-            "delegate_serialize_token", str, "",
-            "Identifies the model in delegate_serialize_dir; empty: a fingerprint of the model.",
-        ),
-        _if_given("model_token"),
-    ),
-    _Mapped(
+    _alias("delegate_serialize_token", "", "model_token", convert=_if_any),
+    _Alias(
         Flag(
             "gpu_invoke_loop_times", int, -1,
             "Accepted, without effect: TFLite compiles it in only on request.",
-        ),
-        _nothing,
+        )
     ),
 )  # fmt: skip
 _FOR_GPU = (
-    _Mapped(
-        Flag(
-            "gpu_precision_loss_allowed", bool, True,
-            "Allow reduced precision where that is safe. As in TFLite, true with --use_gpu.",
-        ),
-        _as("is_precision_loss_allowed"),
+    _alias(
+        "gpu_precision_loss_allowed", True, "is_precision_loss_allowed",
+        "As in TFLite, true with --use_gpu.",
     ),
-    _Mapped(
-        Flag(
-            "gpu_experimental_enable_quant", bool, True,
-            "Delegate quantized operators. Unlike in TFLite, false switches it off.",
-        ),
-        _as("enable_quant"),
+    _alias(
+        "gpu_experimental_enable_quant", True, "enable_quant",
+        "Unlike in TFLite, false switches it off.",
     ),
-    _Mapped(
-        Flag(
-            "gpu_inference_for_sustained_speed", bool, False,
-            "Spend more time on preparation for many inferences.",
-        ),
-        _sustained,
+    _alias(
+        "gpu_inference_for_sustained_speed", False, "inference_preference",
+        "True: sustained_speed.", _sustained,
     ),
-    _Mapped(
+    _Alias(
         Flag(
             "gpu_backend", str, "",
             "cl or gl in TFLite. Accepted, without effect: XLA is the only backend.",
             ("", "cl", "gl"),
-        ),
-        _nothing,
+        )
     ),
-    _Mapped(
+    _Alias(
         Flag(
             "gpu_wait_type", str, "",
             "Accepted, without effect: invoke waits until the results are there.",
             ("", "passive", "active", "do_not_wait", "aggressive"),
-        ),
-        _nothing,
+        )
     ),
 )  # fmt: skip
+
+
+def aliases(option: str) -> tuple[str, ...]:
+    """TFLite's flags that are other names of an option of JaxDelegate."""
+    return tuple(row.flag.name for row in (*_FOR_ALL, *_FOR_GPU) if row.option == option)
 
 
 def jax_options(values: Any) -> DelegateOptions:
     """JaxDelegate's options as the flags say.
 
-    TFLite's names come first; `--gpu_...` count with `--use_gpu`, or if they were given. Then
-    every `--jax_<option>` that was given.
+    An option has its own flag, `--jax_<option>`, and may have a name of TFLite's. `--gpu_...`
+    count with `--use_gpu`, or if they were given.
 
     Raises:
-        OptionError: an impossible value or combination.
+        OptionError: an impossible value or combination, or both names with different values.
     """
     options: dict[str, Any] = {}
-    for row in _FOR_ALL:
-        options.update(row.options(getattr(values, row.flag.name)))
-    for row in _FOR_GPU:
-        if values.use_gpu or values.is_set(row.flag.name):
-            options.update(row.options(getattr(values, row.flag.name)))
+    for row in (*_FOR_ALL, *_FOR_GPU):
+        if row in _FOR_ALL or values.use_gpu or values.is_set(row.flag.name):
+            options.update(_said(row, values))
     for field in dataclasses.fields(DelegateOptions):
         if values.is_set(_PREFIX + field.name):
             options[field.name] = getattr(values, _PREFIX + field.name)
     return DelegateOptions.of(options)
+
+
+def _said(row: _Alias, values: Any) -> Mapping[str, Any]:
+    """What a flag of TFLite's says of its option."""
+    given = getattr(values, row.flag.name)
+    value = row.convert(given) if row.option else None
+    if value is None:
+        return {}
+    own = _PREFIX + row.option
+    if values.is_set(row.flag.name) and values.is_set(own) and getattr(values, own) != value:
+        raise OptionError(
+            f"--{row.flag.name}={given} and --{own}={getattr(values, own)} are two names of one "
+            "option with different values; give one"
+        )
+    return {row.option: value}
 
 
 def _jax_flags() -> tuple[Flag, ...]:
@@ -185,11 +165,16 @@ def _jax_flags() -> tuple[Flag, ...]:
         Flag(
             _PREFIX + field.name,
             *_type_and_default(hints[field.name], field.default),
-            field.metadata.get("help", ""),
+            _with_aliases(field.metadata.get("help", ""), field.name),
             _choices(hints[field.name]),
         )
         for field in dataclasses.fields(DelegateOptions)
     )
+
+
+def _with_aliases(text: str, option: str) -> str:
+    names = " and ".join(f"--{name}" for name in aliases(option))
+    return f"{text} TFLite's name: {names}." if names else text
 
 
 def _type_and_default(hint: Any, default: Any) -> tuple[type, Any]:

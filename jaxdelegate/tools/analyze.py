@@ -16,8 +16,10 @@ from jaxdelegate.tools import delegate_flags, output_files
 def define(values: flags.FlagValues) -> None:
     """Declare the tool's flags."""
     flags.DEFINE_string("graph", "", "The .tflite file.", flag_values=values)
-    flags.DEFINE_string("json", "", "Write the analysis as JSON to this file.", flag_values=values)
-    flags.DEFINE_string("html", "", "Write the analysis as one HTML page.", flag_values=values)
+    flags.DEFINE_string("result_json", "", "Write the analysis as JSON.", flag_values=values)
+    flags.DEFINE_string(
+        "result_html", "", "Write the analysis as one HTML page.", flag_values=values
+    )
     flags.DEFINE_string(
         "model_explorer_dir", "", "Write Model Explorer's node data here.", flag_values=values
     )
@@ -29,7 +31,7 @@ def define(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_string(
-        "per_layer",
+        "layer_errors",
         "",
         "Measured errors: inference_diff's JSON with layers, or a JSON object of errors by "
         "operator or tensor.",
@@ -48,20 +50,20 @@ def run(values: flags.FlagValues) -> int:
     """Analyze, print, and write what was asked for; 1 if full delegation was required in vain."""
     if not values.graph:
         raise OptionError("--graph: want a .tflite file, got nothing")
-    output_files.check(values, ["json", "html"])
+    output_files.check(values, ["result_json", "result_html"])
     delegate = _delegate(values)
     analysis = analyze_with(values.graph, delegate)
     if values.op_profile:
         analysis = measured.with_latency(analysis, values.op_profile)
-    if values.per_layer:
-        analysis = measured.with_error(analysis, values.per_layer)
+    if values.layer_errors:
+        analysis = measured.with_error(analysis, values.layer_errors)
     print(report(analysis, gpu_compatibility=values.gpu_compatibility))
-    if values.json:
-        Path(values.json).write_text(analysis.to_json(indent=1) + "\n", "utf-8")
-        print(f"Wrote {values.json}")
-    if values.html:
-        Path(values.html).write_text(html_page(analysis), "utf-8")
-        print(f"Wrote {values.html}")
+    if values.result_json:
+        Path(values.result_json).write_text(analysis.to_json(indent=1) + "\n", "utf-8")
+        print(f"Wrote {values.result_json}")
+    if values.result_html:
+        Path(values.result_html).write_text(html_page(analysis), "utf-8")
+        print(f"Wrote {values.result_html}")
     if values.model_explorer_dir:
         for path in model_explorer.write(analysis, values.model_explorer_dir):
             print(f"Wrote {path}")

@@ -24,7 +24,7 @@ _FLAGS: tuple[tuple[Flag, str], ...] = (
     ),
     (Flag("verbose", bool, False, "Log flags that were not given, too."), ""),
     (
-        Flag("allow_fp16", bool, False, "The same as gpu_precision_loss_allowed, where not given."),
+        Flag("allow_fp16", bool, False, "True: the same as --gpu_precision_loss_allowed."),
         "Allow fp16",
     ),
     (
@@ -173,15 +173,24 @@ def run(values: flags.FlagValues) -> int:
     _check_outputs(values)
     options = options_of(values)
     _log_flags(values)
-    chosen = delegate_flags.read(values)
-    if values.allow_fp16 and not chosen.is_set("gpu_precision_loss_allowed"):
-        chosen = chosen.replaced(gpu_precision_loss_allowed=True)
+    chosen = _chosen(values)
     source = importlib.import_module("jaxdelegate.benchmark.run").graph_source(values.graph)
     if values.list_signatures:
         return _list_signatures(source)
     if values.batch_sizes:
         return _sweep(values, source, options, chosen)
     return _single(values, source, options, chosen)
+
+
+def _chosen(values: flags.FlagValues) -> FlagValues:
+    """The delegates' flags, with what --allow_fp16 says."""
+    chosen = delegate_flags.read(values)
+    if not values.allow_fp16:
+        return chosen
+    for name in ("gpu_precision_loss_allowed", "jax_is_precision_loss_allowed"):
+        if chosen.is_set(name) and not chosen[name]:
+            raise OptionError(f"--allow_fp16 and --no{name} contradict each other; give one")
+    return chosen.replaced(gpu_precision_loss_allowed=True)
 
 
 def options_of(values: flags.FlagValues) -> BenchmarkOptions:

@@ -20,13 +20,24 @@ _FLAGS = (
     Flag("option_benchmark_run_delay", float, -1.0, "Seconds to wait between two configurations."),
     Flag("random_shuffle_benchmark_runs", bool, True, "Run the configurations in random order."),
     Flag("threads", str, "1,2,4", "Thread counts to compare on the CPU."),
-    Flag("dtypes", str, "float32,float16,bfloat16", "Compute dtypes of JaxDelegate to compare."),
-    Flag("matrix_json", str, "", "Write all results as a JSON list, the fastest first."),
-)
+    Flag(
+        "jax_compute_dtypes", str, "float32,float16,bfloat16",
+        "Values of --jax_compute_dtype to compare.",
+    ),
+)  # fmt: skip
+# What the tool varies by itself, and the flag that says how.
+_VARIED = {
+    "jax_platform": "perf_options_list",
+    "num_threads": "threads",
+    "jax_compute_dtype": "jax_compute_dtypes",
+}
 
 
 def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags; those of benchmark_model hold for every configuration."""
+    """Declare the tool's flags; those of benchmark_model hold for every configuration.
+
+    --result_json is a list here: all results, the fastest first.
+    """
     delegate_flags.define_all(_FLAGS, values, __name__)
     benchmark_model.define(values)
 
@@ -39,8 +50,17 @@ def run(values: flags.FlagValues) -> int:
         OSError: the model is not there, or the JSON file cannot be written.
     """
     chosen = matrix.parse_options(values.perf_options_list)
-    threads, dtypes = matrix.parse_threads(values.threads), matrix.parse_dtypes(values.dtypes)
-    output_files.check(values, ["matrix_json"])
+    threads, dtypes = (
+        matrix.parse_threads(values.threads),
+        matrix.parse_dtypes(values.jax_compute_dtypes),
+    )
+    for name, other in _VARIED.items():
+        if values[name].present and chosen != ("none",):
+            raise OptionError(
+                f"--{name}: the tool compares several; --{other} says which, "
+                "--perf_options_list=none runs the flags as they are"
+            )
+    output_files.check(values, ["result_json"])
     benchmark_model.options_of(values)  # refuse bad values once, not in every process
     if not Path(values.graph).is_file():
         raise OptionError(f"graph: {values.graph or 'name the .tflite file'}: no such file")
@@ -54,8 +74,8 @@ def run(values: flags.FlagValues) -> int:
         shuffle=values.random_shuffle_benchmark_runs,
     )
     print(f"INFO: \n{matrix.summary(outcomes)}")
-    if values.matrix_json:
-        write_json(values.matrix_json, outcomes)
+    if values.result_json:
+        write_json(values.result_json, outcomes)
     return 0 if all(outcome.result is not None for outcome in outcomes) else 1
 
 

@@ -8,7 +8,7 @@ from jaxdelegate.comparison.serialized import bisect_record
 from jaxdelegate.comparison.sides import Test
 from jaxdelegate.errors import OptionError
 from jaxdelegate.report.json_records import write_json
-from jaxdelegate.tools import comparison_flags, delegate_names, output_files
+from jaxdelegate.tools import comparison_flags, delegate_flags, delegate_names, output_files
 
 _FIRST, _LAST = "first_delegate_node_index", "last_delegate_node_index"
 _FOUND = 2
@@ -24,17 +24,15 @@ def run(values: flags.FlagValues) -> int:
     """Search and print; 0 if nothing is wrong, 2 if something is."""
     delegate_names.settle(values)
     output_files.check(values, ["result_json"])
-    for name in (f"jax_{_FIRST}", f"jax_{_LAST}"):
-        if values[name].present:
-            raise OptionError(f"--{name}: bisect moves it; --{name[4:]} limits the search")
+    limits = delegate_flags.options(values)
     if not comparison_flags.test(values).delegates:
         raise OptionError(
             "--use_jax, --use_gpu, --external_delegate_path: no delegate to search with"
         )
-    first, last = values[_FIRST].value, values[_LAST].value
 
     def open_range(low: int, high: int) -> Test:
-        values[_FIRST].value, values[_LAST].value = low, high
+        for prefix in ("", "jax_"):  # either name may have been given
+            values[prefix + _FIRST].value, values[prefix + _LAST].value = low, high
         return comparison_flags.test(values).restricted()
 
     result = bisect(
@@ -44,8 +42,8 @@ def run(values: flags.FlagValues) -> int:
         num_runs=values.num_runs,
         inputs=comparison_flags.inputs(values),
         bounds=comparison_flags.bounds(values),
-        first=first,
-        last=last,
+        first=limits.first_delegate_node_index,
+        last=limits.last_delegate_node_index,
     )
     print(text.bisection(result, values.reference))
     if values.result_json:

@@ -12,6 +12,7 @@ from jaxdelegate.cache.maintenance import (
     verify,
 )
 from jaxdelegate.errors import OptionError
+from jaxdelegate.tools import delegate_flags
 
 ACTIONS = ("list", "verify", "prune")
 
@@ -21,7 +22,7 @@ _DURATIONS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 def define(values: flags.FlagValues) -> None:
     """Declare the tool's flags."""
-    flags.DEFINE_string("delegate_serialize_dir", "", "The directory.", flag_values=values)
+    delegate_flags.define_options(values, "serialization_dir")
     flags.DEFINE_string(
         "max_size", None, "prune: what may be left: bytes, or 500M, 4G.", flag_values=values
     )
@@ -32,9 +33,9 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues, action: str) -> int:
     """Print the entries, or what was removed; 1 if `verify` finds damage."""
-    directory = values.delegate_serialize_dir
+    directory = delegate_flags.options(values).serialization_dir
     if not directory:
-        raise OptionError("delegate_serialize_dir: want a directory of programs, got none")
+        raise OptionError("--jax_serialization_dir: want a directory of programs, got none")
     if action == "prune":
         done = prune(directory, _bytes(values.max_size))
         print(f"{len(done.removed)} files removed; {_size(done.before)} -> {_size(done.after)}.")

@@ -1,5 +1,6 @@
 """`jaxdelegate check_precision`: which operators float16 or bfloat16 would make wrong."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ from absl import flags
 from jaxdelegate.comparison.precision_check import check_precision
 from jaxdelegate.errors import OptionError
 from jaxdelegate.lowering.error_probe import ERROR_BOUND
+from jaxdelegate.measuring.inputs import parse_input_flags
+from jaxdelegate.tools import delegate_flags
 
 _UNSAFE = 2
 
@@ -16,7 +19,7 @@ def define(values: flags.FlagValues) -> None:
     """Declare the tool's flags."""
     flags.DEFINE_string("graph", None, "The .tflite file.", required=True, flag_values=values)
     flags.DEFINE_enum(
-        "compute_dtype",
+        "jax_compute_dtype",
         "float16",
         ["float16", "bfloat16", "auto"],
         "The dtype to check, held and multiplied as on a GPU.",
@@ -29,28 +32,33 @@ def define(values: flags.FlagValues) -> None:
         0,
         flag_values=values,
     )
-    flags.DEFINE_list(
-        "inputs",
-        [],
-        "Files of numpy (.npy), one for each input of the model; none: seeded random values.",
+    flags.DEFINE_string(
+        "input_layer_value_files",
+        "",
+        "A .npy file for each input of the model: a:path,b:path; a colon within is '::'. None: "
+        "seeded random values.",
         flag_values=values,
     )
+    delegate_flags.define_options(values, "native_kernels")
 
 
 def run(values: flags.FlagValues) -> int:
     """Print the report; 2 if an operator goes wrong or outputs are beyond the bound."""
+    files = parse_input_flags(files=values.input_layer_value_files).files
     report = check_precision(
         values.graph,
-        [_loaded(path) for path in values.inputs] or None,
-        values.compute_dtype,
+        {name: _loaded(path) for name, path in files.items()} or None,
+        values.jax_compute_dtype,
         error_bound=values.error_bound,
     )
     print(report)
     return 0 if report.is_safe else _UNSAFE
 
 
-def _loaded(path: str) -> np.ndarray:
+def _loaded(path: str | os.PathLike[str]) -> np.ndarray:
     try:
         return np.asarray(np.load(Path(path), allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise OptionError(f"inputs: {path} is not a .npy file: {error}") from error
+        raise OptionError(
+            f"input_layer_value_files: {os.fspath(path)} is not a .npy file: {error}"
+        ) from error

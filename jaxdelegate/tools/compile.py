@@ -10,7 +10,7 @@ from jaxdelegate.tools import delegate_flags
 
 
 def define(values: flags.FlagValues) -> None:
-    """Declare the tool's flags; --delegate_serialize_dir is among the delegates'."""
+    """Declare the tool's flags; --jax_serialization_dir is among the delegates'."""
     flags.DEFINE_string("graph", None, "The .tflite file.", flag_values=values)
     flags.DEFINE_string("input_layer", "", "Inputs by name: a,b.", flag_values=values)
     flags.DEFINE_string(
@@ -23,8 +23,8 @@ def run(values: flags.FlagValues) -> int:
     """Compile and store; prints how many programs were new."""
     if not values.graph:
         raise OptionError("graph: want a .tflite file, got none")
-    if not values.delegate_serialize_dir:
-        raise OptionError("delegate_serialize_dir: want the directory for the programs, got none")
+    if not delegate_flags.options(values).serialization_dir:
+        raise OptionError("--jax_serialization_dir: want the directory for the programs, got none")
     layers = parse_input_layers(values.input_layer, values.input_layer_shape)
     delegates = delegate_flags.delegates(values)  # --num_threads must precede the import of jax
     precompile = importlib.import_module("jaxdelegate.precompile").precompile

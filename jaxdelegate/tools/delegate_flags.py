@@ -17,13 +17,32 @@ from typing import Any
 from absl import flags
 
 from jaxdelegate import providers
+from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers import Flag, FlagValues, ProvidedDelegate
+from jaxdelegate.providers.builtin import aliases, jax_options
 from jaxdelegate.tools import help_text
 
 
 def define(values: flags.FlagValues) -> None:
     """Declare the flags of every registered provider."""
     define_all(_declared(), values, help_text.DELEGATES)
+
+
+def define_options(values: flags.FlagValues, *names: str) -> None:
+    """Declare the flags of some options of JaxDelegate, for tools that take no other delegate."""
+    wanted = {f"jax_{name}" for name in names} | {a for name in names for a in aliases(name)}
+    define_all([f for f in _declared() if f.name in wanted], values, help_text.DELEGATES)
+
+
+def options(values: flags.FlagValues) -> DelegateOptions:
+    """JaxDelegate's options, of the flags that a tool has declared.
+
+    Raises:
+        OptionError: an impossible value or combination, or two names with different values.
+    """
+    declared = [providers.as_flag(flag) for flag in _declared()]
+    names = [flag.name for flag in declared if flag.name in values and values[flag.name].present]
+    return jax_options(FlagValues.of(declared, {name: values[name].value for name in names}))
 
 
 def define_all(declared: Iterable[Any], values: flags.FlagValues, module: str) -> None:

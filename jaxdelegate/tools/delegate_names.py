@@ -12,7 +12,11 @@ _ABSENT = ("nnapi", "hexagon", "coreml")
 def define(values: flags.FlagValues) -> None:
     """Declare them; `settle` turns them into the delegates' flags."""
     flags.DEFINE_integer(
-        "num_interpreter_threads", None, "num_threads by another name.", 1, flag_values=values
+        "num_interpreter_threads",
+        None,
+        "The name of --num_threads in TFLite's evaluation tools.",
+        1,
+        flag_values=values,
     )
     flags.DEFINE_enum(
         "delegate",
@@ -27,7 +31,7 @@ def settle(values: flags.FlagValues) -> None:
     """Turn them into the delegates' flags; once, before these are read.
 
     Raises:
-        OptionError: a delegate that does not exist here.
+        OptionError: a delegate that does not exist here, or two names that contradict each other.
     """
     if values.delegate in _ABSENT:
         raise OptionError(
@@ -35,6 +39,17 @@ def settle(values: flags.FlagValues) -> None:
             f"{', '.join(_DELEGATES)}"
         )
     if values.delegate:
-        values[_DELEGATES[values.delegate]].parse("true")
+        _settle(values, "delegate", _DELEGATES[values.delegate], "true")
     if values.num_interpreter_threads is not None:
-        values["num_threads"].parse(str(values.num_interpreter_threads))
+        _settle(values, "num_interpreter_threads", "num_threads", values.num_interpreter_threads)
+
+
+def _settle(values: flags.FlagValues, name: str, other: str, value: object) -> None:
+    flag = values[other]
+    before = flag.value
+    is_given = flag.present
+    flag.parse(str(value))
+    if is_given and flag.value != before:
+        raise OptionError(
+            f"--{name}={values[name].value} and --{other}={before} contradict each other; give one"
+        )

@@ -3,6 +3,7 @@
 from absl import flags
 
 from jaxdelegate.testing.demo import run_demo
+from jaxdelegate.tools import delegate_flags
 
 
 def define(values: flags.FlagValues) -> None:
@@ -14,6 +15,7 @@ def define(values: flags.FlagValues) -> None:
         "width", 1.0, "Width multiplier of the channels.", 0.25, 1.0, flag_values=values
     )
     flags.DEFINE_integer("num_runs", 20, "Timed runs of the delegate.", 1, flag_values=values)
+    delegate_flags.define_options(values, "native_kernels")
 
 
 def run(values: flags.FlagValues) -> int:

@@ -13,14 +13,14 @@ _MANY = 30  # flags; with fewer, `--help` shows them all
 _COMMON = (
     *("ground_truth_images_path", "ground_truth_labels", "ground_truth_proto", "instances_file"),
     *("model_output_labels", "num_images", "output_file_path"),
-    *("jax_platform", "jax_compute_dtype", "jax_quant_mode", "delegate_serialize_dir"),
+    *("jax_platform", "jax_compute_dtype", "jax_quant_mode", "jax_serialization_dir"),
     *("use_gpu", "use_xnnpack", "external_delegate_path", "interpreter", "num_threads"),
-    *("perf_options_list", "dtypes", "threads", "matrix_json"),
+    *("perf_options_list", "jax_compute_dtypes", "threads"),
     *("num_runs", "warmup_runs", "min_secs", "batch_size", "batch_sizes"),
     *("reference", "per_layer", "tolerance", "max_lsb"),
     *("input_layer", "input_layer_shape", "input_layer_value_files", "input_layer_value_range"),
-    *("enable_op_profiling", "check_precision", "html", "json", "output_errors_html"),
-    *("result_json", "result_csv"),
+    *("enable_op_profiling", "measure_peaks", "check_precision"),
+    *("result_html", "result_json", "result_csv"),
 )
 
 

@@ -35,14 +35,14 @@ def define(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_string(
-        "output_errors_html", "", "Write the result here as a web page.", flag_values=values
+        "result_html", "", "Write the result here as a web page.", flag_values=values
     )
 
 
 def run(values: flags.FlagValues) -> int:
     """Compare and print; 0 if everything agrees but for rounding, 2 if not."""
     delegate_names.settle(values)
-    output_files.check(values, ["result_json", "output_file_path", "output_errors_html"])
+    output_files.check(values, ["result_json", "output_file_path", "result_html"])
     result = inference_diff(
         comparison_flags.model(values),
         comparison_flags.test(values),
@@ -59,6 +59,6 @@ def run(values: flags.FlagValues) -> int:
         write_json(values.result_json, diff_record(result))
     if values.output_file_path:
         Path(values.output_file_path).write_bytes(stage_metrics(result))
-    if values.output_errors_html:
-        Path(values.output_errors_html).write_text(page(result))
+    if values.result_html:
+        Path(values.result_html).write_text(page(result))
     return 0 if result.is_healthy else _DIFFERS

@@ -26,8 +26,8 @@ TOOLS = {
     "check_precision": "say which operators float16 or bfloat16 would make wrong",
     "bisect": "find the operators that make an output wrong when they are delegated",
     "plot": "draw the tools' JSON results: latency, batches, roofline, errors by layer",
-    "compile": "compile a model's programs ahead of time into --delegate_serialize_dir",
-    "cache": "list, verify or prune what lies in --delegate_serialize_dir",
+    "compile": "compile a model's programs ahead of time into --jax_serialization_dir",
+    "cache": "list, verify or prune what lies in --jax_serialization_dir",
     "imagenet_eval": "measure an image classifier's top-k accuracy on a validation set",
     "coco_eval": "measure an object detector's average precision on annotated images",
 }
@@ -71,13 +71,6 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         "help", False, "Show the flags that most need.", short_name="h", flag_values=values
     )
     flags.DEFINE_bool("helpfull", False, "Show all of the tool's flags.", flag_values=values)
-    flags.DEFINE_bool(
-        "native_kernels",
-        None,
-        "Use jaxdelegate's C++ CPU kernels; --nonative_kernels: XLA computes everything. "
-        f"Unset: the environment variable {NATIVE_KERNELS} (0 or 1) decides.",
-        flag_values=values,
-    )
     tool.define(values)
     model_flags.define_alias(values)
     actions = getattr(tool, "ACTIONS", ())  # words of which one says what the tool is to do
@@ -97,7 +90,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     if rest and not actions:
         return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
     more = [_action(name, actions, rest)] if actions else []
-    with _native_kernels(values.native_kernels):
+    kernels = "jax_native_kernels"
+    with _native_kernels(values[kernels].value if kernels in values else None):
         return int(tool.run(values, *more))
 
 

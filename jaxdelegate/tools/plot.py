@@ -28,12 +28,14 @@ def run(values: flags.FlagValues) -> int:
     for name in ("kind", "input", "output"):
         if not values[name].value:
             raise OptionError(f"--{name}: must be given")
-    given = [values.peak_flops, values.peak_bandwidth]
-    if given.count(None) == 1:
+    flops, bandwidth = values.peak_flops, values.peak_bandwidth
+    if (flops is None) != (bandwidth is None):
         raise OptionError("--peak_flops and --peak_bandwidth: give both or neither")
     check_path(values.output)
     output_files.check(values, ["output"])
-    peaks = None if None in given else Peaks(*given)
+    peaks = None
+    if flops is not None:
+        peaks = Peaks(flops, bandwidth, "given by --peak_flops", "given by --peak_bandwidth")
     save(draw(values.kind, values.input, peaks), values.output)
     print(f"{values.kind} plot of {', '.join(values.input)} written to {values.output}")
     return 0

@@ -4,11 +4,11 @@ import html
 import itertools
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxdelegate.analysis.analyzer import analyze_model
@@ -19,32 +19,7 @@ from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 
 Chain = Callable[..., bytes]
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
-browser = pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
-
-
-def opened(page: str, folder: Path, fragment: str = "") -> str:
-    """The DOM after the page's scripts ran."""
-    path = folder / "page.html"
-    path.write_text(page, "utf-8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    command = [
-        BROWSER,
-        *flags,
-        "--window-size=1400,900",
-        "--virtual-time-budget=3000",
-        "--dump-dom",
-    ]
-    run = subprocess.run(
-        [*command, f"file://{path}#{fragment}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return run.stdout
+Opened = Callable[..., str]
 
 
 def body(dom: str) -> dict[str, str]:
@@ -108,11 +83,10 @@ ACTIONS = """
 """
 
 
-@browser
-def test_mobilenet_in_a_browser(tmp_path: Path) -> None:
+def test_mobilenet_in_a_browser(opened: Opened) -> None:
     analysis = analyze_model(mobilenet_v1(size=32, width=0.25))
     page = html_page(analysis).replace("</body>", f"{ACTIONS}</body>")
-    dom = opened(page, tmp_path, "graph,flops,29")
+    dom = opened(page, "graph,flops,29")
     found = body(dom)
     assert (found["nodes"], found["edges"], found["ready"]) == ("31", "32", "true")
     assert "error" not in found
@@ -146,12 +120,13 @@ COLORS = """
 """
 
 
-@browser
-def test_partitions_and_measurements_color_the_nodes(chain: Chain, tmp_path: Path) -> None:
+def test_partitions_and_measurements_color_the_nodes(
+    chain: Chain, opened: Opened, tmp_path: Path
+) -> None:
     analysis = analyze_model(chain("ADD", "Mystery", "RELU"))
     (tmp_path / "latency.json").write_text('{"#0": 0.5, "#2": 2.0}')
     page = html_page(with_latency(analysis, tmp_path / "latency.json"))
-    dom = opened(page.replace("</body>", f"{COLORS}</body>"), tmp_path, "graph,latency")
+    dom = opened(page.replace("</body>", f"{COLORS}</body>"), "graph,latency")
     seen = body(dom)
     assert "error" not in seen
     assert len(set(seen["partition"].split())) == 3
@@ -164,18 +139,16 @@ def test_partitions_and_measurements_color_the_nodes(chain: Chain, tmp_path: Pat
     assert not re.search(r'<option value="error">', dom)
 
 
-@browser
-def test_names_from_the_file_are_text(tmp_path: Path) -> None:
-    dom = opened(html_page(analyze_model(hostile())), tmp_path, "tensors")
+def test_names_from_the_file_are_text(opened: Opened) -> None:
+    dom = opened(html_page(analyze_model(hostile())), "tensors")
     assert set(body(dom)) == {"nodes", "edges", "ready"}
     assert "<img" not in dom.split("</script>")[0]
     assert "&lt;b&gt;Custom&lt;/b&gt;" in dom
 
 
-@browser
 @pytest.mark.slow
-def test_two_thousand_operators(tower: Callable[[int], bytes], tmp_path: Path) -> None:
-    dom = opened(html_page(analyze_model(tower(2000))), tmp_path, "operators")
+def test_two_thousand_operators(tower: Callable[[int], bytes], opened: Opened) -> None:
+    dom = opened(html_page(analyze_model(tower(2000))), "operators")
     assert body(dom)["nodes"] == "2000"
     assert body(dom)["ready"] == "true"
     rows = dom.count('class="row"')
@@ -233,11 +206,135 @@ def test_skips_run_beside_the_nodes(tower: Callable[[int], bytes]) -> None:
         assert all(abs(x - bx) > NODE_WIDTH / 2 for bx, by in at.values() if by == y)
 
 
-def test_a_subgraph_without_operators_has_a_page(tmp_path: Path) -> None:
+def test_a_subgraph_without_operators_has_a_page(opened: Opened) -> None:
     builder = ModelBuilder()
     builder.outputs(builder.input((3,)))
     analysis = analyze_model(builder.build())
-    drawn = layout(analysis.subgraphs[0])
-    assert set(boxes(drawn)) == {INPUTS, OUTPUTS}
-    if BROWSER:
-        assert body(opened(html_page(analysis), tmp_path))["nodes"] == "0"
+    assert set(boxes(layout(analysis.subgraphs[0]))) == {INPUTS, OUTPUTS}
+    assert body(opened(html_page(analysis)))["nodes"] == "0"
+
+
+def test_what_prepares_weights_stands_beside_the_chain() -> None:
+    drawn = layout(analyze_model(half_weights(30)).subgraphs[0])
+    at = boxes(drawn)
+    chain = [at[node][0] for node in (INPUTS, *range(1, 60, 2), OUTPUTS)]
+    assert max(chain) - min(chain) < NODE_WIDTH / 2
+    assert drawn.width < 3 * NODE_WIDTH
+
+
+# ---- what one sees first
+
+
+def half_weights(length: int) -> bytes:
+    """Products one after another, each with weights that a DEQUANTIZE makes of float16."""
+    builder = ModelBuilder("halves")
+    x = builder.input((1, 8), name="x")
+    for i in range(length):
+        half = builder.constant(np.eye(8, dtype=np.float16), f"half_{i}")
+        weights, y = builder.tensor((8, 8), name=f"w{i}"), builder.tensor((1, 8), name=f"y{i}")
+        builder.operator("DEQUANTIZE", [half], [weights])
+        builder.operator("FULLY_CONNECTED", [x, weights], [y])
+        x = y
+    builder.outputs(x)
+    return builder.build()
+
+
+# In pixels of the window; a text's size as it is drawn.
+MEASURES = """
+<script>
+  const rect = (e) => {
+    const r = e.getBoundingClientRect();
+    return [r.left, r.top, r.right, r.bottom];
+  };
+  const size = (e) => parseFloat(getComputedStyle(e).fontSize);
+  const parts = "header h1, header p, .card, nav button, nav label, #legend, #search, "
+    + "#side, #drawing, aside";
+  document.body.dataset.seen = JSON.stringify({
+    drawing: rect(document.getElementById("drawing")),
+    nodes: [...document.querySelectorAll(".node")].map((n) => rect(n.firstChild)),
+    texts: [...document.querySelectorAll(".node text")].map((t) =>
+      [rect(t), rect(t.parentNode.firstChild), t.textContent, size(t) * view.scale]),
+    parts: [...document.querySelectorAll(parts)].filter((e) => e.clientWidth || e.id)
+      .map((e) => [e.id || e.textContent, rect(e)]),
+    overflow: document.documentElement.scrollWidth - innerWidth,
+  });
+</script>
+"""
+Rectangle = list[float]
+
+
+def seen(opened: Opened, model: bytes, width: int) -> dict[str, Any]:
+    page = html_page(analyze_model(model)).replace("</body>", f"{MEASURES}</body>")
+    found: dict[str, Any] = json.loads(body(opened(page, width=width, height=1000))["seen"])
+    return found
+
+
+def is_within(inner: Rectangle, outer: Rectangle, slack: float = 0.5) -> bool:
+    sides = zip(inner[:2] + outer[2:], outer[:2] + inner[2:], strict=True)
+    return all(a >= b - slack for a, b in sides)
+
+
+def overlap(a: Rectangle, b: Rectangle) -> bool:
+    return min(a[2], b[2]) - max(a[0], b[0]) > 0.5 and min(a[3], b[3]) - max(a[1], b[1]) > 0.5
+
+
+MODELS = {
+    "3 operators": lambda tower: tower(3),
+    "MobileNet": lambda _: mobilenet_v1(size=32, width=0.25),
+    "100 operators": lambda _: half_weights(50),
+    "1000 operators": lambda tower: tower(1000),
+}
+
+
+@pytest.mark.parametrize("width", [1400, 800])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_graph_opens_in_the_middle_and_can_be_read(
+    name: str, width: int, tower: Callable[[int], bytes], opened: Opened
+) -> None:
+    found = seen(opened, MODELS[name](tower), width)
+    drawing, nodes = found["drawing"], found["nodes"]
+    shown = [node for node in nodes if overlap(node, drawing)]
+    left, right = min(n[0] for n in shown), max(n[2] for n in shown)
+    assert (left + right) / 2 == pytest.approx((drawing[0] + drawing[2]) / 2, abs=2)
+    assert all(is_within(node, drawing) for node in nodes[:3])
+    assert len(shown) >= min(len(nodes), 7)
+    if len(nodes) < 6:  # all of it, in the middle
+        top, bottom = min(n[1] for n in nodes), max(n[3] for n in nodes)
+        assert (top + bottom) / 2 == pytest.approx((drawing[1] + drawing[3]) / 2, abs=2)
+    assert min(pixels for *_, pixels in found["texts"]) >= 9
+    assert [text for box, around, text, _ in found["texts"] if not is_within(box, around)] == []
+
+
+@pytest.mark.parametrize("width", [1400, 800])
+def test_no_part_of_the_page_covers_another(width: int, opened: Opened) -> None:
+    found = seen(opened, mobilenet_v1(size=32, width=0.25), width)
+    parts = found["parts"]
+    assert {"drawing", "side", "details", "search"} <= {name for name, _ in parts}
+    pairs = itertools.combinations(parts, 2)
+    assert [(a, b) for (a, first), (b, second) in pairs if overlap(first, second)] == []
+    assert all(is_within(box, [0, 0, width, 1000]) for _, box in parts)
+    assert found["overflow"] == 0
+
+
+RESIZED = """
+<script>
+  const saw = (name) => { document.body.dataset[name] = `${view.x} ${view.y} ${view.scale}`; };
+  saw("before");
+  tab("operators");
+  open(0);  // while it is not in sight
+  tab("graph");
+  saw("again");
+  zoom(2, 100, 100);
+  saw("zoomed");
+  tab("operators");
+  tab("graph");
+  window.dispatchEvent(new Event("resize"));
+  saw("kept");
+</script>
+"""
+
+
+def test_the_view_is_fitted_until_somebody_moves_it(opened: Opened) -> None:
+    page = html_page(analyze_model(half_weights(20))).replace("</body>", f"{RESIZED}</body>")
+    found = body(opened(page))
+    assert found["before"] == found["again"] != found["zoomed"] == found["kept"]

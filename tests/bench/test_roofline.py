@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import jax
 import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxdelegate.benchmark.peaks import DevicePeaks
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import Conv2DOptions
 from jaxdelegate.testing import ModelBuilder
@@ -70,25 +70,18 @@ def test_what_comes_in_and_goes_out_is_never_short(roofline: Any) -> None:
 
 
 def test_the_slower_of_arithmetic_and_traffic_counts(roofline: Any) -> None:
-    peaks = roofline.Peaks(1e9, {1 << 20: 1e8, 4 << 20: 1e7})
-    assert peaks.seconds(1e9, 1) == 1
-    assert peaks.seconds(1, 1e6) == pytest.approx(1e-2)  # stays in the cache
-    assert peaks.seconds(1, 2e6) == pytest.approx(2e-1)
-    assert peaks.seconds(1, 1e8) == pytest.approx(10)  # larger than what was measured
+    peaks = DevicePeaks(1e9, {1 << 20: 1e8, 4 << 20: 1e7})
+    assert roofline.least_seconds(peaks, 1e9, 1) == 1
+    assert roofline.least_seconds(peaks, 1, 1e6) == pytest.approx(1e-2)  # stays in the cache
+    assert roofline.least_seconds(peaks, 1, 2e6) == pytest.approx(2e-1)
+    assert roofline.least_seconds(peaks, 1, 1e8) == pytest.approx(
+        10
+    )  # larger than what was measured
 
 
 def test_a_model_takes_the_sum_of_its_groups(roofline: Any, tmp_path: Any) -> None:
     graph = tmp_path / "model.tflite"
     graph.write_bytes(residual())
-    peaks = roofline.Peaks(1e9, {1 << 20: 1e30})
+    peaks = DevicePeaks(1e9, {1 << 20: 1e30})
     flops = sum(group.flops for group in groups(roofline))
     assert roofline.model_seconds(graph, 1, peaks, None) == pytest.approx(flops / 1e9)
-
-
-def test_peaks_are_measured(roofline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofline, "_SIDES", {"cpu": (64,)})
-    monkeypatch.setattr(roofline, "_SIZES", (1 << 16, 1 << 20))
-    peaks = roofline.measured_peaks(jax.devices("cpu")[0], np.dtype(np.float32))
-    assert 1e7 < peaks.flops < 1e14
-    assert all(1e7 < bandwidth < 1e14 for bandwidth in peaks.bandwidths.values())
-    assert set(peaks.as_record()) == {"gflops", "gbytes_by_mib"}

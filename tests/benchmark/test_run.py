@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import gzip
 import io
+import itertools
 import json
 import re
 import time
@@ -308,10 +309,11 @@ def test_signatures() -> None:
 def test_full_delegation_is_insisted_on() -> None:
     values = flag_values(require_full_delegation=True)
     assert benchmark(two_adds(), SHORT, values=values).delegates[0].is_complete
-    for host in ("jaxdelegate", "litert"):
-        partly = flag_values(
-            require_full_delegation=True, last_delegate_node_index=0, interpreter=host
-        )
+    for host, name in itertools.product(
+        ("jaxdelegate", "litert"), ("require_full_delegation", "jax_require_full_delegation")
+    ):
+        asked: dict[str, Any] = {name: True}
+        partly = flag_values(last_delegate_node_index=0, interpreter=host, **asked)
         with pytest.raises(jd.DelegationError) as error:
             benchmark(two_adds(), SHORT, values=partly)
         assert str(error.value).startswith("Disallowed CPU fallback detected.")

@@ -114,14 +114,14 @@ def tool(*arguments: str) -> int:
 
 
 def test_the_tool_lists(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool("list", f"--delegate_serialize_dir={filled}") == 0
+    assert tool("list", f"--jax_serialization_dir={filled}") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("<bytes>\n  ")  # one model, then its programs
     assert (
         printed.count("4 operators, CONV_2D .. FULLY_CONNECTED, of float32 [1, 4, 4, 128]\n") == 3
     )
     assert "model_token" not in printed
-    assert tool("list", "--parts", f"--delegate_serialize_dir={filled}") == 0
+    assert tool("list", "--parts", f"--jax_serialization_dir={filled}") == 0
     printed = capsys.readouterr().out
     assert printed.count("    model_token ") == 3
     assert printed.count("    host_cpu ") == 3
@@ -131,17 +131,17 @@ def test_the_tool_lists(filled: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_tool_verifies(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool("verify", f"--delegate_serialize_dir={filled}") == 0
+    assert tool("verify", f"--jax_serialization_dir={filled}") == 0
     assert capsys.readouterr().out.count("  ok  4 operators") == 3
     next(filled.glob("*.weights")).unlink()
-    assert tool("verify", f"--delegate_serialize_dir={filled}") == 1
+    assert tool("verify", f"--jax_serialization_dir={filled}") == 1
     assert "3 cannot be used." in capsys.readouterr().out
 
 
 def test_the_tool_prunes(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool("prune", f"--delegate_serialize_dir={filled}", "--max_size=1G") == 0
+    assert tool("prune", f"--jax_serialization_dir={filled}", "--max_size=1G") == 0
     assert capsys.readouterr().out.startswith("0 files removed; ")
-    assert tool("prune", f"--delegate_serialize_dir={filled}", "--max_size=1K") == 0
+    assert tool("prune", f"--jax_serialization_dir={filled}", "--max_size=1K") == 0
     assert "-> 0.0 kB." in capsys.readouterr().out
     assert list(filled.iterdir()) == []
 
@@ -151,11 +151,16 @@ def test_the_tool_prunes(filled: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         ([], "cache: want one of list, verify, prune, got none"),
         (["show"], "cache: want one of list, verify, prune, got show"),
-        (["list"], "delegate_serialize_dir: want a directory of programs, got none"),
+        (["list"], "jax_serialization_dir: want a directory of programs, got none"),
+        (["list", "--jax_serialization_dir=/nowhere/at/all"], "/nowhere/at/all"),
         (["list", "--delegate_serialize_dir=/nowhere/at/all"], "/nowhere/at/all"),
-        (["prune", "--delegate_serialize_dir=."], "max_size: want bytes, or a number with"),
-        (["prune", "--delegate_serialize_dir=.", "--max_size=-1"], "max_size: want bytes"),
-        (["prune", "--delegate_serialize_dir=.", "--max_size=2Q"], "got '2Q'"),
+        (
+            ["list", "--jax_serialization_dir=a", "--delegate_serialize_dir=b"],
+            "--delegate_serialize_dir=b and --jax_serialization_dir=a are two names of one option",
+        ),
+        (["prune", "--jax_serialization_dir=."], "max_size: want bytes, or a number with"),
+        (["prune", "--jax_serialization_dir=.", "--max_size=-1"], "max_size: want bytes"),
+        (["prune", "--jax_serialization_dir=.", "--max_size=2Q"], "got '2Q'"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -171,5 +176,5 @@ def test_the_tool_refuses_a_directory_of_everybody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tmp_path.chmod(0o777)
-    assert tool("list", f"--delegate_serialize_dir={tmp_path}") == 1
+    assert tool("list", f"--jax_serialization_dir={tmp_path}") == 1
     assert "can be written by others (mode 0777)" in capsys.readouterr().err

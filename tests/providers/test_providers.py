@@ -3,6 +3,7 @@
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,12 +216,59 @@ def test_names_of_tflite_map_onto_the_options() -> None:
     )
 
 
-def test_own_names_win_over_those_of_tflite() -> None:
+def test_own_names_win_over_defaults_of_tflite() -> None:
     assert options(use_gpu=True, jax_is_precision_loss_allowed=False) == DelegateOptions(
         is_precision_loss_allowed=False
     )
-    assert options(jax_max_delegated_partitions=1, max_delegated_partitions=5) == DelegateOptions(
-        max_delegated_partitions=1
+    assert options(use_gpu=True, jax_inference_preference="balanced") == DelegateOptions(
+        is_precision_loss_allowed=True, inference_preference="balanced"
+    )
+    assert options(jax_max_delegated_partitions=1) == DelegateOptions(max_delegated_partitions=1)
+
+
+def test_both_names_may_say_the_same() -> None:
+    given = {"jax_serialization_dir": "/a", "delegate_serialize_dir": "/a"}
+    assert options(**given) == DelegateOptions(serialization_dir="/a")
+    given = {"jax_max_delegated_partitions": 0, "max_delegated_partitions": -1}
+    assert options(**given) == DelegateOptions()
+
+
+CONTRADICTIONS = (
+    ({"max_delegated_partitions": 5}, {"jax_max_delegated_partitions": 1}),
+    ({"min_nodes_per_partition": 5}, {"jax_min_nodes_per_partition": 1}),
+    ({"first_delegate_node_index": 5}, {"jax_first_delegate_node_index": 0}),
+    ({"last_delegate_node_index": 5}, {"jax_last_delegate_node_index": 6}),
+    ({"require_full_delegation": True}, {"jax_require_full_delegation": False}),
+    ({"delegate_serialize_dir": "/a"}, {"jax_serialization_dir": "/b"}),
+    ({"delegate_serialize_token": "a"}, {"jax_model_token": "b"}),
+    ({"gpu_precision_loss_allowed": True}, {"jax_is_precision_loss_allowed": False}),
+    ({"gpu_experimental_enable_quant": False}, {"jax_enable_quant": True}),
+    (
+        {"gpu_inference_for_sustained_speed": True},
+        {"jax_inference_preference": "fast_single_answer"},
+    ),
+    (
+        {"gpu_inference_for_sustained_speed": False},
+        {"jax_inference_preference": "sustained_speed"},
+    ),
+)
+
+
+def test_every_alias_has_a_row() -> None:
+    known = {
+        name for option in DelegateOptions.__dataclass_fields__ for name in builtin.aliases(option)
+    }
+    assert {name for tflite, _ in CONTRADICTIONS for name in tflite} == known
+
+
+@pytest.mark.parametrize(("tflite", "ours"), CONTRADICTIONS)
+def test_two_names_with_different_values(tflite: dict[str, Any], ours: dict[str, Any]) -> None:
+    ((name, value),), ((own, other),) = tflite.items(), ours.items()
+    with pytest.raises(jd.OptionError) as caught:
+        options(**tflite, **ours)
+    assert str(caught.value) == (
+        f"--{name}={value} and --{own}={other} are two names of one option with different "
+        "values; give one"
     )
 
 

@@ -37,7 +37,11 @@ def test_files_are_written(mobilenet_path: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     profile = tmp_path / "latency.json"
     profile.write_text('{"#0": 0.5}')
-    arguments = [f"--json={out}.json", f"--html={out}.html", f"--model_explorer_dir={out}"]
+    arguments = [
+        f"--result_json={out}.json",
+        f"--result_html={out}.html",
+        f"--model_explorer_dir={out}",
+    ]
     assert (
         main(["analyze", f"--graph={mobilenet_path}", f"--op_profile={profile}", *arguments]) == 0
     )
@@ -58,7 +62,7 @@ def test_what_the_other_tools_measured(network_path: str, tmp_path: Path) -> Non
     assert main(["benchmark_model", graph, *runs, *more]) == 0
     flags = ["--num_runs=1", "--per_layer", f"--result_json={errors}"]
     assert main(["inference_diff", graph, *flags]) == 0
-    flags = [f"--op_profile={times}", f"--per_layer={errors}", f"--json={out}"]
+    flags = [f"--op_profile={times}", f"--layer_errors={errors}", f"--result_json={out}"]
     assert main(["analyze", graph, *flags]) == 0
     operators = json.loads(Path(out).read_text())["subgraphs"][0]["operators"]
     assert all(0 < op["latency_ms"] < 1000 for op in operators)
@@ -102,7 +106,7 @@ def text_file(folder: Path) -> list[str]:
 
 def no_folder(folder: Path) -> list[str]:
     (folder / "m.tflite").write_bytes(mobilenet_v1(size=32, width=0.25))
-    return [f"--graph={folder / 'm.tflite'}", f"--json={folder}/nowhere/a.json"]
+    return [f"--graph={folder / 'm.tflite'}", f"--result_json={folder}/nowhere/a.json"]
 
 
 def bad_profile(folder: Path) -> list[str]:

@@ -240,6 +240,10 @@ def test_signatures_are_listed(small: str, capsys: pytest.CaptureFixture[str]) -
             "interpreter: use_xnnpack needs the stock interpreter",
         ),
         (
+            ["--graph={small}", "--allow_fp16", "--nojax_is_precision_loss_allowed"],
+            "--allow_fp16 and --nojax_is_precision_loss_allowed contradict each other",
+        ),
+        (
             ["--graph={small}", "--use_jax=false", "--require_full_delegation"],
             "Disallowed CPU fallback detected.",
         ),

@@ -16,9 +16,14 @@ def test_the_matrix_of_the_cpu(
     network_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "m.json"
-    flags = ("--perf_options_list=cpu", "--threads=1", "--dtypes=float32", "--num_runs=2")
+    flags = (
+        "--perf_options_list=cpu",
+        "--threads=1",
+        "--jax_compute_dtypes=float32",
+        "--num_runs=2",
+    )
     short = ("--min_secs=0", "--warmup_min_secs=0", "--seed=3")
-    assert main([TOOL, f"--graph={network_path}", *flags, *short, f"--matrix_json={target}"]) == 0
+    assert main([TOOL, f"--graph={network_path}", *flags, *short, f"--result_json={target}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if "Summary of All Runs" in line)
     names = [line.split(": ")[0].strip() for line in lines[at + 1 :]]
@@ -45,9 +50,14 @@ def test_none_runs_the_flags_as_they_are(
     [
         (["--graph={graph}", "--perf_options_list=nnapi"], "want some of all, cpu, gpu, tpu, none"),
         (["--graph={graph}", "--threads=0"], "threads: want numbers from 1 on"),
-        (["--graph={graph}", "--dtypes=fp8"], "dtypes: want some of float32"),
+        (
+            ["--graph={graph}", "--jax_compute_dtypes=fp8"],
+            "jax_compute_dtypes: want some of float32",
+        ),
+        (["--graph={graph}", "--jax_compute_dtype=float16"], "--jax_compute_dtypes says which"),
+        (["--graph={graph}", "--num_threads=2"], "--threads says which"),
         (["--graph={graph}", "--num_runs=-1"], "num_runs: must not be negative"),
-        (["--graph={graph}", "--matrix_json={graph}/m.json"], "m.json: no such folder"),
+        (["--graph={graph}", "--result_json={graph}/m.json"], "m.json: no such folder"),
         (["--graph=/nowhere.tflite"], "graph: /nowhere.tflite: no such file"),
         ([], "graph: name the .tflite file"),
     ],

@@ -81,7 +81,15 @@ def test_a_broken_operator(
         ([], "give one .tflite file, got 0"),
         (["--graph={model}.absent"], "Could not open"),
         (["--graph={model}", "--num_runs=x"], "num_runs"),
-        (["--graph={model}", "--jax_first_delegate_node_index=3"], "bisect moves it"),
+        (
+            [
+                "--graph={model}",
+                "--jax_first_delegate_node_index=3",
+                "--first_delegate_node_index=2",
+            ],
+            "two names of one option",
+        ),
+        (["--graph={model}", "--jax_first_delegate_node_index=99"], "0 <= first <= last <= 4"),
         (["--graph={model}", "--first_delegate_node_index=99"], "0 <= first <= last <= 4"),
         (["--graph={model}", "--use_jax=false"], "no delegate to search with"),
         (["--graph={model}", "--use_xnnpack"], "no delegate to search with"),

@@ -23,13 +23,19 @@ def graph(tmp_path: Path) -> Path:
 
 
 def test_a_safe_model(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check_precision", f"--graph={graph}", "--compute_dtype=bfloat16"]) == 0
+    assert main(["check_precision", f"--graph={graph}", "--jax_compute_dtype=bfloat16"]) == 0
     assert capsys.readouterr().out.startswith("bfloat16: no operator goes wrong (error bound 0.01)")
 
 
 def test_inputs_that_overflow(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(graph.parent / "x.npy", np.full((1, 4), 5e4, np.float32))
-    code = main(["check_precision", f"--graph={graph}", f"--inputs={graph.parent / 'x.npy'}"])
+    code = main(
+        [
+            "check_precision",
+            f"--graph={graph}",
+            f"--input_layer_value_files=x:{graph.parent / 'x.npy'}",
+        ]
+    )
     out = capsys.readouterr().out
     assert code == 2
     assert "#0 ADD is the first operator to go wrong" in out
@@ -37,7 +43,9 @@ def test_inputs_that_overflow(graph: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_errors_are_one_line(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check_precision", f"--graph={graph}", f"--inputs={graph}"]) == 1
+    assert (
+        main(["check_precision", f"--graph={graph}", f"--input_layer_value_files=x:{graph}"]) == 1
+    )
     assert "is not a .npy file" in capsys.readouterr().err
     assert main(["check_precision", "--graph=absent.tflite"]) == 1
     assert capsys.readouterr().err.count("\n") == 1

@@ -53,7 +53,7 @@ def test_everything_at_once(
         "--top=3",
         "--reference=litert_ref",
         f"--result_json={tmp_path / 'r.json'}",
-        f"--output_errors_html={tmp_path / 'r.html'}",
+        f"--result_html={tmp_path / 'r.html'}",
         f"--output_file_path={tmp_path / 'r.pb'}",
     )
     assert code == 0
@@ -139,10 +139,18 @@ def test_other_delegates_and_hosts(tool: Printed, small: str) -> None:
             "result_json: {here}/r.json: no such",
         ),
         (
-            ["--graph={small}", "--output_errors_html={here}/r"],
-            "output_errors_html: {here}/r: no",
+            ["--graph={small}", "--result_html={here}/r"],
+            "result_html: {here}/r: no",
         ),
         (["--graph={small}", "--use_xnnpack", "--interpreter=jaxdelegate"], "use_xnnpack"),
+        (
+            ["--graph={small}", "--num_threads=2", "--num_interpreter_threads=1"],
+            "--num_interpreter_threads=1 and --num_threads=2 contradict each other",
+        ),
+        (
+            ["--graph={small}", "--delegate=gpu", "--nouse_gpu"],
+            "--delegate=gpu and --use_gpu=False contradict each other",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
@@ -155,10 +163,10 @@ def test_mistakes_are_one_line(
 def test_the_manual_names_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     manual = (Path(__file__).parents[2] / "docs/inference_diff.md").read_text()
     known = ""
-    for name in ("inference_diff", "bisect", "plot"):
+    for name in ("inference_diff", "bisect", "plot", "benchmark_model"):
         assert main([name, "--helpfull"]) == 0
         known += capsys.readouterr().out
-    flags = set(re.findall(r"--([a-z_]+[a-z])\b", manual)) - {"enable_op_profiling"}
+    flags = set(re.findall(r"--([a-z_]+[a-z])\b", manual))
     assert len(flags) > 20
     assert [flag for flag in sorted(flags) if f"--{flag}" not in known.replace("[no]", "")] == []
 

@@ -1,14 +1,18 @@
 """The console script."""
 
+import importlib
 import os
 import re
 from pathlib import Path
 
 import jax
 import pytest
+from absl import flags as absl_flags
 
 import jaxdelegate as jd
 from jaxdelegate.kernels import library
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.providers.builtin import aliases
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import TOOLS, main
 
@@ -120,12 +124,43 @@ def test_the_demo_on_a_small_network(capsys: pytest.CaptureFixture[str]) -> None
     assert "ms delegated" in printed
 
 
+def flags_of(tool: str) -> dict[str, str]:
+    """A tool's flags with their help."""
+    values = absl_flags.FlagValues()
+    importlib.import_module(f"jaxdelegate.tools.{tool}").define(values)
+    return {name: values[name].help for name in values}
+
+
+RUN_MODELS = sorted(set(TOOLS) - {"analyze", "cache", "plot"})
+
+
+@pytest.mark.parametrize("tool", RUN_MODELS)
+def test_tools_that_run_models_take_the_switch_of_the_native_kernels(tool: str) -> None:
+    assert "jax_native_kernels" in flags_of(tool)
+
+
 @pytest.mark.parametrize("tool", TOOLS)
-def test_every_tool_takes_the_switch_of_the_native_kernels(
-    tool: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([tool, "--helpfull"]) == 0
-    assert "--[no]native_kernels" in capsys.readouterr().out
+def test_an_option_of_the_delegate_has_one_flag(tool: str) -> None:
+    """Its own; what else goes by an option's name is TFLite's and says so."""
+    found = flags_of(tool)
+    for option in DelegateOptions.__dataclass_fields__:
+        others = {name for name in found if option in name} - {f"jax_{option}", f"jax_{option}s"}
+        assert others <= set(aliases(option)), others
+        for name in aliases(option):
+            assert (name in found) == (f"jax_{option}" in found)
+            if name in found:
+                assert found[name].startswith(f"TFLite's name of --jax_{option}.")
+                assert found[f"jax_{option}"].endswith(f"TFLite's name: --{name}.")
+
+
+def test_a_flag_is_a_switch_in_all_tools_or_in_none() -> None:
+    kinds: dict[str, set[bool]] = {}
+    for tool in TOOLS:
+        values = absl_flags.FlagValues()
+        importlib.import_module(f"jaxdelegate.tools.{tool}").define(values)
+        for name in values:
+            kinds.setdefault(name, set()).add(values[name].boolean)
+    assert [name for name, found in kinds.items() if len(found) > 1] == []
 
 
 SMALL = ("--size=32", "--width=0.25", "--num_runs=1")
@@ -139,7 +174,7 @@ def test_the_switch_holds_for_one_tool(
     if before is not None and library.why_not() is None:
         monkeypatch.setenv("JAXDELEGATE_NATIVE_KERNELS", before)
     variables = dict(os.environ)
-    assert main(["demo", "--nonative_kernels", *SMALL]) == 0
+    assert main(["demo", "--nojax_native_kernels", *SMALL]) == 0
     assert "Native kernels: off; XLA computes all." in capsys.readouterr().out
     assert dict(os.environ) == variables
     assert main(["demo", *SMALL]) == 0

@@ -1,22 +1,22 @@
 """Plots from the tools' JSON files."""
 
-import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.report.plots.batch import BatchPoint, batch_scaling
 from jaxdelegate.report.plots.latency import LatencyRuns, latency_distribution
 from jaxdelegate.report.plots.layers import LayerPoint, error_per_layer
+from jaxdelegate.report.plots.records import Record, Records, read_records, series_name, title
 from jaxdelegate.report.plots.roofline import MeasuredOperator, Peaks, roofline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Record = Mapping[str, Any]
+_MOST_INDICES = 3  # of fused operators, in a label
 
 
 def draw(
@@ -27,9 +27,10 @@ def draw(
     Args:
         kind: a key of KINDS.
         paths: results of `jaxdelegate benchmark_model` (latency, batch; with operator profile:
-            roofline), of `inference_diff --per_layer` (layers). A file may also hold a list of
-            results, or one in each line. A roofline needs only `{"operators": [{"name", "flops",
-            "bytes", "seconds"}], "peaks": {"flops_per_second", "bytes_per_second"}}`.
+            roofline), of `benchmark_performance_options` (latency), of `inference_diff
+            --per_layer` (layers). A file may also hold a list of results, or one in each line. A
+            roofline needs only `{"operators": [{"name", "flops", "bytes", "seconds"}], "peaks":
+            {"flops_per_second", "bytes_per_second"}}`.
         peaks: of the device, instead of those in the file.
 
     Raises:
@@ -51,39 +52,9 @@ def draw(
         raise OptionError(f"{where}: not a result for a {kind} plot: {why}") from error
 
 
-def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """The results in a file: one, a list, or one in each line.
-
-    Raises:
-        OptionError: it is not JSON, or holds something else than objects.
-        OSError: it cannot be read.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        found = _parsed(text)
-    except ValueError as error:  # UnicodeDecodeError is one, too
-        raise OptionError(f"{path}: not a JSON file: {error}") from error
-    if not all(isinstance(record, dict) for record in found):
-        raise OptionError(f"{path}: want a JSON object or a list of them")
-    return found
-
-
-def _parsed(text: str) -> list[Any]:
-    try:
-        content = json.loads(text)
-    except ValueError:
-        lines = [line for line in text.splitlines() if line.strip()]
-        if len(lines) < 2:
-            raise
-        return [json.loads(line) for line in lines]
-    return content if isinstance(content, list) else [content]
-
-
-Records = Sequence[tuple[str, Record]]
-
-
 def _latency(records: Records, _peaks: Peaks | None) -> "Figure":
-    return latency_distribution([_latency_runs(path, record) for path, record in records])
+    runs = [_latency_runs(path, record) for path, record in records]
+    return latency_distribution(runs, title=title(records))
 
 
 def _latency_runs(path: str, record: Record) -> LatencyRuns:
@@ -94,68 +65,96 @@ def _latency_runs(path: str, record: Record) -> LatencyRuns:
         float(key[1:]): float(ms) for key, ms in stat.items() if key[0] == "p" and key[1:].isdigit()
     }
     batch = record.get("batch", 1)
-    name = _name(path, record) + (f", batch {batch}" if batch != 1 else "")
+    name = series_name(path, record) + (f", batch {batch}" if batch != 1 else "")
     return LatencyRuns(name, values, {} if values else percentiles)
 
 
-def _name(path: str, record: Record) -> str:
-    """What the user called the benchmark, or else its model and where it ran."""
-    if record.get("name"):
-        return str(record["name"])
-    parts = [Path(str(record.get("model", path))).stem, record.get("platform") or ""]
-    return " ".join(str(part) for part in parts if part)
-
-
 def _batch(records: Records, _peaks: Peaks | None) -> "Figure":
-    return batch_scaling(
-        [
-            BatchPoint(
-                _name(path, record), int(record["batch"]), float(record["inference_ms"]["avg"])
-            )
-            for path, record in records
-        ]
-    )
+    points = [
+        BatchPoint(
+            series_name(path, record), int(record["batch"]), float(record["inference_ms"]["avg"])
+        )
+        for path, record in records
+    ]
+    return batch_scaling(points, title=title(records))
 
 
 def _roofline(records: Records, peaks: Peaks | None) -> "Figure":
     operators = [
         MeasuredOperator(
-            str(row["name"]), float(row["flops"]), float(row["bytes"]), float(row["seconds"])
+            _operator_name(row),
+            float(row["flops"] or 0),
+            float(row["bytes"]),
+            float(row["seconds"]),
+            series,
         )
-        for _, record in records
+        for series, record in _distinguished(records)
         for row in record["operators"]
-        if row["flops"] is not None
     ]
-    return roofline(operators, peaks or _peaks_of(records))
+    return roofline(operators, peaks or _peaks_of(records), title=title(records))
+
+
+def _operator_name(row: Record) -> str:
+    """Types and indices; of many fused operators the first and the last index."""
+    name, nodes = str(row["name"]), list(row.get("nodes") or [])
+    if len(nodes) <= _MOST_INDICES:
+        return name
+    kinds = name.rpartition(" ")[0]
+    return f"{kinds} {nodes[0]}…{nodes[-1]} ({len(nodes)} fused)"
 
 
 def _peaks_of(records: Records) -> Peaks:
-    for _, record in records:
+    for path, record in records:
         if "peaks" in record:
-            found = record["peaks"]
-            return Peaks(float(found["flops_per_second"]), float(found["bytes_per_second"]))
+            found, given = record["peaks"], f"given in {Path(path).name}"
+            return Peaks(
+                float(found["flops_per_second"]),
+                float(found["bytes_per_second"]),
+                str(found.get("flops_source", given)),
+                str(found.get("bytes_source", given)),
+                {float(size): float(rate) for size, rate in found.get("cached", {}).items()},
+            )
     raise OptionError(
-        "roofline: want the device's peaks, in the file or as --peak_flops and --peak_bandwidth"
+        "roofline: want the device's peaks: from `benchmark_model --measure_peaks`, or as "
+        "--peak_flops and --peak_bandwidth"
     )
 
 
 def _layers(records: Records, _peaks: Peaks | None) -> "Figure":
-    rows = [row for _, record in records for row in record["layers"]["layers"]]
-    return error_per_layer([_layer_point(row) for row in rows])
+    points = [
+        _layer_point(row, series)
+        for series, record in _distinguished(records)
+        for row in record["layers"]["layers"]
+    ]
+    return error_per_layer(points, title=title(records))
 
 
-def _layer_point(row: Record) -> LayerPoint:
+def _layer_point(row: Record, series: str) -> LayerPoint:
     local, whole = row["local"], row["tensor"]
     return LayerPoint(
         f"#{row['node']} {row['operator']}",
         _finite(whole["relative_to_largest"]),
         None if local is None else _finite(local["relative_to_largest"]),
         (whole if local is None else local)["agrees"],
+        str(whole.get("name") or ""),
+        series,
     )
 
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _distinguished(records: Records) -> list[tuple[str, Record]]:
+    """Each of several results with its model or file, or its place where these are equal."""
+    names = [series_name(path, record) for path, record in records]
+    files = [Path(path).stem for path, _ in records]
+    found = []
+    for i, (_, record) in enumerate(records):
+        choices = ((names[i], names), (files[i], files))
+        unequal = [text for text, texts in choices if texts.count(text) == 1]
+        found.append((unequal[0] if unequal else f"{files[i]} ({i + 1})", record))
+    return found if len(found) > 1 else [("", record) for _, record in found]
 
 
 KINDS: dict[str, Callable[[Records, Peaks | None], "Figure"]] = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.report.plots.figure import color, new_figure
+from jaxdelegate.report.plots.figure import color, legend_below, new_figure, spread_scale, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,8 +43,12 @@ class LatencyRuns:
         return (latencies[middle] + latencies[-middle - 1]) / 2
 
 
-def latency_distribution(runs: Sequence[LatencyRuns]) -> "Figure":
+def latency_distribution(runs: Sequence[LatencyRuns], *, title: str = "") -> "Figure":
     """The cumulative distribution of each benchmark, with its median marked.
+
+    Args:
+        runs: a curve for each; those without latencies are left out.
+        title: what was measured, and where; a second line of the figure's title.
 
     Raises:
         OptionError: there is nothing to draw, or no matplotlib.
@@ -52,16 +56,21 @@ def latency_distribution(runs: Sequence[LatencyRuns]) -> "Figure":
     runs = [run for run in runs if run.values or run.percentiles]
     if not runs:
         raise OptionError("latency plot: want latencies of at least one run, got none")
-    figure, (axes,) = new_figure("Latency distribution")
+    height = 5.0 + 0.2 * len(runs)
+    figure, (axes,) = new_figure(f"Latency distribution\n{title}", height=height)
+    lines = []
     for i, run in enumerate(runs):
         latencies, shares = run.curve()
-        style = "steps-post" if run.values else "default"
-        marker = "" if run.values else "o"
+        steps = "steps-post" if run.values else "default"
         label = f"{run.name} (median {run.median():.4g} ms)"
-        axes.plot(latencies, shares, drawstyle=style, marker=marker, color=color(i), label=label)
+        every = max(1, len(latencies) // 12) if run.values else 1  # few enough to tell apart
+        lines += axes.plot(
+            latencies, shares, drawstyle=steps, label=label, markevery=every, **style(i)
+        )
         axes.axvline(run.median(), color=color(i), linestyle=":", linewidth=1)
-    axes.set_xlabel("latency of one inference (ms)")
+    spread_scale(axes.xaxis, [latency for run in runs for latency in run.curve()[0]])
+    axes.set_xlabel("latency of one inference (ms); dotted: median")
     axes.set_ylabel("inferences that took no longer (%)")
     axes.set_ylim(0, 102)
-    axes.legend()
+    legend_below(figure, lines)
     return figure

@@ -1,0 +1,87 @@
+"""What a device reaches at best: measured peaks of its arithmetic and of its memory."""
+
+import dataclasses
+import functools
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.compiler.xla_options import compiler_options
+
+_SIZES = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes of an array: caches, then memory
+_SIDES = {"cpu": (512, 1024, 2048)}  # of the product's matrices
+_SIDES_ELSEWHERE = (4096, 8192)
+_ROUNDS = 5
+_LOOPS = 8  # over the largest array: what the loop copies before it begins hardly counts
+
+
+@dataclasses.dataclass(frozen=True)
+class DevicePeaks:
+    """What one device reached.
+
+    Attributes:
+        flops: per second, of a matrix product.
+        bandwidths: bytes per second read and written, by the size of the array in bytes.
+        dtype: of the product's factors.
+    """
+
+    flops: float
+    bandwidths: Mapping[int, float]
+    dtype: str = "float32"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON, as `jaxdelegate plot --kind=roofline` reads it."""
+        largest = max(self.bandwidths)
+        return {
+            "flops_per_second": self.flops,
+            "bytes_per_second": self.bandwidths[largest],
+            "flops_source": f"measured: product of matrices, {self.dtype}",
+            "bytes_source": "measured: addition in place",
+            "cached": {str(size): b for size, b in self.bandwidths.items() if size < largest},
+        }
+
+
+def measured_peaks(device: Any, dtype: np.dtype) -> DevicePeaks:
+    """Measure a device; some seconds of matrix products and of additions in place.
+
+    Args:
+        device: a jax.Device.
+        dtype: of the products' factors; sums are float32.
+    """
+    sides = _SIDES.get(device.platform, _SIDES_ELSEWHERE)
+    return DevicePeaks(
+        max(_product_flops(device, dtype, n) for n in sides),
+        {size: _bandwidth(device, size) for size in _SIZES},
+        np.dtype(dtype).name,
+    )
+
+
+def _product_flops(device: Any, dtype: np.dtype, n: int) -> float:
+    jax = importlib.import_module("jax")
+    factor = jax.device_put(np.ones((n, n), dtype), device)
+    dot = functools.partial(jax.numpy.dot, precision="highest", preferred_element_type=np.float32)
+    options = compiler_options(device.platform, exact=dtype == np.float32)
+    compiled = jax.jit(dot).lower(factor, factor).compile(compiler_options=dict(options))
+    return 2 * n**3 / _best(lambda: compiled(factor, factor).block_until_ready())
+
+
+def _bandwidth(device: Any, size: int) -> float:
+    """Additions in a loop of the program, so that its dispatch does not count."""
+    jax = importlib.import_module("jax")
+    array = jax.device_put(np.zeros(size // 4, np.float32), device)
+    times = _LOOPS * _SIZES[-1] // size
+    loop = jax.jit(lambda x: jax.lax.fori_loop(0, times, lambda _, y: y + 1, x))
+    return 2 * times * size / _best(lambda: loop(array).block_until_ready())
+
+
+def _best(call: Callable[[], Any]) -> float:
+    call()
+    times = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
