@@ -21,7 +21,7 @@ device = jax.devices(flags.platform or None)[0]  # one that is asked for and mis
 jax.config.update("jax_default_device", device)
 model = jd.load(flags.model or tone_detector())
 _, window = model.graph.subgraphs[0].tensors[model.graph.subgraphs[0].inputs[0]].shape
-rate, audio = 48000, tones(seconds=300)
+rate, audio = 48000, tones(seconds=150)
 if flags.wav:
     with wave.open(flags.wav) as file:
         rate, audio = file.getframerate(), np.frombuffer(file.readframes(-1), np.int16) / 2**15
