@@ -143,6 +143,7 @@ def test_the_sdist_is_installed_and_runs(sdist: Path, tmp_path: Path, compiler: 
         demo, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment
     )
     assert "outputs agree with the numpy reference" in done.stdout
+    assert compiler or "libjaxdelegate_kernels.so was not built" in done.stdout
 
 
 def test_the_citation_has_the_version() -> None:
