@@ -15,7 +15,7 @@ import pytest
 import jaxdelegate as jd
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = (".py", ".css", ".html", ".js")
+SHIPPED = (".py", ".css", ".html", ".js", ".tflite")
 LINKS = ("op_lowering", "quant")
 # Beside the package, what a source distribution has; PKG-INFO and setup.cfg are made by the build.
 BUILD_FILES = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md")
