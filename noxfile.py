@@ -1,8 +1,12 @@
-"""Hosts that cannot stand beside the newest ai-edge-litert: `nox -s litert_1_4 tf_lite`."""
+"""Checks in other environments: `nox -s install`; `nox -s litert_1_4 tf_lite` for older hosts."""
+
+import tempfile
+from pathlib import Path
 
 import nox
 
 nox.options.default_venv_backend = "venv"
+nox.options.error_on_missing_interpreters = False  # a session without its Python says so and ends
 
 
 @nox.session
@@ -18,3 +22,19 @@ def tf_lite(session: nox.Session) -> None:
     """A sample of the bridge's tests in tf.lite's interpreter."""
     session.install("-e", ".[test]", "tensorflow-cpu>=2.19")
     session.run("pytest", "tests/litert/test_tf_lite.py", *session.posargs)
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+@nox.parametrize("compiler", ["with", "without"])
+def install(session: nox.Session, compiler: str) -> None:
+    """The source distribution, built and installed anew; the demo, in an empty folder elsewhere."""
+    if compiler == "with":
+        environment = {"JAXDELEGATE_REQUIRE_LIBRARIES": "1"}  # one that is not built is an error
+    else:
+        environment = {"CC": "no-compiler", "CXX": "no-compiler"}
+    with tempfile.TemporaryDirectory() as folder:
+        session.install("build")
+        session.run("python", "-m", "build", "--sdist", "--outdir", folder, silent=True)
+        session.chdir(folder)
+        session.install(*map(str, Path().glob("*.tar.gz")), env=environment)
+        session.run("jaxdelegate", "demo", "--size=64", "--width=0.25")

@@ -1,8 +1,12 @@
 """What is installed is what git holds, with and without symbolic links in the checkout."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -11,7 +15,11 @@ import pytest
 import jaxdelegate as jd
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = (".py", ".css", ".html", ".js")
+SHIPPED = (".py", ".css", ".html", ".js", ".tflite")
+LINKS = ("op_lowering", "quant")
+# Beside the package, what a source distribution has; PKG-INFO and setup.cfg are made by the build.
+BUILD_FILES = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md")
+BUILD_FILES += ("pyproject.toml", "setup.py")
 LIBRARIES = {  # and the compiler that each takes
     "litert/libjaxdelegate.so": "cc",
     "litert/libLiteRtGpuAccelerator.so": "cc",
@@ -30,19 +38,17 @@ def tracked() -> list[str]:
 def installed_name(path: str) -> str | None:
     """Where a tracked file lies in the wheel; None: it does not."""
     top, _, rest = path.partition("/")
-    if top in ("op_lowering", "quant") and rest.endswith(".py"):
+    if top in LINKS and rest.endswith(".py"):
         return f"jaxdelegate/{path}"
     if top == "jaxdelegate" and (rest == "py.typed" or Path(rest).suffix in SHIPPED):
         return path
     return None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("links", [True, False], ids=["symlinks", "no-symlinks"])
-def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
-    source = tmp_path / "source"
+def checkout(folder: Path, *, links: bool = True) -> None:
+    """A copy of what git holds, and nothing that was built next to it."""
     for name in filter(None, tracked()):
-        path, copy = ROOT / name, source / name
+        path, copy = ROOT / name, folder / name
         if path.is_symlink():
             copy.parent.mkdir(parents=True, exist_ok=True)
             # Without core.symlinks, git writes a text file with the link's target.
@@ -50,20 +56,27 @@ def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
         elif path.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--outdir",
-        str(tmp_path / "dist"),
-        str(source),
-    ]
+
+
+def built(kind: str, source: Path) -> Path:
+    """The `--wheel` or `--sdist` of a checkout."""
+    command = [sys.executable, "-m", "build", kind, "--outdir", source / "dist", source]
     subprocess.run(command, check=True, capture_output=True)
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    (path,) = (source / "dist").iterdir()
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("links", [True, False], ids=["symlinks", "no-symlinks"])
+def test_the_wheel_holds_every_module(tmp_path: Path, links: bool) -> None:
+    source = tmp_path / "source"
+    checkout(source, links=links)
+    wheel = built("--wheel", source)
     inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    built = {f"jaxdelegate/{name}" for name, needed in LIBRARIES.items() if shutil.which(needed)}
-    assert inside == set(filter(None, map(installed_name, tracked()))) | built
+    libraries = {
+        f"jaxdelegate/{name}" for name, needed in LIBRARIES.items() if shutil.which(needed)
+    }
+    assert inside == set(filter(None, map(installed_name, tracked()))) | libraries
     assert "-py3-none-" in wheel.name  # the libraries have no Python version of its own
 
 
@@ -81,6 +94,61 @@ def test_an_editable_install_is_found_next_to_the_clone(tmp_path: Path) -> None:
         [python, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path
     )
     assert done.stdout.strip() == jd.__version__
+
+
+def sdist_name(path: str) -> str | None:
+    """Where a tracked file lies in the source distribution; None: it does not."""
+    top, _, rest = path.partition("/")
+    if top == "jaxdelegate" and rest in LINKS:
+        return None  # a folder there
+    if top in LINKS:
+        return f"jaxdelegate/{path}"
+    return path if top == "jaxdelegate" or path in BUILD_FILES else None
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source")
+    checkout(source)
+    return built("--sdist", source)
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_a_build_needs(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        entries = [entry for entry in archive if not entry.isdir()]
+    assert all(entry.isfile() for entry in entries)  # links have become folders
+    inside = {entry.name.partition("/")[2] for entry in entries}
+    made = {"PKG-INFO", "setup.cfg", *(n for n in inside if n.startswith("jaxdelegate.egg-info/"))}
+    assert inside - made == set(filter(None, map(sdist_name, tracked())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", [True, False], ids=["compiler", "no-compiler"])
+def test_the_sdist_is_installed_and_runs(sdist: Path, tmp_path: Path, compiler: bool) -> None:
+    """In an environment of its own; what the package depends on comes from this one."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    absent = {} if compiler else {"CC": "no-compiler", "CXX": "no-compiler"}
+    install = [tmp_path / "venv/bin/python", "-m", "pip", "install", "--quiet", "--no-deps", sdist]
+    subprocess.run(install, check=True, capture_output=True, cwd=tmp_path, env=os.environ | absent)
+    there = {name for name in LIBRARIES if (packages / "jaxdelegate" / name).exists()}
+    assert there == {
+        name for name, needed in LIBRARIES.items() if compiler and shutil.which(needed)
+    }
+    environment = {name: v for name, v in os.environ.items() if name != "PYTHONPATH"}
+    demo = [tmp_path / "venv/bin/jaxdelegate", "demo", "--size=64", "--width=0.25"]
+    done = subprocess.run(
+        demo, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert "outputs agree with the numpy reference" in done.stdout
+    assert compiler or "libjaxdelegate_kernels.so was not built" in done.stdout
+
+
+def test_the_citation_has_the_version() -> None:
+    (version,) = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert version == jd.__version__
 
 
 def test_links_are_relative_and_committed() -> None:

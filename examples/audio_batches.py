@@ -1,0 +1,39 @@
+"""Finds sounds in a recording by a model of one window, many windows at a time: detections.csv.
+
+python examples/audio_batches.py [--model=M.tflite --wav=MONO_16_BIT.wav] [--platform=gpu]
+"""
+
+import argparse
+import time
+import wave
+
+import jax
+import numpy as np
+
+import jaxdelegate as jd
+from jaxdelegate.testing.audio_networks import tone_detector, tones
+
+parser = argparse.ArgumentParser()
+for name, value in {"model": "", "wav": "", "platform": "", "batch": 32, "threshold": 0.5}.items():
+    parser.add_argument(f"--{name}", type=type(value), default=value)
+flags = parser.parse_args()
+device = jax.devices(flags.platform or None)[0]  # one that is asked for and missing is an error
+jax.config.update("jax_default_device", device)
+model = jd.load(flags.model or tone_detector())
+_, window = model.graph.subgraphs[0].tensors[model.graph.subgraphs[0].inputs[0]].shape
+rate, audio = 48000, tones(seconds=150)
+if flags.wav:
+    with wave.open(flags.wav) as file:
+        rate, audio = file.getframerate(), np.frombuffer(file.readframes(-1), np.int16) / 2**15
+count = -(-audio.size // window)
+batches = np.zeros((-(-count // flags.batch), flags.batch, 1, window), np.float32)
+batches.ravel()[: audio.size] = audio
+apply, params = model.function()
+run = jax.jit(jax.vmap(apply, (None, 0))).lower(params, batches[0]).compile()
+start = time.perf_counter()
+scores = np.concatenate([run(params, batch)[0][:, 0] for batch in batches])[:count]
+print(f"{count / (time.perf_counter() - start):.0f} windows per second on {device.platform}")
+i, label = np.nonzero(scores > flags.threshold)
+rows = np.column_stack([i * window / rate, (i + 1) * window / rate, label, scores[i, label]])
+columns = "start_s,end_s,class,score"
+np.savetxt("detections.csv", rows, "%.2f,%.2f,%d,%.3f", header=columns, comments="")

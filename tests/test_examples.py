@@ -1,0 +1,125 @@
+"""Each script in examples/ runs as its README says, and the container recipe's commands work."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxdelegate.testing.networks import small_classifier
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+SCRIPTS = [p.name for p in sorted(EXAMPLES.glob("*.py")) if p.name != "train_networks.py"]
+COMPILED, LOADED = "compiled or imported jax", "loaded what was compiled before"
+DOCKERFILE = (EXAMPLES / "container/Dockerfile").read_text()
+
+
+def run(command: list[str], folder: Path) -> str:
+    """What the command prints; it must succeed and complain of nothing."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def check_own_delegate(printed: str, _folder: Path) -> None:
+    hosts = printed.splitlines()
+    assert [line.split(":")[0] for line in hosts] == ["jaxdelegate", "ai_edge_litert.interpreter"]
+    for line in hosts:
+        assert ": 1 operations will run on" in line
+        assert float(line.rstrip(".").split()[-1]) < 1e-6
+
+
+def check_own_operator(printed: str, _folder: Path) -> None:
+    numbers = [[float(x) for x in re.findall(r"-?\d+\.\d*", line)] for line in printed.split("XLA")]
+    np.testing.assert_allclose(*numbers, rtol=1e-6)
+    assert len(numbers[0]) == 5
+
+
+def check_exact_integers(printed: str, _folder: Path) -> None:
+    integers, floats = (line.split() for line in printed.splitlines()[-2:])
+    assert integers == ["integer", "0", "0"]
+    assert floats[0] == "float_view"
+    assert int(floats[1]) > 0
+
+
+def check_audio_batches(printed: str, folder: Path) -> None:
+    assert "windows per second on " in printed
+    head, *rows = (folder / "detections.csv").read_text().splitlines()
+    assert head == "start_s,end_s,class,score"
+    found = [row.split(",")[:3] for row in rows]
+    assert found == [[f"{3 * i:.2f}", f"{3 * i + 3:.2f}", str(i % 16)] for i in range(50)]
+
+
+def check_compile_for_container(printed: str, _folder: Path) -> None:
+    starts = [line for line in printed.splitlines() if line.startswith("first answer")]
+    assert [line.partition(": ")[2] for line in starts] == [COMPILED, LOADED]
+
+
+CHECKS = {
+    "audio_batches.py": check_audio_batches,
+    "compile_for_container.py": check_compile_for_container,
+    "exact_integers.py": check_exact_integers,
+    "own_delegate.py": check_own_delegate,
+    "own_operator.py": check_own_operator,
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
+    printed = run([sys.executable, "-W", "error", str(EXAMPLES / name)], tmp_path)
+    assert printed.strip()
+    if name in CHECKS:
+        CHECKS[name](printed, tmp_path)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_is_short_and_in_the_table(name: str) -> None:
+    lines = (EXAMPLES / name).read_text().splitlines()
+    assert len(lines) < 40
+    assert lines[0].startswith('"""')
+    assert f"\n| `{name}` | " in (EXAMPLES / "README.md").read_text()
+
+
+def test_a_missing_platform_is_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "audio_batches.py"), "--platform=tpu"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "tpu" in done.stderr
+    assert not (tmp_path / "detections.csv").exists()
+
+
+def in_the_image(start: str) -> str:
+    """The rest of the Dockerfile's line that starts so."""
+    (rest,) = re.findall(f"^{start}(.*)$", DOCKERFILE, re.MULTILINE)
+    return str(rest)
+
+
+def test_the_container_serves_what_its_build_compiled(tmp_path: Path) -> None:
+    (tmp_path / "model.tflite").write_bytes(small_classifier())
+    source, copy = in_the_image("COPY examples/").split()
+    shutil.copy(EXAMPLES / source, tmp_path / copy)
+    compiling = shlex.split(in_the_image("RUN jaxdelegate "))
+    python, *serving = json.loads(in_the_image("CMD "))
+    assert python == "python"
+    compiled = run([sys.executable, "-m", "jaxdelegate", *compiling], tmp_path)
+    assert "1 programs compiled and stored in programs" in compiled
+    assert LOADED in run([sys.executable, *serving], tmp_path)
+
+
+def test_what_the_container_copies_is_there() -> None:
+    for source in re.findall(r"^COPY (\S+) ", DOCKERFILE, re.MULTILINE):
+        if not source.startswith(("--from", "$")):
+            assert (ROOT / source).exists()
