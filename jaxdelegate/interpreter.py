@@ -60,6 +60,11 @@ class Interpreter:
         num_threads: int | None = None,
         experimental_op_resolver_type: OpResolverType = OpResolverType.AUTO,
         experimental_preserve_all_tensors: bool = False,
+        experimental_disable_delegate_clustering: bool = False,
+        experimental_default_delegate_latest_features: bool = False,
+        experimental_compress_quantization_zero_points: bool = False,
+        experimental_disable_delegate_node_fusion: bool = False,
+        experimental_force_delegate_node_profiling: bool = False,
         *,
         max_tensor_bytes: int | None = None,
     ) -> None:
@@ -74,6 +79,12 @@ class Interpreter:
             experimental_op_resolver_type: accepted for compatibility; the kernels are numpy's.
             experimental_preserve_all_tensors: keep every intermediate tensor readable, those inside
                 delegated partitions too.
+            experimental_disable_delegate_clustering: accepted for compatibility, without effect, as
+                are the next four, which are XNNPACK's or the stock interpreter's.
+            experimental_default_delegate_latest_features: likewise.
+            experimental_compress_quantization_zero_points: likewise.
+            experimental_disable_delegate_node_fusion: likewise.
+            experimental_force_delegate_node_profiling: likewise.
             max_tensor_bytes: how much one tensor may take; more is an error before anything is
                 allocated, since a damaged file may declare any shape. None: 2 GiB.
 
@@ -82,6 +93,9 @@ class Interpreter:
             ValueError: the arguments contradict each other.
             DelegationError: a delegate that requires it cannot take every operator.
         """
+        del experimental_disable_delegate_clustering, experimental_default_delegate_latest_features
+        del experimental_compress_quantization_zero_points
+        del experimental_disable_delegate_node_fusion, experimental_force_delegate_node_profiling
         _check_arguments(model_path, model_content, num_threads, experimental_op_resolver_type)
         self._delegates = list(experimental_delegates or ())
         for delegate in self._delegates:

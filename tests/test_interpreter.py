@@ -1,6 +1,7 @@
 """The interpreter's methods, dictionaries and errors, as tf.lite.Interpreter's."""
 
 import gc
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -299,3 +300,11 @@ def test_an_unknown_custom_operator_is_named() -> None:
     interpreter = Interpreter(model_content=builder.build())
     with pytest.raises(RuntimeError, match="Encountered unresolved custom op: NoSuchOperator"):
         interpreter.allocate_tensors()
+
+
+def test_arguments_are_those_of_the_stock_interpreter_in_their_order() -> None:
+    stock = list(inspect.signature(StockInterpreter).parameters)
+    ours = list(inspect.signature(Interpreter).parameters)
+    assert ours[: len(stock)] == stock
+    with pytest.raises(TypeError, match="experimental_unknown"):
+        Interpreter(model_content=doubling_model(), experimental_unknown=True)  # type: ignore[call-arg]

@@ -5,6 +5,7 @@ Imports jax and all that lowers; a delegate that finds its programs on disk does
 
 import dataclasses
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -23,6 +24,8 @@ from jaxdelegate.tuning.selector import Tuner
 
 _CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 
+# What jax raises without a device; it asserts one where JAX_PLATFORMS names none that is there.
+_NO_DEVICE = (RuntimeError, AssertionError)
 # What lowering, tracing and XLA raise; device and out-of-memory errors are RuntimeErrors.
 _COMPILE_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
@@ -35,11 +38,12 @@ def find_device(platform: str | None, index: int) -> jax.Device:
     """
     try:
         devices = jax.devices(platform) if platform else jax.devices()
-    except RuntimeError as error:
-        there = ", ".join(sorted({d.platform for d in jax.devices()}))
-        remedy = _how_to_install(platform, error)
+    except _NO_DEVICE as error:
+        wanted = platform or os.environ.get("JAX_PLATFORMS", "")
+        is_gpu = wanted in ("gpu", "cuda", "rocm")
+        remedy = _how_to_install("gpu" if is_gpu else wanted, error)
         raise OptionError(
-            f"platform: {platform!r} is not there; JAX has: {there}{remedy}"
+            f"platform: {wanted!r} is not there; JAX has: {_platforms()}{remedy}"
         ) from None
     if index >= len(devices):
         there = ", ".join(map(str, devices))
@@ -47,7 +51,15 @@ def find_device(platform: str | None, index: int) -> jax.Device:
     return devices[index]
 
 
-def _how_to_install(platform: str | None, error: RuntimeError) -> str:
+def _platforms() -> str:
+    """What JAX has, in words."""
+    try:
+        return ", ".join(sorted({d.platform for d in jax.devices()}))
+    except _NO_DEVICE:
+        return f"nothing, because JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')!r}"
+
+
+def _how_to_install(platform: str, error: Exception) -> str:
     """What to do for a platform that JAX does not have."""
     if platform == "tpu":
         return '. On a TPU VM: pip install "jaxdelegate[tpu]"'

@@ -1,6 +1,9 @@
 """JaxDelegate in our interpreter: who takes what, what the report says, what a failure does."""
 
 import logging
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -251,3 +254,20 @@ def test_one_delegate_in_two_interpreters() -> None:
     )
     a, b = run(first, X), run(second, X)
     assert_close([a, b], [np.maximum(2 * X, 0), np.maximum(X, 0) + X])
+
+
+def test_jax_platforms_that_are_not_there_are_named() -> None:
+    environment = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxdelegate", "demo"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode == 0:
+        pytest.skip("this machine has a GPU")
+    assert (
+        "platform: 'cuda' is not there; JAX has: nothing, because JAX_PLATFORMS is" in done.stderr
+    )
+    assert "Traceback" not in done.stderr
