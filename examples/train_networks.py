@@ -32,7 +32,7 @@ class Recipe:
     network: Callable[..., bytes]  # a seed -> the file, with random weights
     make: Callable[[int, int], samples.Samples]  # how many, and a seed
     loss: Callable[..., jax.Array]
-    steps: int = 1500
+    steps: int = 2000
     batch: int = 16
     count: int = 4000  # samples
 
