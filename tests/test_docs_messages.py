@@ -17,11 +17,11 @@ from jaxdelegate.comparison.diff import inference_diff
 from jaxdelegate.comparison.sides import delegated
 from jaxdelegate.comparison.text import verdict
 from jaxdelegate.delegate import compilation
+from jaxdelegate.demo.mobilenet import run_demo
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import AddOptions, Conv2DOptions, MulOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.demo import run_demo
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("gpu.md", "index.md", "troubleshooting.md")
