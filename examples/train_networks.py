@@ -1,6 +1,6 @@
 """Trains the networks of `jaxdelegate demo` and writes them as .tflite files.
 
-    pip install 'jaxdelegate[test]' optax
+    pip install 'jaxdelegate[test]'
     python examples/train_networks.py --task=pose --folder=.
 
 It shows how a .tflite becomes a JAX function that can be trained, and how the result becomes a

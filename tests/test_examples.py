@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.networks import small_classifier
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +88,15 @@ def test_an_example_is_short(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()
     assert len(lines) < 40
     assert lines[0].startswith('"""')
+
+
+@pytest.mark.slow
+def test_networks_are_trained_and_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "train_networks.py")]
+    printed = run([*command, "--task=keywords", "--steps=2"], tmp_path)
+    assert "step 2: loss" in printed
+    (subgraph,) = read_model(tmp_path / "keywords.tflite").subgraphs
+    assert {op.name for op in subgraph.operators} >= {"SVDF", "FULLY_CONNECTED"}
 
 
 def test_the_table_has_every_script() -> None:
