@@ -28,7 +28,7 @@ LAYERS = (
     ("delegate",),
     ("function", "interpreter", "litert", "precompile"),
     ("analysis", "comparison", "evaluation", "providers", "testing"),
-    ("benchmark",),
+    ("benchmark", "demo"),
     ("tools",),
     ("__init__", "__main__"),
 )
@@ -54,6 +54,7 @@ NO_JAX = (
     "analysis",
     "benchmark",
     "cache",
+    "demo",
     "evaluation",
     "interpreter",
     "kernels",

@@ -11,7 +11,7 @@ import pytest
 import jaxdelegate as jd
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = (".py", ".css", ".html", ".js")
+SHIPPED = (".py", ".css", ".html", ".js", ".tflite")
 LIBRARIES = {  # and the compiler that each takes
     "litert/libjaxdelegate.so": "cc",
     "litert/libLiteRtGpuAccelerator.so": "cc",

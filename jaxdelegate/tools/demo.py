@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from jaxdelegate.testing.demo import run_demo
+from jaxdelegate.demo.mobilenet import run_demo
 
 
 def define(values: flags.FlagValues) -> None:

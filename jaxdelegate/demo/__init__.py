@@ -1,0 +1,1 @@
+"""What `jaxdelegate demo` shows: sample tasks, their networks, pictures and drawings."""

@@ -1,0 +1,133 @@
+"""Sample tasks of TFLite's GPU tutorials: a small trained network each, its inputs, its answers."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from importlib import resources
+
+import numpy as np
+
+from jaxdelegate.demo import pictures
+from jaxdelegate.demo.canvas import resized
+from jaxdelegate.demo.pictures import Picture
+from jaxdelegate.demo.results import Box, Found, KeyPoint, Label
+
+_MIN_SCORE = 0.5  # of a detected object
+_REACH = 2  # cells around a heatmap's peak that make the joint's position
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One task.
+
+    Attributes:
+        name: the key in `TASKS`.
+        size: height and width of the network's input.
+        names: the classes, or the joints, in the order of the network's outputs.
+        example: a generated picture, 256 x 256, and the truth about it, from a seed.
+        found: what float outputs mean, in the network's output order.
+    """
+
+    name: str
+    size: int
+    names: tuple[str, ...]
+    example: Callable[[int], Picture]
+    found: Callable[[Sequence[np.ndarray]], Found]
+
+    def network(self, quantized: bool = False) -> bytes:
+        """The content of the packaged .tflite file.
+
+        Args:
+            quantized: weights and activations in int8; inputs and outputs stay float32.
+        """
+        return packaged(f"{self.name}_int8" if quantized else self.name)
+
+    def picture(self, seed: int) -> np.ndarray:
+        """A generated image, uint8 [256, 256, 3]."""
+        return self.example(seed).image
+
+    def inputs(self, image: np.ndarray) -> np.ndarray:
+        """An image as the network wants it.
+
+        Args:
+            image: uint8 [height, width, 3] of any size; it is stretched to the network's size.
+
+        Returns:
+            float32 [1, size, size, 3], values -1 to 1.
+
+        Raises:
+            ValueError: the image is not uint8 [height, width, 3].
+        """
+        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+            raise ValueError(
+                f"an image is uint8 [height, width, 3], got {image.dtype} {list(image.shape)}; "
+                f"with Pillow: np.asarray(picture.convert('RGB'))"
+            )
+        return (resized(image, self.size, self.size) / 127.5 - 1)[None]
+
+
+def packaged(name: str) -> bytes:
+    """The content of a network's file by its name, such as `classification_int8`."""
+    return (resources.files(__package__) / "networks" / f"{name}.tflite").read_bytes()
+
+
+def _classified(outputs: Sequence[np.ndarray]) -> Found:
+    """`probabilities` [1, classes] first; `features`, the embedding, is for other uses."""
+    scores = outputs[0][0]
+    best = np.argsort(-scores)
+    return Found(labels=tuple(Label(pictures.SHAPES[i], float(scores[i])) for i in best))
+
+
+def _detected(outputs: Sequence[np.ndarray]) -> Found:
+    """TFLite_Detection_PostProcess: boxes [1, n, 4], classes [1, n], scores [1, n], count [1]."""
+    boxes, classes, scores = (array[0] for array in outputs[:3])
+    count = int(outputs[3][0])
+    return Found(
+        boxes=tuple(
+            Box(
+                Label(pictures.SHAPES[int(classes[i])], float(scores[i])),
+                *(float(boxes[i][edge]) for edge in (1, 0, 3, 2)),  # the file has y before x
+            )
+            for i in range(count)
+            if scores[i] >= _MIN_SCORE
+        )
+    )
+
+
+def _segmented(outputs: Sequence[np.ndarray]) -> Found:
+    """Scores [1, height, width, classes]."""
+    return Found(mask=outputs[0][0].argmax(axis=-1), mask_names=pictures.MASKED)
+
+
+def _posed(outputs: Sequence[np.ndarray]) -> Found:
+    """Heatmaps [1, height, width, joints], whose softmax over the cells is a probability."""
+    heatmaps = outputs[0][0].transpose(2, 0, 1)
+    points = (
+        _joint(name, heatmap) for name, heatmap in zip(pictures.JOINTS, heatmaps, strict=True)
+    )
+    return Found(key_points=tuple(points), bones=pictures.BONES)
+
+
+def _joint(name: str, heatmap: np.ndarray) -> KeyPoint:
+    """The mean of the cells around the peak; the score is how much probability they hold."""
+    cells = np.exp(heatmap - heatmap.max())
+    cells /= cells.sum()
+    row, column = np.unravel_index(cells.argmax(), cells.shape)
+    y, x = np.indices(cells.shape)
+    near = (np.abs(y - row) <= _REACH) & (np.abs(x - column) <= _REACH)
+    mass = float(cells[near].sum())
+    height, width = cells.shape
+    return KeyPoint(
+        name,
+        float(((x + 0.5) * cells)[near].sum() / mass / width),
+        float(((y + 0.5) * cells)[near].sum() / mass / height),
+        mass,
+    )
+
+
+_ALL = (
+    Task("classification", 64, pictures.SHAPES, pictures.one_shape, _classified),
+    Task("detection", 96, pictures.SHAPES, pictures.several_shapes, _detected),
+    Task("segmentation", 96, pictures.MASKED, pictures.masked_shapes, _segmented),
+    Task("pose", 96, pictures.JOINTS, pictures.stick_figure, _posed),
+)
+TASKS: dict[str, Task] = {task.name: task for task in _ALL}
