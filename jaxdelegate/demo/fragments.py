@@ -26,8 +26,8 @@ def _row(row: Row, fastest: float) -> str:
     bar = f"<span class='bar'><span style='width:{share:.1f}%'></span></span>"
     cells = (
         f"{row.ready_milliseconds:,.0f}",
-        f"{row.milliseconds:,.2f}",
-        f"{row.frames_per_second:,.1f}{bar}",
+        _number(row.milliseconds),
+        f"{_number(row.frames_per_second)}{bar}",
         _difference(row.difference),
     )
     name = html.escape(row.engine.name)
@@ -41,6 +41,11 @@ def _error_row(row: Row) -> str:
 def _note_row(name: str, text: str, kind: str = "waiting") -> str:
     name, text = html.escape(name), html.escape(text)
     return f"<tr class='{kind}'><th scope='row'>{name}</th><td colspan='4'>{text}</td></tr>"
+
+
+def _number(value: float) -> str:
+    """Three digits or more."""
+    return f"{value:,.{max(0, 2 - len(str(int(value))) + 1) if value < 100 else 0}f}"
 
 
 def _difference(value: float | None) -> str:

@@ -54,9 +54,9 @@ def build(folder: str) -> gr.Blocks:
     with gr.Blocks(title="jaxdelegate", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(_head())
         with gr.Row(elem_id="columns"):
-            with gr.Column(elem_id="controls", scale=0, min_width=300):
+            with gr.Column(elem_id="controls"):
                 controls = _controls()
-            with gr.Column(elem_id="results", min_width=480):
+            with gr.Column(elem_id="results"):
                 results = _results()
         _connect(page, controls, results, Handlers(folder))
     return page
@@ -122,23 +122,21 @@ def _results() -> _Results:
     shown = gr.Radio(
         list(_FIRST), value=handlers.SHOWN_FIRST, label="Result of", elem_id="shown"
     )
-    with gr.Row():
-        with gr.Column(min_width=320):
+    with gr.Row(elem_id="answers"):
+        with gr.Column(elem_id="found"):
             image = gr.Image(
-                show_label=False, interactive=False, elem_id="drawn", buttons=["fullscreen"]
-            )
+                show_label=False, interactive=False, elem_id="drawn", buttons=["fullscreen"],
+                alt_text="The picture with what the network found",
+            )  # fmt: skip
             video = gr.Video(
                 show_label=False, interactive=False, visible=False, autoplay=True, loop=True,
                 elem_id="annotated",
             )  # fmt: skip
-        with gr.Column(min_width=320):
             words = gr.HTML(elem_id="words")
-    with gr.Row():
-        with gr.Column(scale=3, min_width=480):
+        with gr.Column(elem_id="numbers"):
             gr.HTML("<h2>Comparison</h2>")
             comparison = gr.HTML(elem_id="comparison")
             gr.HTML(_EXPLANATION)
-        with gr.Column(scale=2, min_width=400):
             gr.HTML("<h2>Delegation report</h2>")
             report = gr.HTML(elem_id="report")
     return _Results(gr.State(), problem, shown, image, video, words, comparison, report)
@@ -186,7 +184,14 @@ def _at_once() -> dict[str, Any]:
 def _theme() -> Any:
     hues = {"primary_hue": "blue", "secondary_hue": "blue", "neutral_hue": "slate"}
     sizes = {"spacing_size": "sm", "radius_size": "sm", "text_size": "md"}
-    return gr.themes.Default(**hues, **sizes, font=_FONT, font_mono=_MONO)
+    theme = gr.themes.Default(**hues, **sizes, font=_FONT, font_mono=_MONO)
+    return theme.set(
+        body_text_color_subdued="*neutral_600",  # the theme's own is hard to read
+        block_info_text_color="*neutral_600",
+        block_label_text_color="*neutral_700",
+        block_title_text_color="*neutral_700",
+        block_title_text_weight="600",
+    )
 
 
 def _head() -> str:
@@ -194,7 +199,6 @@ def _head() -> str:
     others = ", ".join(f"{name} {importlib.metadata.version(p)}" for name, p in packages)
     return (
         "<header><h1>jaxdelegate</h1>"
-        "<p>Runs a TensorFlow Lite network on XLA, and compares results and speed with the numpy "
-        "reference and with stock LiteRT.</p>"
+        "<p>A TensorFlow Lite network on XLA, beside the numpy reference and stock LiteRT</p>"
         f"<p class='versions'>{html.escape(f'jaxdelegate {__version__}, {others}')}</p></header>"
     )
