@@ -67,9 +67,7 @@ def compare(
             yield Row(engine, error=str(error) or type(error).__name__)
 
 
-def _row(
-    engine: Engine, opened: Opened, run: Run, reference: Sequence[np.ndarray] | None
-) -> Row:
+def _row(engine: Engine, opened: Opened, run: Run, reference: Sequence[np.ndarray] | None) -> Row:
     return Row(
         engine,
         ready_milliseconds=opened.ready_milliseconds,

@@ -24,7 +24,7 @@ MAX_TENSOR_BYTES = 256 << 20
 _LONGEST = 0.5  # seconds that the timed invokes may take together; one is always timed
 _REFERENCE_REPORT = "The numpy reference runs every operator. It has no delegate."
 _LITERT_REPORT = (
-    "LiteRT's interpreter with its defaults: it gives to XNNPACK what XNNPACK can run, and runs\n"
+    "LiteRT's interpreter with its defaults: it gives to XNNPACK what XNNPACK can run, and runs "
     "the rest with its own kernels. It does not report which."
 )
 
@@ -34,7 +34,6 @@ class Engine:
     """One way to run a network."""
 
     name: str
-    remark: str  # a few words for a list
     options: Mapping[str, str] | None = None  # of JaxDelegate; None: no delegate
     is_litert: bool = False
     is_quantized: bool = False  # runs the int8 network where there is one
@@ -55,28 +54,26 @@ class Engine:
         elif self.options is None:
             interpreter, report = _ours(content), _REFERENCE_REPORT
         else:
-            delegate = JaxDelegate(**self.options)
+            delegate = JaxDelegate(self.options)
             interpreter = _ours(content, delegate)
         interpreter.allocate_tensors()
         ready = 1e3 * (time.perf_counter() - start)
         if self.options is not None:
-            report = str(delegate.report())
+            report = _report(delegate)
         return Opened(interpreter, report, ready)
 
 
-REFERENCE = Engine("numpy reference", "every operator in numpy")
-LITERT = Engine("stock LiteRT", "its CPU kernels and XNNPACK", is_litert=True)
+REFERENCE = Engine("numpy reference")
+LITERT = Engine("stock LiteRT", is_litert=True)
 ENGINES = {
     engine.name: engine
     for engine in (
         REFERENCE,
         LITERT,
-        Engine("XLA float32", "the default", {"compute_dtype": "float32"}),
-        Engine("XLA float16", "as TFLite's GPU delegate", {"compute_dtype": "float16"}),
-        Engine("XLA bfloat16", "as on TPUs", {"compute_dtype": "bfloat16"}),
-        Engine(
-            "XLA exact integers", "int8 network", {"quant_mode": "integer"}, is_quantized=True
-        ),
+        Engine("XLA float32", {"compute_dtype": "float32"}),
+        Engine("XLA float16", {"compute_dtype": "float16"}),
+        Engine("XLA bfloat16", {"compute_dtype": "bfloat16"}),
+        Engine("XLA exact integers", {"quant_mode": "integer"}, is_quantized=True),
     )
 }
 
@@ -94,7 +91,7 @@ class Opened:
 
     def __init__(self, interpreter: Any, report: str, ready_milliseconds: float) -> None:
         """Keep an interpreter whose tensors are allocated."""
-        self.report = report  # where each operator runs
+        self.report = report  # remarks, and after an empty line where each operator runs
         self.ready_milliseconds = ready_milliseconds  # load, partition, compile
         self.inputs: list[dict[str, Any]] = interpreter.get_input_details()
         self.outputs: list[dict[str, Any]] = interpreter.get_output_details()
@@ -173,6 +170,18 @@ def _ours(content: bytes, *delegates: JaxDelegate) -> Interpreter:
         experimental_delegates=delegates,
         max_tensor_bytes=MAX_TENSOR_BYTES,
     )
+
+
+def _report(delegate: JaxDelegate) -> str:
+    """The summary, remarks, an empty line, the table of operators."""
+    from jaxdelegate.delegate import precision_policy  # noqa: PLC0415 (imports jax)
+
+    report = delegate.report()
+    table = str(report).splitlines()[1 : 2 + len(report.nodes)]
+    policy = delegate.lowering_context.precision
+    dtype = precision_policy.remark(delegate.options, delegate.target.platform, policy)
+    notes = [note for note in (report.summary(), dtype, report.remark) if note]
+    return "\n".join([*notes, "", *table])
 
 
 def _litert(content: bytes) -> Any:

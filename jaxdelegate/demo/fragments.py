@@ -50,7 +50,7 @@ def _number(value: float) -> str:
 
 def _difference(value: float | None) -> str:
     if value is None:
-        return "–"
+        return "&ndash;"
     if value == 0:
         return "0"
     return f"{value:.1e}" if math.isfinite(value) else str(value)
@@ -100,17 +100,22 @@ def outputs(rows: Sequence[Output], inputs: str) -> str:
 
 
 def report(text: str) -> str:
-    """A delegation report, its summary first and its table below."""
-    *lines, summary = text.splitlines() or [""]
-    if not lines:
-        return message(summary)
-    table = html.escape("\n".join(lines))
-    return f"{message(summary)}<pre class='report' tabindex='0'>{table}</pre>"
+    """A report as `Opened` has it: its remarks as text, the table below as it is."""
+    remarks, _, table = text.partition("\n\n")
+    notes = "".join(map(message, remarks.splitlines()))
+    if not table:
+        return notes
+    return f"{notes}<pre class='report' tabindex='0'>{html.escape(table)}</pre>"
 
 
 def message(text: str) -> str:
     """One paragraph."""
     return f"<p class='note'>{html.escape(text)}</p>"
+
+
+def hint(text: str) -> str:
+    """What is to be done first."""
+    return f"<p class='hint' role='status'>{html.escape(text)}</p>"
 
 
 def error(text: str) -> str:

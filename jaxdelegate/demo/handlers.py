@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,6 +26,11 @@ UPLOAD = ".tflite file"
 GENERATED, IMAGE, VIDEO, LIVE = SOURCES = ("Generated", "Image", "Video", "Live camera")
 SHOWN_FIRST = "XLA float32"
 
+
+class MissingError(Exception):
+    """Something has to be chosen first; the message says what."""
+
+
 _NO_FILE = "Choose a .tflite file."
 _NO_PICTURE = {
     IMAGE: "Choose an image, take one with the camera, or paste one.",
@@ -34,6 +38,8 @@ _NO_PICTURE = {
     LIVE: "Start the camera. The engine that is shown runs each frame.",
 }
 _ERRORS = (JaxDelegateError, ValueError, RuntimeError)  # of engines; others are bugs
+_SHOW_RESULTS = (gr.update(visible=False), gr.update(visible=True))  # and no problem
+_NO_FILM = gr.update(value=None, visible=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,50 +72,56 @@ class Handlers:
             *values: of a Choice.
 
         Yields:
-            The showing, then updates: the problem, the shown engine, image, video, what was found,
-            the comparison, the report. Once for each engine that is done.
+            The showing, then updates: the problem, the results' visibility, the shown engine,
+            image, video, what was found, the comparison, the report. Once for each engine.
         """
         choice = Choice(*values)
         try:
             first = self._first(choice)
             for now in showings(self._engines, first):
                 shown = _shown(now, choice.shown)
-                yield now, gr.update(visible=False), _radio(now, shown), *_view(now, shown)
+                yield now, *_SHOW_RESULTS, _radio(now, shown), *_view(now, shown)
+            if first.video is not None:
+                film = self._film(now, shown)
+                yield now, *_SHOW_RESULTS, gr.skip(), *film, *[gr.skip()] * 3
+        except MissingError as hint:
+            yield _problem(fragments.hint(str(hint)))
         except _ERRORS as error:
-            yield _problem(str(error))
-            return
-        if now.video is not None:
-            yield now, gr.skip(), gr.skip(), gr.skip(), self._film(now, shown), *[gr.skip()] * 3
+            yield _problem(fragments.error(str(error)))
 
     def show(self, now: Showing | None, name: str) -> tuple[Any, ...]:
         """Another engine's results: image, video, what was found, the comparison, the report."""
         if now is None:
             return tuple([gr.skip()] * 5)
         image, film, *others = _view(now, name)
-        return image, film if now.video is None else self._film(now, name), *others
+        return *((image, film) if now.video is None else self._film(now, name)), *others
 
     def live(
         self, camera: np.ndarray | None, network: str, file: str | None, shown: str
     ) -> tuple[Any, ...]:
-        """One frame of the camera in one engine: the image, what was found."""
+        """One frame of the camera in the shown engine.
+
+        Returns:
+            Updates: the problem, the results' visibility, image, video, what was found.
+        """
         if camera is None:
-            return gr.skip(), gr.skip()
+            return tuple([gr.skip()] * 5)
         engine = ENGINES[shown]
         try:
             subject = self._subject(network, file, 0)
             opened = self._engines.open(subject.network(engine.is_quantized), engine)
             run = opened.run(subject.inputs(camera), repeats=0)
-            words = subject.words(run.outputs)
-        except _ERRORS as error:
-            return gr.skip(), fragments.error(str(error))
+        except (MissingError, *_ERRORS) as error:
+            return *_problem(fragments.error(str(error)))[1:3], *[gr.skip()] * 3
+        image = gr.update(value=subject.drawn(enlarged(camera), run.outputs), visible=True)
         speed = fragments.message(f"{shown}: {run.milliseconds:.1f} ms for this frame")
-        return subject.drawn(enlarged(camera), run.outputs), speed + words
+        return *_SHOW_RESULTS, image, _NO_FILM, speed + subject.words(run.outputs)
 
     def _first(self, choice: Choice) -> Showing:
         subject = self._subject(choice.network, choice.file, int(choice.seed or 0))
         chosen = tuple(ENGINES[name] for name in ENGINES if name in choice.engines)
         if not chosen:
-            raise ValueError("Choose at least one engine.")
+            raise MissingError("Choose at least one engine.")
         film = choice.video if choice.source == VIDEO else None
         return Showing(subject, _picture(choice), chosen, video=film)
 
@@ -117,15 +129,14 @@ class Handlers:
         if network != UPLOAD:
             return TaskSubject(TASKS[network])
         if file is None:
-            raise ValueError(_NO_FILE)
+            raise MissingError(_NO_FILE)
         return UploadSubject(uploads.read(file, self._engines), seed)
 
-    def _film(self, now: Showing, name: str) -> Any:
-        """The video with what the engine found in each frame; nothing where it has an error."""
-        row, engine = now.row(name), ENGINES[name]
+    def _film(self, now: Showing, name: str) -> tuple[Any, Any]:
+        """Image and video: what the engine found in each frame, if it can run the network."""
+        row, engine, subject = now.row(name), ENGINES[name], now.subject
         if now.video is None or row is None or row.error is not None:
-            return gr.update(value=None, visible=False)
-        subject = now.subject
+            return _view(now, name)[:2]
         opened = self._engines.open(subject.network(engine.is_quantized), engine)
 
         def annotated(frame: np.ndarray) -> np.ndarray:
@@ -134,7 +145,7 @@ class Handlers:
         handle, path = tempfile.mkstemp(suffix=".mp4", dir=self._folder)
         os.close(handle)
         video.write(path, map(annotated, video.frames(now.video)))
-        return gr.update(value=path, visible=True)
+        return gr.update(visible=False), gr.update(value=path, visible=True)
 
 
 def _picture(choice: Choice) -> np.ndarray:
@@ -144,7 +155,7 @@ def _picture(choice: Choice) -> np.ndarray:
         task = TASKS.get(choice.network) or next(iter(TASKS.values()))
         return task.picture(int(choice.seed or 0))
     if found is None:
-        raise ValueError(_NO_PICTURE[choice.source])
+        raise MissingError(_NO_PICTURE[choice.source])
     return video.first_frame(found) if isinstance(found, str) else found
 
 
@@ -160,12 +171,11 @@ def _radio(now: Showing, shown: str) -> Any:
 
 def _view(now: Showing, name: str) -> tuple[Any, ...]:
     """Image, video, what was found, the comparison, the report."""
-    film = gr.update(value=None, visible=False)
-    return now.image(name), film, now.words(name), now.comparison(), now.report(name)
+    image = gr.update(value=now.image(name), visible=True)
+    return image, _NO_FILM, now.words(name), now.comparison(), now.report(name)
 
 
 def _problem(text: str) -> tuple[Any, ...]:
-    """What went wrong, in place of all results."""
-    message = gr.update(value=fragments.error(text), visible=True)
-    hidden = gr.update(value=None, visible=False)
-    return None, message, gr.skip(), None, hidden, "", "", ""
+    """What is wrong or missing, in place of all results."""
+    message = gr.update(value=text, visible=True)
+    return None, message, gr.update(visible=False), *[gr.skip()] * 6

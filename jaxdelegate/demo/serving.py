@@ -33,7 +33,6 @@ def serve(host: str = "127.0.0.1", port: int | None = None) -> None:
             if error.name not in _NEEDED:
                 raise
             raise OptionError(
-                f"--web needs {error.name}, which is not installed: "
-                "pip install 'jaxdelegate[web]'"
+                f"--web needs {error.name}, which is not installed: pip install 'jaxdelegate[web]'"
             ) from None
         web.launch(folder, host, port)

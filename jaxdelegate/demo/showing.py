@@ -135,9 +135,7 @@ def showings(engines: Engines, first: Showing) -> Iterator[Showing]:
     yield first
     inputs = first.subject.inputs(first.picture)
     is_compared = REFERENCE in first.chosen
-    rows = compare(
-        engines, first.chosen, first.subject.network, inputs, is_compared=is_compared
-    )
+    rows = compare(engines, first.chosen, first.subject.network, inputs, is_compared=is_compared)
     now = first
     for row in rows:
         now = dataclasses.replace(now, rows=(*now.rows, row))

@@ -134,10 +134,8 @@ def _real(detail: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
 
 def _normalized(pixels: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype.kind == "f":
-        pixels = (pixels - 127.5) / 127.5
-    elif dtype.kind == "i":
-        pixels = pixels - 128
-    return pixels.astype(dtype)
+        return ((pixels - 127.5) / 127.5).astype(dtype)
+    return (pixels.round() - (128 if dtype.kind == "i" else 0)).astype(dtype)
 
 
 def _type(detail: Mapping[str, Any], shape: Sequence[int] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The demo's page, in Gradio: choose a network, a picture and engines; see what each makes of it."""
+"""The demo's page, in Gradio: a network, a picture and engines; and what each makes of it."""
 
 import dataclasses
 import html
@@ -81,6 +81,7 @@ class _Controls:
 class _Results:
     showing: Any
     problem: Any
+    everything: Any  # but the problem
     shown: Any
     image: Any
     video: Any
@@ -101,9 +102,7 @@ def _controls() -> _Controls:
         label="Image", sources=["upload", "webcam", "clipboard"], visible=False, elem_id="image",
         height=220,
     )  # fmt: skip
-    video = gr.Video(
-        label="Video", sources=["upload"], visible=False, elem_id="video", height=220
-    )
+    video = gr.Video(label="Video", sources=["upload"], visible=False, elem_id="video", height=220)
     camera = gr.Image(
         label="Live camera", sources=["webcam"], streaming=True, visible=False, elem_id="camera",
         height=220,
@@ -119,27 +118,28 @@ def _controls() -> _Controls:
 
 def _results() -> _Results:
     problem = gr.HTML(visible=False, elem_id="problem")
-    shown = gr.Radio(
-        list(_FIRST), value=handlers.SHOWN_FIRST, label="Result of", elem_id="shown"
-    )
-    with gr.Row(elem_id="answers"):
-        with gr.Column(elem_id="found"):
-            image = gr.Image(
-                show_label=False, interactive=False, elem_id="drawn", buttons=["fullscreen"],
-                alt_text="The picture with what the network found",
-            )  # fmt: skip
-            video = gr.Video(
-                show_label=False, interactive=False, visible=False, autoplay=True, loop=True,
-                elem_id="annotated",
-            )  # fmt: skip
-            words = gr.HTML(elem_id="words")
-        with gr.Column(elem_id="numbers"):
-            gr.HTML("<h2>Comparison</h2>")
-            comparison = gr.HTML(elem_id="comparison")
-            gr.HTML(_EXPLANATION)
-            gr.HTML("<h2>Delegation report</h2>")
-            report = gr.HTML(elem_id="report")
-    return _Results(gr.State(), problem, shown, image, video, words, comparison, report)
+    with gr.Column(elem_id="all") as everything:
+        shown = gr.Radio(
+            list(_FIRST), value=handlers.SHOWN_FIRST, label="Result of", elem_id="shown"
+        )
+        with gr.Row(elem_id="answers"):
+            with gr.Column(elem_id="found"):
+                image = gr.Image(
+                    show_label=False, interactive=False, elem_id="drawn", buttons=["fullscreen"],
+                    alt_text="The picture with what the network found",
+                )  # fmt: skip
+                video = gr.Video(
+                    show_label=False, interactive=False, visible=False, autoplay=True, loop=True,
+                    elem_id="annotated",
+                )  # fmt: skip
+                words = gr.HTML(elem_id="words")
+            with gr.Column(elem_id="numbers"):
+                gr.HTML("<h2>Comparison</h2>")
+                comparison = gr.HTML(elem_id="comparison")
+                gr.HTML(_EXPLANATION)
+                gr.HTML("<h2>Delegation report</h2>")
+                report = gr.HTML(elem_id="report")
+    return _Results(gr.State(), problem, everything, shown, image, video, words, comparison, report)
 
 
 def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Handlers) -> None:
@@ -155,7 +155,7 @@ def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Ha
          c.image.change, c.video.change],
         handle.run,
         choice,
-        [r.showing, r.problem, r.shown, *views],
+        [r.showing, r.problem, r.everything, r.shown, *views],
         trigger_mode="always_last",
         concurrency_id=_QUEUE,
         show_progress="hidden",
@@ -166,7 +166,8 @@ def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Ha
         concurrency_id=_QUEUE, show_progress="hidden", api_visibility="private",
     )  # fmt: skip
     c.camera.stream(
-        handle.live, [c.camera, c.network, c.file, r.shown], [r.image, r.words],
+        handle.live, [c.camera, c.network, c.file, r.shown],
+        [r.problem, r.everything, r.image, r.video, r.words],
         stream_every=0.1, time_limit=600, concurrency_id=_QUEUE, show_progress="hidden",
         api_visibility="private",
     )  # fmt: skip
