@@ -30,9 +30,10 @@ def serve(host: str = "127.0.0.1", port: int | None = None) -> None:
         try:
             web = importlib.import_module("jaxdelegate.demo.web")
         except ModuleNotFoundError as error:
-            if error.name not in _NEEDED:
+            package = (error.name or "").partition(".")[0]
+            if package not in _NEEDED:
                 raise
             raise OptionError(
-                f"--web needs {error.name}, which is not installed: pip install 'jaxdelegate[web]'"
+                f"--web needs {package}, which is not installed: pip install 'jaxdelegate[web]'"
             ) from None
         web.launch(folder, host, port)
