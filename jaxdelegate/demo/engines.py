@@ -98,7 +98,7 @@ class Opened:
         self._interpreter = interpreter
         self._lock = threading.Lock()
 
-    def run(self, inputs: Sequence[np.ndarray], *, repeats: int = 5) -> Run:
+    def run(self, inputs: Sequence[np.ndarray], *, repeats: int = 20) -> Run:
         """Invoke once to warm up and for the outputs, then up to `repeats` times for the latency.
 
         Args:

@@ -21,7 +21,7 @@ _MONO = ("ui-monospace", "monospace")
 _FIRST = (REFERENCE.name, LITERT.name, "XLA float32", "XLA exact integers")
 _QUEUE = "engines"  # one run at a time: two would slow each other down
 _EXPLANATION = (
-    "<p class='note'><b>Ready</b>: load and compile. <b>Latency</b>: median of up to 5 inferences "
+    "<p class='note'><b>Ready</b>: load and compile. <b>Latency</b>: median of up to 20 inferences "
     "after a first one. <b>Largest difference</b>: of any output from the numpy reference on the "
     "same network, as a fraction of that output's largest value; it needs the numpy reference to "
     "be chosen. <b>XLA exact integers</b> runs the int8 network, the others the float32 one; a "
@@ -35,9 +35,12 @@ def launch(folder: str, host: str, port: int | None) -> None:
     Raises:
         OSError: the port is taken.
     """
-    build(folder).queue(default_concurrency_limit=1).launch(
+    page = build(folder).queue(default_concurrency_limit=1)
+    _, address, _ = page.launch(
         server_name=host,
         server_port=port,
+        prevent_thread_lock=True,
+        quiet=True,
         share=False,
         ssr_mode=False,
         footer_links=[],
@@ -47,6 +50,8 @@ def launch(folder: str, host: str, port: int | None) -> None:
         theme=_theme(),
         css_paths=_CSS,
     )
+    print(f"The demo is at {address} until Ctrl-C", flush=True)
+    page.block_thread()
 
 
 def build(folder: str) -> gr.Blocks:

@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import small_classifier
 
 ROOT = Path(__file__).parents[2]
@@ -257,6 +259,29 @@ def test_tflite_files(page: Page, tmp_path: Path) -> None:
     page.wait_for_text("#words", "probabilities")
     page.wait_for_rows(4)
     assert "float32 [1, 32]" in page.text("#words")
+
+
+def test_names_in_a_file_are_text(page: Page, tmp_path: Path) -> None:
+    names = ["${document.title='1'}", "{{document.title='2'}}", '<img src=x onerror="alert(3)">']
+    path = tmp_path / "names.tflite"
+    path.write_bytes(with_outputs(names))
+    page.pick("network", ".tflite file")
+    page.upload("file", path)
+    page.wait_for_rows(4)
+    page.wait(lambda: page.count("#words table.outputs tbody tr") == 3)
+    for name in names:
+        assert name in page.text("#words")
+    assert page.browser.title == "jaxdelegate"
+
+
+def with_outputs(names: list[str]) -> bytes:
+    builder = ModelBuilder("names")
+    x = builder.input((1, 4), np.float32, "x")
+    outputs = [builder.tensor((1, 4), np.float32, name) for name in names]
+    for output in outputs:
+        builder.operator("ABS", [x], [output])
+    builder.outputs(*outputs)
+    return builder.build()
 
 
 def test_a_video(page: Page, tmp_path: Path) -> None:
