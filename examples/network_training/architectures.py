@@ -8,8 +8,9 @@ from jaxdelegate.demo.sounds import BANDS, LABELS
 from jaxdelegate.op_lowering.options import DetectionPostProcessOptions
 from network_training.layers import NONE, Layers, Tensor
 
+SIZE = 64  # height and width of the images
 ANCHOR = 0.3  # height and width of the detector's only anchor, in each of its cells
-CELLS = 12  # to each side of the detector's grid
+CELLS = 8  # to each side of the detector's grid
 SCALES = {"y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0}  # as in TFLite's SSDs
 _DETECTIONS = 10
 
@@ -22,23 +23,17 @@ def anchors() -> np.ndarray:
 
 
 def classifier(seed: int) -> bytes:
-    """Images [n, 64, 64, 3] to `probabilities` [n, classes] and `features` [n, 64]."""
+    """Images [n, 64, 64, 3] to `probabilities` [n, classes] and `features` [n, 48]."""
     net = Layers("which shape an image shows", seed)
-    image = net.image(64)
-    x = net.conv(image, 16, stride=2)
-    x = net.separable(x, 32, stride=2)
-    x = net.separable(x, 32)
-    x = net.separable(x, 48, stride=2)
-    x = net.separable(x, 48)
-    x = net.separable(x, 64, stride=2)
-    x = net.separable(x, 64)
+    image = net.image(SIZE)
+    *_, x = _encoded(net, image)
     features = net.mean(x, "features")
     probabilities = net.softmax(net.dense(features, len(SHAPES), "logits"), "probabilities")
     return net.finished(image, {"probabilities": probabilities, "features": features})
 
 
 def detector(seed: int, *, decoded: bool = True) -> bytes:
-    """Images [1, 96, 96, 3] to the four outputs of TFLite_Detection_PostProcess.
+    """Images [1, 64, 64, 3] to the four outputs of TFLite_Detection_PostProcess.
 
     Args:
         seed: of the random weights.
@@ -46,10 +41,9 @@ def detector(seed: int, *, decoded: bool = True) -> bytes:
             `scores` [n, cells, 1 + classes], which can be trained.
     """
     net = Layers("where shapes are in an image", seed)
-    image = net.image(96)
-    _, _, x, deep = _encoded(net, image)
-    x = net.separable(_joined(net, deep, x, 48), 48)
-    x = net.separable(x, 48)
+    image = net.image(SIZE)
+    _, _, eighth, deep = _encoded(net, image)
+    x = net.conv(_joined(net, deep, eighth, 32), 32)
     encodings = net.rows(net.conv(x, 4, 1, activation=NONE), 4, "encodings")
     logits = net.rows(net.conv(x, 1 + len(SHAPES), 1, activation=NONE), 1 + len(SHAPES), "logits")
     scores = net.logistic(logits, "scores")
@@ -58,24 +52,24 @@ def detector(seed: int, *, decoded: bool = True) -> bytes:
 
 
 def segmenter(seed: int) -> bytes:
-    """Images [n, 96, 96, 3] to `scores` [n, 96, 96, 1 + classes]."""
+    """Images [n, 64, 64, 3] to `scores` [n, 64, 64, 1 + classes]."""
     net = Layers("which shape each pixel belongs to", seed)
-    image = net.image(96)
+    image = net.image(SIZE)
     half, quarter, eighth, deep = _encoded(net, image)
-    x = net.separable(_joined(net, deep, eighth, 40), 40)
-    x = net.separable(_joined(net, x, quarter, 24), 24)
+    x = net.conv(_joined(net, deep, eighth, 32), 32)
+    x = net.conv(_joined(net, x, quarter, 16), 16)
     x = net.separable(_joined(net, x, half, 16), 16)
     scores = net.conv(x, len(MASKED), 1, activation=NONE)
     return net.finished(image, {"scores": net.enlarged(scores, name="scores")})
 
 
 def poser(seed: int) -> bytes:
-    """Images [n, 96, 96, 3] to `heatmaps` [n, 24, 24, joints]."""
+    """Images [n, 64, 64, 3] to `heatmaps` [n, 16, 16, joints]."""
     net = Layers("where a figure's joints are", seed)
-    image = net.image(96)
+    image = net.image(SIZE)
     _, quarter, eighth, deep = _encoded(net, image)
-    x = net.separable(_joined(net, deep, eighth, 48), 48)
-    x = net.separable(_joined(net, x, quarter, 40), 40)
+    x = net.conv(_joined(net, deep, eighth, 32), 32)
+    x = net.separable(_joined(net, x, quarter, 32), 32)
     return net.finished(image, {"heatmaps": net.conv(x, len(JOINTS), 1, activation=NONE)})
 
 
@@ -94,11 +88,10 @@ def listener(seed: int) -> bytes:
 
 def _encoded(net: Layers, image: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Feature maps of 1/2, 1/4, 1/8 and 1/16 of the image's size."""
-    half = net.conv(image, 16, stride=2)
-    quarter = net.separable(net.separable(half, 32, stride=2), 32)
-    eighth = net.separable(net.separable(quarter, 48, stride=2), 48)
-    deep = net.separable(net.separable(eighth, 64, stride=2), 64)
-    return half, quarter, eighth, net.separable(deep, 64)
+    half = net.conv(net.centered(image), 16, stride=2)
+    quarter = net.conv(half, 24, stride=2)
+    eighth = net.conv(quarter, 32, stride=2)
+    return half, quarter, eighth, net.conv(eighth, 48, stride=2)
 
 
 def _joined(net: Layers, deep: Tensor, shallow: Tensor, filters: int) -> Tensor:

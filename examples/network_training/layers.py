@@ -16,6 +16,7 @@ from jaxdelegate.op_lowering.options import (
     ReshapeOptions,
     ResizeBilinearOptions,
     SoftmaxOptions,
+    SubOptions,
     SVDFOptions,
 )
 from jaxdelegate.testing import ModelBuilder
@@ -45,6 +46,15 @@ class Layers:
         shape = (1, size, size, 3)
         index = self.builder.input(shape, np.float32, "image", shape_signature=(-1, *shape[1:]))
         return Tensor(index, shape)
+
+    def centered(self, x: Tensor) -> Tensor:
+        """The image less its mean color, so that a background of any color is close to 0."""
+        mean = self._tensor((1, 1, 1, x.shape[3]), self._name("mean"))
+        axes = self.builder.constant(np.array([1, 2], np.int32))
+        self.builder.operator("MEAN", [x.index, axes], [mean.index], ReducerOptions(keep_dims=True))
+        y = self._tensor(x.shape, self._name("centered"))
+        self.builder.operator("SUB", [x.index, mean.index], [y.index], SubOptions())
+        return y
 
     def conv(
         self,

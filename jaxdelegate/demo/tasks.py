@@ -12,6 +12,7 @@ from jaxdelegate.demo.pictures import Picture
 from jaxdelegate.demo.results import Box, Found, KeyPoint, Label
 
 _MIN_SCORE = 0.5  # of a detected object
+_ENLARGED = 4  # how many times the mask is larger than the network's scores
 _REACH = 2  # cells around a heatmap's peak that make the joint's position
 
 
@@ -94,8 +95,11 @@ def _detected(outputs: Sequence[np.ndarray]) -> Found:
 
 
 def _segmented(outputs: Sequence[np.ndarray]) -> Found:
-    """Scores [1, height, width, classes]."""
-    return Found(mask=outputs[0][0].argmax(axis=-1), mask_names=pictures.MASKED)
+    """Scores [1, height, width, classes], enlarged for smooth edges before they are compared."""
+    scores = outputs[0][0]
+    height, width = (_ENLARGED * n for n in scores.shape[:2])
+    mask = resized(scores, height, width).argmax(axis=-1)
+    return Found(mask=mask, mask_names=pictures.MASKED)
 
 
 def _posed(outputs: Sequence[np.ndarray]) -> Found:
@@ -126,8 +130,8 @@ def _joint(name: str, heatmap: np.ndarray) -> KeyPoint:
 
 _ALL = (
     Task("classification", 64, pictures.SHAPES, pictures.one_shape, _classified),
-    Task("detection", 96, pictures.SHAPES, pictures.several_shapes, _detected),
-    Task("segmentation", 96, pictures.MASKED, pictures.masked_shapes, _segmented),
-    Task("pose", 96, pictures.JOINTS, pictures.stick_figure, _posed),
+    Task("detection", 64, pictures.SHAPES, pictures.several_shapes, _detected),
+    Task("segmentation", 64, pictures.MASKED, pictures.masked_shapes, _segmented),
+    Task("pose", 64, pictures.JOINTS, pictures.stick_figure, _posed),
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}

@@ -1,0 +1,38 @@
+"""Find objects in an image with a network that ends in TFLite_Detection_PostProcess.
+
+    pip install 'jaxdelegate[examples]'
+    python examples/detect.py [IMAGE]
+
+Prints where each operator runs and each object with its box, and writes detected.png. Without
+IMAGE it generates a picture.
+"""
+
+import sys
+
+import numpy as np
+from PIL import Image
+
+import jaxdelegate
+from jaxdelegate.demo.drawing import drawn
+from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.interpreter import Interpreter
+
+task = TASKS["detection"]
+image = task.picture(seed=1)
+if sys.argv[1:]:
+    image = np.asarray(Image.open(sys.argv[1]).convert("RGB"))
+
+delegate = jaxdelegate.JaxDelegate()
+interpreter = Interpreter(model_content=task.network(), experimental_delegates=[delegate])
+print(delegate.report())  # the custom operator is delegated, too
+interpreter.allocate_tensors()
+interpreter.set_tensor(interpreter.get_input_details()[0]["index"], task.inputs(image))
+interpreter.invoke()
+# Boxes, classes, scores and the count, in the order of the file's outputs.
+outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+found = task.found(outputs)
+for box in found.boxes:
+    corners = f"({box.left:.2f}, {box.top:.2f}) to ({box.right:.2f}, {box.bottom:.2f})"
+    print(f"{box.label.name:<9} {box.label.score:.2f}  {corners}")
+Image.fromarray(drawn(image, found)).save("detected.png")

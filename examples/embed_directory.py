@@ -1,0 +1,40 @@
+"""Embed all images of a directory, in batches, and print the nearest neighbors of each.
+
+    pip install 'jaxdelegate[examples]'
+    python examples/embed_directory.py [DIRECTORY]
+
+Without DIRECTORY it writes generated pictures to pictures/, whose names say what they show.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+import jaxdelegate
+from jaxdelegate.demo.tasks import TASKS
+
+BATCH = 8
+task = TASKS["classification"]
+directory = Path(sys.argv[1] if sys.argv[1:] else "pictures")
+if not sys.argv[1:]:
+    directory.mkdir(exist_ok=True)
+    for seed in range(24):
+        picture = task.example(seed)
+        name = f"{picture.truth.labels[0].name}{seed:02}.png"
+        Image.fromarray(picture.image).save(directory / name)
+
+paths = sorted(p for p in directory.iterdir() if p.suffix in {".png", ".jpg", ".jpeg"})
+inputs = [task.inputs(np.asarray(Image.open(path).convert("RGB"))) for path in paths]
+model = jaxdelegate.load(task.network())
+features = []
+for start in range(0, len(inputs), BATCH):  # a smaller last batch is compiled once more
+    batch = np.concatenate(inputs[start : start + BATCH])
+    features.append(model(image=batch)["features"])  # the network's other output
+vectors = np.concatenate(features)
+vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+likeness = vectors @ vectors.T  # cosines
+for path, row in zip(paths, likeness, strict=True):
+    near = [f"{paths[i].name} {row[i]:.2f}" for i in np.argsort(-row)[:4] if paths[i] != path]
+    print(f"{path.name:<15}", ", ".join(near[:3]))

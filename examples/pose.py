@@ -1,0 +1,33 @@
+"""Find a figure's joints with a .tflite that is called as a JAX function.
+
+    pip install 'jaxdelegate[examples]'
+    python examples/pose.py [IMAGE]
+
+Prints the position of each joint and writes pose.png. Without IMAGE it generates a picture.
+"""
+
+import sys
+
+import numpy as np
+from PIL import Image
+
+import jaxdelegate
+from jaxdelegate.demo.drawing import drawn
+from jaxdelegate.demo.tasks import TASKS
+
+task = TASKS["pose"]
+image = task.picture(seed=1)
+if sys.argv[1:]:
+    image = np.asarray(Image.open(sys.argv[1]).convert("RGB"))
+
+model = jaxdelegate.load(task.network())  # or a path
+(heatmaps,) = model(task.inputs(image))  # a jax.Array, [1, height, width, joints]
+# model(image=...) takes inputs by the signature's names and returns a dictionary;
+# model.function() returns a pure function and its weights, for jax.jit, jax.vmap and jax.grad.
+
+found = task.found([np.asarray(heatmaps)])
+height, width = image.shape[:2]
+for joint in found.key_points:
+    x, y = joint.x * width, joint.y * height
+    print(f"{joint.name:<15} x {x:4.0f}  y {y:4.0f}  score {joint.score:.2f}")
+Image.fromarray(drawn(image, found)).save("pose.png")

@@ -1,0 +1,38 @@
+"""Segment an image with an int8 network, computed in integers as LiteRT's kernels compute it.
+
+    pip install 'jaxdelegate[examples]'
+    python examples/segment.py [IMAGE]
+
+Prints how much of the image each class covers and writes segmented.png. Without IMAGE it generates
+a picture.
+"""
+
+import sys
+
+import numpy as np
+from PIL import Image
+
+import jaxdelegate
+from jaxdelegate.demo.drawing import drawn
+from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.interpreter import Interpreter
+
+task = TASKS["segmentation"]
+image = task.picture(seed=4)
+if sys.argv[1:]:
+    image = np.asarray(Image.open(sys.argv[1]).convert("RGB"))
+
+# Inputs and outputs are float32: the file begins with QUANTIZE and ends with DEQUANTIZE. The
+# default, quant_mode="float_view", computes in floats as TFLite's GPU delegate does.
+delegate = jaxdelegate.JaxDelegate(quant_mode="integer")
+content = task.network(quantized=True)
+interpreter = Interpreter(model_content=content, experimental_delegates=[delegate])
+interpreter.allocate_tensors()
+interpreter.set_tensor(interpreter.get_input_details()[0]["index"], task.inputs(image))
+interpreter.invoke()
+scores = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+found = task.found([scores])
+for number, name in enumerate(found.mask_names):
+    print(f"{name:<10} {np.mean(found.mask == number):6.1%}")
+Image.fromarray(drawn(image, found)).save("segmented.png")

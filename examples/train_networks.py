@@ -1,0 +1,95 @@
+"""Trains the networks of `jaxdelegate demo` and writes them as .tflite files.
+
+    pip install 'jaxdelegate[test]' optax
+    python examples/train_networks.py --task=pose --folder=.
+
+It shows how a .tflite becomes a JAX function that can be trained, and how the result becomes a
+.tflite again: `ModelBuilder` writes a file with random weights, `jaxdelegate.load(...).function()`
+makes it a pure function of its weights, `jax.grad` and Optax train them, and they replace those in
+the file. Each task takes some minutes on two cores.
+"""
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+from network_training import architectures, files, losses, measuring, samples
+
+import jaxdelegate
+from jaxdelegate.demo.tasks import TASKS
+
+# For each task: the network, how to make samples, the loss, the steps and the batch size.
+RECIPES = {
+    "classification": (architectures.classifier, samples.classification, losses.classification),
+    "detection": (architectures.detector, samples.detection, losses.detection),
+    "segmentation": (architectures.segmenter, samples.segmentation, losses.segmentation),
+    "pose": (architectures.poser, samples.pose, losses.pose),
+    "keywords": (architectures.listener, samples.keywords, losses.keywords),
+}
+STEPS = {"keywords": 600}
+BATCH = {"classification": 32, "detection": 16, "segmentation": 16, "pose": 16, "keywords": 16}
+SAMPLES = {"keywords": 1500}
+CALIBRATION = 64  # images
+
+
+def main() -> None:
+    """Train, write and measure each task."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", action="append", choices=RECIPES, help="default: all")
+    parser.add_argument("--steps", type=int, help="of the optimizer")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, samples and batches")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where the files go")
+    args = parser.parse_args()
+    for task in args.task or RECIPES:
+        for name, content in networks(task, args.steps, args.seed):
+            (args.folder / f"{name}.tflite").write_bytes(content)
+            print(f"{name}.tflite: {len(content)} bytes, {measuring.accuracy(task, content)}")
+
+
+def networks(task: str, steps: int | None, seed: int) -> Iterator[tuple[str, bytes]]:
+    """The name and content of a trained task's float file, then of its int8 file."""
+    network, make, loss = RECIPES[task]
+    data = make(SAMPLES.get(task, 4000), seed)
+    # What comes after the scores and encodings of a detector has no useful gradient.
+    trainable = network(seed, decoded=False) if task == "detection" else network(seed)
+    steps = steps or STEPS.get(task, 1500)
+    params = trained(trainable, loss, data.batches(BATCH[task], steps, seed), steps)
+    content = files.with_parameters(network(seed), params)
+    yield task, content
+    if task in TASKS:
+        images = [TASKS[task].inputs(TASKS[task].picture(seed)) for seed in range(CALIBRATION)]
+        yield f"{task}_int8", files.quantized(content, images)
+
+
+def trained(
+    content: bytes, loss: Callable[..., jax.Array], batches: Iterator[samples.Batch], steps: int
+) -> dict[str, np.ndarray]:
+    """The parameters of a network after `steps` steps of Adam."""
+    model = jaxdelegate.load(content)
+    apply, params = model.function()
+    if state := model.initial_state():
+        loss = functools.partial(loss, state=state)
+    schedule = optax.warmup_cosine_decay_schedule(0, 4e-3, steps // 20 + 1, steps)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
+
+    @jax.jit
+    def step(params: dict, moments: optax.OptState, batch: dict) -> tuple:
+        value, gradient = jax.value_and_grad(lambda p: loss(apply, p, batch))(params)
+        updates, moments = optimizer.update(gradient, moments, params)
+        return optax.apply_updates(params, updates), moments, value
+
+    moments, start = optimizer.init(params), time.perf_counter()
+    for i, batch in enumerate(batches, 1):
+        params, moments, value = step(params, moments, batch)
+        if i in (1, steps) or i % 100 == 0:
+            print(f"step {i}: loss {value:.4f} ({time.perf_counter() - start:.0f} s)", flush=True)
+    return {name: np.asarray(value) for name, value in params.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""How well a network's answers about generated pictures fit the truth."""
+
+import dataclasses
+
+import numpy as np
+
+from jaxdelegate.demo.results import Box, Found
+from jaxdelegate.demo.sounds import Heard, Spoken
+
+_LATE = 0.3  # seconds after its end, within which a word counts as heard
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Objects that were found, of how many, and answers that fit none."""
+
+    found: int = 0
+    true: int = 0
+    false: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """Both together."""
+        return Counts(self.found + other.found, self.true + other.true, self.false + other.false)
+
+    @property
+    def recall(self) -> float:
+        """Which part of the objects was found."""
+        return self.found / max(self.true, 1)
+
+    @property
+    def false_rate(self) -> float:
+        """Wrong answers for each true object."""
+        return self.false / max(self.true, 1)
+
+
+def is_right(found: Found, truth: Found) -> bool:
+    """Whether the best label is the true one."""
+    return found.labels[0].name == truth.labels[0].name
+
+
+def boxes(found: Found, truth: Found, iou: float = 0.5) -> Counts:
+    """Boxes of the right label that overlap a true one by at least `iou`; each counts once."""
+    left = list(truth.boxes)
+    for box in found.boxes:
+        fitting = [t for t in left if t.label.name == box.label.name and overlap(box, t) >= iou]
+        if fitting:
+            left.remove(max(fitting, key=lambda t: overlap(box, t)))
+    n = len(truth.boxes) - len(left)
+    return Counts(n, len(truth.boxes), len(found.boxes) - n)
+
+
+def overlap(a: Box, b: Box) -> float:
+    """Intersection over union of two boxes, 0 to 1."""
+    width = min(a.right, b.right) - max(a.left, b.left)
+    height = min(a.bottom, b.bottom) - max(a.top, b.top)
+    common = max(width, 0) * max(height, 0)
+    areas = sum((x.right - x.left) * (x.bottom - x.top) for x in (a, b))
+    return common / (areas - common)
+
+
+def confusion(found: Found, truth: Found) -> np.ndarray:
+    """Pixels [true class, class found]; the masks are compared in the true one's size.
+
+    Raises:
+        ValueError: one of the two has no mask.
+    """
+    if found.mask is None or truth.mask is None:
+        raise ValueError("confusion() compares masks; one of the two is None")
+    height, width = truth.mask.shape
+    rows = np.arange(height) * found.mask.shape[0] // height
+    columns = np.arange(width) * found.mask.shape[1] // width
+    n = len(truth.mask_names)
+    pairs = n * truth.mask + found.mask[rows][:, columns]
+    return np.bincount(pairs.ravel(), minlength=n * n).reshape(n, n)
+
+
+def mean_iou(pixels: np.ndarray) -> float:
+    """Intersection over union from a sum of `confusion`, the mean of the classes."""
+    right = np.diag(pixels)
+    return float(np.mean(right / np.maximum(pixels.sum(0) + pixels.sum(1) - right, 1)))
+
+
+def joint_error(found: Found, truth: Found) -> float:
+    """The joints' mean distance from the truth, in fractions of the image's size."""
+    places = {p.name: p for p in found.key_points}
+    away = [np.hypot(places[t.name].x - t.x, places[t.name].y - t.y) for t in truth.key_points]
+    return float(np.mean(away))
+
+
+def words(heard: tuple[Heard, ...], spoken: tuple[Spoken, ...]) -> Counts:
+    """Words that were heard while they were spoken or shortly after."""
+    left = list(spoken)
+    for word in heard:
+        fitting = [
+            s for s in left if s.name == word.name and s.start < word.seconds < s.end + _LATE
+        ]
+        if fitting:
+            left.remove(fitting[0])
+    n = len(spoken) - len(left)
+    return Counts(n, len(spoken), len(heard) - n)

@@ -1,0 +1,134 @@
+"""The packaged networks find what generated pictures and sounds hold, in float and in int8."""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.demo import accuracy, sounds
+from jaxdelegate.demo.results import Found
+from jaxdelegate.demo.tasks import TASKS, Task, packaged
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.model.records import read_model
+
+SEEDS = range(20_000, 20_030)
+KINDS = pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
+EVERY = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+
+
+def interpreter(content: bytes) -> Interpreter:
+    delegate = jd.JaxDelegate(quant_mode="integer", require_full_delegation=True)
+    made = Interpreter(model_content=content, experimental_delegates=[delegate])
+    made.allocate_tensors()
+    return made
+
+
+def outputs(runner: Any, x: np.ndarray) -> list[np.ndarray]:
+    runner.set_tensor(runner.get_input_details()[0]["index"], x)
+    runner.invoke()
+    return [np.array(runner.get_tensor(d["index"])) for d in runner.get_output_details()]
+
+
+@functools.cache
+def pairs(name: str, quantized: bool) -> list[tuple[Found, Found]]:
+    """What the network found, and the truth."""
+    task = TASKS[name]
+    runner = interpreter(task.network(quantized))
+    pictures = map(task.example, SEEDS)
+    return [(task.found(outputs(runner, task.inputs(p.image))), p.truth) for p in pictures]
+
+
+@KINDS
+def test_classification(quantized: bool) -> None:
+    right = [accuracy.is_right(*pair) for pair in pairs("classification", quantized)]
+    assert np.mean(right) >= 0.93
+
+
+@KINDS
+def test_detection(quantized: bool) -> None:
+    found = pairs("detection", quantized)
+    counts = sum((accuracy.boxes(*pair) for pair in found), accuracy.Counts())
+    assert counts.true > 2 * len(SEEDS)
+    assert counts.recall >= 0.87
+    assert counts.false_rate <= 0.1
+
+
+@KINDS
+def test_segmentation(quantized: bool) -> None:
+    pixels = np.sum([accuracy.confusion(*pair) for pair in pairs("segmentation", quantized)], 0)
+    assert accuracy.mean_iou(pixels) >= 0.83
+
+
+@KINDS
+def test_pose(quantized: bool) -> None:
+    errors = [accuracy.joint_error(*pair) for pair in pairs("pose", quantized)]
+    assert np.mean(errors) <= 0.03
+
+
+def test_keywords() -> None:
+    runner = interpreter(sounds.network())
+    counts = accuracy.Counts()
+    for seed in range(20_000, 20_005):
+        sound = sounds.sound(seed)
+        runner.reset_all_variables()
+        scores = [outputs(runner, x[None])[0][0] for x in sounds.features(sound.samples)]
+        counts += accuracy.words(sounds.heard(np.stack(scores)), sound.spoken)
+    assert counts.true > 20
+    assert counts.recall >= 0.93
+    assert counts.false_rate <= 0.07
+
+
+def test_keywords_remember_earlier_frames() -> None:
+    runner = interpreter(sounds.network())
+    frames = sounds.features(sounds.sound(20_000).samples)[:60, None]
+    first = [outputs(runner, x)[0] for x in frames]
+    runner.reset_all_variables()
+    np.testing.assert_array_equal(outputs(runner, frames[0])[0], first[0])
+    assert np.abs(outputs(runner, frames[59])[0] - first[59]).max() > 0.01
+
+
+@pytest.mark.litert
+@EVERY
+def test_int8_equals_litert(task: Task) -> None:
+    stock = pytest.importorskip("ai_edge_litert.interpreter")
+    content = task.network(quantized=True)
+    kind = stock.OpResolverType.BUILTIN_REF
+    expected = stock.Interpreter(
+        model_content=content, experimental_op_resolver_type=kind, num_threads=1
+    )
+    expected.allocate_tensors()
+    runner = interpreter(content)
+    for seed in SEEDS[:3]:
+        x = task.inputs(task.picture(seed))
+        for got, want in zip(outputs(runner, x), outputs(expected, x), strict=True):
+            if task.name == "detection":  # decoded in float, with exp()
+                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", [*TASKS, *(f"{t}_int8" for t in TASKS), "keywords"])
+def test_files_are_small_and_take_floats(name: str) -> None:
+    content = packaged(name)
+    assert len(content) < 200_000
+    (graph,) = read_model(content).subgraphs
+    ends: Iterable[int] = (*graph.inputs, *graph.outputs)
+    assert {graph.tensors[i].dtype for i in ends} == {np.dtype(np.float32)}
+    weights = [t for t in graph.tensors if t.data is not None and t.name.endswith("/weights")]
+    assert {str(t.dtype) for t in weights} == {"int8" if name.endswith("int8") else "float32"}
+
+
+def test_features_tell_shapes_apart() -> None:
+    """A picture's nearest neighbor by the embedding mostly shows the same shape."""
+    task = TASKS["classification"]
+    examples = [task.example(seed) for seed in SEEDS]
+    batch = np.concatenate([task.inputs(p.image) for p in examples])
+    named = jd.load(task.network())(image=batch)
+    vectors = np.array(named["features"])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    nearest = (vectors @ vectors.T - 2 * np.eye(len(vectors))).argmax(axis=1)
+    names = np.array([p.truth.labels[0].name for p in examples])
+    assert np.mean(names[nearest] == names) > 0.8
