@@ -170,10 +170,10 @@ def _connect(page: gr.Blocks, controls: _Controls, results: _Results, handle: Ha
         handle.show, [r.showing, r.shown], views,
         concurrency_id=_QUEUE, show_progress="hidden", api_visibility="private",
     )  # fmt: skip
-    c.camera.stream(
+    c.camera.stream(  # not in the queue: a stream holds its place as long as the camera runs
         handle.live, [c.camera, c.network, c.file, r.shown],
         [r.problem, r.everything, r.image, r.video, r.words],
-        stream_every=0.1, time_limit=600, concurrency_id=_QUEUE, show_progress="hidden",
+        stream_every=0.1, time_limit=600, concurrency_limit=4, show_progress="hidden",
         api_visibility="private",
     )  # fmt: skip
 

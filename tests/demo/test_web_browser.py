@@ -185,7 +185,7 @@ def test_opens_with_results(page: Page) -> None:
     assert page.count("#words table.scores tr") > 0
     assert page.picture().startswith(page.address)
     assert "All " in page.text("#report")
-    assert "DEPTHWISE_CONV_2D" in page.text("#report")
+    assert "TFLite_Detection_PostProcess" in page.text("#report")
     engines = page.text("#comparison")
     for name in ("numpy reference", "stock LiteRT", "XLA float32", "XLA exact integers"):
         assert name in engines
@@ -308,6 +308,13 @@ def test_the_live_camera(page: Page) -> None:
     page.wait_for_text("#words", "ms for this frame")
     first = page.picture()
     page.wait(lambda: page.picture() != first)  # the next frame
+    page.pick("shown", "numpy reference")
+    page.wait_for_text("#words", "numpy reference: ")
+    page.pick("network", "pose")
+    page.wait_for_text("#words", "left knee")
+    page.pick("engines", "XLA exact integers")  # off
+    page.click("#run")  # while the camera runs
+    page.wait_for_rows(3)
     page.click("#camera button.capture-button")
 
 
