@@ -189,8 +189,21 @@ def test_opens_with_results(page: Page) -> None:
     engines = page.text("#comparison")
     for name in ("numpy reference", "stock LiteRT", "XLA float32", "XLA exact integers"):
         assert name in engines
-    script = "return document.documentElement.scrollWidth <= window.innerWidth"
-    assert page.browser.execute_script(script)  # nothing to scroll sideways
+
+
+@pytest.mark.parametrize("width", [1400, 1100, 800])
+def test_everything_fits_into_the_window(page: Page, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    script = """return [...document.querySelectorAll('table, label, button, pre, img, header *')]
+        .map(e => e.getBoundingClientRect()).filter(r => r.width).map(r => [r.left, r.right])"""
+    try:
+        edges = page.browser.execute_script(script)
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert len(edges) > 20
+    assert min(left for left, _ in edges) >= 0
+    assert max(right for _, right in edges) <= width
 
 
 @pytest.mark.parametrize(
