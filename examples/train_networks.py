@@ -10,6 +10,7 @@ the file. Each task takes some minutes on two cores.
 """
 
 import argparse
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -23,17 +24,30 @@ from network_training import architectures, files, losses, measuring, samples
 import jaxdelegate
 from jaxdelegate.demo.tasks import TASKS
 
-# For each task: the network, how to make samples, the loss, the steps and the batch size.
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a task's network is trained."""
+
+    network: Callable[..., bytes]  # a seed -> the file, with random weights
+    make: Callable[[int, int], samples.Samples]  # how many, and a seed
+    loss: Callable[..., jax.Array]
+    steps: int = 2000
+    batch: int = 16
+    count: int = 4000  # samples
+
+
 RECIPES = {
-    "classification": (architectures.classifier, samples.classification, losses.classification),
-    "detection": (architectures.detector, samples.detection, losses.detection),
-    "segmentation": (architectures.segmenter, samples.segmentation, losses.segmentation),
-    "pose": (architectures.poser, samples.pose, losses.pose),
-    "keywords": (architectures.listener, samples.keywords, losses.keywords),
+    "classification": Recipe(
+        architectures.classifier, samples.classification, losses.classification, batch=32
+    ),
+    "detection": Recipe(architectures.detector, samples.detection, losses.detection),
+    "segmentation": Recipe(architectures.segmenter, samples.segmentation, losses.segmentation),
+    "pose": Recipe(architectures.poser, samples.pose, losses.pose),
+    "keywords": Recipe(
+        architectures.listener, samples.keywords, losses.keywords, steps=600, count=1500
+    ),
 }
-STEPS = {"keywords": 600}
-BATCH = {"classification": 32, "detection": 16, "segmentation": 16, "pose": 16, "keywords": 16}
-SAMPLES = {"keywords": 1500}
 CALIBRATION = 64  # images
 
 
@@ -53,13 +67,13 @@ def main() -> None:
 
 def networks(task: str, steps: int | None, seed: int) -> Iterator[tuple[str, bytes]]:
     """The name and content of a trained task's float file, then of its int8 file."""
-    network, make, loss = RECIPES[task]
-    data = make(SAMPLES.get(task, 4000), seed)
+    recipe = RECIPES[task]
+    data, steps = recipe.make(recipe.count, seed), steps or recipe.steps
     # What comes after the scores and encodings of a detector has no useful gradient.
-    trainable = network(seed, decoded=False) if task == "detection" else network(seed)
-    steps = steps or STEPS.get(task, 1500)
-    params = trained(trainable, loss, data.batches(BATCH[task], steps, seed), steps)
-    content = files.with_parameters(network(seed), params)
+    options = {"decoded": False} if task == "detection" else {}
+    trainable = recipe.network(seed, **options)
+    params = trained(trainable, recipe.loss, data.batches(recipe.batch, steps, seed), steps)
+    content = files.with_parameters(recipe.network(seed), params)
     yield task, content
     if task in TASKS:
         images = [TASKS[task].inputs(TASKS[task].picture(seed)) for seed in range(CALIBRATION)]

@@ -88,10 +88,10 @@ def listener(seed: int) -> bytes:
 
 def _encoded(net: Layers, image: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Feature maps of 1/2, 1/4, 1/8 and 1/16 of the image's size."""
-    half = net.conv(net.centered(image), 16, stride=2)
-    quarter = net.conv(half, 24, stride=2)
-    eighth = net.conv(quarter, 32, stride=2)
-    return half, quarter, eighth, net.conv(eighth, 48, stride=2)
+    half = net.conv(net.contrasts(image), 16, stride=2)
+    quarter = net.conv(net.conv(half, 24, stride=2), 24)
+    eighth = net.conv(net.conv(quarter, 32, stride=2), 32)
+    return half, quarter, eighth, net.separable(eighth, 48, stride=2)
 
 
 def _joined(net: Layers, deep: Tensor, shallow: Tensor, filters: int) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
+    ConcatenationOptions,
     Conv2DOptions,
     DepthwiseConv2DOptions,
     FullyConnectedOptions,
@@ -47,14 +48,19 @@ class Layers:
         index = self.builder.input(shape, np.float32, "image", shape_signature=(-1, *shape[1:]))
         return Tensor(index, shape)
 
-    def centered(self, x: Tensor) -> Tensor:
-        """The image less its mean color, so that a background of any color is close to 0."""
+    def contrasts(self, x: Tensor) -> Tensor:
+        """The image less its mean color, and the magnitude of that: any color stands out."""
         mean = self._tensor((1, 1, 1, x.shape[3]), self._name("mean"))
         axes = self.builder.constant(np.array([1, 2], np.int32))
         self.builder.operator("MEAN", [x.index, axes], [mean.index], ReducerOptions(keep_dims=True))
         y = self._tensor(x.shape, self._name("centered"))
         self.builder.operator("SUB", [x.index, mean.index], [y.index], SubOptions())
-        return y
+        size = self._tensor(x.shape, self._name("magnitude"))
+        self.builder.operator("ABS", [y.index], [size.index])
+        both = self._tensor((*x.shape[:3], 2 * x.shape[3]), self._name("contrasts"))
+        options = ConcatenationOptions(axis=3)
+        self.builder.operator("CONCATENATION", [y.index, size.index], [both.index], options)
+        return both
 
     def conv(
         self,

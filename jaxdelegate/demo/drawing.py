@@ -3,9 +3,15 @@
 import itertools
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 
 from jaxdelegate.demo.results import Found
+
+try:
+    from PIL import Image, ImageDraw, ImageFont
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "Pillow is not installed; drawings need pip install 'jaxdelegate[examples]'"
+    ) from error
 
 _Color = tuple[int, int, int]
 # Tells classes apart, for most readers with a color deficiency too (Okabe and Ito 2008).

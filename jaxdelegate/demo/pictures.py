@@ -104,7 +104,7 @@ def _places(rng: np.random.Generator, count: int) -> list[tuple[float, float, fl
     """Centers and radii of circles that do not touch; fewer than `count` if there is no room."""
     places: list[tuple[float, float, float]] = []
     for _ in range(40):
-        radius = float(rng.uniform(0.09, 0.2))
+        radius = float(rng.uniform(0.1, 0.21))
         x, y = rng.uniform(radius, 1 - radius, 2).tolist()
         if len(places) < count and all(np.hypot(x - a, y - b) > radius + r for a, b, r in places):
             places.append((x, y, radius))
@@ -127,13 +127,13 @@ def _outline(
 def _corners(name: str) -> np.ndarray:
     """[n, 2]: a shape in a circle of radius 1."""
     if name == "cross":
-        a, b = 0.3, 0.95
+        a, b = 0.25, 0.95
         quarter = np.array([[a, b], [a, a], [b, a]])
         turns = [np.array([[c, -s], [s, c]]) for c, s in ((1, 0), (0, -1), (-1, 0), (0, 1))]
         return np.concatenate([quarter @ turn.T for turn in turns])
     n = {"triangle": 3, "square": 4, "star": 10}[name]
     angles = np.arange(n) * 2 * np.pi / n
-    radii = np.where(np.arange(n) % 2, 0.42, 1.0) if name == "star" else np.ones(n)
+    radii = np.where(np.arange(n) % 2, 0.4, 1.0) if name == "star" else np.ones(n)
     return np.asarray(radii[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1))
 
 
