@@ -45,7 +45,7 @@ RECIPES = {
     "segmentation": Recipe(architectures.segmenter, samples.segmentation, losses.segmentation),
     "pose": Recipe(architectures.poser, samples.pose, losses.pose),
     "keywords": Recipe(
-        architectures.listener, samples.keywords, losses.keywords, steps=600, count=1500
+        architectures.listener, samples.keywords, losses.keywords, steps=400, count=1000
     ),
 }
 CALIBRATION = 64  # images

@@ -1,11 +1,14 @@
 """Trained parameters back into a .tflite, and its int8 version."""
 
-import os
+import contextlib
+import io
 from collections.abc import Mapping, Sequence
 
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
+
+Range = dict[str, dict[str, np.ndarray]]  # of each tensor: `min` and `max`
 
 
 def with_parameters(content: bytes, params: Mapping[str, np.ndarray]) -> bytes:
@@ -31,7 +34,6 @@ def quantized(content: bytes, inputs: Sequence[np.ndarray]) -> bytes:
         content: a float network with the signature `serving_default` and the input `image`.
         inputs: images to calibrate the scales of activations with.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from ai_edge_quantizer import algorithm_manager, qtyping, quantizer, recipe  # noqa: PLC0415
 
     q = quantizer.Quantizer(bytearray(content))
@@ -39,5 +41,26 @@ def quantized(content: bytes, inputs: Sequence[np.ndarray]) -> bytes:
     for end in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
         left_alone = algorithm_manager.AlgorithmName.NO_QUANTIZE
         q.update_quantization_recipe(regex=".*", operation_name=end, algorithm_key=left_alone)
-    observed = q.calibrate({"serving_default": [{"image": x} for x in inputs]}, num_threads=1)
-    return bytes(q.quantize(observed).quantized_model)
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        ranges = [q.calibrate(_sample(x), num_threads=1) for x in inputs]  # one after the other
+        return bytes(q.quantize(_widest(ranges)).quantized_model)
+
+
+def _sample(x: np.ndarray) -> dict[str, list[dict[str, np.ndarray]]]:
+    return {"serving_default": [{"image": x}]}
+
+
+def _widest(ranges: Sequence[Range]) -> Range:
+    """The least and largest values of each tensor.
+
+    ai-edge-quantizer averages those of the samples that it is given together: values of pictures
+    with more contrast than the average would be cut off.
+    """
+    return {
+        name: {
+            "min": np.min([of[name]["min"] for of in ranges], axis=0),
+            "max": np.max([of[name]["max"] for of in ranges], axis=0),
+        }
+        for name in ranges[0]
+        if "min" in ranges[0][name]
+    }
