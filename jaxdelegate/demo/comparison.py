@@ -81,12 +81,25 @@ def _row(engine: Engine, opened: Opened, run: Run, reference: Sequence[np.ndarra
 def largest_difference(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
     """The largest difference of any element, as a fraction of its output's largest element.
 
-    NaN if an element is NaN on one side only, infinite if shapes differ.
+    NaN if an element is NaN on one side only, infinite if shapes or numbers of detections differ.
     """
-    return max(
-        (_difference(np.asarray(g), np.asarray(w)) for g, w in zip(got, want, strict=True)),
-        default=0.0,
-    )
+    pairs = zip(_written(got), _written(want), strict=True)
+    return max((_difference(g, w) for g, w in pairs), default=0.0)
+
+
+def _written(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Detections as far as they are counted: LiteRT writes none of the rows behind.
+
+    The outputs of TFLite_Detection_PostProcess are boxes [1, n, 4], classes [1, n], scores [1, n]
+    and the count [1]. Others stay as they are.
+    """
+    arrays = [np.asarray(array) for array in outputs]
+    shapes = [array.shape for array in arrays]
+    n = shapes[0][1] if shapes and len(shapes[0]) == 3 else 0
+    if shapes != [(1, n, 4), (1, n), (1, n), (1,)]:
+        return arrays
+    count = min(max(int(arrays[3][0]), 0), n)
+    return [*(array[:, :count] for array in arrays[:3]), arrays[3]]
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> float:

@@ -180,3 +180,26 @@ def test_largest_difference(got: object, want: object, difference: float) -> Non
 
 def test_a_nan_on_one_side_is_a_difference() -> None:
     assert np.isnan(comparison.largest_difference([np.array([np.nan])], [np.array([1.0])]))
+
+
+def test_rows_behind_the_count_of_detections_mean_nothing() -> None:
+    boxes = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+    want = [boxes, np.ones((1, 3)), np.ones((1, 3)), np.array([2.0])]
+    got = [array.copy() for array in want]
+    for array in got[:3]:
+        array[:, 2] = 1e9  # whatever the memory held
+    assert largest_difference(got, want) == 0
+    got[0][0, 1, 0] += 0.7
+    assert largest_difference(got, want) == pytest.approx(0.1)  # the largest one that counts is 7
+    got[3][0] = 3
+    assert largest_difference(got, want) == np.inf
+
+
+def test_litert_and_the_reference_detect_the_same() -> None:
+    task = TASKS["detection"]
+    chosen = [REFERENCE, ENGINES["stock LiteRT"], ENGINES["XLA float32"]]
+    for seed in range(3):
+        inputs = [task.inputs(task.picture(seed))]
+        for row in compare(Engines(), chosen, lambda _: task.network(), inputs):
+            assert row.difference is not None
+            assert row.difference < 1e-5
