@@ -109,7 +109,7 @@ def _decoded(net: Layers, encodings: Tensor, scores: Tensor) -> dict[str, Tensor
         "max_classes_per_detection": 1,
         "num_classes": len(SHAPES),
         "nms_score_threshold": 0.3,
-        "nms_iou_threshold": 0.4,
+        "nms_iou_threshold": 0.2,  # the shapes do not touch
     }
     shapes = {"boxes": (1, _DETECTIONS, 4), "classes": (1, _DETECTIONS)}
     shapes |= {"scores": (1, _DETECTIONS), "count": (1,)}

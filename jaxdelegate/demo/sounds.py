@@ -20,7 +20,7 @@ WORDS = {
 }
 _OTHERS = ((0, 2, 1), (2, 0, 1), (1, 0, 2), (1, 2, 0), (0, 0, 2), (2, 2, 0), (1, 1, 2))
 LABELS = ("silence", "unknown", *WORDS)
-_MIN_FRAMES = 3  # for so long a word must be the likeliest
+_MIN_FRAMES = 5  # for so long a word must be the likeliest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +96,9 @@ def heard(scores: np.ndarray) -> tuple[Heard, ...]:
     ends = [*starts[1:], len(best)]
     found = []
     for start, end in zip(starts, ends, strict=True):
-        label = best[start]
+        label = int(best[start])
         if LABELS[label] != "silence" and end - start >= _MIN_FRAMES:
-            peak = start + int(scores[start:end, label].argmax())
+            peak = int(start + scores[start:end, label].argmax())
             seconds = (peak + 1) * FRAME / RATE
             found.append(Heard(LABELS[label], seconds, float(scores[peak, label])))
     return tuple(found)

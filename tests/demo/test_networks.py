@@ -44,7 +44,7 @@ def pairs(name: str, quantized: bool) -> list[tuple[Found, Found]]:
 @KINDS
 def test_classification(quantized: bool) -> None:
     right = [accuracy.is_right(*pair) for pair in pairs("classification", quantized)]
-    assert np.mean(right) >= 0.93
+    assert np.mean(right) >= 0.97
 
 
 @KINDS
@@ -52,20 +52,20 @@ def test_detection(quantized: bool) -> None:
     found = pairs("detection", quantized)
     counts = sum((accuracy.boxes(*pair) for pair in found), accuracy.Counts())
     assert counts.true > 2 * len(SEEDS)
-    assert counts.recall >= 0.87
-    assert counts.false_rate <= 0.1
+    assert counts.recall >= 0.93
+    assert counts.false_rate <= 0.07
 
 
 @KINDS
 def test_segmentation(quantized: bool) -> None:
     pixels = np.sum([accuracy.confusion(*pair) for pair in pairs("segmentation", quantized)], 0)
-    assert accuracy.mean_iou(pixels) >= 0.83
+    assert accuracy.mean_iou(pixels) >= 0.9
 
 
 @KINDS
 def test_pose(quantized: bool) -> None:
     errors = [accuracy.joint_error(*pair) for pair in pairs("pose", quantized)]
-    assert np.mean(errors) <= 0.03
+    assert np.mean(errors) <= 0.015
 
 
 def test_keywords() -> None:
@@ -77,17 +77,20 @@ def test_keywords() -> None:
         scores = [outputs(runner, x[None])[0][0] for x in sounds.features(sound.samples)]
         counts += accuracy.words(sounds.heard(np.stack(scores)), sound.spoken)
     assert counts.true > 20
-    assert counts.recall >= 0.93
-    assert counts.false_rate <= 0.07
+    assert counts.recall >= 0.95
+    assert counts.false_rate <= 0.05
 
 
 def test_keywords_remember_earlier_frames() -> None:
     runner = interpreter(sounds.network())
-    frames = sounds.features(sounds.sound(20_000).samples)[:60, None]
+    sound = sounds.sound(20_000)
+    end = int(sound.spoken[0].end * sounds.RATE / sounds.FRAME)
+    frames = sounds.features(sound.samples)[: end + 1, None]
     first = [outputs(runner, x)[0] for x in frames]
+    assert sounds.LABELS[first[-1].argmax()] == sound.spoken[0].name
     runner.reset_all_variables()
     np.testing.assert_array_equal(outputs(runner, frames[0])[0], first[0])
-    assert np.abs(outputs(runner, frames[59])[0] - first[59]).max() > 0.01
+    assert np.abs(outputs(runner, frames[-1])[0] - first[-1]).max() > 0.5
 
 
 @pytest.mark.litert
@@ -103,11 +106,15 @@ def test_int8_equals_litert(task: Task) -> None:
     runner = interpreter(content)
     for seed in SEEDS[:3]:
         x = task.inputs(task.picture(seed))
-        for got, want in zip(outputs(runner, x), outputs(expected, x), strict=True):
-            if task.name == "detection":  # decoded in float, with exp()
-                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-            else:
-                np.testing.assert_array_equal(got, want)
+        got, want = outputs(runner, x), outputs(expected, x)
+        if task.name == "detection":  # decoded in float, with exp(); the rest is not written
+            count = int(want[3][0])
+            assert 0 < count == got[3][0]
+            for a, b in zip(got[:3], want[:3], strict=True):
+                np.testing.assert_allclose(a[0, :count], b[0, :count], rtol=1e-5, atol=1e-6)
+        else:
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("name", [*TASKS, *(f"{t}_int8" for t in TASKS), "keywords"])
