@@ -5,6 +5,7 @@ Needs `pip install 'jaxdelegate[test]'`, and Debian's packages chromium and chro
 
 import io
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,7 +89,7 @@ def main() -> None:
                 take(driver, width)
             driver.quit()
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # as Ctrl-C
         server.wait()
 
 

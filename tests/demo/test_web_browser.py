@@ -65,8 +65,13 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
             time.sleep(0.2)
         yield address, process
     finally:
-        process.kill()
-        process.communicate()
+        process.send_signal(signal.SIGINT)  # as a user ends it: its folder is removed
+        try:
+            process.communicate(timeout=WAIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
 
 
 def answers(address: str) -> bool:
@@ -337,7 +342,9 @@ def test_ctrl_c_ends_it_and_leaves_no_files(tmp_path: Path) -> None:
         with serving("--host=127.0.0.1") as (_, process):
             assert list(tmp_path.glob("jaxdelegate-demo-*"))
             process.send_signal(signal.SIGINT)
-            printed = process.communicate(timeout=WAIT)[0].decode()
+            assert process.stdout is not None
+            printed = process.stdout.read().decode()
+            process.wait(WAIT)
     assert process.returncode in (0, 130)  # 130: it was not quite up
     assert "Traceback" not in printed
     assert not list(tmp_path.glob("jaxdelegate-demo-*"))
