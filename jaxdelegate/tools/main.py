@@ -20,7 +20,7 @@ from jaxdelegate.version import __version__
 TOOLS = {
     "benchmark_model": "latency, memory, energy and operator times of a model",
     "benchmark_performance_options": "platforms, dtypes and threads for a model, ranked",
-    "demo": "run MobileNet v1 on XLA and on the numpy reference, and compare",
+    "demo": "compare XLA with the numpy reference on MobileNet v1; --web: more, in a browser",
     "analyze": "say what a model holds and costs, what is delegated and why not; give advice",
     "inference_diff": "compare a delegate's outputs and latency with a reference, by layer too",
     "check_precision": "say which operators float16 or bfloat16 would make wrong",

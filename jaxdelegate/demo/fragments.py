@@ -1,0 +1,127 @@
+"""Pieces of the demo's page as HTML. All text is escaped: names come from files of the user's."""
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+
+from jaxdelegate.demo.comparison import Row
+from jaxdelegate.demo.results import Found
+from jaxdelegate.demo.uploads import Output
+
+_HEADINGS = ("Engine", "Ready (ms)", "Latency (ms)", "Frames/s", "Largest difference")
+_MOST = 8  # rows of what was found
+
+
+def comparison(rows: Sequence[Row], waiting: Sequence[str] = ()) -> str:
+    """The table of engines; `waiting` names those whose row is not there yet."""
+    fastest = min((r.milliseconds for r in rows if r.error is None), default=0.0)
+    body = [_error_row(r) if r.error is not None else _row(r, fastest) for r in rows]
+    body += [_note_row(name, "waiting" if i else "running ...") for i, name in enumerate(waiting)]
+    heads = "".join(f"<th scope='col'>{text}</th>" for text in _HEADINGS)
+    return _table("engines", f"<thead><tr>{heads}</tr></thead>", body)
+
+
+def _row(row: Row, fastest: float) -> str:
+    share = 100 * fastest / row.milliseconds if row.milliseconds else 100
+    bar = f"<span class='bar'><span style='width:{share:.1f}%'></span></span>"
+    cells = (
+        f"{row.ready_milliseconds:,.0f}",
+        _number(row.milliseconds),
+        f"{_number(row.frames_per_second)}{bar}",
+        _difference(row.difference),
+    )
+    name = html.escape(row.engine.name)
+    return f"<tr><th scope='row'>{name}</th>{''.join(f'<td>{c}</td>' for c in cells)}</tr>"
+
+
+def _error_row(row: Row) -> str:
+    return _note_row(row.engine.name, row.error or "", "error")
+
+
+def _note_row(name: str, text: str, kind: str = "waiting") -> str:
+    name, text = html.escape(name), html.escape(text)
+    return f"<tr class='{kind}'><th scope='row'>{name}</th><td colspan='4'>{text}</td></tr>"
+
+
+def _number(value: float) -> str:
+    """Three digits or more."""
+    return f"{value:,.{max(0, 2 - len(str(int(value))) + 1) if value < 100 else 0}f}"
+
+
+def _difference(value: float | None) -> str:
+    if value is None:
+        return "&ndash;"
+    if value == 0:
+        return "0"
+    return f"{value:.1e}" if math.isfinite(value) else str(value)
+
+
+def found(what: Found) -> str:
+    """What a network found, in words: scores of classes, objects, joints, the mask's shares."""
+    if what.boxes:
+        return _scores((box.label.name, box.label.score) for box in what.boxes)
+    if what.labels:
+        return _scores((label.name, label.score) for label in what.labels)
+    if what.key_points:
+        return _scores(((p.name, p.score) for p in what.key_points), most=len(what.key_points))
+    if what.mask is not None:
+        return _mask(what)
+    return message("Nothing was found in this picture.")
+
+
+def _mask(what: Found) -> str:
+    assert what.mask is not None
+    shares = [
+        (name, float((what.mask == value).mean())) for value, name in enumerate(what.mask_names)
+    ]
+    present = sorted((s for s in shares if s[1] > 0), key=lambda s: -s[1])
+    return _scores(present) + message("Share of the picture's pixels.")
+
+
+def _scores(rows: Iterable[tuple[str, float]], most: int = _MOST) -> str:
+    body = [
+        f"<tr><th scope='row'>{html.escape(name)}</th>"
+        f"<td><span class='bar'><span style='width:{100 * min(max(score, 0), 1):.1f}%'></span>"
+        f"</span></td><td>{100 * score:.1f} %</td></tr>"
+        for name, score in list(rows)[:most]
+    ]
+    return _table("scores", "", body)
+
+
+def outputs(rows: Sequence[Output], inputs: str) -> str:
+    """The outputs of a network that the page knows nothing about."""
+    heads = "".join(f"<th scope='col'>{t}</th>" for t in ("Output", "Type", "Values"))
+    body = [
+        f"<tr><th scope='row'>{html.escape(r.name)}</th><td>{html.escape(r.type)}</td>"
+        f"<td>{html.escape(r.values)}</td></tr>"
+        for r in rows
+    ]
+    return message(inputs) + _table("outputs", f"<thead><tr>{heads}</tr></thead>", body)
+
+
+def report(text: str) -> str:
+    """A report as `Opened` has it: its remarks as text, the table below as it is."""
+    remarks, _, table = text.partition("\n\n")
+    notes = "".join(map(message, remarks.splitlines()))
+    if not table:
+        return notes
+    return f"{notes}<pre class='report' tabindex='0'>{html.escape(table)}</pre>"
+
+
+def message(text: str) -> str:
+    """One paragraph."""
+    return f"<p class='note'>{html.escape(text)}</p>"
+
+
+def hint(text: str) -> str:
+    """What is to be done first."""
+    return f"<p class='hint' role='status'>{html.escape(text)}</p>"
+
+
+def error(text: str) -> str:
+    """What went wrong."""
+    return f"<p class='error' role='alert'>{html.escape(text)}</p>"
+
+
+def _table(kind: str, head: str, body: Iterable[str]) -> str:
+    return f"<table class='{kind}'>{head}<tbody>{''.join(body)}</tbody></table>"

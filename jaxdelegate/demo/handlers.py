@@ -1,0 +1,181 @@
+"""What the page does when something is chosen. Handlers take and return widgets' values."""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gradio as gr
+import numpy as np
+
+from jaxdelegate.demo import fragments, uploads, video
+from jaxdelegate.demo.engines import ENGINES, Engines
+from jaxdelegate.demo.showing import (
+    Showing,
+    Subject,
+    TaskSubject,
+    UploadSubject,
+    enlarged,
+    showings,
+)
+from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.errors import JaxDelegateError
+
+UPLOAD = ".tflite file"
+GENERATED, IMAGE, VIDEO, LIVE = SOURCES = ("Generated", "Image", "Video", "Live camera")
+SHOWN_FIRST = "XLA float32"
+
+
+class MissingError(Exception):
+    """Something has to be chosen first; the message says what."""
+
+
+_NO_FILE = "Choose a .tflite file."
+_NO_PICTURE = {
+    IMAGE: "Choose an image, take one with the camera, or paste one.",
+    VIDEO: "Choose a video. The first 10 seconds are used, 10 frames of each.",
+    LIVE: "Start the camera. The engine that is shown runs each frame.",
+}
+_ERRORS = (JaxDelegateError, ValueError, RuntimeError)  # of engines; others are bugs
+_SHOW_RESULTS = (gr.update(visible=False), gr.update(visible=True))  # and no problem
+_NO_FILM = gr.update(value=None, visible=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The values of the page's inputs, in the order in which the page names them."""
+
+    network: str
+    file: str | None
+    source: str
+    seed: float | None
+    image: np.ndarray | None
+    video: str | None
+    camera: np.ndarray | None
+    engines: Sequence[str]
+    shown: str | None
+
+
+class Handlers:
+    """One page's; all sessions share its opened networks."""
+
+    def __init__(self, folder: str) -> None:
+        """Write videos into `folder`."""
+        self._engines = Engines()
+        self._folder = folder
+
+    def run(self, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """Run every chosen engine.
+
+        Args:
+            *values: of a Choice.
+
+        Yields:
+            The showing, then updates: the problem, the results' visibility, the shown engine,
+            image, video, what was found, the comparison, the report. Once for each engine.
+        """
+        choice = Choice(*values)
+        try:
+            first = self._first(choice)
+            for now in showings(self._engines, first):
+                shown = _shown(now, choice.shown)
+                yield now, *_SHOW_RESULTS, _radio(now, shown), *_view(now, shown)
+            if first.video is not None:
+                film = self._film(now, shown)
+                yield now, *_SHOW_RESULTS, gr.skip(), *film, *[gr.skip()] * 3
+        except MissingError as hint:
+            yield _problem(fragments.hint(str(hint)))
+        except _ERRORS as error:
+            yield _problem(fragments.error(str(error)))
+
+    def show(self, now: Showing | None, name: str) -> tuple[Any, ...]:
+        """Another engine's results: image, video, what was found, the comparison, the report."""
+        if now is None:
+            return tuple([gr.skip()] * 5)
+        image, film, *others = _view(now, name)
+        return *((image, film) if now.video is None else self._film(now, name)), *others
+
+    def live(
+        self, camera: np.ndarray | None, network: str, file: str | None, shown: str
+    ) -> tuple[Any, ...]:
+        """One frame of the camera in the shown engine.
+
+        Returns:
+            Updates: the problem, the results' visibility, image, video, what was found.
+        """
+        if camera is None:
+            return tuple([gr.skip()] * 5)
+        engine = ENGINES[shown]
+        try:
+            subject = self._subject(network, file, 0)
+            opened = self._engines.open(subject.network(engine.is_quantized), engine)
+            run = opened.run(subject.inputs(camera), repeats=0)
+        except (MissingError, *_ERRORS) as error:
+            return *_problem(fragments.error(str(error)))[1:3], *[gr.skip()] * 3
+        image = gr.update(value=subject.drawn(enlarged(camera), run.outputs), visible=True)
+        speed = fragments.message(f"{shown}: {run.milliseconds:.1f} ms for this frame")
+        return *_SHOW_RESULTS, image, _NO_FILM, speed + subject.words(run.outputs)
+
+    def _first(self, choice: Choice) -> Showing:
+        subject = self._subject(choice.network, choice.file, int(choice.seed or 0))
+        chosen = tuple(ENGINES[name] for name in ENGINES if name in choice.engines)
+        if not chosen:
+            raise MissingError("Choose at least one engine.")
+        film = choice.video if choice.source == VIDEO else None
+        return Showing(subject, _picture(choice), chosen, video=film)
+
+    def _subject(self, network: str, file: str | None, seed: int) -> Subject:
+        if network != UPLOAD:
+            return TaskSubject(TASKS[network])
+        if file is None:
+            raise MissingError(_NO_FILE)
+        return UploadSubject(uploads.read(file, self._engines), seed)
+
+    def _film(self, now: Showing, name: str) -> tuple[Any, Any]:
+        """Image and video: what the engine found in each frame, if it can run the network."""
+        row, engine, subject = now.row(name), ENGINES[name], now.subject
+        if now.video is None or row is None or row.error is not None:
+            return _view(now, name)[:2]
+        opened = self._engines.open(subject.network(engine.is_quantized), engine)
+
+        def annotated(frame: np.ndarray) -> np.ndarray:
+            return subject.drawn(frame, opened.run(subject.inputs(frame), repeats=0).outputs)
+
+        handle, path = tempfile.mkstemp(suffix=".mp4", dir=self._folder)
+        os.close(handle)
+        video.write(path, map(annotated, video.frames(now.video)))
+        return gr.update(visible=False), gr.update(value=path, visible=True)
+
+
+def _picture(choice: Choice) -> np.ndarray:
+    """The chosen picture, or a video's first frame."""
+    found = {IMAGE: choice.image, VIDEO: choice.video, LIVE: choice.camera}.get(choice.source)
+    if choice.source == GENERATED:
+        task = TASKS.get(choice.network) or next(iter(TASKS.values()))
+        return task.picture(int(choice.seed or 0))
+    if found is None:
+        raise MissingError(_NO_PICTURE[choice.source])
+    return video.first_frame(found) if isinstance(found, str) else found
+
+
+def _shown(now: Showing, wanted: str | None) -> str:
+    """The engine that is shown: the wanted one, if it is chosen."""
+    names = [engine.name for engine in now.chosen]
+    return next((name for name in (wanted, SHOWN_FIRST) if name in names), names[-1])
+
+
+def _radio(now: Showing, shown: str) -> Any:
+    return gr.update(choices=[engine.name for engine in now.chosen], value=shown)
+
+
+def _view(now: Showing, name: str) -> tuple[Any, ...]:
+    """Image, video, what was found, the comparison, the report."""
+    image = gr.update(value=now.image(name), visible=True)
+    return image, _NO_FILM, now.words(name), now.comparison(), now.report(name)
+
+
+def _problem(text: str) -> tuple[Any, ...]:
+    """What is wrong or missing, in place of all results."""
+    message = gr.update(value=text, visible=True)
+    return None, message, gr.update(visible=False), *[gr.skip()] * 6

@@ -1,0 +1,39 @@
+"""Starts the demo's page: nothing that it does leaves this machine."""
+
+import importlib
+import os
+import tempfile
+
+from jaxdelegate.errors import OptionError
+
+_NEEDED = ("gradio", "PIL")
+
+
+def serve(host: str = "127.0.0.1", port: int | None = None) -> None:
+    """Serve the page until Ctrl-C.
+
+    What users upload, and the page's pictures, lie in a temporary folder that is removed at the
+    end.
+
+    Args:
+        host: the address to listen on; 0.0.0.0 lets other machines in.
+        port: None: the first free one from 7860 on.
+
+    Raises:
+        OptionError: Gradio or Pillow is not installed.
+        OSError: the port is taken.
+    """
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    with tempfile.TemporaryDirectory(prefix="jaxdelegate-demo-") as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        try:
+            web = importlib.import_module("jaxdelegate.demo.web")
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in _NEEDED:
+                raise
+            raise OptionError(
+                f"--web needs {package}, which is not installed: pip install 'jaxdelegate[web]'"
+            ) from None
+        web.launch(folder, host, port)

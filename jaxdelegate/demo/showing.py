@@ -1,0 +1,142 @@
+"""What the page shows of one picture in one network: the drawing, the words and the tables."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from jaxdelegate.demo import fragments
+from jaxdelegate.demo.comparison import Row, compare
+from jaxdelegate.demo.drawing import drawn
+from jaxdelegate.demo.engines import REFERENCE, Engine, Engines
+from jaxdelegate.demo.tasks import Task
+from jaxdelegate.demo.uploads import Upload
+from jaxdelegate.evaluation.images import resize_bilinear
+
+_LEAST_HEIGHT = 512
+
+
+class Subject(Protocol):
+    """A network that the page runs. Images are uint8 [h, w, 3]."""
+
+    def network(self, is_quantized: bool) -> bytes:
+        """The .tflite file."""
+
+    def inputs(self, image: np.ndarray) -> list[np.ndarray]:
+        """An array for each input."""
+
+    def drawn(self, image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The image with what was found."""
+
+    def words(self, outputs: Sequence[np.ndarray]) -> str:
+        """What was found, as HTML."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSubject:
+    """One of the demo's own networks."""
+
+    task: Task
+
+    def network(self, is_quantized: bool) -> bytes:
+        """The .tflite file."""
+        return self.task.network(quantized=is_quantized)
+
+    def inputs(self, image: np.ndarray) -> list[np.ndarray]:
+        """The image as the network takes it."""
+        return [self.task.inputs(image)]
+
+    def drawn(self, image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The image with boxes, joints or the mask."""
+        return drawn(image, self.task.found(list(outputs)))
+
+    def words(self, outputs: Sequence[np.ndarray]) -> str:
+        """Scores of what was found."""
+        return fragments.found(self.task.found(list(outputs)))
+
+
+@dataclasses.dataclass(frozen=True)
+class UploadSubject:
+    """A .tflite file of the user's. Nobody knows what its outputs mean: nothing is drawn."""
+
+    upload: Upload
+    seed: int
+
+    def network(self, is_quantized: bool) -> bytes:  # noqa: ARG002 (there is only one)
+        """The .tflite file."""
+        return self.upload.content
+
+    def inputs(self, image: np.ndarray) -> list[np.ndarray]:
+        """The image resized to the network's input, or random arrays."""
+        return self.upload.arrays(image, self.seed)
+
+    def drawn(self, image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:  # noqa: ARG002
+        """The image as it is."""
+        return image
+
+    def words(self, outputs: Sequence[np.ndarray]) -> str:
+        """A table of the outputs."""
+        return fragments.outputs(self.upload.table(outputs), self.upload.inputs_in_words())
+
+
+@dataclasses.dataclass(frozen=True)
+class Showing:
+    """The rows so far, and what the page shows of each."""
+
+    subject: Subject
+    picture: np.ndarray  # uint8 [h, w, 3]
+    chosen: tuple[Engine, ...]
+    rows: tuple[Row, ...] = ()
+    video: str | None = None  # the file that the picture is the first frame of
+
+    def row(self, name: str) -> Row | None:
+        """The engine's row, if it is there."""
+        return next((row for row in self.rows if row.engine.name == name), None)
+
+    def image(self, name: str) -> np.ndarray:
+        """The picture with what the engine found; as it is where it found nothing."""
+        row, large = self.row(name), enlarged(self.picture)
+        if row is None or row.error is not None:
+            return large
+        return self.subject.drawn(large, row.outputs)
+
+    def words(self, name: str) -> str:
+        """What the engine found, or why it could not."""
+        row = self.row(name)
+        if row is None:
+            return fragments.message(f"{name} is running ...")
+        if row.error is not None:
+            return fragments.error(f"{name}: {row.error}")
+        return self.subject.words(row.outputs)
+
+    def comparison(self) -> str:
+        """The table of engines."""
+        waiting = [engine.name for engine in self.chosen[len(self.rows) :]]
+        return fragments.comparison(self.rows, waiting)
+
+    def report(self, name: str) -> str:
+        """Where the engine runs each operator."""
+        row = self.row(name)
+        return "" if row is None or row.error is not None else fragments.report(row.report)
+
+
+def enlarged(image: np.ndarray) -> np.ndarray:
+    """Small images at least 512 pixels high, so that lines and letters on them are sharp."""
+    factor = -(-_LEAST_HEIGHT // image.shape[0])
+    if factor <= 1:
+        return image
+    height, width = (n * factor for n in image.shape[:2])
+    return resize_bilinear(image, height, width).round().astype(np.uint8)
+
+
+def showings(engines: Engines, first: Showing) -> Iterator[Showing]:
+    """`first` as it is, then with one row more at a time."""
+    yield first
+    inputs = first.subject.inputs(first.picture)
+    is_compared = REFERENCE in first.chosen
+    rows = compare(engines, first.chosen, first.subject.network, inputs, is_compared=is_compared)
+    now = first
+    for row in rows:
+        now = dataclasses.replace(now, rows=(*now.rows, row))
+        yield now

@@ -1,0 +1,143 @@
+"""A .tflite file of the user's: opened under limits, given inputs, its outputs as a table."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.demo.engines import REFERENCE, Engines
+from jaxdelegate.errors import ModelError
+from jaxdelegate.evaluation.images import resize_bilinear
+from jaxdelegate.testing.running import random_inputs
+
+MAX_FILE_BYTES = 64 << 20
+
+_IMAGE_DTYPES = tuple(np.dtype(t) for t in (np.float32, np.uint8, np.int8))
+_TOP = 5  # values that are shown of an output
+_GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as TFLite's image utilities
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """One output in words."""
+
+    name: str
+    type: str  # float32 [1, 1001]
+    values: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Upload:
+    """A checked .tflite file; its tensors as `get_input_details()` and the like give them."""
+
+    name: str
+    content: bytes
+    inputs: Sequence[Mapping[str, Any]]
+    outputs: Sequence[Mapping[str, Any]]
+
+    @property
+    def takes_image(self) -> bool:
+        """Whether its one input is [1, H, W, 1 or 3] of float32, uint8 or int8."""
+        if len(self.inputs) != 1:
+            return False
+        shape, dtype = tuple(self.inputs[0]["shape"]), np.dtype(self.inputs[0]["dtype"])
+        is_image = len(shape) == 4 and shape[0] == 1 and shape[3] in (1, 3)
+        return is_image and min(shape[1:3]) > 1 and dtype in _IMAGE_DTYPES
+
+    def arrays(self, image: np.ndarray, seed: int) -> list[np.ndarray]:
+        """Its inputs.
+
+        Args:
+            image: uint8 [h, w, 3]. A network that takes images gets it resized: float32 from -1 to
+                1, int8 from -128 to 127, uint8 as it is.
+            seed: of the random arrays that any other network gets.
+        """
+        if not self.takes_image:
+            return random_inputs(self.inputs, seed)
+        _, height, width, channels = self.inputs[0]["shape"]
+        pixels = resize_bilinear(image, int(height), int(width))
+        if channels == 1:
+            pixels = (pixels @ _GRAY)[..., None]
+        return [_normalized(pixels, np.dtype(self.inputs[0]["dtype"]))[None]]
+
+    def inputs_in_words(self) -> str:
+        """What it is given, in a line."""
+        first = self.inputs[0] if self.inputs else None
+        if self.takes_image and first is not None:
+            scaled = {"f": ", scaled to -1 ... 1", "i": ", minus 128", "u": ""}
+            kind = np.dtype(first["dtype"]).kind
+            return f"The picture as {_type(first)}{scaled[kind]}."
+        return f"Random values: {', '.join(map(_type, self.inputs)) or 'no inputs'}."
+
+    def table(self, arrays: Sequence[np.ndarray]) -> list[Output]:
+        """A row for each output. [1, N] counts as scores of classes: the highest ones are shown.
+
+        Args:
+            arrays: the outputs; quantized ones are shown as the numbers that they stand for.
+        """
+        return [
+            Output(str(detail["name"]), _type(detail, array.shape), _values(_real(detail, array)))
+            for detail, array in zip(self.outputs, arrays, strict=True)
+        ]
+
+
+def read(path: str | os.PathLike[str], engines: Engines) -> Upload:
+    """Read a file, and check that the numpy reference can run it within the limits.
+
+    Args:
+        path: the file.
+        engines: where the reference keeps it open.
+
+    Raises:
+        ModelError: it is no .tflite file, damaged or larger than 64 MiB.
+        InterpreterError: an operator has no kernel, or a tensor would take more than
+            `engines.MAX_TENSOR_BYTES`.
+    """
+    name = Path(path).name
+    try:
+        if (size := os.path.getsize(path)) > MAX_FILE_BYTES:
+            raise ModelError(
+                f"{name} has {size >> 20} MiB; this page opens at most {MAX_FILE_BYTES >> 20} "
+                "MiB. `jaxdelegate benchmark_model` runs larger ones"
+            )
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ModelError(f"{name}: {error.strerror or error}") from error
+    if not content:
+        raise ModelError(f"{name}: the file is empty")
+    try:
+        opened = engines.open(content, REFERENCE)
+    except ModelError as error:  # it knows no name
+        raise ModelError(str(error).replace("<bytes>", name, 1)) from error
+    return Upload(name, content, opened.inputs, opened.outputs)
+
+
+def _values(array: np.ndarray) -> str:
+    if not array.size:
+        return "empty"
+    if array.dtype.kind not in "fiu":
+        return ", ".join(str(value) for value in array.reshape(-1)[:_TOP].tolist())
+    if array.ndim == 2 and array.shape[0] == 1 and array.shape[1] > 1:
+        order = np.argsort(-array[0], kind="stable")[:_TOP]
+        return ", ".join(f"class {i}: {array[0, i]:.4g}" for i in order)
+    low, high, mean = array.min(), array.max(), array.mean(dtype=np.float64)
+    return f"{low:.4g} to {high:.4g}, mean {mean:.4g}"
+
+
+def _real(detail: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    scale, zero_point = detail["quantization"]
+    return (array.astype(np.float32) - zero_point) * scale if scale else array
+
+
+def _normalized(pixels: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "f":
+        return ((pixels - 127.5) / 127.5).astype(dtype)
+    return (pixels.round() - (128 if dtype.kind == "i" else 0)).astype(dtype)
+
+
+def _type(detail: Mapping[str, Any], shape: Sequence[int] | None = None) -> str:
+    sizes = detail["shape"] if shape is None else shape
+    return f"{np.dtype(detail['dtype']).name} {[int(n) for n in sizes]}"

@@ -1,0 +1,127 @@
+"""A .tflite file of the user's: limits, inputs, and outputs in words."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxdelegate.demo import engines, uploads
+from jaxdelegate.demo.engines import REFERENCE, Engines
+from jaxdelegate.demo.uploads import Upload
+from jaxdelegate.errors import InterpreterError, ModelError
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.networks import broadcast, small_classifier
+from jaxdelegate.testing.quantized import scaled
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+
+
+def read(folder: Path, content: bytes) -> Upload:
+    path = folder / "given.tflite"
+    path.write_bytes(content)
+    return uploads.read(path, Engines())
+
+
+def same(shape: tuple[int, ...], dtype: type, **more: object) -> bytes:
+    """A network that returns its input."""
+    builder = ModelBuilder("same")
+    x = builder.input(shape, dtype, "x", **more)
+    y = builder.tensor(shape, dtype, "y", **more)
+    builder.operator("RESHAPE", [x, builder.constant(np.array(shape, np.int32))], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def test_an_image_classifier(tmp_path: Path) -> None:
+    upload = read(tmp_path, small_classifier())
+    assert upload.takes_image
+    (x,) = upload.arrays(IMAGE, 0)
+    assert (x.shape, x.dtype) == ((1, 16, 16, 3), np.float32)
+    assert -1 <= x.min() < -0.5 < 0.5 < x.max() <= 1
+    assert upload.inputs_in_words() == "The picture as float32 [1, 16, 16, 3], scaled to -1 ... 1."
+    outputs = REFERENCE.open(upload.content).run([x]).outputs
+    (row,) = upload.table(outputs)
+    assert row.type == "float32 [1, 32]"
+    best = np.argsort(-outputs[0][0])[:5]
+    assert row.values.startswith(f"class {best[0]}: {outputs[0][0, best[0]]:.4g}, class {best[1]}:")
+    assert row.values.count("class") == 5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [(np.float32, -1, 1), (np.uint8, 0, 255), (np.int8, -128, 127)]
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_as_the_network_wants_them(
+    tmp_path: Path, dtype: type, low: float, high: float, channels: int
+) -> None:
+    upload = read(tmp_path, same((1, 4, 6, channels), dtype))
+    assert upload.takes_image
+    for value, wanted in ((0, low), (255, high)):
+        (x,) = upload.arrays(np.full((5, 5, 3), value, np.uint8), 0)
+        assert (x.shape, x.dtype) == ((1, 4, 6, channels), dtype)
+        np.testing.assert_allclose(x.astype(np.float64), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((1, 10), np.float32),
+        ((2, 4, 4, 3), np.float32),
+        ((1, 4, 4, 2), np.float32),
+        ((1, 1, 4, 3), np.float32),
+        ((1, 4, 4, 3), np.int32),
+    ],
+)
+def test_other_inputs_are_random(tmp_path: Path, shape: tuple[int, ...], dtype: type) -> None:
+    upload = read(tmp_path, same(shape, dtype))
+    assert not upload.takes_image
+    (x,) = upload.arrays(IMAGE, 3)
+    assert (x.shape, x.dtype) == (shape, dtype)
+    np.testing.assert_array_equal(x, upload.arrays(IMAGE, 3)[0])
+    assert np.dtype(dtype).name in upload.inputs_in_words()
+    assert upload.inputs_in_words().startswith("Random values: ")
+    assert len(upload.table(REFERENCE.open(upload.content).run([x]).outputs)) == 1
+
+
+def test_quantized_outputs_are_shown_as_what_they_stand_for(tmp_path: Path) -> None:
+    upload = read(tmp_path, same((1, 3), np.int8, quantization=scaled(0.5, 10)))
+    (row,) = upload.table([np.array([[10, 30, 12]], np.int8)])
+    assert row.values == "class 1: 10, class 2: 1, class 0: 0"
+    assert row.type == "int8 [1, 3]"
+
+
+def test_other_outputs_are_a_range(tmp_path: Path) -> None:
+    upload = read(tmp_path, same((2, 2), np.float32))
+    assert upload.table([np.array([[1, 2], [3, 4]], np.float32)])[0].values == "1 to 4, mean 2.5"
+    assert upload.table([np.zeros((0, 2), np.float32)])[0].values == "empty"
+    assert upload.table([np.array([True, False])])[0].values == "True, False"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "given.tflite: the file is empty"),
+        (b"hello", "given.tflite: file: a TFLite model has a header of 8 bytes, got 5 bytes"),
+        (small_classifier()[:3000], "given.tflite: .*truncated"),
+    ],
+)
+def test_damaged_files(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as error:
+        read(tmp_path, content)
+    assert str(tmp_path) not in str(error.value)
+
+
+def test_large_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "large.tflite"
+    with path.open("wb") as file:
+        file.truncate(uploads.MAX_FILE_BYTES + 1)
+    with pytest.raises(ModelError, match=r"large.tflite has 64 MiB; this page opens at most 64"):
+        uploads.read(path, Engines())
+    with pytest.raises(ModelError, match=r"none.tflite: No such file"):
+        uploads.read(tmp_path / "none.tflite", Engines())
+
+
+def test_large_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "MAX_TENSOR_BYTES", 1000)
+    with pytest.raises(InterpreterError, match="max_tensor_bytes is 1000"):
+        read(tmp_path, broadcast(50))
