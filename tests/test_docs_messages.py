@@ -34,10 +34,10 @@ def blocks(page: str) -> list[str]:
 
 def _with_custom_operator() -> bytes:
     builder = ModelBuilder()
-    x = builder.input((1, 8, 8, 3))
+    x = builder.input((1, 32, 32, 3))
     weights = builder.constant(np.ones((4, 3, 3, 3), np.float32))
     bias = builder.constant(np.zeros(4, np.float32))
-    h, cropped, y = (builder.tensor((1, 8, 8, 4)) for _ in range(3))
+    h, cropped, y = (builder.tensor((1, 32, 32, 4)) for _ in range(3))
     builder.operator("CONV_2D", [x, weights, bias], [h], Conv2DOptions(stride_w=1, stride_h=1))
     builder.operator("MyCrop", [h], [cropped])
     builder.operator("SOFTMAX", [cropped], [y])

@@ -27,7 +27,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "native_kernels": None,
         "max_delegated_partitions": 0,
         "min_nodes_per_partition": 0,
-        "min_gain": 1.0,
+        "min_gain": 2.0,
         "first_delegate_node_index": 0,
         "last_delegate_node_index": 2**31 - 1,
         "require_full_delegation": False,

@@ -130,7 +130,8 @@ class _CheckingDelegate(JaxDelegate):
     def __init__(
         self, options: DelegateOptions, policy: PrecisionPolicy, error_bound: float
     ) -> None:
-        super().__init__(dataclasses.replace(options, compute_dtype="float32"))
+        # What the device will take is not known here: every partition is checked.
+        super().__init__(dataclasses.replace(options, compute_dtype="float32", min_gain=0))
         self.lowering_context = self.lowering_context.on_gpu(PrecisionPolicy())
         self.policy = policy
         self.error_bound = error_bound

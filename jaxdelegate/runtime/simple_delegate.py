@@ -153,7 +153,7 @@ class SimpleDelegateOptions:
 
     max_delegated_partitions: int = 0
     min_nodes_per_partition: int = 0
-    min_gain: float = 1.0
+    min_gain: float = 2.0
     first_delegate_node_index: int = 0
     last_delegate_node_index: int = 2**31 - 1
     fallback_on_error: bool = False

@@ -367,7 +367,7 @@ def test_a_small_body_stays_with_its_loop(stock: Stock) -> None:
     assert_close(got, [np.array([16, -32], np.float32)])
     reports = [delegate.report(i) for i in range(3)]
     assert not any(report.delegated for report in reports)
-    assert all("cannot gain" in n.reason for report in reports[1:] for n in report.nodes)
+    assert all("gains too little" in n.reason for report in reports[1:] for n in report.nodes)
 
 
 def test_bodies_of_loops_are_delegated_one_by_one(stock: Stock) -> None:

@@ -28,7 +28,7 @@ def marked_places(n: int = 6) -> bytes:
 
 
 def test_what_follows_a_settled_shape_is_delegated() -> None:
-    delegate = jd.JaxDelegate()
+    delegate = jd.JaxDelegate(min_gain=0)
     interpreter = jd.Interpreter(model_content=marked_places(), experimental_delegates=[delegate])
     interpreter.allocate_tensors()
     assert [n.op for n in delegate.report().delegated] == ["MUL", "ABS"]
