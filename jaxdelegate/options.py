@@ -144,8 +144,8 @@ class DelegateOptions:
         2.0,
         "In a model of which operators stay on the CPU: leave a partition there, too, if the CPU "
         "would need less than this many times what handing its tensors over costs (both are "
-        "estimates; with 2 a device that is twice as fast breaks even). 0: delegate every operator that can be. Not asked of operators that "
-        "first_ and last_delegate_node_index choose.",
+        "estimates; with 2 a device that is twice as fast breaks even). 0: delegate every operator "
+        "that can be. Not asked of operators that first_ and last_delegate_node_index choose.",
     )
     first_delegate_node_index: int = _option(0, "Delegate no operator before this one.")
     last_delegate_node_index: int = _option(2**31 - 1, "Delegate no operator after this one.")

@@ -40,7 +40,7 @@ class HostSpeed:
         )
 
 
-# Rounded from bench/handover.py on a server's CPU. LiteRT's are about half of XNNPACK's speed there.
+# Rounded from bench/handover.py on a server's CPU. LITERT is about half of XNNPACK's speed there.
 REFERENCE = HostSpeed(call=10e-6, operation=5e-10, transcendental=1e-10, byte=1.5e-10)
 LITERT = HostSpeed(call=2e-7, operation=2.5e-11, transcendental=5e-10, byte=5e-11)
 # Of custom operators and other dtypes it is not sure that the host has a kernel.
