@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -18,7 +18,7 @@ from jaxdelegate.errors import DelegationError, ModelError, TensorError
 from jaxdelegate.lowering import microbatching
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.lowering.partition import Callees, lower_partition
-from jaxdelegate.model.records import Model, Operator, SignatureDef, Subgraph, read_model
+from jaxdelegate.model.records import Model, Operator, SignatureDef, Subgraph, Tensor, read_model
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
@@ -37,6 +37,7 @@ Planned = tuple[Sequence[Operator], Mapping[int, TensorSpec], tuple[int, ...]]
 K = TypeVar("K")
 V = TypeVar("V")
 
+_ONCE = "CALL_ONCE"
 _SHAPES = 16  # lowerings kept per signature, one per input-shape signature
 
 
@@ -136,7 +137,11 @@ class CallableModel:
         return function.apply, function.params
 
     def initial_state(self, signature: str | None = None) -> Params:
-        """Zeros for every variable tensor, by name."""
+        """What every state begins with, by name.
+
+        Zeros for variable tensors, seeds for random operators, and for resource variables what the
+        model's initialization (CALL_ONCE) assigns, or zeros.
+        """
         return self._function(signature).initial_state()
 
     def _function(self, key: str | None) -> "_Function":
@@ -203,7 +208,9 @@ class _Function:
     ) -> None:
         self._max_tensor_bytes = max_tensor_bytes
         self._subgraphs = tuple(map(with_list_updates, graph.subgraphs))
-        self._subgraph = with_explicit_states(graph.subgraphs[subgraph_index]).subgraph
+        self._raw_subgraph = graph.subgraphs[subgraph_index]
+        self._explicit = with_explicit_states(self._raw_subgraph)
+        self._subgraph = self._explicit.subgraph
         self._inputs = inputs
         self._outputs = outputs
         self._transformable = JaxDelegate(native_kernels=False)
@@ -227,7 +234,19 @@ class _Function:
 
     @functools.cached_property
     def _jit(self) -> Callable[..., Any]:
-        return jax.jit(self.apply)
+        return jax.jit(self._apply)
+
+    @functools.cached_property
+    def _resources(self) -> Mapping[Hashable, np.ndarray]:
+        """What CALL_ONCE assigns to resource variables, by their keys in the store."""
+        store = self._store()
+        for operator in self._raw_subgraph.operators:
+            if operator.name == _ONCE:
+                store(operator.options.init_subgraph_index)  # type: ignore[attr-defined]
+        return {key: value for key, value in store.resources.items()}
+
+    def _store(self) -> ModelStore:
+        return ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
 
     def run(self, inputs: tuple[Any, ...]) -> tuple[jax.Array, ...]:
         """Outputs; compiled as delegates compile, with weights laid out once, where JAX lets us."""
@@ -235,8 +254,7 @@ class _Function:
         device = _device_of(arrays)
         if device is None:
             # The inputs' 64-bit dtypes must survive on the way into the jitted function.
-            with jax.enable_x64(True):
-                outputs: tuple[jax.Array, ...] = self._jit(self.params, *inputs)
+            outputs: tuple[jax.Array, ...] = self.apply(self.params, *inputs)
             return outputs
         program = self._program(device, tuple(a.shape for a in arrays))
         known = dict(zip(self._inputs, arrays, strict=True))
@@ -265,12 +283,33 @@ class _Function:
         return _kept(self._programs, (device, shapes), compiled)
 
     def apply(self, params: Params, *inputs: Any, state: Params | None = None) -> Any:
-        """Outputs for inputs of any shapes the model accepts; with `state`, also the new state."""
-        if not isinstance(params, Mapping):
-            raise TensorError(
-                f"apply(params, *inputs): params come first, got {type(params).__name__}"
-            )
+        """Outputs for inputs of any shapes the model accepts; with `state`, also the new state.
+
+        Compiled for each set of shapes, where JAX does not trace it anyway.
+        """
+        self._check_names("params", params, self.params)
+        if state is not None:
+            self._check_names("state", state, [self._name(t.index) for t in self._variables])
         arrays = self._checked(inputs)
+        # The inputs' 64-bit dtypes must survive on the way into the jitted function.
+        with jax.enable_x64(True):
+            return self._jit(params, *arrays, state=state)
+
+    def _check_names(self, what: str, given: Any, wanted: Collection[str]) -> None:
+        if not isinstance(given, Mapping):
+            raise TensorError(
+                f"apply(params, *inputs, state=None): {what} is a dictionary by tensor name, "
+                f"got {type(given).__name__}"
+            )
+        missing = [name for name in wanted if name not in given]
+        if missing:
+            source = "model.function()" if what == "params" else "model.initial_state()"
+            raise TensorError(
+                f"apply: {what} has no {missing[0]!r}, and lacks {len(missing)} of {len(wanted)} "
+                f"names; {source} returns all of them"
+            )
+
+    def _apply(self, params: Params, *arrays: Any, state: Params | None = None) -> Any:
         partition = self._partition(tuple(a.shape for a in arrays))
         with jax.enable_x64(True):
             weights = {
@@ -291,12 +330,21 @@ class _Function:
         }
 
     def initial_state(self) -> Params:
-        variables = [t for t in self._subgraph.tensors if t.is_variable]
-        with jax.enable_x64(True):
-            return {
-                self._name(t.index): jnp.full(t.shape, state_zero(t.spec()), t.dtype)
-                for t in variables
-            }
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():
+            return {self._name(t.index): jnp.asarray(self._first_value(t)) for t in self._variables}
+
+    @functools.cached_property
+    def _variables(self) -> list[Tensor]:
+        return [t for t in self._subgraph.tensors if t.is_variable]
+
+    def _first_value(self, tensor: Tensor) -> np.ndarray:
+        """Zeros, a random generator's seeds, or what CALL_ONCE assigns to a resource variable."""
+        if tensor.index in self._explicit.initial:
+            return self._explicit.initial[tensor.index]()
+        value = self._resources.get(self._explicit.resources.get(tensor.index))
+        if value is not None:
+            return np.asarray(value)
+        return np.full(tensor.shape, state_zero(tensor.spec()), tensor.dtype)
 
     def _name(self, index: int) -> str:
         return self._subgraph.tensors[index].name or f"tensor_{index}"
@@ -316,7 +364,7 @@ class _Function:
 
     def _fitting(self, index: int, x: Any) -> Any:
         tensor = self._subgraph.tensors[index]
-        array = x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
+        array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, tensor.dtype)
         is_narrowed = array.dtype.kind == tensor.dtype.kind and isinstance(x, jax.Array)
         if array.dtype != tensor.dtype and is_narrowed and tensor.dtype.itemsize == 8:
             with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
@@ -344,12 +392,11 @@ class _Function:
 
     def _planned(self, shapes: Shapes, delegate: JaxDelegate) -> Planned:
         """All operators, the spec of every tensor, and the outputs that operators make."""
-        store = ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
-        host = Host(self._subgraph, model=store)
+        host = Host(self._raw_subgraph, model=self._store())
         for index, shape in zip(self._inputs, shapes, strict=True):
             host.resize(index, tuple(shape))
         host.plan()
-        nodes = host.nodes()
+        nodes = [node for node in host.nodes() if node.name != _ONCE]  # see `_resources`
         reasons = [(node, delegate.why_not(node)) for node in nodes]
         left = [f"#{node.index} {node.name}: {reason}" for node, reason in reasons if reason]
         if left:
@@ -376,6 +423,18 @@ class _Function:
             Callees(self._subgraphs, delegate.lowering_context).in_context(),
             raw_weights=raw_weights,
         )
+
+
+def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
+    """An array of what is none. Numbers and lists of them have no dtype: they take the tensor's.
+
+    Integers become integers or floats, but floats only floats.
+    """
+    array = np.asarray(x)
+    is_number = array.dtype.kind in "iuf" and dtype.kind in "iuf"
+    if not isinstance(x, int | float | list | tuple) or not is_number:
+        return array
+    return array if array.dtype.kind == "f" and dtype.kind != "f" else np.asarray(x, dtype)
 
 
 def _kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:

@@ -1,6 +1,8 @@
 """The model as a pure JAX function."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,15 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.options import FullyConnectedOptions, LSTMOptions
+from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.op_lowering.options import (
+    CallOnceOptions,
+    FullyConnectedOptions,
+    LSTMOptions,
+    RandomOptions,
+    VarHandleOptions,
+)
+from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 
 W = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
@@ -230,3 +240,135 @@ def test_named_inputs_may_be_a_dictionary() -> None:
     (got,) = jd.load(dense())({"features": x}).values()
     (want,) = jd.load(dense())(features=x).values()
     np.testing.assert_array_equal(got, want)
+
+
+def test_lists_take_the_inputs_dtype() -> None:
+    model = jd.load(dense())
+    x = [[1, 2, 3, 4.5], [0, 0, 0, 1]]
+    assert_close(model(x), model(np.array(x, np.float32)))
+    assert_close(model([[1] * 4] * 2), model(np.ones((2, 4), np.float32)))
+    with pytest.raises(jd.TensorError, match=r"input 0 'x' wants float32 \[2, 4\], got float64"):
+        model(np.array(x))  # an array says what it is
+
+
+def test_a_missing_parameter_or_state_is_named(x: np.ndarray) -> None:
+    apply, params = jd.load(dense()).function()
+    with pytest.raises(jd.TensorError, match=r"params has no 'w', and lacks 1 of 2 names; model.f"):
+        apply({"b": params["b"]}, x)
+    with pytest.raises(jd.TensorError, match="params is a dictionary by tensor name, got ndarray"):
+        apply(x)
+    apply, params = jd.load(lstm()).function()
+    with pytest.raises(jd.TensorError, match="state has no 'h', and lacks 1 of 2 names"):
+        apply(params, np.ones((1, 2), np.float32), state={"c": np.zeros((1, 3), np.float32)})
+
+
+def test_apply_is_one_compiled_program_wherever_it_is_called(x: np.ndarray) -> None:
+    apply, params = jd.load(dense()).function()
+    jaxpr = jax.make_jaxpr(apply)(params, x)
+    assert [equation.primitive.name for equation in jaxpr.eqns] == ["jit"]
+
+
+# ---- states that are no variable tensors
+
+
+def random_numbers() -> bytes:
+    builder = ModelBuilder()
+    shape = builder.constant(np.array([5], np.int32))
+    x, noise, y = builder.input((5,)), builder.tensor((5,)), builder.tensor((5,))
+    builder.operator("RANDOM_UNIFORM", [shape], [noise], RandomOptions(seed=3, seed2=7))
+    builder.operator("ADD", [x, noise], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def counter() -> bytes:
+    """y = variable + x, which is kept; CALL_ONCE makes the variable [10, 20]."""
+    builder = ModelBuilder()
+    x = builder.input((2,), np.float32, "x")
+    body = builder.subgraph("initialize")
+    handle = body.tensor((1,), np.dtype("V4"))
+    body.operator("VAR_HANDLE", [], [handle], VarHandleOptions(shared_name="v"))
+    body.operator("ASSIGN_VARIABLE", [handle, body.constant(np.array([10, 20], np.float32))], [])
+    body.outputs()
+    handle, value = builder.tensor((1,), np.dtype("V4")), builder.tensor((2,), name="value")
+    y = builder.tensor((2,), name="y")
+    builder.operator("CALL_ONCE", [], [], CallOnceOptions(init_subgraph_index=1))
+    builder.operator("VAR_HANDLE", [], [handle], VarHandleOptions(shared_name="v"))
+    builder.operator("READ_VARIABLE", [handle], [value])
+    builder.operator("ADD", [value, x], [y])
+    builder.operator("ASSIGN_VARIABLE", [handle, y], [])
+    builder.outputs(y)
+    return builder.build()
+
+
+@pytest.mark.parametrize("make", [random_numbers, counter])
+def test_states_go_on_as_in_the_interpreter(make: Callable[[], bytes]) -> None:
+    interpreter, model = jd.Interpreter(model_content=make()), jd.load(make())
+    interpreter.allocate_tensors()
+    (given,), (out,) = interpreter.get_input_details(), interpreter.get_output_details()
+    apply, params = model.function()
+    state, x = model.initial_state(), np.ones(given["shape"], np.float32)
+    seen = []
+    for _ in range(3):
+        interpreter.set_tensor(given["index"], x)
+        interpreter.invoke()
+        (y,), state = apply(params, x, state=state)
+        assert_close([y], [interpreter.get_tensor(out["index"])])
+        seen.append(np.asarray(y))
+    assert not np.array_equal(seen[0], seen[1])
+    for _ in range(2):
+        np.testing.assert_array_equal(model(x)[0], seen[0])  # a call begins anew
+    np.testing.assert_array_equal(apply(params, x)[0], seen[0])
+
+
+def test_states_under_scan() -> None:
+    model = jd.load(counter())
+    apply, params = model.function()
+
+    def step(state: Any, x: jax.Array) -> Any:
+        (y,), state = apply(params, x, state=state)
+        return state, y
+
+    _, y = jax.lax.scan(step, model.initial_state(), jnp.ones((4, 2)))
+    np.testing.assert_array_equal(y, [[10 + i, 20 + i] for i in range(1, 5)])
+
+
+# ---- gradients of quantized models
+
+
+def test_rounding_is_trained_through_straight() -> None:
+    """A network with int8 activations everywhere: rounding has the slope of what it rounds."""
+    task = TASKS["classification"]
+    apply, params = jd.load(task.network(quantized=True)).function()
+    pictures = [task.example(seed) for seed in range(8)]
+    images = np.concatenate([task.inputs(picture.image) for picture in pictures])
+    wrong = np.array([2] * 8)  # a network that is right has nothing to learn
+
+    @jax.jit
+    def step(params: Any) -> Any:
+        def loss(p: Any) -> jax.Array:
+            return -jnp.log(apply(p, images)[0][np.arange(8), wrong] + 1e-6).mean()
+
+        value, slopes = jax.value_and_grad(loss)(params)
+        return value, slopes, jax.tree.map(lambda p, g: p - 0.01 * g, params, slopes)
+
+    first, slopes, params = step(params)
+    assert np.mean([bool(np.any(np.asarray(g) != 0)) for g in slopes.values()]) >= 0.9
+    for _ in range(20):
+        last, _, params = step(params)
+    assert last < 0.9 * first
+
+
+def test_what_leaves_the_grid_has_no_slope() -> None:
+    builder = ModelBuilder()
+    q = Quantization(np.array([0.5], np.float32), np.array([0], np.int64))
+    x, y = builder.input((4,), np.float32), builder.tensor((4,), np.int8, quantization=q)
+    z = builder.tensor((4,))
+    builder.operator("QUANTIZE", [x], [y])
+    builder.operator("DEQUANTIZE", [y], [z])
+    builder.outputs(z)
+    apply, params = jd.load(builder.build()).function()
+    x = np.array([-100, -3.3, 0.1, 100], np.float32)
+    (values,), pull = jax.vjp(lambda x: apply(params, x), x)
+    np.testing.assert_array_equal(values, [-64, -3.5, 0, 63.5])
+    np.testing.assert_array_equal(pull((np.full(4, 2, np.float32),))[0], [0, 2, 2, 0])

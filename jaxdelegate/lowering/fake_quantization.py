@@ -152,9 +152,24 @@ def _grid(quantization: Quantization, dtype: np.dtype) -> tuple[np.float32, np.f
     return np.float32(scale), low, high
 
 
+@jax.custom_jvp
 @jax.jit  # traced and lowered once for each shape
 def _on_grid(value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     first, last = scale * low, scale * high
     inside = jnp.minimum(jnp.where(value > first, value, first), last)
     steps = lax.round((inside - first) / scale, lax.RoundingMethod.AWAY_FROM_ZERO)
     return (steps + low) * scale
+
+
+@_on_grid.defjvp
+def _straight_through(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    """The slope of what is rounded: one inside of the grid's range, zero beyond its ends.
+
+    Rounding itself has the slope zero everywhere, by which nothing could be trained (Bengio et al.
+    2013; tf.quantization.fake_quant_with_min_max_args does the same).
+    """
+    value, scale, low, high = primals
+    is_inside = (value >= scale * low) & (value <= scale * high)
+    return _on_grid(*primals), jnp.where(is_inside, tangents[0], 0)
