@@ -243,7 +243,7 @@ class _Function:
         for operator in self._raw_subgraph.operators:
             if operator.name == _ONCE:
                 store(operator.options.init_subgraph_index)  # type: ignore[attr-defined]
-        return {key: value for key, value in store.resources.items()}
+        return dict(store.resources)
 
     def _store(self) -> ModelStore:
         return ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
