@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from jaxdelegate.comparison.precision_check import check_precision
     from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate.jax_delegate import JaxDelegate
-    from jaxdelegate.function import CallableModel as Model
-    from jaxdelegate.function import load
+    from jaxdelegate.function.model import CallableModel as Model
+    from jaxdelegate.function.model import load
     from jaxdelegate.interpreter import Interpreter, OpResolverType
     from jaxdelegate.litert import load_delegate
     from jaxdelegate.options import DelegateOptions
@@ -71,14 +71,14 @@ _LAZY = {
     "DelegationReport": ("jaxdelegate.report.delegation", "DelegationReport"),
     "Interpreter": ("jaxdelegate.interpreter", "Interpreter"),
     "JaxDelegate": ("jaxdelegate.delegate.jax_delegate", "JaxDelegate"),
-    "Model": ("jaxdelegate.function", "CallableModel"),
+    "Model": ("jaxdelegate.function.model", "CallableModel"),
     "OpResolverType": ("jaxdelegate.interpreter", "OpResolverType"),
     "SimpleDelegate": ("jaxdelegate.runtime.simple_delegate", "SimpleDelegate"),
     "SimpleDelegateKernel": ("jaxdelegate.runtime.simple_delegate", "SimpleDelegateKernel"),
     "fingerprint": ("jaxdelegate.cache.digests", "fingerprint"),
     "PrecisionReport": ("jaxdelegate.report.precision", "PrecisionReport"),
     "check_precision": ("jaxdelegate.comparison.precision_check", "check_precision"),
-    "load": ("jaxdelegate.function", "load"),
+    "load": ("jaxdelegate.function.model", "load"),
     "register_delegate_provider": ("jaxdelegate.providers", "register_delegate_provider"),
     "register_operator": ("jaxdelegate.custom", "register_operator"),
     "load_delegate": ("jaxdelegate.litert", "load_delegate"),

@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
+from jaxdelegate.testing.running import run_once
 
 W = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
 B = np.array([0.5, -1, 2], np.float32)
@@ -372,3 +373,51 @@ def test_what_leaves_the_grid_has_no_slope() -> None:
     (values,), pull = jax.vjp(lambda x: apply(params, x), x)
     np.testing.assert_array_equal(values, [-64, -3.5, 0, 63.5])
     np.testing.assert_array_equal(pull((np.full(4, 2, np.float32),))[0], [0, 2, 2, 0])
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"quant_mode": "integer"}, {"native_kernels": False}, {"rewrites": "none"}],
+    ids=str,
+)
+def test_options_mean_what_they_mean_to_a_delegate(options: dict[str, Any]) -> None:
+    task = TASKS["classification"]
+    x, content = task.inputs(task.picture(5)), task.network(quantized=True)
+    delegate = jd.JaxDelegate(options, require_full_delegation=True)
+    interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
+    (want, *_) = run_once(interpreter, [x])
+    model = jd.load(content, options)
+    np.testing.assert_array_equal(model(x)[0], want)
+    apply, params = model.function()
+    assert_close([apply(params, x)[0]], [want], accumulated=1000)
+
+
+def test_integer_mode_as_a_function_has_the_reference_kernels_bits() -> None:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    task = TASKS["classification"]
+    x, content = task.inputs(task.picture(5)), task.network(quantized=True)
+    reference = Interpreter(
+        model_content=content, experimental_op_resolver_type=OpResolverType.BUILTIN_REF
+    )
+    apply, params = jd.load(content, quant_mode="integer").function()
+    np.testing.assert_array_equal(apply(params, x)[0], run_once(reference, [x])[0])
+
+
+def test_options_that_do_not_apply_are_refused() -> None:
+    with pytest.raises(jd.OptionError, match="load: min_gain is an option of delegates in interp"):
+        jd.load(dense(), min_gain=0)
+    with pytest.raises(jd.OptionError, match="unknown option 'dtype'; did you mean: compute_dtype"):
+        jd.load(dense(), dtype="float16")
+    with pytest.raises(jd.OptionError, match="platform: 'tpu' is not there"):
+        jd.load(dense(), platform="tpu").function()
+
+
+def test_reduced_precision_is_that_of_the_delegate(x: np.ndarray) -> None:
+    """float32 on a CPU, which says so; the policy reaches what `apply` lowers."""
+    model = jd.load(dense(), compute_dtype="auto")
+    assert_close(model(x), jd.load(dense())(x), accumulated=4)
+    assert model.options.compute_dtype == "auto"

@@ -11,7 +11,7 @@ from jaxdelegate.delegate import precision_policy
 from jaxdelegate.delegate.delegate_kernel import JaxKernel, arriving, touched
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError, TensorError
-from jaxdelegate.function import CallableModel
+from jaxdelegate.function.model import CallableModel
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.lowering import error_probe
 from jaxdelegate.lowering.error_probe import ERROR_BOUND, ProbeResult

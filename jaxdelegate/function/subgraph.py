@@ -1,8 +1,7 @@
-"""A .tflite as a pure JAX function: jit, vmap, grad, shard or export it."""
+"""One subgraph as a JAX function, and as compiled programs."""
 
 import dataclasses
 import functools
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,29 +10,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.compiler.aot import ARGUMENT_BYTES, compile_partition
+from jaxdelegate.compiler.aot import ARGUMENT_BYTES
 from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.errors import DelegationError, ModelError, TensorError
-from jaxdelegate.lowering import microbatching
+from jaxdelegate.errors import DelegationError, TensorError
+from jaxdelegate.lowering import error_probe
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.lowering.partition import Callees, lower_partition
-from jaxdelegate.model.records import Model, Operator, SignatureDef, Subgraph, Tensor, read_model
+from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.runtime.fitting import remedy
-from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
+from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 Params = dict[str, Any]
-Apply = Callable[..., Any]
-
 Shapes = tuple[Shape, ...]
-Planned = tuple[Sequence[Operator], Mapping[int, TensorSpec], tuple[int, ...]]
+Planned = tuple[Sequence[Node], Mapping[int, TensorSpec], tuple[int, ...]]
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -41,161 +39,7 @@ _ONCE = "CALL_ONCE"
 _SHAPES = 16  # lowerings kept per signature, one per input-shape signature
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TensorInfo:
-    """One input or output of a signature. -1 stands for a dimension that the model leaves open."""
-
-    name: str
-    shape: Shape
-    dtype: np.dtype
-    quantization: Quantization | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Signature:
-    """Inputs and outputs by name."""
-
-    inputs: Mapping[str, TensorInfo]
-    outputs: Mapping[str, TensorInfo]
-
-
-class CallableModel:
-    """A model to call from JAX; `jaxdelegate.load` makes it.
-
-    `model(*inputs)` answers a tuple, `model(**named)` a dictionary, as jax arrays: compiled for
-    each set of input shapes as delegates compile, or, called with what JAX traces, part of the
-    caller's program. Variable tensors (recurrent state) begin at zero in every call; `function()`
-    lets the caller thread them.
-    """
-
-    def __init__(
-        self, graph: Model, source: Any = None, *, max_tensor_bytes: int = MAX_TENSOR_BYTES
-    ) -> None:
-        """Wrap a model that was read from `source`; nothing is lowered yet."""
-        self.graph, self.source = graph, source
-        self._max_tensor_bytes = max_tensor_bytes
-        self._functions: dict[str | None, _Function] = {}
-
-    @property
-    def signatures(self) -> dict[str, Signature]:
-        """The model's signatures by key; empty if the file names none."""
-        return {
-            s.key: _signature(self.graph.subgraphs[s.subgraph], s) for s in self.graph.signatures
-        }
-
-    def __repr__(self) -> str:
-        """The model's name, and the main subgraph's inputs and outputs with dtypes and shapes."""
-        main = self.graph.subgraphs[0]
-
-        def ends(indices: Sequence[int]) -> str:
-            found = [main.tensors[i] for i in indices]
-            return ", ".join(
-                f"{t.name} {t.dtype} {list(t.shape_signature or t.shape)}" for t in found
-            )
-
-        name = os.path.basename(self.graph.source)
-        return f"<jaxdelegate.Model {name!r}: {ends(main.inputs)} -> {ends(main.outputs)}>"
-
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Run the model.
-
-        Args:
-            *inputs: numpy or jax arrays in the main subgraph's input order: the answer is a tuple.
-            **named: the same by name, of the signature that has these names (or by tensor name):
-                the answer is a dictionary. A single dictionary is taken for named inputs, too.
-
-        Raises:
-            TensorError: a missing, superfluous or wrongly typed input.
-            DelegationError: an operator that XLA cannot run.
-        """
-        if inputs and named:
-            raise TensorError("call a model with positional or with named inputs, not with both")
-        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            return self(**inputs[0])
-        if not named:
-            return self._function(None).run(inputs)
-        key, input_names, output_names = self._names_for(named)
-        results = self._function(key).run(tuple(named[name] for name in input_names))
-        return dict(zip(output_names, results, strict=True))
-
-    def function(self, signature: str | None = None) -> tuple[Apply, Params]:
-        """The model as `(apply, params)`: `apply(params, *inputs) -> tuple` is pure and traceable.
-
-        Args:
-            signature: which one; None: the main subgraph, inputs and outputs in the file's order.
-
-        Returns:
-            apply: shapes follow the arrays it is given. With `state=` (see `initial_state`) it
-                answers `(outputs, new_state)`.
-            params: weights by tensor name, in the file's layout; constant arithmetic is folded.
-
-        Raises:
-            DelegationError: an operator that XLA cannot run; lists all of them.
-            ValueError: no such signature.
-        """
-        function = self._function(signature)
-        return function.apply, function.params
-
-    def initial_state(self, signature: str | None = None) -> Params:
-        """What every state begins with, by name.
-
-        Zeros for variable tensors, seeds for random operators, and for resource variables what the
-        model's initialization (CALL_ONCE) assigns, or zeros.
-        """
-        return self._function(signature).initial_state()
-
-    def _function(self, key: str | None) -> "_Function":
-        if key not in self._functions:
-            self._functions[key] = self._make(key)
-        return self._functions[key]
-
-    def _make(self, key: str | None) -> "_Function":
-        if key is None:
-            subgraph = self.graph.subgraphs[0]
-            ends = subgraph.inputs, subgraph.outputs
-            return _Function(self.graph, 0, *ends, self._max_tensor_bytes)
-        by_key = {s.key: s for s in self.graph.signatures}
-        if key not in by_key:
-            there = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"
-            raise ValueError(f"signature {key!r} is not in the model; {there}")
-        s = by_key[key]
-        outputs = tuple(s.outputs.values())
-        inputs = tuple(s.inputs.values())
-        return _Function(self.graph, s.subgraph, inputs, outputs, self._max_tensor_bytes)
-
-    def _names_for(self, named: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:
-        for s in self.graph.signatures:
-            if set(s.inputs) == set(named):
-                return s.key, list(s.inputs), list(s.outputs)
-        main = self.graph.subgraphs[0]
-        inputs = [main.tensors[i].name for i in main.inputs]
-        if set(inputs) == set(named):
-            return None, inputs, [main.tensors[i].name for i in main.outputs]
-        known = [sorted(s.inputs) for s in self.graph.signatures] or [inputs]
-        raise TensorError(
-            f"inputs {sorted(named)} fit no signature; the model has {' or '.join(map(str, known))}"
-        )
-
-
-def load(source: Any, *, max_tensor_bytes: int | None = None) -> CallableModel:
-    """Read a .tflite for use from JAX.
-
-    Args:
-        source: a path, or the file's content as bytes.
-        max_tensor_bytes: how much one tensor may take; more is an error before anything is
-            allocated, since a damaged file may declare any shape. None: 2 GiB.
-
-    Raises:
-        ModelError: the file cannot be opened or is damaged.
-    """
-    graph = read_model(source)
-    if not graph.subgraphs:
-        raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
-    limit = MAX_TENSOR_BYTES if max_tensor_bytes is None else max_tensor_bytes
-    return CallableModel(graph, source, max_tensor_bytes=limit)
-
-
-class _Function:
+class SubgraphFunction:
     """One subgraph with chosen inputs and outputs, lowered once for every input-shape signature."""
 
     def __init__(
@@ -204,18 +48,29 @@ class _Function:
         subgraph_index: int,
         inputs: tuple[int, ...],
         outputs: tuple[int, ...],
+        options: DelegateOptions,
         max_tensor_bytes: int,
     ) -> None:
-        self._max_tensor_bytes = max_tensor_bytes
+        """Lower nothing yet.
+
+        Args:
+            graph: the model.
+            subgraph_index: which of its subgraphs.
+            inputs: tensors to be given, in the caller's order.
+            outputs: tensors to be returned, in the caller's order.
+            options: what is computed, and where.
+            max_tensor_bytes: see `check_sizes`.
+        """
+        self._options, self._max_tensor_bytes = options, max_tensor_bytes
         self._subgraphs = tuple(map(with_list_updates, graph.subgraphs))
         self._raw_subgraph = graph.subgraphs[subgraph_index]
         self._explicit = with_explicit_states(self._raw_subgraph)
         self._subgraph = self._explicit.subgraph
         self._inputs = inputs
         self._outputs = outputs
-        self._transformable = JaxDelegate(native_kernels=False)
+        self._transformable = JaxDelegate(options, native_kernels=False)
         self._resident: dict[jax.Device, ResidentWeights] = {}
-        self._programs: OrderedDict[tuple[jax.Device, Shapes], Program] = OrderedDict()
+        self._programs: OrderedDict[tuple[jax.Device, Shapes], Program | None] = OrderedDict()
         self._lowered: OrderedDict[Shapes, LoweredPartition] = OrderedDict()
 
     @functools.cached_property
@@ -228,6 +83,7 @@ class _Function:
 
     @functools.cached_property
     def params(self) -> Params:
+        """The weights by tensor name, in the file's layout."""
         values = {name: self._declared.value(weight) for weight, name in self._names.items()}
         with jax.enable_x64(True), jax.ensure_compile_time_eval():  # also inside of a trace
             return {name: jnp.asarray(value) for name, value in values.items()}
@@ -251,13 +107,15 @@ class _Function:
     def run(self, inputs: tuple[Any, ...]) -> tuple[jax.Array, ...]:
         """Outputs; compiled as delegates compile, with weights laid out once, where JAX lets us."""
         arrays = self._checked(inputs)
-        device = _device_of(arrays)
+        device = _device_of(arrays, self._options.platform)
         if device is None:
             # The inputs' 64-bit dtypes must survive on the way into the jitted function.
             outputs: tuple[jax.Array, ...] = self.apply(self.params, *inputs)
             return outputs
         program = self._program(device, tuple(a.shape for a in arrays))
         known = dict(zip(self._inputs, arrays, strict=True))
+        if program is None:
+            return tuple(jnp.asarray(known[i]) for i in self._outputs)
         states = self.initial_state() if program.states else {}
         zeros = {i: states[self._name(i)] for i in program.states}
         results = program([(known | zeros)[i] for i in (*program.inputs, *program.states)])
@@ -265,20 +123,19 @@ class _Function:
         with jax.enable_x64(True):
             return tuple(jnp.asarray(known[i]) for i in self._outputs)
 
-    def _program(self, device: jax.Device, shapes: Shapes) -> Program:
-        def compiled() -> Program:
-            delegate = JaxDelegate(platform=device.platform)
-            operators, specs, outputs = self._planned(shapes, delegate)
-            is_cpu = device.platform == "cpu"
-            parts = (
-                microbatching.microbatches(operators, specs, self._inputs, outputs)
-                if is_cpu
-                else None
-            )
-            specs, microbatches = (specs, 1) if parts is None else (parts.specs, parts.count)
-            partition = self._lower(operators, specs, outputs, delegate)
+    def _program(self, device: jax.Device, shapes: Shapes) -> Program | None:
+        """As a delegate compiles it; None: there is nothing to compute."""
+
+        def compiled() -> Program | None:
+            index = jax.devices(device.platform).index(device)
+            delegate = JaxDelegate(self._options, platform=device.platform, device_index=index)
+            nodes, specs, outputs = self._planned(shapes, delegate)
+            if not nodes:
+                return None
             resident = self._resident.setdefault(device, ResidentWeights(client.of_jax(device)))
-            return compile_partition(partition, resident, microbatches=microbatches)
+            whole = DelegateParams(tuple(nodes), self._inputs, outputs)
+            program: Program = delegate.compilation.program(whole, specs, outputs, resident)
+            return program
 
         return _kept(self._programs, (device, shapes), compiled)
 
@@ -330,6 +187,7 @@ class _Function:
         }
 
     def initial_state(self) -> Params:
+        """What every state begins with, by name."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             return {self._name(t.index): jnp.asarray(self._first_value(t)) for t in self._variables}
 
@@ -384,14 +242,31 @@ class _Function:
         return array
 
     def _partition(self, shapes: Shapes) -> LoweredPartition:
-        def lowered() -> LoweredPartition:
-            delegate = self._transformable
-            return self._lower(*self._planned(shapes, delegate), delegate, raw_weights=True)
+        return _kept(self._lowered, shapes, lambda: self._transformable_partition(shapes))
 
-        return _kept(self._lowered, shapes, lowered)
+    def _transformable_partition(self, shapes: Shapes) -> LoweredPartition:
+        """All operators as JAX can transform them, with weights in the file's layout."""
+        delegate = self._transformable
+        nodes, specs, outputs = self._planned(shapes, delegate)
+
+        def lower(precision: PrecisionPolicy) -> LoweredPartition:
+            context = dataclasses.replace(delegate.lowering_context, precision=precision)
+            return lower_partition(
+                [node.operator for node in nodes],
+                specs,
+                self._inputs,
+                outputs,
+                Callees(self._subgraphs, context).in_context(),
+                raw_weights=True,
+            )
+
+        precision = delegate.lowering_context.precision
+        if delegate.checks_precision:
+            precision = error_probe.guarded(lower, precision, delegate.device)
+        return lower(precision)
 
     def _planned(self, shapes: Shapes, delegate: JaxDelegate) -> Planned:
-        """All operators, the spec of every tensor, and the outputs that operators make."""
+        """All nodes, the spec of every tensor, and the outputs that operators make."""
         host = Host(self._raw_subgraph, model=self._store())
         for index, shape in zip(self._inputs, shapes, strict=True):
             host.resize(index, tuple(shape))
@@ -404,25 +279,7 @@ class _Function:
         indices = range(len(self._subgraph.tensors))
         made = [i for i in self._outputs if i not in self._inputs]
         specs = {i: host.spec(i) for i in indices}
-        return [node.operator for node in nodes], specs, tuple(dict.fromkeys(made))
-
-    def _lower(
-        self,
-        operators: Sequence[Operator],
-        specs: Mapping[int, TensorSpec],
-        outputs: tuple[int, ...],
-        delegate: JaxDelegate,
-        *,
-        raw_weights: bool = False,
-    ) -> LoweredPartition:
-        return lower_partition(
-            operators,
-            specs,
-            self._inputs,
-            outputs,
-            Callees(self._subgraphs, delegate.lowering_context).in_context(),
-            raw_weights=raw_weights,
-        )
+        return nodes, specs, tuple(dict.fromkeys(made))
 
 
 def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
@@ -447,19 +304,21 @@ def _kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
     return entries[key]
 
 
-def _device_of(arrays: Sequence[Any]) -> jax.Device | None:
+def _device_of(arrays: Sequence[Any], platform: str | None) -> jax.Device | None:
     """The one device to run on; None for what JAX traces, and for arrays on several devices."""
     if any(isinstance(a, jax.core.Tracer) for a in arrays):
         return None
     devices = {d for a in arrays if isinstance(a, jax.Array) and a.committed for d in a.devices()}
     if len(devices) > 1:
         return None
-    return next(iter(devices), None) or _default_device()
+    return next(iter(devices), None) or _default_device(platform)
 
 
-def _default_device() -> jax.Device:
-    """Where JAX would put an array."""
+def _default_device(platform: str | None) -> jax.Device:
+    """The platform's first device; without one, where JAX would put an array."""
     chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if platform is not None:
+        return jax.local_devices(backend=platform)[0]
     if chosen is None or isinstance(chosen, str):
         return jax.local_devices(backend=chosen)[0]
     return chosen
@@ -475,16 +334,3 @@ def _param_names(subgraph: Subgraph, partition: LoweredPartition) -> dict[Weight
             name = subgraph.tensors[weight.tensor].name or f"tensor_{weight.tensor}"
             names[weight] = f"{name}#{weight.tensor}" if name in names.values() else name
     return names
-
-
-def _signature(subgraph: Subgraph, s: SignatureDef) -> Signature:
-    def info(index: int) -> TensorInfo:
-        tensor = subgraph.tensors[index]
-        return TensorInfo(
-            tensor.name, tensor.shape_signature or tensor.shape, tensor.dtype, tensor.quantization
-        )
-
-    return Signature(
-        {name: info(i) for name, i in s.inputs.items()},
-        {name: info(i) for name, i in s.outputs.items()},
-    )
