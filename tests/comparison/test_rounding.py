@@ -68,6 +68,7 @@ def test_rounding_is_no_error() -> None:
     assert "DIFFERS" not in text
     assert "each of the 2 operators is at most one quantization step off LiteRT's kernel" in text
     assert "--jax_quant_mode=integer" in text
+    assert '<body class="healthy">' in page(result)
 
 
 def test_integers_agree_and_are_not_asked() -> None:
