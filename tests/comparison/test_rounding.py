@@ -9,6 +9,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.comparison.bisect import bisect, ranged
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
+from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.sides import Runner, delegated
 from jaxdelegate.comparison.text import bisection, summary
 from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions, MulOptions
