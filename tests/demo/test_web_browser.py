@@ -47,11 +47,19 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+# What a shell starts in the background ignores the signal, and so would its children.
+HEEDING_CTRL_C = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("jaxdelegate", run_name="__main__", alter_sys=True)
+"""
+
+
 @contextlib.contextmanager
 def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
     """The page's address, and the process that serves it."""
     port = free_port()
-    command = [sys.executable, "-m", "jaxdelegate", "demo", "--web", f"--port={port}", *flags]
+    command = [sys.executable, "-c", HEEDING_CTRL_C, "demo", "--web", f"--port={port}", *flags]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         command,
@@ -59,7 +67,6 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=heeding_ctrl_c,  # noqa: PLW1509 (no thread of ours holds a lock then)
     )
     address = f"http://127.0.0.1:{port}/"
     try:
@@ -77,11 +84,6 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
             process.kill()
             process.communicate()
             raise
-
-
-def heeding_ctrl_c() -> None:
-    """What a shell starts in the background ignores the signal, and so would its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def answers(address: str) -> bool:
