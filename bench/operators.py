@@ -151,7 +151,7 @@ def records_of(graph: Path, device: jax.Device, peaks: DevicePeaks) -> Iterator[
         (operator_cost(op.name, op.options, read, written), op, read, written, count)
         for op, read, written, count in distinct(read_model(graph).subgraphs[0])
     ]
-    rows.sort(key=lambda row: -row[4] * peaks.seconds(row[0].flops or 0, row[0].bytes or 0))
+    rows.sort(key=lambda row: -row[4] * least_seconds(peaks, row[0].flops or 0, row[0].bytes or 0))
     for work, operator, read, written, count in tqdm(rows[: FLAGS.top], disable=None):
         yield {
             "bench": "operators",

@@ -21,6 +21,8 @@ td.bars{width:12em;min-width:5em}
 tr.wrong td{background:#fdd}
 .bar{display:inline-block;height:.7em;background:#0072b2;vertical-align:middle}
 tr.wrong .bar{background:#b00020}
+.healthy tr.wrong td{background:#fff2cc}
+.healthy tr.wrong .bar{background:#b26a00}
 .ok{color:#176b17}.bad{color:#b00020}
 """
 _DECADES = 8  # the bars are logarithmic: so many powers of ten, up to an error of 100 %
@@ -49,7 +51,11 @@ def page(result: InferenceDiff) -> str:
         f"<title>{title}</title><style>{_STYLE}</style>"
     )
     body = "\n".join(parts)
-    return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    health = "healthy" if result.is_healthy else "broken"  # beyond bounds by rounding: not in red
+    return (
+        f'<!DOCTYPE html><html lang="en"><head>{head}</head>'
+        f'<body class="{health}">{body}</body></html>\n'
+    )
 
 
 def _file(model: str) -> str:

@@ -252,6 +252,7 @@ def test_the_page_is_self_contained(wrong: InferenceDiff) -> None:
     parsed.feed(text)
     assert "First divergence: #3 AVERAGE_POOL_2D" in text
     assert parsed.wrong_rows == 2  # the output and the layer
+    assert '<body class="broken">' in text
     assert f"{wrong.outputs[0].max_abs:.4g}" in parsed.cells
     layers = [cell for cell in parsed.cells if cell.endswith(("conv_1", "depthwise_2", "pool"))]
     assert layers == ["CONV_2Dconv_1", "DEPTHWISE_CONV_2Ddepthwise_2", "AVERAGE_POOL_2Dpool"]

@@ -9,6 +9,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.comparison.bisect import bisect, ranged
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
+from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.sides import Runner, delegated
 from jaxdelegate.comparison.text import bisection, summary
 from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions, MulOptions
@@ -68,6 +69,7 @@ def test_rounding_is_no_error() -> None:
     assert "DIFFERS" not in text
     assert "each of the 2 operators is at most one quantization step off LiteRT's kernel" in text
     assert "--jax_quant_mode=integer" in text
+    assert '<body class="healthy">' in page(result)
 
 
 def test_integers_agree_and_are_not_asked() -> None:

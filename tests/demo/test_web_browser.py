@@ -47,14 +47,26 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+# What a shell starts in the background ignores the signal, and so would its children.
+HEEDING_CTRL_C = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("jaxdelegate", run_name="__main__", alter_sys=True)
+"""
+
+
 @contextlib.contextmanager
 def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
     """The page's address, and the process that serves it."""
     port = free_port()
-    command = [sys.executable, "-m", "jaxdelegate", "demo", "--web", f"--port={port}", *flags]
+    command = [sys.executable, "-c", HEEDING_CTRL_C, "demo", "--web", f"--port={port}", *flags]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     address = f"http://127.0.0.1:{port}/"
     try:
@@ -342,9 +354,7 @@ def test_ctrl_c_ends_it_and_leaves_no_files(tmp_path: Path) -> None:
         with serving("--host=127.0.0.1") as (_, process):
             assert list(tmp_path.glob("jaxdelegate-demo-*"))
             process.send_signal(signal.SIGINT)
-            assert process.stdout is not None
-            printed = process.stdout.read().decode()
-            process.wait(WAIT)
+            printed = process.communicate(timeout=WAIT)[0].decode()
     assert process.returncode in (0, 130)  # 130: it was not quite up
     assert "Traceback" not in printed
     assert not list(tmp_path.glob("jaxdelegate-demo-*"))
