@@ -36,6 +36,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _ONCE = "CALL_ONCE"
+_SOURCES = {"params": "model.function()", "state": "model.initial_state()"}
 _SHAPES = 16  # lowerings kept per signature, one per input-shape signature
 
 
@@ -155,15 +156,14 @@ class SubgraphFunction:
     def _check_names(self, what: str, given: Any, wanted: Collection[str]) -> None:
         if not isinstance(given, Mapping):
             raise TensorError(
-                f"apply(params, *inputs, state=None): {what} is a dictionary by tensor name, "
-                f"got {type(given).__name__}"
+                f"apply(params, *inputs, state=None): {what} is a dictionary by tensor name, as "
+                f"{_SOURCES[what]} returns it, got {type(given).__name__}"
             )
         missing = [name for name in wanted if name not in given]
         if missing:
-            source = "model.function()" if what == "params" else "model.initial_state()"
             raise TensorError(
                 f"apply: {what} has no {missing[0]!r}, and lacks {len(missing)} of {len(wanted)} "
-                f"names; {source} returns all of them"
+                f"names; {_SOURCES[what]} returns all of them"
             )
 
     def _apply(self, params: Params, *arrays: Any, state: Params | None = None) -> Any:
