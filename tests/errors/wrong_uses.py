@@ -408,7 +408,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "apply without params",
             f"apply, params = {LOAD}.function()\napply(x)",
             "TensorError",
-            "params come first, got ndarray",
+            "params is a dictionary by tensor name, as model.function() returns it",
         ),
         use(
             "an unknown signature",
