@@ -10,7 +10,7 @@ import ai_edge_litert.interpreter as litert
 import numpy as np
 
 import jaxdelegate as jd
-from jaxdelegate.testing.quantized_networks import quantized_classifier
+from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing.running import random_inputs, run_once
 
 RUNS = 100
@@ -23,7 +23,11 @@ def results(interpreter: jd.Interpreter | litert.Interpreter) -> np.ndarray:
     return np.array([outputs[0].ravel() for outputs in runs], np.float64)
 
 
-content = Path(sys.argv[1]).read_bytes() if sys.argv[1:] else quantized_classifier()
+content = (
+    Path(sys.argv[1]).read_bytes()
+    if sys.argv[1:]
+    else TASKS["classification"].network(quantized=True)
+)
 kernels = litert.OpResolverType.BUILTIN_REF
 want = results(litert.Interpreter(None, content, experimental_op_resolver_type=kernels))
 print(f"{RUNS} inputs, {want.size} results; compared with LiteRT's reference kernels:")

@@ -423,3 +423,10 @@ def test_reduced_precision_is_that_of_the_delegate(x: np.ndarray) -> None:
     model = jd.load(dense(), compute_dtype="auto")
     assert_close(model(x), jd.load(dense())(x), accumulated=4)
     assert model.options.compute_dtype == "auto"
+
+
+def test_64_bit_values_pass_through_a_model_without_operators() -> None:
+    builder = ModelBuilder()
+    builder.outputs(builder.input((1,), np.int64, "x"))
+    (y,) = jd.load(builder.build())(np.array([2**40]))
+    np.testing.assert_array_equal(np.asarray(y), [2**40])

@@ -110,17 +110,15 @@ class SubgraphFunction:
         arrays = self._checked(inputs)
         device = _device_of(arrays, self._options.platform)
         if device is None:
-            # The inputs' 64-bit dtypes must survive on the way into the jitted function.
             outputs: tuple[jax.Array, ...] = self.apply(self.params, *inputs)
             return outputs
         program = self._program(device, tuple(a.shape for a in arrays))
         known = dict(zip(self._inputs, arrays, strict=True))
-        if program is None:
-            return tuple(jnp.asarray(known[i]) for i in self._outputs)
-        states = self.initial_state() if program.states else {}
-        zeros = {i: states[self._name(i)] for i in program.states}
-        results = program([(known | zeros)[i] for i in (*program.inputs, *program.states)])
-        known.update(zip(program.outputs, results, strict=False))
+        if program is not None:
+            states = self.initial_state() if program.states else {}
+            first = {i: states[self._name(i)] for i in program.states}
+            results = program([(known | first)[i] for i in (*program.inputs, *program.states)])
+            known.update(zip(program.outputs, results, strict=False))
         with jax.enable_x64(True):
             return tuple(jnp.asarray(known[i]) for i in self._outputs)
 

@@ -1,7 +1,7 @@
 """Whether a partition can gain: the host's time for its operators against its hand-over.
 
-A pure function of specs. Times are estimates, and err towards delegation: the device is taken to
-need no time at all, and the host to be slow.
+A pure function of specs. Times are estimates. The device's own time is not estimated: `min_gain`
+stands for it.
 """
 
 import dataclasses

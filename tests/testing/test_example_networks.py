@@ -8,28 +8,13 @@ from ai_edge_litert.interpreter import OpResolverType
 import jaxdelegate as jd
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.audio_networks import tone_detector, tones
-from jaxdelegate.testing.quantized_networks import quantized_classifier
-from jaxdelegate.testing.running import random_inputs, run_once
+from jaxdelegate.testing.running import run_once
 
 
 def stock(content: bytes, x: np.ndarray) -> np.ndarray:
     kernels = OpResolverType.BUILTIN_REF
     interpreter = StockInterpreter(model_content=content, experimental_op_resolver_type=kernels)
     return run_once(interpreter, [x])[0]
-
-
-@pytest.mark.litert
-def test_the_quantized_classifier_is_litert_s_in_integers() -> None:
-    content = quantized_classifier()
-    delegate = jd.JaxDelegate(quant_mode="integer", require_full_delegation=True)
-    reference = jd.Interpreter(model_content=content)
-    delegated = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
-    for seed in range(5):
-        (x,) = random_inputs(reference.get_input_details(), seed)
-        want = stock(content, x)
-        assert len(np.unique(want)) > 3
-        for interpreter in (reference, delegated):
-            np.testing.assert_array_equal(run_once(interpreter, [x])[0], want)
 
 
 @pytest.mark.litert
