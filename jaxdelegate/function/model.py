@@ -1,21 +1,28 @@
 """A .tflite as a pure JAX function: jit, vmap, grad, shard or export it."""
 
+import copy
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Self
 
+import jax
 import numpy as np
 
-from jaxdelegate.errors import ModelError, OptionError, TensorError
-from jaxdelegate.function.subgraph import Params, SubgraphFunction
-from jaxdelegate.model.records import Model, SignatureDef, Subgraph, read_model
-from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.errors import DelegationError, ModelError, OptionError, TensorError
+from jaxdelegate.function import exporting
+from jaxdelegate.function.apply import Apply, Function
+from jaxdelegate.function.batching import BatchedFunction
+from jaxdelegate.function.forms import PLATFORMS
+from jaxdelegate.function.functions import Functions, View
+from jaxdelegate.function.records import Batching, Parameter, Signature, TensorInfo
+from jaxdelegate.function.subgraph import Params
+from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.quant.params import Quantization
 from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
 
-Apply = Callable[..., Any]
+Io = Literal["file", "float"]
+Names = str | Sequence[str]
 
 # Of JaxDelegate's options those that change a program, less what is the caller's here.
 _OPTIONS = {
@@ -23,66 +30,90 @@ _OPTIONS = {
 } - {"donate_inputs", "device_index"}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TensorInfo:
-    """One input or output of a signature. -1 stands for a dimension that the model leaves open."""
-
-    name: str
-    shape: Shape
-    dtype: np.dtype
-    quantization: Quantization | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Signature:
-    """Inputs and outputs by name."""
-
-    inputs: Mapping[str, TensorInfo]
-    outputs: Mapping[str, TensorInfo]
-
-
+@jax.tree_util.register_pytree_with_keys_class
 class CallableModel:
     """A model to call from JAX; `jaxdelegate.load` makes it.
 
     `model(*inputs)` answers a tuple, `model(**named)` a dictionary, as jax arrays: compiled for
     each set of input shapes as delegates compile, or, called with what JAX traces, part of the
-    caller's program. Variable tensors (recurrent state) begin at zero in every call; `function()`
-    lets the caller thread them.
+    caller's program. State (variable tensors and the like) begins anew in every call; `function()`
+    lets the caller thread it.
+
+    A model is a pytree, whose leaves are its weights: `jax.grad`, `jax.tree.map` and optax take it
+    as it is. It can be pickled: the file's content and changed weights are stored.
     """
 
-    def __init__(
-        self,
-        graph: Model,
-        source: Any = None,
-        options: DelegateOptions | None = None,
-        *,
-        max_tensor_bytes: int = MAX_TENSOR_BYTES,
-    ) -> None:
-        """Wrap a model that was read from `source`; nothing is lowered yet."""
-        self.graph, self.source = graph, source
-        self.options = DelegateOptions() if options is None else options
-        self._max_tensor_bytes = max_tensor_bytes
-        self._functions: dict[str | None, SubgraphFunction] = {}
+    def __init__(self, functions: Functions, params: Params | None = None) -> None:
+        """Lower nothing yet.
+
+        Args:
+            functions: the file, and what of it is computed.
+            params: weights in place of the file's.
+        """
+        self._functions, self._params = functions, params
+
+    # ---- what the model is
+
+    @property
+    def graph(self) -> Model:
+        """The file as frozen records; of a cut model, what is left of it."""
+        return self._functions.graph
+
+    @property
+    def source(self) -> Any:
+        """What the file was read from: a path, or its content."""
+        return self._functions.source
+
+    @property
+    def options(self) -> DelegateOptions:
+        """What is computed, and where."""
+        return self._functions.view.options
 
     @property
     def signatures(self) -> dict[str, Signature]:
         """The model's signatures by key; empty if the file names none."""
-        return {
-            s.key: _signature(self.graph.subgraphs[s.subgraph], s) for s in self.graph.signatures
-        }
+        return self._functions.signatures
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """Inputs and computed tensors of the main subgraph, by name, in the order of execution.
+
+        `until` and `from_` take these names. One that another tensor has already, or that is
+        empty, shows the tensor's index.
+        """
+        return self._functions.tensors()
+
+    @property
+    def params(self) -> Params:
+        """All weights by name, in the file's layout; one leaf for each buffer of the file.
+
+        What follows from constants alone is folded. Quantized weights are the floats that they
+        stand for (`quant_mode="integer"`: the integers).
+        """
+        if self._params is not None:
+            return dict(self._params)
+        return {n: leaf for f in self._lowerable() for n, leaf in f.params.items()}
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """What is known of each leaf of `params`: where the file stores it, and how."""
+        return {n: p for f in self._lowerable() for n, p in f.parameters.items()}
+
+    @property
+    def batching(self) -> Batching | None:
+        """How a batched model computes the main subgraph, and why; None: it is not batched."""
+        function = self._functions.function_of(None)
+        return function.batching if isinstance(function, BatchedFunction) else None
 
     def __repr__(self) -> str:
-        """The model's name, and the main subgraph's inputs and outputs with dtypes and shapes."""
-        main = self.graph.subgraphs[0]
-
-        def ends(indices: Sequence[int]) -> str:
-            found = [main.tensors[i] for i in indices]
-            return ", ".join(
-                f"{t.name} {t.dtype} {list(t.shape_signature or t.shape)}" for t in found
-            )
-
+        """The model's name, and its signatures or main inputs and outputs with shapes."""
         name = os.path.basename(self.graph.source)
-        return f"<jaxdelegate.Model {name!r}: {ends(main.inputs)} -> {ends(main.outputs)}>"
+        lines = [f"{key!r}: {signature}" for key, signature in self.signatures.items()]
+        shown = "; ".join(lines) or str(self._functions.main)
+        batch = self._functions.view.batch
+        return f"<jaxdelegate.Model {name!r}{f' batch {batch}' if batch else ''}: {shown}>"
+
+    # ---- call
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Run the model.
@@ -101,68 +132,224 @@ class CallableModel:
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             return self(**inputs[0])
         if not named:
-            return self._function(None).run(inputs)
-        key, input_names, output_names = self._names_for(named)
-        results = self._function(key).run(tuple(named[name] for name in input_names))
-        return dict(zip(output_names, results, strict=True))
+            return self._run(None, inputs)
+        key = self._functions.key_for(named)
+        names = self._functions.names_of(key)
+        results = self._run(key, names.in_order(named))
+        return dict(zip(names.outputs, results, strict=True))
 
-    def function(self, signature: str | None = None) -> tuple[Apply, Params]:
+    def _run(self, key: str | None, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        function = self._functions.function_of(key)
+        if self._params is None:
+            return function.run(inputs)
+        return function.call(self._params, function.checked(inputs))[0]
+
+    # ---- a pure function
+
+    def function(
+        self, signature: str | None = None, io: Io = "file", platform: str | None = None
+    ) -> tuple[Apply, Params]:
         """The model as `(apply, params)`: `apply(params, *inputs) -> tuple` is pure and traceable.
 
         Args:
             signature: which one; None: the main subgraph, inputs and outputs in the file's order.
+            io: "float": quantized inputs, outputs and states are float32, on their grids; so an
+                integer network has gradients by its inputs. "file": as the file has them.
+            platform: "cpu", "gpu" ("cuda", "rocm") or "tpu": the only one that the trace is for.
+                None: the one of the options, or whatever XLA will compile for.
 
         Returns:
             apply: shapes follow the arrays it is given. With `state=` (see `initial_state`) it
-                answers `(outputs, new_state)`.
-            params: weights by tensor name, in the file's layout; constant arithmetic is folded.
+                answers `(outputs, new_state)`; with `key=` random operators draw by that key.
+            params: the leaves of `self.params` that this signature reads.
 
         Raises:
             DelegationError: an operator that XLA cannot run; lists all of them.
+            OptionError: an unknown platform, or `io`.
             ValueError: no such signature.
         """
-        function = self._function(signature)
-        return function.apply, function.params
+        if io not in ("file", "float"):
+            raise OptionError(f"io: want 'file' or 'float', got {io!r}")
+        if platform is not None and platform not in PLATFORMS:
+            raise OptionError(f"platform: want one of {', '.join(PLATFORMS)}, got {platform!r}")
+        function = self._functions.function_of(signature)
+        apply = Apply(self._functions, signature, io, platform)
+        own = function.params
+        return apply, own if self._params is None else {n: self._params[n] for n in own}
 
-    def initial_state(self, signature: str | None = None) -> Params:
+    def initial_state(self, signature: str | None = None, io: Io = "file") -> Params:
         """What every state begins with, by name.
 
         Zeros for variable tensors, seeds for random operators, and for resource variables what the
         model's initialization (CALL_ONCE) assigns, or zeros.
         """
-        return self._function(signature).initial_state()
+        return self._functions.function_of(signature).initial_state(io)
 
-    def _function(self, key: str | None) -> "SubgraphFunction":
-        if key not in self._functions:
-            self._functions[key] = self._make(key)
-        return self._functions[key]
+    def partition(self, predicate: Callable[[Parameter], bool]) -> tuple[Params, Params]:
+        """Some of the weights, and the others: `apply({**some, **others}, x)`.
 
-    def _make(self, key: str | None) -> "SubgraphFunction":
-        more = self.options, self._max_tensor_bytes
-        if key is None:
-            subgraph = self.graph.subgraphs[0]
-            return SubgraphFunction(self.graph, 0, subgraph.inputs, subgraph.outputs, *more)
-        by_key = {s.key: s for s in self.graph.signatures}
-        if key not in by_key:
-            there = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"
-            raise ValueError(f"signature {key!r} is not in the model; {there}")
-        s = by_key[key]
-        outputs = tuple(s.outputs.values())
-        inputs = tuple(s.inputs.values())
-        return SubgraphFunction(self.graph, s.subgraph, inputs, outputs, *more)
+        Args:
+            predicate: whether a leaf is among the first, by its record: its name, shape, dtype,
+                tensors and quantization.
+        """
+        chosen = {name for name, parameter in self.parameters.items() if predicate(parameter)}
+        some = {name: leaf for name, leaf in self.params.items() if name in chosen}
+        return some, {n: leaf for n, leaf in self.params.items() if n not in chosen}
 
-    def _names_for(self, named: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:
-        for s in self.graph.signatures:
-            if set(s.inputs) == set(named):
-                return s.key, list(s.inputs), list(s.outputs)
-        main = self.graph.subgraphs[0]
-        inputs = [main.tensors[i].name for i in main.inputs]
-        if set(inputs) == set(named):
-            return None, inputs, [main.tensors[i].name for i in main.outputs]
-        known = [sorted(s.inputs) for s in self.graph.signatures] or [inputs]
-        raise TensorError(
-            f"inputs {sorted(named)} fit no signature; the model has {' or '.join(map(str, known))}"
+    def with_params(self, params: Params) -> Self:
+        """The same model with other weights, all of them by name.
+
+        Raises:
+            TensorError: a leaf is missing or unknown, or has another shape.
+        """
+        known = self.parameters
+        for name in (*known, *params):
+            wanted = known[name].shape if name in known else None
+            given = np.shape(params[name]) if name in params else None
+            if wanted != given:
+                raise TensorError(
+                    f"with_params: {name!r} wants {_shape(wanted)}, got {_shape(given)}; "
+                    "model.params has all leaves"
+                )
+        return self._like(self._functions, dict(params))
+
+    # ---- other models of the same file
+
+    def batched(self, size: int | str) -> Self:
+        """The model for a batch of images, whatever its graph fixes: as many single runs at once.
+
+        Inputs [1, ...] become [size, ...]; other inputs stay what they are, the same for all
+        images; if there are only others, each becomes [size, *shape]. Outputs [1, ...] become
+        [size, ...], others [size, *shape]; each state [size, *shape]. The graph itself runs on the
+        whole batch if every operator is known to compute each image by itself and all shapes come
+        out so; otherwise jax.vmap of the single run does: see `batching`.
+
+        Args:
+            size: of the batch. A name ("b"): any size, also a symbolic dimension of `jax.export`.
+
+        Raises:
+            OptionError: no positive number and no name.
+        """
+        is_size = isinstance(size, int) and size > 0 and not isinstance(size, bool)
+        if not is_size and not (isinstance(size, str) and size.isidentifier()):
+            raise OptionError(f"batched: want a positive number, or a name as 'b', got {size!r}")
+        return self._viewed(batch=size)
+
+    def until(self, tensors: Names) -> Self:
+        """The model that answers these tensors instead of its outputs, and computes no more.
+
+        Args:
+            tensors: one name or several, of `self.tensors`.
+
+        Raises:
+            TensorError: an unknown name; offers the closest ones.
+        """
+        return self._viewed(outputs=_names(tensors))
+
+    def from_(self, tensors: Names) -> Self:
+        """The model that is given these tensors instead of its inputs.
+
+        Args:
+            tensors: one name or several, of `self.tensors`; together with constants and states,
+                the outputs must follow from them.
+
+        Raises:
+            TensorError: an unknown name, or the tensors do not suffice.
+        """
+        return self._viewed(inputs=_names(tensors))
+
+    def export(
+        self,
+        platforms: str | Sequence[str] = ("cpu", "cuda", "tpu"),
+        batch: int | str | None = None,
+        *,
+        signature: str | None = None,
+        io: Io = "file",
+        state: bool = False,
+    ) -> dict[str, jax.export.Exported]:
+        """The model as StableHLO for each platform, lowered as suits it; none has to be there.
+
+        `exported.call(params, *inputs)` answers the outputs as `apply` does, and
+        `exported.serialize()` the bytes that `jax.export.deserialize` reads. Weights are arguments:
+        they are the same for all platforms, and stored once (`numpy.savez(file, **params)`).
+
+        Args:
+            platforms: "cpu", "cuda", "rocm", "tpu".
+            batch: as for `batched`; a name becomes a symbolic dimension. None: what the file
+                declares.
+            signature: as for `function`.
+            io: as for `function`.
+            state: whether the exported functions take and return state, as `apply(..., state=)`.
+
+        Raises:
+            DelegationError: an operator that XLA cannot run on a platform.
+            OptionError: an unknown platform.
+        """
+        model = self if batch is None else self.batched(batch)
+        names = (platforms,) if isinstance(platforms, str) else tuple(platforms)
+        return {n: exporting.exported(model, n, signature, io, state) for n in names}
+
+    def _viewed(self, **changes: Any) -> Self:
+        view = self._functions.view
+        again = sorted(name for name in changes if getattr(view, name) is not None)
+        if again:
+            before = getattr(view, again[0])
+            raise OptionError(
+                f"{again[0]}: this model has been given {before!r} already; begin with the whole"
+            )
+        functions = Functions(
+            self._functions.file, dataclasses.replace(view, **changes), self.source
         )
+        return self._like(functions, self._params)
+
+    def _like(self, functions: Functions, params: Params | None) -> Self:
+        return type(self)(functions, params)
+
+    def _lowerable(self) -> list[Function]:
+        """The functions of all signatures that XLA can run.
+
+        Raises:
+            DelegationError: it can run none.
+        """
+        found, refusals = [], []
+        for function in self._functions.each():
+            try:
+                _ = function.params
+                found.append(function)
+            except DelegationError as error:
+                refusals.append(error)
+        if not found:
+            raise refusals[0]
+        return found
+
+    # ---- pytree, copy, pickle
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Params]], Any]:
+        """The weights, and what is static."""
+        return ((jax.tree_util.GetAttrKey("params"), self.params),), self._functions
+
+    def tree_flatten(self) -> tuple[tuple[Params], Any]:
+        """The weights, and what is static."""
+        return (self.params,), self._functions
+
+    @classmethod
+    def tree_unflatten(cls, static: Functions, children: tuple[Params]) -> Self:
+        """The model with these weights, or whatever JAX puts in their place."""
+        return cls(static, children[0])
+
+    def __copy__(self) -> Self:
+        """The same functions, with weights that can be exchanged."""
+        return self._like(self._functions, None if self._params is None else dict(self._params))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The same functions, which never change, and weights of its own."""
+        return self._like(self._functions, copy.deepcopy(self._params, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The file's content, the options, and weights that are not the file's."""
+        params = self._params
+        host = None if params is None else jax.tree.map(np.asarray, params)
+        return type(self), (self._functions, host)
 
 
 def load(
@@ -197,17 +384,12 @@ def load(
     if not graph.subgraphs:
         raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
     limit = MAX_TENSOR_BYTES if max_tensor_bytes is None else max_tensor_bytes
-    return CallableModel(graph, source, given, max_tensor_bytes=limit)
+    return CallableModel(Functions(graph, View(given, limit), source))
 
 
-def _signature(subgraph: Subgraph, s: SignatureDef) -> Signature:
-    def info(index: int) -> TensorInfo:
-        tensor = subgraph.tensors[index]
-        return TensorInfo(
-            tensor.name, tensor.shape_signature or tensor.shape, tensor.dtype, tensor.quantization
-        )
+def _names(tensors: Names) -> tuple[str, ...]:
+    return (tensors,) if isinstance(tensors, str) else tuple(tensors)
 
-    return Signature(
-        {name: info(i) for name, i in s.inputs.items()},
-        {name: info(i) for name, i in s.outputs.items()},
-    )
+
+def _shape(shape: Sequence[int] | None) -> str:
+    return "nothing" if shape is None else f"an array of the shape {list(shape)}"

@@ -2,42 +2,54 @@
 
 import dataclasses
 import functools
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.compiler.aot import ARGUMENT_BYTES
 from jaxdelegate.compiler.program import Program, ResidentWeights
+from jaxdelegate.delegate.compilation import why_not
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, TensorError
-from jaxdelegate.lowering import error_probe
+from jaxdelegate.function import forms
+from jaxdelegate.function.arguments import check_names, device_of, dtype_of, fitting
+from jaxdelegate.function.parameters import Leaves
+from jaxdelegate.function.records import Parameter, unique_names
+from jaxdelegate.lowering import error_probe, fake_quantization
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.lowering.partition import Callees, lower_partition
-from jaxdelegate.model.records import Model, Subgraph, Tensor
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.model.records import Model, Tensor
+from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
-from jaxdelegate.runtime.fitting import remedy
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 Params = dict[str, Any]
 Shapes = tuple[Shape, ...]
-Planned = tuple[Sequence[Node], Mapping[int, TensorSpec], tuple[int, ...]]
 K = TypeVar("K")
 V = TypeVar("V")
 
 _ONCE = "CALL_ONCE"
-_SOURCES = {"params": "model.function()", "state": "model.initial_state()"}
-_SHAPES = 16  # lowerings kept per signature, one per input-shape signature
+_SHAPES = 16  # lowerings kept per signature and platform, one per input-shape signature
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A subgraph for certain input shapes: nodes, specs by tensor, and the outputs they make."""
+
+    nodes: tuple[Node, ...]
+    specs: Mapping[int, TensorSpec]
+    outputs: tuple[int, ...]
 
 
 class SubgraphFunction:
@@ -70,53 +82,75 @@ class SubgraphFunction:
         self._inputs = inputs
         self._outputs = outputs
         self._transformable = JaxDelegate(options, native_kernels=False)
+        self._leaves = Leaves(graph.subgraphs, as_floats=options.quant_mode == "float_view")
         self._resident: dict[jax.Device, ResidentWeights] = {}
         self._programs: OrderedDict[tuple[jax.Device, Shapes], Program | None] = OrderedDict()
-        self._lowered: OrderedDict[Shapes, LoweredPartition] = OrderedDict()
+        self._jitted: OrderedDict[tuple[str, str | None], Callable[..., Any]] = OrderedDict()
+        self._plans: OrderedDict[Shapes, Planned] = OrderedDict()
+        self._lowered: OrderedDict[tuple[Shapes, LoweringContext], LoweredPartition] = OrderedDict()
+
+    # ---- parameters
 
     @functools.cached_property
     def _declared(self) -> LoweredPartition:
-        return self._partition(tuple(self._subgraph.tensors[i].shape for i in self._inputs))
+        shapes = tuple(self._subgraph.tensors[i].shape for i in self._inputs)
+        context = next(iter(forms.contexts(self._transformable, None).values()))
+        return self._partition(shapes, context)
 
     @functools.cached_property
-    def _names(self) -> dict[Weight, str]:
-        return _param_names(self._subgraph, self._declared)
+    def parameters(self) -> dict[str, Parameter]:
+        """What is known of each leaf of `params`, by name."""
+        found = {}
+        for weight in self._parameters_of(self._declared):
+            place = self._place(weight)
+            value = self._declared.constant(weight)
+            found[self._leaves.name(*place)] = self._leaves.parameter(*place, value)
+        return found
 
     @functools.cached_property
     def params(self) -> Params:
-        """The weights by tensor name, in the file's layout."""
-        values = {name: self._declared.value(weight) for weight, name in self._names.items()}
+        """The weights by name, in the file's layout."""
+        values = {
+            self._leaves.name(*self._place(weight)): self._declared.constant(weight)
+            for weight in self._parameters_of(self._declared)
+        }
         with jax.enable_x64(True), jax.ensure_compile_time_eval():  # also inside of a trace
             return {name: jnp.asarray(value) for name, value in values.items()}
 
-    @functools.cached_property
-    def _jit(self) -> Callable[..., Any]:
-        return jax.jit(self._apply)
+    def _parameters_of(self, partition: LoweredPartition) -> Iterable[Weight]:
+        for weight in partition.preparations:
+            if self._is_parameter(partition, weight):
+                yield weight
 
-    @functools.cached_property
-    def _resources(self) -> Mapping[Hashable, np.ndarray]:
-        """What CALL_ONCE assigns to resource variables, by their keys in the store."""
-        store = self._store()
-        for operator in self._raw_subgraph.operators:
-            if operator.name == _ONCE:
-                store(operator.options.init_subgraph_index)  # type: ignore[attr-defined]
-        return dict(store.resources)
+    def _is_parameter(self, partition: LoweredPartition, weight: Weight) -> bool:
+        dtype = partition.constant(weight).dtype
+        return self._leaves.is_parameter(*self._place(weight), dtype)
 
-    def _store(self) -> ModelStore:
-        return ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
+    def _place(self, weight: Weight) -> tuple[int, int]:
+        subgraph = self._raw_subgraph.index if weight.subgraph is None else weight.subgraph
+        return subgraph, weight.tensor
+
+    def _weight(self, partition: LoweredPartition, weight: Weight, params: Params) -> Any:
+        """A weight as the partition reads it: a leaf, downcast where it is held so, or a value."""
+        value = partition.value(weight)
+        if not self._is_parameter(partition, weight):
+            return jnp.asarray(value)
+        leaf = params[self._leaves.name(*self._place(weight))]
+        return downcast(jnp.asarray(leaf), value.dtype)
+
+    # ---- compiled, as delegates compile
 
     def run(self, inputs: tuple[Any, ...]) -> tuple[jax.Array, ...]:
         """Outputs; compiled as delegates compile, with weights laid out once, where JAX lets us."""
-        arrays = self._checked(inputs)
-        device = _device_of(arrays, self._options.platform)
+        arrays = self.checked(inputs)
+        device = device_of(arrays, self._options.platform)
         if device is None:
-            outputs: tuple[jax.Array, ...] = self.apply(self.params, *inputs)
-            return outputs
+            return self.call(self.params, arrays)[0]
         program = self._program(device, tuple(a.shape for a in arrays))
         known = dict(zip(self._inputs, arrays, strict=True))
         if program is not None:
             states = self.initial_state() if program.states else {}
-            first = {i: states[self._name(i)] for i in program.states}
+            first = {i: states[self._state_names[i]] for i in program.states}
             results = program([(known | first)[i] for i in (*program.inputs, *program.states)])
             known.update(zip(program.outputs, results, strict=False))
         with jax.enable_x64(True):
@@ -128,70 +162,172 @@ class SubgraphFunction:
         def compiled() -> Program | None:
             index = jax.devices(device.platform).index(device)
             delegate = JaxDelegate(self._options, platform=device.platform, device_index=index)
-            nodes, specs, outputs = self._planned(shapes, delegate)
-            if not nodes:
+            plan = self._all_taken(shapes, delegate.lowering_context)
+            if not plan.nodes:
                 return None
             resident = self._resident.setdefault(device, ResidentWeights(client.of_jax(device)))
-            whole = DelegateParams(tuple(nodes), self._inputs, outputs)
-            program: Program = delegate.compilation.program(whole, specs, outputs, resident)
+            whole = DelegateParams(plan.nodes, self._inputs, plan.outputs)
+            program: Program = delegate.compilation.program(
+                whole, plan.specs, plan.outputs, resident
+            )
             return program
 
         return _kept(self._programs, (device, shapes), compiled)
 
-    def apply(self, params: Params, *inputs: Any, state: Params | None = None) -> Any:
-        """Outputs for inputs of any shapes the model accepts; with `state`, also the new state.
+    # ---- traced
 
-        Compiled for each set of shapes, where JAX does not trace it anyway.
+    def call(
+        self,
+        params: Params,
+        arrays: Sequence[Any],
+        state: Params | None = None,
+        *,
+        io: str = "file",
+        platform: str | None = None,
+    ) -> tuple[tuple[Any, ...], Params]:
+        """Outputs and the new state. Compiled for each set of shapes, where JAX does not trace it.
+
+        Args:
+            params: all leaves, by name; others are passed over.
+            arrays: the inputs, as `checked` returns them.
+            state: by name; None: the initial one.
+            io: "float": quantized inputs, outputs and states are the floats that they stand for.
+            platform: the only one to lower for; None: whatever XLA compiles for.
         """
-        self._check_names("params", params, self.params)
+        params = self._fitting_params(params)
         if state is not None:
-            self._check_names("state", state, [self._name(t.index) for t in self._variables])
-        arrays = self._checked(inputs)
+            check_names("state", state, self._state_names.values())
         # The inputs' 64-bit dtypes must survive on the way into the jitted function.
         with jax.enable_x64(True):
-            return self._jit(params, *arrays, state=state)
+            outputs, states = self._jit(io, platform)(params, tuple(arrays), state)
+        return outputs, states
 
-    def _check_names(self, what: str, given: Any, wanted: Collection[str]) -> None:
-        if not isinstance(given, Mapping):
-            raise TensorError(
-                f"apply(params, *inputs, state=None): {what} is a dictionary by tensor name, as "
-                f"{_SOURCES[what]} returns it, got {type(given).__name__}"
-            )
-        missing = [name for name in wanted if name not in given]
-        if missing:
-            raise TensorError(
-                f"apply: {what} has no {missing[0]!r}, and lacks {len(missing)} of {len(wanted)} "
-                f"names; {_SOURCES[what]} returns all of them"
-            )
+    def _jit(self, io: str, platform: str | None) -> Callable[..., Any]:
+        return _kept(
+            self._jitted,
+            (io, platform),
+            lambda: jax.jit(functools.partial(self._call, io=io, platform=platform)),
+        )
 
-    def _apply(self, params: Params, *arrays: Any, state: Params | None = None) -> Any:
-        partition = self._partition(tuple(a.shape for a in arrays))
-        with jax.enable_x64(True):
-            weights = {
-                weight: self._weight(partition, weight, params) for weight in partition.preparations
-            }
-            states = self.initial_state() if state is None else state
-            by_index = {i: states[self._name(i)] for i in partition.states}
-            given = dict(zip(self._inputs, arrays, strict=True))
-            values = [given.get(i, by_index.get(i)) for i in (*partition.inputs, *partition.states)]
-            results = partition.call(weights, values)
-        n = len(partition.outputs)
-        known = {**given, **dict(zip(partition.outputs, results[:n], strict=True))}
-        outputs = tuple(known[i] for i in self._outputs)
-        if state is None:
-            return outputs
-        return outputs, {
-            self._name(i): value for i, value in zip(partition.states, results[n:], strict=True)
+    def _call(
+        self,
+        params: Params,
+        arrays: tuple[Any, ...],
+        state: Params | None,
+        *,
+        io: str,
+        platform: str | None,
+    ) -> tuple[tuple[Any, ...], Params]:
+        shapes = tuple(a.shape for a in arrays)
+        states = self.initial_state(io) if state is None else state
+        by_platform = {
+            name: functools.partial(self._lowered_call, self._partition(shapes, context), io)
+            for name, context in self._contexts(shapes, platform).items()
         }
+        with jax.enable_x64(True):
+            outputs, states = forms.chosen_later(by_platform, params, arrays, states)
+        return outputs, states
 
-    def initial_state(self) -> Params:
+    def _contexts(self, shapes: Shapes, platform: str | None) -> dict[str, LoweringContext]:
+        """Those of the trace in which all operators can be lowered; raises if there are none."""
+        contexts = forms.contexts(self._transformable, platform)
+        plan = self.plan(shapes)
+        possible = {name: c for name, c in contexts.items() if not _refused(plan, c)}
+        if not possible:
+            self._all_taken(shapes, next(iter(contexts.values())))
+        return possible
+
+    def _lowered_call(
+        self,
+        partition: LoweredPartition,
+        io: str,
+        params: Params,
+        arrays: tuple[Any, ...],
+        states: Params,
+    ) -> tuple[tuple[Any, ...], Params]:
+        weights = {w: self._weight(partition, w, params) for w in partition.preparations}
+        known = dict(zip(self._inputs, arrays, strict=True))
+        known.update((i, states[self._state_names[i]]) for i in partition.states)
+        read = (*partition.inputs, *partition.states)
+        if io == "float":
+            results = self._float_call(partition, weights, [known[i] for i in read])
+        else:
+            results = partition.call(weights, [known[i] for i in read])
+        made = dict(zip((*partition.outputs, *partition.states), results, strict=True))
+        known.update(made)
+        new = {**states, **{self._state_names[i]: made[i] for i in partition.states}}
+        return tuple(jnp.asarray(known[i]) for i in self._outputs), new
+
+    def _float_call(
+        self, partition: LoweredPartition, weights: Mapping[Weight, Any], values: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """As `partition.call`, on floats in place of quantized integers, in and out."""
+        read = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
+        if partition.stored:  # a float view: it rounds floats as it would round integers
+            on_grid = map(fake_quantization.simulate, values, read)
+            return partition.call(weights, list(on_grid), inside=True)
+        results = partition.call(weights, list(map(fake_quantization.leave, values, read)))
+        made = (partition.outside(i) for i in (*partition.outputs, *partition.states))
+        return tuple(map(fake_quantization.enter, results, made))
+
+    def _fitting_params(self, params: Any) -> Params:
+        """The leaves that this subgraph reads.
+
+        Raises:
+            TensorError: one is missing, or has another shape than the file's.
+        """
+        check_names("params", params, self.parameters)
+        for name, parameter in self.parameters.items():
+            shape = jnp.shape(params[name])
+            if shape != parameter.shape:
+                raise TensorError(
+                    f"apply: params[{name!r}] wants the shape {list(parameter.shape)}, "
+                    f"got {list(shape)}"
+                )
+        return {name: params[name] for name in self.parameters}
+
+    # ---- states
+
+    @property
+    def has_state(self) -> bool:
+        """Whether anything is kept from one call to the next."""
+        return bool(self._variables)
+
+    def initial_state(self, io: str = "file") -> Params:
         """What every state begins with, by name."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
-            return {self._name(t.index): jnp.asarray(self._first_value(t)) for t in self._variables}
+            first = {t: jnp.asarray(self._first_value(t)) for t in self._variables}
+            if io == "float":
+                first = {t: fake_quantization.enter(v, t.spec()) for t, v in first.items()}
+            return {self._state_names[t.index]: value for t, value in first.items()}
+
+    def drawing_by(self, key: Any, state: Params | None, io: str = "file") -> Params:
+        """The state (None: the initial one) with random generators that begin where a key says.
+
+        Raises:
+            TensorError: the model draws no random numbers.
+        """
+        generators = [self._state_names[i] for i in sorted(self._explicit.initial)]
+        if not generators:
+            raise TensorError("apply: the model draws no random numbers: leave `key` out")
+        states = dict(self.initial_state(io) if state is None else state)
+        for number, name in enumerate(generators):
+            own = jax.random.fold_in(key, number)
+            states[name] = jax.random.bits(own, jnp.shape(states[name])[-1:], jnp.uint32)
+        return states
 
     @functools.cached_property
     def _variables(self) -> list[Tensor]:
         return [t for t in self._subgraph.tensors if t.is_variable]
+
+    @functools.cached_property
+    def _resources(self) -> Mapping[Hashable, np.ndarray]:
+        """What CALL_ONCE assigns to resource variables, by their keys in the store."""
+        store = self._store()
+        for operator in self._raw_subgraph.operators:
+            if operator.name == _ONCE:
+                store(operator.options.init_subgraph_index)  # type: ignore[attr-defined]
+        return dict(store.resources)
 
     def _first_value(self, tensor: Tensor) -> np.ndarray:
         """Zeros, a random generator's seeds, or what CALL_ONCE assigns to a resource variable."""
@@ -202,94 +338,117 @@ class SubgraphFunction:
             return np.asarray(value)
         return np.full(tensor.shape, state_zero(tensor.spec()), tensor.dtype)
 
-    def _name(self, index: int) -> str:
-        return self._subgraph.tensors[index].name or f"tensor_{index}"
+    @functools.cached_property
+    def _state_names(self) -> dict[int, str]:
+        indices = [t.index for t in self._variables]
+        return dict(zip(indices, unique_names(self._subgraph, indices), strict=True))
 
-    def _weight(self, partition: LoweredPartition, weight: Weight, params: Params) -> Any:
-        if weight in self._names:
-            return params[self._names[weight]]
-        return jnp.asarray(partition.value(weight))
+    # ---- inputs
 
-    def _checked(self, inputs: tuple[Any, ...]) -> list[Any]:
+    def tensors(self) -> list[Tensor]:
+        """The inputs."""
+        return [self._subgraph.tensors[i] for i in self._inputs]
+
+    def shapes(self) -> list[tuple[int | str, ...]]:
+        """The inputs' shapes, as declared."""
+        return [t.shape for t in self.tensors()]
+
+    def dtypes(self, io: str = "file") -> list[np.dtype]:
+        """The inputs' dtypes."""
+        return [dtype_of(t, io) for t in self.tensors()]
+
+    def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
+        """The inputs as arrays.
+
+        Raises:
+            TensorError: too many or too few, or one of another dtype.
+        """
         if len(inputs) != len(self._inputs):
-            names = ", ".join(repr(self._subgraph.tensors[i].name) for i in self._inputs)
+            names = ", ".join(repr(t.name) for t in self.tensors())
             raise TensorError(
                 f"the model has {len(self._inputs)} inputs ({names}), got {len(inputs)}"
             )
-        return [self._fitting(i, x) for i, x in zip(self._inputs, inputs, strict=True)]
+        return [fitting(t, x, io) for t, x in zip(self.tensors(), inputs, strict=True)]
 
-    def _fitting(self, index: int, x: Any) -> Any:
-        tensor = self._subgraph.tensors[index]
-        array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, tensor.dtype)
-        is_narrowed = array.dtype.kind == tensor.dtype.kind and isinstance(x, jax.Array)
-        if array.dtype != tensor.dtype and is_narrowed and tensor.dtype.itemsize == 8:
-            with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
-                return jnp.asarray(array, tensor.dtype)
-        if array.dtype != tensor.dtype:
-            what_to_do = remedy(array.dtype, array.shape, tensor.dtype, tensor.shape)
-            raise TensorError(
-                f"input {index} {tensor.name!r} wants {tensor.dtype} {list(tensor.shape)}, "
-                f"got {array.dtype} {list(array.shape)}{what_to_do}"
-            )
-        symbols = [str(n) for n in array.shape if not isinstance(n, int)]
-        if symbols:
-            raise TensorError(
-                f"input {index} {tensor.name!r} has the symbolic dimension {symbols[0]!r}; models "
-                "are lowered for known sizes: export one function for each of them"
-            )
-        return array
+    # ---- lowering
 
-    def _partition(self, shapes: Shapes) -> LoweredPartition:
-        return _kept(self._lowered, shapes, lambda: self._transformable_partition(shapes))
-
-    def _transformable_partition(self, shapes: Shapes) -> LoweredPartition:
+    def _partition(self, shapes: Shapes, context: LoweringContext) -> LoweredPartition:
         """All operators as JAX can transform them, with weights in the file's layout."""
-        delegate = self._transformable
-        nodes, specs, outputs = self._planned(shapes, delegate)
+        return _kept(
+            self._lowered, (shapes, context), lambda: self._transformable_partition(shapes, context)
+        )
+
+    def _transformable_partition(
+        self, shapes: Shapes, context: LoweringContext
+    ) -> LoweredPartition:
+        plan = self._all_taken(shapes, context)
 
         def lower(precision: PrecisionPolicy) -> LoweredPartition:
-            context = dataclasses.replace(delegate.lowering_context, precision=precision)
+            own = dataclasses.replace(context, precision=precision)
             return lower_partition(
-                [node.operator for node in nodes],
-                specs,
+                [node.operator for node in plan.nodes],
+                plan.specs,
                 self._inputs,
-                outputs,
-                Callees(self._subgraphs, context).in_context(),
+                plan.outputs,
+                Callees(self._subgraphs, own).in_context(),
                 raw_weights=True,
             )
 
-        precision = delegate.lowering_context.precision
+        delegate = self._transformable
         if delegate.checks_precision:
-            precision = error_probe.guarded(lower, precision, delegate.device)
-        return lower(precision)
+            return lower(error_probe.guarded(lower, context.precision, delegate.device))
+        return lower(context.precision)
 
-    def _planned(self, shapes: Shapes, delegate: JaxDelegate) -> Planned:
-        """All nodes, the spec of every tensor, and the outputs that operators make."""
+    def _all_taken(self, shapes: Shapes, context: LoweringContext) -> Planned:
+        """The plan, if XLA can run all of it.
+
+        Raises:
+            DelegationError: it cannot; lists the operators by reason.
+        """
+        plan = self.plan(shapes)
+        refused = _refused(plan, context)
+        if refused:
+            raise DelegationError("XLA cannot run the whole model:\n" + _by_reason(refused))
+        return plan
+
+    def plan(self, shapes: Shapes) -> Planned:
+        """The nodes and tensors for such inputs.
+
+        Raises:
+            InterpreterError: an operator refuses the shapes.
+        """
+        return _kept(self._plans, shapes, lambda: self._planned(shapes))
+
+    def _planned(self, shapes: Shapes) -> Planned:
         host = Host(self._raw_subgraph, model=self._store())
         for index, shape in zip(self._inputs, shapes, strict=True):
             host.resize(index, tuple(shape))
         host.plan()
-        nodes = [node for node in host.nodes() if node.name != _ONCE]  # see `_resources`
-        reasons = [(node, delegate.why_not(node)) for node in nodes]
-        left = [f"#{node.index} {node.name}: {reason}" for node, reason in reasons if reason]
-        if left:
-            raise DelegationError("XLA cannot run the whole model:\n" + "\n".join(left))
-        indices = range(len(self._subgraph.tensors))
+        nodes = tuple(node for node in host.nodes() if node.name != _ONCE)  # see `_resources`
         made = [i for i in self._outputs if i not in self._inputs]
-        specs = {i: host.spec(i) for i in indices}
-        return nodes, specs, tuple(dict.fromkeys(made))
+        specs = {t.index: host.spec(t.index) for t in self._subgraph.tensors}
+        return Planned(nodes, specs, tuple(dict.fromkeys(made)))
+
+    def _store(self) -> ModelStore:
+        return ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
 
 
-def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
-    """An array of what is none. Numbers and lists of them have no dtype: they take the tensor's.
+def _refused(plan: Planned, context: LoweringContext) -> list[tuple[Node, str]]:
+    asked = ((node, None if node.is_constant else why_not(node, context)) for node in plan.nodes)
+    return [(node, reason) for node, reason in asked if reason is not None]
 
-    Integers become integers or floats, but floats only floats.
-    """
-    array = np.asarray(x)
-    is_number = array.dtype.kind in "iuf" and dtype.kind in "iuf"
-    if not isinstance(x, int | float | list | tuple) or not is_number:
-        return array
-    return array if array.dtype.kind == "f" and dtype.kind != "f" else np.asarray(x, dtype)
+
+def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
+    """A line for each reason and operator: who, and why."""
+
+    def what(row: tuple[Node, str]) -> tuple[str, str]:
+        return row[0].name, row[1]
+
+    lines = []
+    for (name, reason), rows in itertools.groupby(sorted(refused, key=what), what):
+        numbers = ", ".join(f"#{node.index}" for node, _ in rows)
+        lines.append(f"{numbers} {name}: {reason}")
+    return "\n".join(lines)
 
 
 def _kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
@@ -300,35 +459,3 @@ def _kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
     while len(entries) > _SHAPES:
         entries.popitem(last=False)
     return entries[key]
-
-
-def _device_of(arrays: Sequence[Any], platform: str | None) -> jax.Device | None:
-    """The one device to run on; None for what JAX traces, and for arrays on several devices."""
-    if any(isinstance(a, jax.core.Tracer) for a in arrays):
-        return None
-    devices = {d for a in arrays if isinstance(a, jax.Array) and a.committed for d in a.devices()}
-    if len(devices) > 1:
-        return None
-    return next(iter(devices), None) or _default_device(platform)
-
-
-def _default_device(platform: str | None) -> jax.Device:
-    """The platform's first device; without one, where JAX would put an array."""
-    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
-    if platform is not None:
-        return jax.local_devices(backend=platform)[0]
-    if chosen is None or isinstance(chosen, str):
-        return jax.local_devices(backend=chosen)[0]
-    return chosen
-
-
-def _param_names(subgraph: Subgraph, partition: LoweredPartition) -> dict[Weight, str]:
-    """The constants that are parameters, uniquely named: what is float, and whatever is large."""
-    names: dict[Weight, str] = {}
-    for weight in partition.preparations:
-        const = partition.specs[weight.tensor].const
-        is_weight = const is not None and (const.dtype in FLOATS or const.nbytes >= ARGUMENT_BYTES)
-        if is_weight:
-            name = subgraph.tensors[weight.tensor].name or f"tensor_{weight.tensor}"
-            names[weight] = f"{name}#{weight.tensor}" if name in names.values() else name
-    return names

@@ -31,6 +31,7 @@ class Weight:
     operator: int | None = None  # index of the operator that prepares it for itself
     position: int | None = None
     layout: Hashable = None  # tells apart the result of it: other input shapes, other dtypes
+    subgraph: int | None = None  # that an operator calls; None: the partition's own
 
 
 @dataclasses.dataclass(frozen=True)

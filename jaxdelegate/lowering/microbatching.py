@@ -59,22 +59,47 @@ def microbatches(
     (batch,) = images
     if batch < 2:
         return None
-    pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
+    pending = _pending(operators, specs)
     made = [specs[i] for op in pending for i in op.outputs if i in specs]
     largest = max((_bytes(spec) for spec in made), default=0)
     size = _images_in_a_microbatch(batch, _LIVE * largest // batch)
     if size == batch:
         return None
-    split = set(inputs)
-    for operator in pending:
-        if not _is_by_image(operator, specs, split, batch):
-            return None
-        split.update(operator.outputs)
-    if not split.issuperset(outputs):
+    if why_not_by_image(operators, specs, inputs, outputs) is not None:
         return None
+    split = {*inputs, *(i for operator in pending for i in operator.outputs)}
     return Microbatches(
         batch // size, {**specs, **{i: _part(specs[i], batch, size) for i in split}}
     )
+
+
+def why_not_by_image(
+    operators: Sequence[Operator],
+    specs: Mapping[int, TensorSpec],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+) -> str | None:
+    """Why a partition does not compute every image of its batch by itself; None: it does.
+
+    Args:
+        operators: in execution order.
+        specs: of every tensor that they touch, for the whole batch.
+        inputs: run-time tensors that come in, all with the images along their first axis.
+        outputs: tensors that leave.
+    """
+    batch = specs[inputs[0]].shape[0]
+    split = set(inputs)
+    for operator in _pending(operators, specs):
+        if not _is_by_image(operator, specs, split, batch):
+            return f"node {operator.index} ({operator.name}) may mix the images of a batch"
+        split.update(operator.outputs)
+    if not split.issuperset(outputs):
+        return "an output does not depend on the batch"
+    return None
+
+
+def _pending(operators: Sequence[Operator], specs: Mapping[int, TensorSpec]) -> list[Operator]:
+    return [op for op in operators if not is_constant(gather(specs, op.outputs))]
 
 
 def _bytes(spec: TensorSpec) -> int:

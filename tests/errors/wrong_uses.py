@@ -424,7 +424,7 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "jax.export.export(jax.jit(apply))(params, shape)",
             "TensorError",
             "the symbolic dimension 'n'",
-            "export one function for each of them",
+            "for a symbolic batch use model.batched('b')",
         ),
         use(
             "an operator that XLA cannot run",

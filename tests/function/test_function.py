@@ -226,7 +226,9 @@ def test_state_lives_between_invokes_and_is_reset(delegated: bool) -> None:
 def test_a_model_shows_its_name_inputs_and_outputs(tmp_path: Path) -> None:
     path = tmp_path / "dense.tflite"
     path.write_bytes(dense())
-    assert repr(jd.load(path)).startswith("<jaxdelegate.Model 'dense.tflite': x float32 [2, 4] -> ")
+    shown = "'serve': features float32 [2, 4] -> scores float32 [2, 3]"
+    assert repr(jd.load(path)) == f"<jaxdelegate.Model 'dense.tflite': {shown}>"
+    assert repr(jd.load(counter())).endswith(": x float32 [2] -> y float32 [2]>")
     interpreter = jd.Interpreter(path, experimental_delegates=[jd.JaxDelegate(platform="cpu")])
     assert repr(interpreter) == (
         "<jaxdelegate.Interpreter of 'dense.tflite' with JaxDelegate(platform='cpu')>"

@@ -1,0 +1,317 @@
+"""What each model of a folder can do as a JAX function: a table of models and capabilities.
+
+    python bench/jax_functions.py --models=folder [--only=substring] [--jobs=2] [--limit_s=300]
+        [--out=jax_functions.jsonl] [--markdown=table.md]
+
+Every cell is run; what is refused has its reason. Every model is a process of its own.
+
+load      `model(*inputs)` runs.
+jit       `jax.jit(apply)` agrees with it.
+vmap      `jax.vmap(apply)` over two inputs agrees with two single runs.
+grad      `jax.grad` by weights and float inputs: finite; of float models also the slope along the
+          gradient, by central differences. With `io="float"`.
+batch     `model.batched(2)` agrees with two single runs; "native" or "vmap".
+cpu, cuda, tpu    `model.export(batch="b")`, stored and read again; the CPU's is called with two
+          inputs and agrees with two single runs, the others are counted: convolutions, products,
+          slices.
+
+A model that ends in non-maximum suppression is compared by what enters it.
+Two results agree if they differ by at most 1e-3 of the largest value, or, of integers, by at most
+one step in all but 1% of the elements.
+"""
+
+import concurrent.futures
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+from harness import append
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("models", None, "A folder with .tflite files, in folders of it too.")
+flags.DEFINE_string("only", "", "Only models whose path holds this.")
+flags.DEFINE_integer("jobs", 2, "Processes at a time.", 1)
+flags.DEFINE_integer("limit_s", 300, "Seconds for one model.", 1)
+flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
+flags.DEFINE_string("markdown", None, "A file for the table.")
+flags.DEFINE_string("child", None, "For the script itself: the graph of one process.")
+
+CELLS = "load", "jit", "vmap", "grad", "batch", "cpu", "cuda", "tpu"
+_PLATFORMS = CELLS[5:]
+_COUNTED = "convolution", "dot_general", "slice "
+_AGREES = 1e-3
+# What chooses by comparing: the least difference before it may yield another answer.
+_CHOOSING = "TFLite_Detection_PostProcess", "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"
+_STEPS = 1e-3, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6  # of central differences, relative to the weights
+
+
+def inputs_of(model: Any, rng: np.random.Generator) -> list[np.ndarray]:
+    """Seeded inputs: floats in [-1, 1], any quantized integers, other integers 0 or 1."""
+    main = model.graph.subgraphs[0]
+    arrays = []
+    for tensor in (main.tensors[i] for i in main.inputs):
+        if tensor.dtype.kind == "f":
+            arrays.append(rng.uniform(-1, 1, tensor.shape).astype(tensor.dtype))
+        elif tensor.dtype.kind == "b":
+            arrays.append(rng.integers(0, 2, tensor.shape).astype(bool))
+        elif tensor.spec().is_quantized:
+            info = np.iinfo(tensor.dtype)
+            arrays.append(rng.integers(info.min, info.max + 1, tensor.shape, tensor.dtype))
+        else:
+            arrays.append(rng.integers(0, 2, tensor.shape).astype(tensor.dtype))
+    return arrays
+
+
+def check(got: Sequence[Any], want: Sequence[Any]) -> None:
+    """Whether two results agree.
+
+    Raises:
+        AssertionError: they do not; says how far off.
+    """
+    for i, pair in enumerate(zip(got, want, strict=True)):
+        a, b = map(np.asarray, pair)
+        assert a.shape == b.shape, f"output {i}: {a.shape}, not {b.shape}"
+        assert a.dtype == b.dtype, f"output {i}: {a.dtype}, not {b.dtype}"
+        if a.dtype.kind == "f":
+            most = np.abs(b[np.isfinite(b)]).max(initial=0)
+            assert np.array_equal(np.isnan(a), np.isnan(b)), f"output {i}: NaN elsewhere"
+            off = np.abs(np.where(a == b, 0, np.nan_to_num(a) - np.nan_to_num(b))).max(initial=0)
+            assert off <= _AGREES * max(most, 1e-6), f"output {i}: off by {off:.3g} of {most:.3g}"
+        elif a.size:
+            far = np.abs(a.astype(np.int64) - b.astype(np.int64)) > 1
+            assert far.mean() <= 0.01, f"output {i}: {100 * far.mean():.1f}% off by several steps"
+
+
+def _before_choices(model: Any) -> Any:
+    main = model.graph.subgraphs[0]
+    choosing = [op for op in main.operators if op.name in _CHOOSING]
+    computed = {i for op in main.operators for i in op.outputs}
+    entering = [main.tensors[i].name for op in choosing for i in op.inputs if i in computed]
+    return model.until(entering) if entering else model
+
+
+def _grad(model: Any, x: Sequence[Any]) -> str:
+    import jax  # noqa: PLC0415 (for children only)
+    import jax.numpy as jnp  # noqa: PLC0415
+
+    apply, params = model.function(io="float")
+    given = [
+        np.asarray(a, np.float32) * 0.1 if d == np.float32 and a.dtype != d else a
+        for a, d in zip(x, (i.dtype for i in apply.inputs()), strict=True)
+    ]
+    places = [i for i, a in enumerate(given) if a.dtype == np.float32]
+    rng = np.random.default_rng(1)
+    outputs = jax.eval_shape(apply, params, *given)
+    weights = [rng.normal(size=y.shape).astype(np.float32) for y in outputs]
+    used = [i for i, y in enumerate(outputs) if jnp.issubdtype(y.dtype, jnp.floating)]
+    if not used:
+        return "no: no output is a float"
+    if not params and not places:
+        return "no: neither weights nor float inputs"
+
+    def loss(point: Any) -> Any:
+        params, floats = point
+        arrays = list(given)
+        for i, a in zip(places, floats, strict=True):
+            arrays[i] = a
+        y = apply(params, *arrays)
+        return sum((y[i].astype(jnp.float32) * weights[i]).mean() for i in used)
+
+    point = (params, [jnp.asarray(given[i]) for i in places])
+    slopes = jax.jit(jax.grad(loss))(point)
+    leaves = [np.asarray(g, np.float32) for g in jax.tree.leaves(slopes)]
+    assert all(np.isfinite(g).all() for g in leaves), "not finite"
+    some = sum(bool(g.any()) for g in leaves)
+    norm = float(np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in leaves)))
+    told = f"{some} of {len(leaves)} leaves not zero"
+    if not norm or any(p.quantization is not None for p in model.parameters.values()):
+        return told
+    size = np.sqrt(sum(np.square(np.asarray(p, np.float64)).sum() for p in jax.tree.leaves(point)))
+    value = jax.jit(loss)
+    ratios = []
+    for step in _STEPS:
+        h = step * float(size) / norm
+        ends = [value(jax.tree.map(lambda p, g, h=h: p + h * g, point, slopes)) for h in (h, -h)]
+        ratios.append(float((ends[0] - ends[1]) / (2 * h * norm * norm)))
+    best = min(ratios, key=lambda r: abs(r - 1))
+    assert abs(best - 1) < 0.05, f"the slope is {best:.3f} times the gradient's; {told}"
+    return f"{told}; slope {best:.3f}"
+
+
+class Measured:
+    """One model and what it answers to two seeded inputs, one by one."""
+
+    def __init__(self, graph: str) -> None:
+        """Load it and run it."""
+        import jaxdelegate as jd  # noqa: PLC0415 (for children only)
+
+        self.model = _before_choices(jd.load(graph))
+        rng = np.random.default_rng(0)
+        self.x, other = inputs_of(self.model, rng), inputs_of(self.model, rng)
+        self.want = [self.model(*self.x), self.model(*other)]
+        self.both = [np.stack(pair) for pair in zip(self.x, other, strict=True)]
+
+    def jit(self) -> str:
+        """One compiled run."""
+        import jax  # noqa: PLC0415
+
+        apply, params = self.model.function()
+        check(jax.jit(apply)(params, *self.x), self.want[0])
+        return "ok"
+
+    def vmap(self) -> str:
+        """Two inputs, each with a first axis more."""
+        import jax  # noqa: PLC0415
+
+        apply, params = self.model.function()
+        with jax.enable_x64(True):
+            got = jax.jit(jax.vmap(apply, (None, *(0 for _ in self.both))))(params, *self.both)
+        check(got, [np.stack(pair) for pair in zip(*self.want, strict=True)])
+        return "ok"
+
+    def batch(self) -> str:
+        """A batch of two; how it is computed."""
+        batched = self.model.batched(2)
+        arrays, want = self._batch()
+        check(batched(*arrays), want)
+        return str(batched.batching)[:200]
+
+    def exported(self, platform: str) -> str:
+        """Exported for any batch, stored and read again; on the CPU called; what it holds."""
+        import jax  # noqa: PLC0415
+
+        stored = self.model.export(platform, "b")[platform].serialize()
+        again = jax.export.deserialize(stored)
+        text = again.mlir_module()
+        n = {word: text.count(f"stablehlo.{word}") for word in _COUNTED}
+        if platform == "cpu":
+            arrays, want = self._batch()
+            with jax.enable_x64(True):
+                check(again.call(self.model.function()[1], *arrays), want)
+        told = ", ".join(f"{count} {word.strip()}" for word, count in n.items() if count)
+        return f"ok: {told or 'neither convolutions nor products'}"
+
+    def _batch(self) -> tuple[list[Any], list[Any]]:
+        """Two inputs as a batch, and two single runs: what is the same for all is the first's."""
+        shapes = [s.shape for s in self.model.batched(2).function()[0].inputs()]
+        given, shared = [], False
+        for pair, shape in zip(self.both, shapes, strict=True):
+            if shape and pair.size == 2 * int(np.prod(shape[1:], dtype=np.int64)):
+                given.append(pair.reshape((2, *shape[1:])))
+            else:
+                given.append(pair[0])
+                shared = True
+        runs = self.want
+        if shared:
+            second = [
+                pair[0] if pair.shape[1:] == x.shape else pair[1]
+                for pair, x in zip(self.both, given, strict=True)
+            ]
+            runs = [self.want[0], self.model(*second)]
+        pairs = [np.stack([np.asarray(y) for y in pair]) for pair in zip(*runs, strict=True)]
+        return given, [p.reshape((2, *p.shape[2:])) if p.shape[1:2] == (1,) else p for p in pairs]
+
+
+def measure(graph: str) -> dict[str, Any]:
+    """The cells of one model."""
+    import jax  # noqa: F401, PLC0415 (outside of the first cell's time)
+
+    cells: dict[str, Any] = {}
+
+    def cell(name: str, run: Callable[[], str]) -> None:
+        began = time.process_time()
+        try:
+            told = run()
+        except AssertionError as error:
+            told = f"WRONG: {error}"
+        except Exception as error:  # every cell says what it saw
+            _, _, reasons = str(error).partition("XLA cannot run the whole model:\n")
+            told = f"no: {type(error).__name__}: {' '.join((reasons or str(error)).split())}"[:300]
+        cells[name] = told
+        cells[f"{name}_s"] = round(time.process_time() - began, 1)
+
+    found: list[Measured] = []
+
+    def load() -> str:
+        found.append(Measured(graph))
+        return "ok"
+
+    cell("load", load)
+    if not found:
+        return {**cells, **dict.fromkeys(CELLS[1:], "no: it does not load")}
+    (model,) = found
+    cell("jit", model.jit)
+    cell("vmap", model.vmap)
+    cell("grad", lambda: _grad(model.model, model.x))
+    cell("batch", model.batch)
+    for platform in _PLATFORMS:
+        cell(platform, functools.partial(model.exported, platform))
+    return cells
+
+
+def _row(graph: Path, root: Path) -> dict[str, Any]:
+    command = [sys.executable, __file__, f"--child={graph}"]
+    began = time.monotonic()
+    name = str(graph.relative_to(root))
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=FLAGS.limit_s,
+            env=environment,
+        )
+        lines = done.stdout.splitlines()
+        crashed = {"load": f"no: the process ended with {done.returncode}: {done.stderr[-200:]}"}
+        cells = json.loads(lines[-1]) if lines and not done.returncode else crashed
+    except subprocess.TimeoutExpired:
+        cells = {"load": f"no: more than {FLAGS.limit_s} s"}
+    return {"model": name, **cells, "wall_s": round(time.monotonic() - began, 1)}
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table, and the reasons below it."""
+    lines = [f"| model | {' | '.join(CELLS)} |", f"|---|{'---|' * len(CELLS)}"]
+    reasons: dict[str, int] = {}
+    for row in rows:
+        marks = [_mark(str(row.get(cell, "no: not run")), reasons) for cell in CELLS]
+        lines.append(f"| {row['model']} | {' | '.join(marks)} |")
+    return "\n".join([*lines, "", *(f"{n}. {reason}" for reason, n in reasons.items())]) + "\n"
+
+
+def _mark(told: str, reasons: dict[str, int]) -> str:
+    if told.startswith(("no", "WRONG")):
+        number = reasons.setdefault(told.removeprefix("no: "), len(reasons) + 1)
+        return f"**wrong** ({number})" if told.startswith("WRONG") else f"no ({number})"
+    return "yes" if told in ("ok", "native") else told.partition(":")[0].replace("ok", "yes")
+
+
+def main(_argv: Sequence[str]) -> None:
+    """Run, print, store."""
+    if FLAGS.child:
+        print(json.dumps(measure(FLAGS.child)))
+        return
+    root = Path(FLAGS.models)
+    graphs = [p for p in sorted(root.rglob("*")) if p.suffix in (".tflite", ".bin", ".lite")]
+    chosen = [p for p in graphs if FLAGS.only in str(p)]
+    rows = []
+    with concurrent.futures.ThreadPoolExecutor(FLAGS.jobs) as pool:
+        for row in pool.map(lambda p: _row(p, root), chosen):
+            rows.append(row)
+            append(row, FLAGS.out)
+    if FLAGS.markdown:
+        Path(FLAGS.markdown).write_text(markdown(rows))
+
+
+if __name__ == "__main__":
+    app.run(main)

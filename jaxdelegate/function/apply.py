@@ -1,0 +1,144 @@
+"""`apply`, as `model.function()` answers it: pure; it can be jitted, copied and stored."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax import export
+
+from jaxdelegate.errors import TensorError
+from jaxdelegate.function.arguments import check_names
+from jaxdelegate.function.records import Parameter
+from jaxdelegate.function.subgraph import Params
+
+
+class Function(Protocol):
+    """What computes a subgraph, or a batch of it."""
+
+    @property
+    def params(self) -> Params:
+        """The weights by name, in the file's layout."""
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """What is known of each leaf of `params`."""
+
+    def shapes(self) -> list[tuple[int | str, ...]]:
+        """The inputs' shapes, as declared; the name of a batch of any size in its place."""
+
+    def dtypes(self, io: str = "file") -> list[np.dtype]:
+        """The inputs' dtypes."""
+
+    def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
+        """The inputs as arrays."""
+
+    def call(
+        self,
+        params: Params,
+        arrays: Sequence[Any],
+        state: Params | None = None,
+        *,
+        io: str = "file",
+        platform: str | None = None,
+    ) -> tuple[tuple[Any, ...], Params]:
+        """Outputs and the new state."""
+
+    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Outputs, compiled as delegates compile."""
+
+    def initial_state(self, io: str = "file") -> Params:
+        """What every state begins with."""
+
+    def drawing_by(self, key: Any, state: Params | None, io: str = "file") -> Params:
+        """The state with random generators that begin where a key says."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Names:
+    """The inputs and outputs of a function, in order."""
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+    def in_order(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Named inputs in the function's order.
+
+        Raises:
+            TensorError: other names than the function's.
+        """
+        if set(named) != set(self.inputs):
+            raise TensorError(
+                f"the inputs are named {sorted(named)}, the model's {sorted(self.inputs)}"
+            )
+        return tuple(named[name] for name in self.inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Apply:
+    """A pure function of parameters and inputs: `apply(params, *inputs)`.
+
+    Two of the same model and options are equal, so that `jax.jit` compiles them once.
+    """
+
+    model: Any  # hashable, and answers `function_of(signature)` and `names_of(signature)`
+    signature: str | None
+    io: str
+    platform: str | None
+
+    def __call__(
+        self,
+        params: Params,
+        *inputs: Any,
+        state: Params | None = None,
+        key: Any = None,
+        **named: Any,
+    ) -> Any:
+        """Outputs for inputs of any shapes that the model accepts.
+
+        Args:
+            params: as `model.function()` returned them, perhaps changed; more leaves are passed
+                over.
+            *inputs: in the signature's order: the outputs are a tuple. A single dictionary counts
+                as named inputs.
+            state: what the last call returned, or `model.initial_state()`: the answer is
+                `(outputs, new_state)`. None: every call begins anew.
+            key: a `jax.random.key`: random operators draw by it. None: by the file's seeds.
+            **named: inputs by name: the outputs are a dictionary.
+
+        Raises:
+            TensorError: an input, a parameter or a state that is missing, or does not fit.
+            DelegationError: an operator that XLA cannot run; lists all of them.
+        """
+        check_names("params", params, ())
+        if inputs and named:
+            raise TensorError("call apply with positional or with named inputs, not with both")
+        names = self.model.names_of(self.signature)
+        by_name = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else named
+        function: Function = self.model.function_of(self.signature)
+        arrays = function.checked(names.in_order(by_name) if by_name else inputs, self.io)
+        states = state if key is None else function.drawing_by(key, state, self.io)
+        results, new = function.call(params, arrays, states, io=self.io, platform=self.platform)
+        outputs = dict(zip(names.outputs, results, strict=True)) if by_name else results
+        return outputs if state is None else (outputs, new)
+
+    def inputs(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of the inputs, as declared; a batch of any size as a symbol."""
+        function: Function = self.model.function_of(self.signature)
+        scope = export.SymbolicScope()
+
+        def size(n: int | str) -> Any:
+            return n if isinstance(n, int) else export.symbolic_shape(n, scope=scope)[0]
+
+        with jax.enable_x64(True):
+            return [
+                jax.ShapeDtypeStruct(tuple(map(size, shape)), dtype)  # type: ignore[no-untyped-call]
+                for shape, dtype in zip(function.shapes(), function.dtypes(self.io), strict=True)
+            ]
+
+    def __repr__(self) -> str:
+        """The model, the signature, and the inputs."""
+        key = "" if self.signature is None else f", signature {self.signature!r}"
+        names = ", ".join(self.model.names_of(self.signature).inputs)
+        return f"<apply(params, {names}) of {self.model!r}{key}>"

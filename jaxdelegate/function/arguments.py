@@ -1,0 +1,109 @@
+"""What callers give to a model's function: inputs, parameters and state, checked."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.errors import TensorError
+from jaxdelegate.model.records import Tensor
+from jaxdelegate.runtime.fitting import remedy
+
+_SOURCES = {"params": "model.function()", "state": "model.initial_state()"}
+
+
+def check_names(what: str, given: Any, wanted: Collection[str]) -> None:
+    """Whether a dictionary has every leaf.
+
+    Args:
+        what: "params" or "state".
+        given: by the caller.
+        wanted: names.
+
+    Raises:
+        TensorError: it is no dictionary, or lacks a name.
+    """
+    if not isinstance(given, Mapping):
+        raise TensorError(
+            f"apply(params, *inputs, state=None): {what} is a dictionary by tensor name, as "
+            f"{_SOURCES[what]} returns it, got {type(given).__name__}"
+        )
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        raise TensorError(
+            f"apply: {what} has no {missing[0]!r}, and lacks {len(missing)} of {len(wanted)} "
+            f"names; {_SOURCES[what]} returns all of them"
+        )
+
+
+def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -> Any:
+    """An input as an array of the tensor's dtype.
+
+    Args:
+        tensor: the file's.
+        x: an array, or numbers.
+        io: "float": floats for a quantized tensor.
+        may_be_symbolic: whether a dimension may have a name in place of a size.
+
+    Raises:
+        TensorError: it has another dtype, or a symbolic dimension.
+    """
+    dtype = dtype_of(tensor, io)
+    array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)
+    is_narrowed = array.dtype.kind == dtype.kind and isinstance(x, jax.Array)
+    if array.dtype != dtype and is_narrowed and dtype.itemsize == 8:
+        with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
+            return jnp.asarray(array, dtype)
+    if array.dtype != dtype:
+        what_to_do = remedy(array.dtype, array.shape, dtype, tensor.shape)
+        raise TensorError(
+            f"input {tensor.index} {tensor.name!r} wants {dtype} {list(tensor.shape)}, "
+            f"got {array.dtype} {list(array.shape)}{what_to_do}"
+        )
+    symbols = [str(n) for n in array.shape if not isinstance(n, int)]
+    if symbols and not may_be_symbolic:
+        raise TensorError(
+            f"input {tensor.index} {tensor.name!r} has the symbolic dimension {symbols[0]!r}; "
+            "models are lowered for known sizes: for a symbolic batch use model.batched('b')"
+        )
+    return array
+
+
+def dtype_of(tensor: Tensor, io: str) -> np.dtype:
+    """An input's dtype; with `io="float"` float32 of a quantized one."""
+    is_float = io == "float" and tensor.spec().is_quantized
+    return np.dtype(np.float32) if is_float else tensor.dtype
+
+
+def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
+    """An array of what is none. Numbers and lists of them have no dtype: they take the tensor's.
+
+    Integers become integers or floats, but floats only floats.
+    """
+    array = np.asarray(x)
+    is_number = array.dtype.kind in "iuf" and dtype.kind in "iuf"
+    if not isinstance(x, int | float | list | tuple) or not is_number:
+        return array
+    return array if array.dtype.kind == "f" and dtype.kind != "f" else np.asarray(x, dtype)
+
+
+def device_of(arrays: Sequence[Any], platform: str | None) -> jax.Device | None:
+    """The one device to run on; None for what JAX traces, and for arrays on several devices."""
+    if any(isinstance(a, jax.core.Tracer) for a in arrays):
+        return None
+    devices = {d for a in arrays if isinstance(a, jax.Array) and a.committed for d in a.devices()}
+    if len(devices) > 1:
+        return None
+    return next(iter(devices), None) or _default_device(platform)
+
+
+def _default_device(platform: str | None) -> jax.Device:
+    """The platform's first device; without one, where JAX would put an array."""
+    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if platform is not None:
+        return jax.local_devices(backend=platform)[0]
+    if chosen is None or isinstance(chosen, str):
+        return jax.local_devices(backend=chosen)[0]
+    return chosen

@@ -1,0 +1,187 @@
+"""A batch of a model, whatever sizes its graph fixes: n single runs, computed at once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError, TensorError
+from jaxdelegate.function.arguments import fitting
+from jaxdelegate.function.records import Batching, Parameter
+from jaxdelegate.function.subgraph import Params, SubgraphFunction
+from jaxdelegate.lowering.microbatching import why_not_by_image
+from jaxdelegate.model.records import Tensor
+
+_PROBE = 2  # images: what holds for two holds for more
+
+
+class BatchedFunction:
+    """A subgraph for a batch: along the first axis of every input that has the size 1 there.
+
+    Inputs of other shapes are the same for all; if there are no others, all of them get a new first
+    axis. An output of one image is [1, ...], and becomes [n, ...]; or any other shape, and gets a
+    new first axis. A state gets a new first axis.
+    """
+
+    def __init__(self, single: SubgraphFunction, size: int | str) -> None:
+        """Take the function of one image; `size`: of the batch, or a name for any size."""
+        self._single, self._size = single, size
+        sizes = [_first(t) for t in single.tensors()]
+        self._is_batched = [n == 1 for n in sizes] if 1 in sizes else [True for _ in sizes]
+        self._has_new_axis = 1 not in sizes
+        self._reasons: dict[int, str | None] = {}
+
+    @property
+    def params(self) -> Params:
+        """As of one image."""
+        return self._single.params
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """As of one image."""
+        return self._single.parameters
+
+    def dtypes(self, io: str = "file") -> list[np.dtype]:
+        """As of one image."""
+        return self._single.dtypes(io)
+
+    @property
+    def batching(self) -> Batching:
+        """How the batch is computed, and why."""
+        size = self._size if isinstance(self._size, int) else _PROBE
+        reason = self._why_not_native(size)
+        return Batching(self._size, "vmap" if reason else "native", reason or "")
+
+    def shapes(self) -> list[tuple[Any, ...]]:
+        """The inputs' shapes, as declared; the name of a batch of any size in its place."""
+        return [
+            self._shape(t, is_batched)
+            for t, is_batched in zip(self._single.tensors(), self._is_batched, strict=True)
+        ]
+
+    def _shape(self, tensor: Tensor, is_batched: bool) -> tuple[Any, ...]:
+        if not is_batched:
+            return tensor.shape
+        return (self._size, *(tensor.shape if self._has_new_axis else tensor.shape[1:]))
+
+    def initial_state(self, io: str = "file") -> Params:
+        """What the state of each image begins with.
+
+        Raises:
+            TensorError: the batch has any size.
+        """
+        first = self._single.initial_state(io)
+        if first and not isinstance(self._size, int):
+            raise TensorError(
+                f"a batch of any size ({self._size!r}) has no initial state: give "
+                "model.batched() a number"
+            )
+        with jax.enable_x64(True):
+            return {
+                name: jnp.broadcast_to(value, (self._size, *value.shape))
+                for name, value in first.items()
+            }
+
+    def drawing_by(self, key: Any, state: Params | None, io: str = "file") -> Params:
+        """The state with random generators that begin where a key says, each image's elsewhere."""
+        states = self.initial_state(io) if state is None else state
+        keys = jax.random.split(key, next((len(leaf) for leaf in states.values()), 1))
+        return jax.vmap(lambda k, s: self._single.drawing_by(k, s, io))(keys, states)
+
+    def checked(self, inputs: Sequence[Any], io: str = "file") -> list[Any]:
+        """The inputs as arrays; every batched one holds as many images.
+
+        Raises:
+            TensorError: it does not; or as of one image.
+        """
+        tensors = self._single.tensors()
+        if len(inputs) != len(tensors):
+            return self._single.checked(inputs, io)  # says so
+        arrays = [
+            fitting(t, x, io, may_be_symbolic=True) for t, x in zip(tensors, inputs, strict=True)
+        ]
+        sizes = [a.shape[:1] for a, b in zip(arrays, self._is_batched, strict=True) if b]
+        wanted = sizes[:1] if isinstance(self._size, str) else [(self._size,)]
+        for tensor, array, is_batched in zip(tensors, arrays, self._is_batched, strict=True):
+            if is_batched and array.shape[:1] != wanted[0]:
+                want = list(self._shape(tensor, is_batched))
+                raise TensorError(
+                    f"input {tensor.index} {tensor.name!r} of a batch wants {want}, "
+                    f"got {list(array.shape)}"
+                )
+        return arrays
+
+    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Outputs; compiled as delegates compile where the graph runs on the whole batch."""
+        arrays = self.checked(inputs)
+        if self._reason_for(arrays) is None:
+            return self._single.run(tuple(arrays))
+        return self.call(self.params, arrays)[0]
+
+    def call(
+        self,
+        params: Params,
+        arrays: Sequence[Any],
+        state: Params | None = None,
+        *,
+        io: str = "file",
+        platform: str | None = None,
+    ) -> tuple[tuple[Any, ...], Params]:
+        """Outputs and the new state."""
+        how: dict[str, Any] = {"io": io, "platform": platform}
+        if self._reason_for(arrays) is None:
+            return self._single.call(params, arrays, state, **how)
+
+        def image(values: Sequence[Any], own: Params | None) -> tuple[tuple[Any, ...], Params]:
+            given = [
+                x if not is_batched or self._has_new_axis else x[None]
+                for x, is_batched in zip(values, self._is_batched, strict=True)
+            ]
+            outputs, new = self._single.call(params, given, own, **how)
+            return tuple(y[0] if y.shape[:1] == (1,) else y for y in outputs), new
+
+        axes = [0 if is_batched else None for is_batched in self._is_batched]
+        with jax.enable_x64(True):
+            return jax.vmap(image, (axes, None if state is None else 0))(list(arrays), state)
+
+    def _reason_for(self, arrays: Sequence[Any]) -> str | None:
+        """Why the graph cannot run on the whole batch; None: it can."""
+        size = next(a.shape[0] for a, b in zip(arrays, self._is_batched, strict=True) if b)
+        if not isinstance(size, int):
+            return "the size of the batch is a symbol"
+        return self._why_not_native(size)
+
+    def _why_not_native(self, size: int) -> str | None:
+        if size not in self._reasons:
+            self._reasons[size] = self._reason(size)
+        return self._reasons[size]
+
+    def _reason(self, size: int) -> str | None:
+        if self._single.has_state:
+            return "every image has a state of its own"
+        if self._has_new_axis:
+            return "no input has the size 1 along its first axis"
+        if not all(self._is_batched):
+            return "an input is the same for all images"
+        tensors = self._single.tensors()
+        try:
+            plan = self._single.plan(tuple((size, *t.shape[1:]) for t in tensors))
+        except InterpreterError as error:
+            return str(error)
+        image = self._single.plan(tuple((1, *t.shape[1:]) for t in tensors))
+        for i in image.outputs:
+            one, all_ = image.specs[i].shape, plan.specs[i].shape
+            if one[:1] != (1,) or all_ != (size, *one[1:]):
+                return f"output {image.specs[i].name!r} would be {list(all_)}, of one {list(one)}"
+        operators = [node.operator for node in plan.nodes]
+        return why_not_by_image(operators, plan.specs, [t.index for t in tensors], plan.outputs)
+
+
+def _first(tensor: Tensor) -> int:
+    """The size along the first axis for one image: 1 where the model leaves it open."""
+    if not tensor.shape:
+        return 0
+    signature = tensor.shape_signature or tensor.shape
+    return 1 if signature[0] == -1 else tensor.shape[0]

@@ -1,0 +1,72 @@
+"""For which platforms a trace is lowered, and how: a program for each, chosen when XLA compiles.
+
+A CPU has algorithms of its own (tap sums, Winograd, blocks), which no other device should run, and
+which are as good in gradients: a third of the time of XLA:CPU's convolutions. All others get the
+neutral form, plain convolutions and products, which XLA fuses and differentiates well everywhere;
+a delegate's programs for a GPU write small convolutions out, for inference only. What is traced on
+a machine that has only a CPU may still be compiled or exported for another: so the trace holds both
+forms, and `jax.lax.platform_dependent` leaves one of them in each program.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jax import lax
+
+from jaxdelegate.delegate import precision_policy
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.errors import OptionError
+from jaxdelegate.kernels.processor import cpu_features
+from jaxdelegate.op_lowering.rule import LoweringContext
+
+DEFAULT = "default"
+# jax's names of platforms, as exports take them, and what rules call them.
+PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "gpu": "gpu", "tpu": "tpu"}
+_NEUTRAL = "tpu"  # whose rules write nothing out that a library or a compiler knows by name
+
+
+def contexts(delegate: JaxDelegate, platform: str | None) -> dict[str, LoweringContext]:
+    """The lowering contexts of a trace, by jax's platform; `DEFAULT`: of every other one.
+
+    Args:
+        delegate: whose options say what is computed.
+        platform: the only one to lower for; None: the options' platform, or whatever XLA will
+            compile for.
+
+    Raises:
+        OptionError: an unknown platform.
+    """
+    if platform is not None:
+        if platform not in PLATFORMS:
+            raise OptionError(f"platform: want one of {', '.join(PLATFORMS)}, got {platform!r}")
+        return {DEFAULT: _on(delegate, PLATFORMS[platform])}
+    own = delegate.lowering_context.platform
+    if delegate.options.platform is not None or own != "cpu":
+        return {DEFAULT: _on(delegate, own)}
+    cpu, gpu, tpu = (_on(delegate, p) for p in ("cpu", "gpu", "tpu"))
+    if tpu.precision == gpu.precision:
+        return {"cpu": cpu, DEFAULT: tpu}
+    return {"cpu": cpu, "cuda": gpu, "rocm": gpu, DEFAULT: tpu}
+
+
+def _on(delegate: JaxDelegate, platform: str) -> LoweringContext:
+    return dataclasses.replace(
+        delegate.lowering_context,
+        platform="cpu" if platform == "cpu" else _NEUTRAL,
+        precision=precision_policy.policy_for(delegate.options, platform, cpu_features()),
+        native_kernels=False,
+        native_bfloat16=False,
+    )
+
+
+def chosen_later(forms: Mapping[str, Callable[..., Any]], *arguments: Any) -> Any:
+    """What the form of the platform that XLA compiles for makes of the arguments.
+
+    Args:
+        forms: by jax's platform, or `DEFAULT`; all of them answer the same shapes and dtypes.
+        *arguments: arrays, or pytrees of them.
+    """
+    if list(forms) == [DEFAULT]:
+        return forms[DEFAULT](*arguments)
+    return lax.platform_dependent(*arguments, **forms)

@@ -1,0 +1,214 @@
+"""All functions of a model: one for each signature, whole or cut, of one image or of a batch."""
+
+import dataclasses
+import difflib
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxdelegate.errors import TensorError
+from jaxdelegate.function.apply import Function, Names
+from jaxdelegate.function.batching import BatchedFunction
+from jaxdelegate.function.records import Signature, TensorInfo, info_of, signature_of, unique_names
+from jaxdelegate.function.subgraph import SubgraphFunction
+from jaxdelegate.model.records import Model, SignatureDef, Subgraph, read_model
+from jaxdelegate.model.source import Source
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.passes.cut import cut
+
+Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What of a model is computed.
+
+    Attributes:
+        options: how, and where.
+        max_tensor_bytes: how much one tensor may take.
+        inputs: tensors of the main subgraph that are given instead of its inputs; None: those.
+        outputs: tensors that are returned instead of its outputs; None: those.
+        batch: its size, a name for any size, or None: what the file declares.
+    """
+
+    options: DelegateOptions
+    max_tensor_bytes: int
+    inputs: tuple[str, ...] | None = None
+    outputs: tuple[str, ...] | None = None
+    batch: int | str | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is less than the whole graph."""
+        return self.inputs is not None or self.outputs is not None
+
+
+class Functions:
+    """A model's functions, lowered when they are asked for. Equal for equal files and views."""
+
+    def __init__(self, file: Model, view: View, source: Any = None) -> None:
+        """Lower nothing yet.
+
+        Args:
+            file: all of it.
+            view: what of it is computed.
+            source: what the file was read from.
+
+        Raises:
+            TensorError: the view names tensors that are not there, or do not suffice.
+        """
+        self.file, self.view, self.source = file, view, source
+        self.graph = _cut(file, view)
+        self._functions: dict[Ends, Function] = {}
+
+    @functools.cached_property
+    def signatures(self) -> dict[str, Signature]:
+        """By key; -1 for dimensions that the model leaves open."""
+        return {s.key: self._signature(s) for s in self.graph.signatures}
+
+    def _signature(self, s: SignatureDef) -> Signature:
+        return signature_of(self.graph.subgraphs[s.subgraph], s)
+
+    @functools.cached_property
+    def main(self) -> Signature:
+        """Inputs and outputs of the main subgraph, by tensor name."""
+        subgraph = self.graph.subgraphs[0]
+        ends = (
+            {
+                name: info_of(subgraph.tensors[i])
+                for name, i in zip(unique_names(subgraph, indices), indices, strict=True)
+            }
+            for indices in (subgraph.inputs, subgraph.outputs)
+        )
+        return Signature(*ends)
+
+    def tensors(self) -> dict[str, TensorInfo]:
+        """What the main subgraph of the file reads and computes, by name, in that order."""
+        subgraph = self.file.subgraphs[0]
+        return {n: info_of(subgraph.tensors[i], n) for n, i in _computed(subgraph).items()}
+
+    def function_of(self, key: str | None) -> Function:
+        """The function of a signature; None: of the main subgraph.
+
+        Raises:
+            ValueError: no such signature.
+        """
+        ends = self._ends(key)
+        if ends not in self._functions:
+            more = self.view.options, self.view.max_tensor_bytes
+            single, batch = SubgraphFunction(self.graph, *ends, *more), self.view.batch
+            self._functions[ends] = single if batch is None else BatchedFunction(single, batch)
+        return self._functions[ends]
+
+    def each(self) -> list[Function]:
+        """A function for the main subgraph and for each signature that yields something else."""
+        found: dict[tuple[int, frozenset[int]], str | None] = {}
+        for key in (None, *self.signatures):
+            subgraph, _, outputs = self._ends(key)
+            found.setdefault((subgraph, frozenset(outputs)), key)
+        return [self.function_of(key) for key in found.values()]
+
+    def _ends(self, key: str | None) -> Ends:
+        if key is None:
+            main = self.graph.subgraphs[0]
+            return 0, main.inputs, main.outputs
+        s = self._by_key(key)
+        return s.subgraph, tuple(s.inputs.values()), tuple(s.outputs.values())
+
+    def names_of(self, key: str | None) -> Names:
+        """The inputs and outputs of a signature's function, in order."""
+        if key is None:
+            return Names(list(self.main.inputs), list(self.main.outputs))
+        s = self._by_key(key)
+        return Names(list(s.inputs), list(s.outputs))
+
+    def key_for(self, named: Mapping[str, Any]) -> str | None:
+        """The signature whose inputs have these names; None: the main subgraph's tensors have.
+
+        Raises:
+            TensorError: none has.
+        """
+        for s in self.graph.signatures:
+            if set(s.inputs) == set(named):
+                return s.key
+        if set(self.main.inputs) == set(named):
+            return None
+        known = [sorted(s.inputs) for s in self.graph.signatures] or [list(self.main.inputs)]
+        raise TensorError(
+            f"inputs {sorted(named)} fit no signature; the model has {' or '.join(map(str, known))}"
+        )
+
+    def _by_key(self, key: str) -> SignatureDef:
+        by_key = {s.key: s for s in self.graph.signatures}
+        if key not in by_key:
+            there = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"
+            raise ValueError(f"signature {key!r} is not in the model; {there}")
+        return by_key[key]
+
+    @functools.cached_property
+    def _digest(self) -> bytes:
+        return hashlib.sha256(self.file.content).digest()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both compute the same of the same file."""
+        if self is other:
+            return True
+        if not isinstance(other, Functions) or self.view != other.view:
+            return False
+        return self.file is other.file or self._digest == other._digest
+
+    def __hash__(self) -> int:
+        """By the view and the file's size."""
+        return hash((self.view, self.file.nbytes))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The file's content, not its path: it may be gone, or another, where it is read again."""
+        if self.file.external_buffer_groups:  # they lie next to the file
+            return _read_again, (self.file.source, None, self.view)
+        return _read_again, (self.file.source, bytes(self.file.content), self.view)
+
+    def __repr__(self) -> str:
+        """The file's name."""
+        return f"<functions of {self.file.source!r}>"
+
+
+def _read_again(name: str, content: bytes | None, view: View) -> Functions:
+    """What `Functions.__reduce__` stored."""
+    if content is None:
+        return Functions(read_model(name), view, name)
+    return Functions(read_model(Source(name, memoryview(content), None)), view, content)
+
+
+def _cut(file: Model, view: View) -> Model:
+    """The file with the main subgraph from some tensors to others; it has no signatures then."""
+    if not view.is_cut:
+        return file
+    main = file.subgraphs[0]
+    inputs = None if view.inputs is None else _indices(main, view.inputs)
+    outputs = main.outputs if view.outputs is None else _indices(main, view.outputs)
+    subgraphs = (cut(main, inputs, outputs), *file.subgraphs[1:])
+    return dataclasses.replace(file, subgraphs=subgraphs, signatures=())
+
+
+def _computed(subgraph: Subgraph) -> dict[str, int]:
+    """The tensors that a subgraph reads and computes, by name, in that order."""
+    made = [i for operator in subgraph.operators for i in operator.outputs if i >= 0]
+    indices = list(dict.fromkeys((*subgraph.inputs, *made)))
+    return dict(zip(unique_names(subgraph, indices), indices, strict=True))
+
+
+def _indices(subgraph: Subgraph, names: Sequence[str]) -> tuple[int, ...]:
+    by_name = _computed(subgraph)
+    for name in names:
+        if name not in by_name:
+            raise TensorError(
+                f"the model computes no tensor {name!r}{_meant(name, list(by_name))}; "
+                "model.tensors lists all of them"
+            )
+    return tuple(by_name[name] for name in names)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,0 +1,122 @@
+"""Names for the weights of a whole model: one leaf for each buffer, whoever reads it."""
+
+from collections.abc import Hashable, Iterator, Sequence
+
+import numpy as np
+
+from jaxdelegate.function.records import Parameter
+from jaxdelegate.model.records import Operator, Subgraph, Tensor
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.quant.params import Quantization
+
+Place = tuple[int, int]  # subgraph, tensor
+_SPARSE = "DENSIFY"
+
+
+class Leaves:
+    """The parameters of a model, named the same for every signature and every use.
+
+    A leaf is what a buffer stores, read as one shape, dtype and quantization. What an operator only
+    decodes (DEQUANTIZE of float16, DENSIFY) is the leaf of the stored tensor.
+    """
+
+    def __init__(self, subgraphs: Sequence[Subgraph], *, as_floats: bool) -> None:
+        """Name every tensor of the model that may be a parameter.
+
+        Args:
+            subgraphs: all of the model's.
+            as_floats: whether quantized weights are computed as the floats that they stand for.
+        """
+        self._subgraphs, self._as_floats = subgraphs, as_floats
+        self._decoded = {
+            (subgraph.index, operator.outputs[0]): (subgraph.index, operator.inputs[0])
+            for subgraph in subgraphs
+            for operator in subgraph.operators
+            if self._decodes(subgraph, operator)
+        }
+        self._names: dict[Hashable, str] = {}
+        self._places: dict[Hashable, list[Place]] = {}
+        taken: set[str] = set()
+        for place in self._every_place():
+            key = self._key(place)
+            if self._tensor(place).stored is not None:
+                self._places.setdefault(key, []).append(place)
+            if key not in self._names:
+                self._names[key] = self._unique(place, taken)
+                taken.add(self._names[key])
+
+    def name(self, subgraph: int, tensor: int) -> str:
+        """The leaf that a constant tensor is."""
+        return self._names[self._key((subgraph, tensor))]
+
+    def is_parameter(self, subgraph: int, tensor: int, dtype: np.dtype) -> bool:
+        """Whether a constant is a parameter: it is float, or stands for floats.
+
+        Args:
+            subgraph: the tensor's.
+            tensor: its index.
+            dtype: as which it is computed.
+        """
+        return dtype in FLOATS or _scales(self._tensor((subgraph, tensor))) is not None
+
+    def parameter(self, subgraph: int, tensor: int, value: np.ndarray) -> Parameter:
+        """The record of the leaf that a constant tensor is, and that holds such values."""
+        key = self._key((subgraph, tensor))
+        places = tuple(self._places.get(key, ()))
+        stored = self._tensor(places[0] if places else (subgraph, tensor))
+        return Parameter(
+            self._names[key],
+            value.shape,
+            value.dtype,
+            places,
+            stored.buffer if places else 0,
+            stored.dtype,
+            _scales(stored) if places else None,
+        )
+
+    def _every_place(self) -> Iterator[Place]:
+        """Stored tensors first: they have the first claim to their names."""
+        places = [(s.index, t.index) for s in self._subgraphs for t in s.tensors]
+        yield from (p for p in places if self._tensor(p).stored is not None)
+        yield from (p for p in places if self._tensor(p).stored is None)
+
+    def _unique(self, place: Place, taken: set[str]) -> str:
+        subgraph, tensor = place
+        name = self._tensor(place).name or f"tensor_{tensor}"
+        if name not in taken:
+            return name
+        return f"{name}#{tensor}" if subgraph == 0 else f"{name}#{subgraph}.{tensor}"
+
+    def _key(self, place: Place) -> Hashable:
+        tensor = self._tensor(place)
+        if tensor.stored is None:
+            return self._key(self._decoded[place]) if place in self._decoded else place
+        if not tensor.buffer:
+            return place
+        return tensor.buffer, tensor.shape, tensor.type, _identity(_scales(tensor))
+
+    def _tensor(self, place: Place) -> Tensor:
+        subgraph, tensor = place
+        return self._subgraphs[subgraph].tensors[tensor]
+
+    def _decodes(self, subgraph: Subgraph, operator: Operator) -> bool:
+        """Whether an operator's result is a stored tensor in another format, as reals the same."""
+        if operator.name not in ("DEQUANTIZE", _SPARSE):
+            return False
+        stored = subgraph.tensors[operator.inputs[0]]
+        is_same = operator.name == _SPARSE or self._as_floats or stored.dtype in FLOATS
+        return is_same and stored.stored is not None
+
+
+def _scales(tensor: Tensor) -> Quantization | None:
+    q = tensor.quantization
+    return q if q is not None and q.has_scale else None
+
+
+def _identity(q: Quantization | None) -> Hashable:
+    """What two tensors of one buffer must have in common to be the same reals."""
+    if q is None:
+        return None
+    if q.blockwise is not None:
+        return q.blockwise
+    return q.scale.tobytes(), q.zero_point.tobytes(), q.quantized_dimension

@@ -1,0 +1,126 @@
+"""What a model says of itself: its tensors, its signatures, and what its parameters are."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.model.records import SignatureDef, Subgraph, Tensor
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.quant.params import Quantization
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TensorInfo:
+    """A tensor of the file. -1 stands for a dimension that the model leaves open."""
+
+    name: str
+    shape: Shape
+    dtype: np.dtype
+    quantization: Quantization | None
+
+    def __str__(self) -> str:
+        """Name, dtype and shape."""
+        return f"{self.name} {self.dtype} {list(self.shape)}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Signature:
+    """Inputs and outputs by name."""
+
+    inputs: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+
+    def __str__(self) -> str:
+        """Inputs -> outputs."""
+        return f"{_listed(self.inputs)} -> {_listed(self.outputs)}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parameter:
+    """What is known of one leaf of `params`; the leaf itself is an array of `shape` and `dtype`.
+
+    Attributes:
+        name: its key in `params`.
+        shape: in the file's layout.
+        dtype: float32 for quantized weights too, if they are computed as floats.
+        tensors: those of the file that hold it, as (subgraph, tensor index); several where
+            subgraphs or signatures share it. Empty: it follows from other constants.
+        buffer: index of the file's buffer; 0: none, or an external one.
+        stored_dtype: of its elements in the file.
+        quantization: scale, zero point and axis of the stored integers; None: there are none.
+    """
+
+    name: str
+    shape: Shape
+    dtype: np.dtype
+    tensors: tuple[tuple[int, int], ...]
+    buffer: int
+    stored_dtype: np.dtype
+    quantization: Quantization | None
+
+    @property
+    def scale(self) -> np.ndarray | None:
+        """float32 [1] or [channels]; None where the file stores no quantized integers."""
+        return None if self.quantization is None else self.quantization.scale
+
+    @property
+    def zero_point(self) -> np.ndarray | None:
+        """int64, of the length of `scale`."""
+        return None if self.quantization is None else self.quantization.zero_point
+
+    @property
+    def axis(self) -> int | None:
+        """The dimension along which scales differ; None: there is one scale, or none."""
+        q = self.quantization
+        return q.quantized_dimension if q is not None and q.is_per_channel else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """How a batched model computes its batch.
+
+    Attributes:
+        size: of the batch; a name: any size.
+        how: "native": the graph runs on the whole batch. "vmap": jax.vmap of the single run.
+        reason: why not natively; empty for "native".
+    """
+
+    size: int | str
+    how: str
+    reason: str
+
+    def __str__(self) -> str:
+        """How, and why."""
+        return f"{self.how}: {self.reason}" if self.reason else self.how
+
+
+def info_of(tensor: Tensor, name: str | None = None) -> TensorInfo:
+    """A tensor's record, under its own or another name."""
+    shape = tensor.shape_signature or tensor.shape
+    return TensorInfo(
+        tensor.name if name is None else name, shape, tensor.dtype, tensor.quantization
+    )
+
+
+def signature_of(subgraph: Subgraph, s: SignatureDef) -> Signature:
+    """A signature's record."""
+    return Signature(
+        {name: info_of(subgraph.tensors[i]) for name, i in s.inputs.items()},
+        {name: info_of(subgraph.tensors[i]) for name, i in s.outputs.items()},
+    )
+
+
+def unique_names(subgraph: Subgraph, indices: Sequence[int]) -> list[str]:
+    """Names of tensors; one without a name, or whose name another has, shows its index."""
+    taken: set[str] = set()
+    names = []
+    for i in indices:
+        name = subgraph.tensors[i].name or f"tensor_{i}"
+        names.append(f"{name}#{i}" if name in taken else name)
+        taken.add(names[-1])
+    return names
+
+
+def _listed(tensors: Mapping[str, TensorInfo]) -> str:
+    return ", ".join(f"{name} {t.dtype} {list(t.shape)}" for name, t in tensors.items())

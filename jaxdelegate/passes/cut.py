@@ -1,0 +1,87 @@
+"""A subgraph from some of its tensors to others: only the operators that lie between."""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from jaxdelegate.errors import TensorError
+from jaxdelegate.model.records import Operator, Subgraph
+from jaxdelegate.passes.explicit_state import with_explicit_states
+
+_ONCE = "CALL_ONCE"
+
+
+def cut(subgraph: Subgraph, inputs: Sequence[int] | None, outputs: Sequence[int]) -> Subgraph:
+    """The operators that compute `outputs` from `inputs`, under their own indices.
+
+    A state that one of them reads goes on as in the whole graph: what updates it is kept, too.
+
+    Args:
+        subgraph: the whole one.
+        inputs: tensors that are to be given; what computes them is left out. None: those of the
+            graph's inputs that the outputs need.
+        outputs: tensors that are to be returned.
+
+    Raises:
+        TensorError: an input is a constant, or `inputs` do not suffice for the outputs.
+    """
+    given = subgraph.inputs if inputs is None else tuple(inputs)
+    constant = [i for i in given if subgraph.tensors[i].stored is not None]
+    if constant:
+        raise TensorError(
+            f"tensor {constant[0]} {subgraph.tensors[constant[0]].name!r} is a constant of the "
+            "file: it cannot be an input"
+        )
+    kept = _needed(subgraph, set(given), outputs)
+    read = {i for operator in kept for i in operator.inputs}.union(outputs)
+    missing = read.intersection(subgraph.inputs).difference(given)
+    if missing:
+        names = ", ".join(repr(subgraph.tensors[i].name) for i in sorted(missing))
+        raise TensorError(
+            f"the tensors given do not suffice: the outputs still need the model's input {names}; "
+            "give it, too, or a tensor that lies between"
+        )
+    used = given if inputs is not None else tuple(i for i in given if i in read)
+    return _with_given(subgraph, kept, used, tuple(outputs))
+
+
+def _needed(
+    subgraph: Subgraph, given: Collection[int], outputs: Sequence[int]
+) -> tuple[Operator, ...]:
+    """The operators that `outputs` depend on, and those that update a state which these read."""
+    explicit = with_explicit_states(subgraph).subgraph
+    states = {t.index for t in explicit.tensors if t.is_variable}
+    wanted, before = set(outputs).difference(given), None
+    while before != len(wanted):
+        before, kept = len(wanted), set()
+        for operator in reversed(explicit.operators):
+            made = set(operator.outputs).difference(given)
+            touched = states.intersection(operator.inputs)
+            if made.isdisjoint(wanted) and touched.isdisjoint(wanted) and operator.name != _ONCE:
+                continue
+            kept.add(operator.index)
+            wanted.update(i for i in operator.inputs if i >= 0 and i not in given)
+    return tuple(operator for operator in subgraph.operators if operator.index in kept)
+
+
+def _with_given(
+    subgraph: Subgraph,
+    operators: Sequence[Operator],
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+) -> Subgraph:
+    """The cut subgraph. An operator that is kept and also computes an input writes elsewhere."""
+    tensors = list(subgraph.tensors)
+
+    def elsewhere(index: int) -> int:
+        if index not in inputs:
+            return index
+        tensors.append(dataclasses.replace(tensors[index], index=len(tensors)))
+        return len(tensors) - 1
+
+    moved = tuple(
+        dataclasses.replace(operator, outputs=tuple(map(elsewhere, operator.outputs)))
+        for operator in operators
+    )
+    return dataclasses.replace(
+        subgraph, tensors=tuple(tensors), operators=moved, inputs=inputs, outputs=outputs
+    )
