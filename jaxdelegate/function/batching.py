@@ -169,7 +169,7 @@ class BatchedFunction:
         try:
             plan = self._single.plan(tuple((size, *t.shape[1:]) for t in tensors))
         except InterpreterError as error:
-            return str(error)
+            return str(error).partition("; input ")[0]  # whose shapes the caller knows
         image = self._single.plan(tuple((1, *t.shape[1:]) for t in tensors))
         for i in image.outputs:
             one, all_ = image.specs[i].shape, plan.specs[i].shape

@@ -51,10 +51,14 @@ def contexts(delegate: JaxDelegate, platform: str | None) -> dict[str, LoweringC
 
 
 def _on(delegate: JaxDelegate, platform: str) -> LoweringContext:
+    own = delegate.lowering_context
+    precision = own.precision
+    if platform != own.platform:
+        precision = precision_policy.policy_for(delegate.options, platform, cpu_features())
     return dataclasses.replace(
-        delegate.lowering_context,
+        own,
         platform="cpu" if platform == "cpu" else _NEUTRAL,
-        precision=precision_policy.policy_for(delegate.options, platform, cpu_features()),
+        precision=precision,
         native_kernels=False,
         native_bfloat16=False,
     )

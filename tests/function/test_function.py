@@ -344,7 +344,7 @@ def test_states_under_scan() -> None:
 def test_rounding_is_trained_through_straight() -> None:
     """A network with int8 activations everywhere: rounding has the slope of what it rounds."""
     task = TASKS["classification"]
-    apply, params = jd.load(task.network(quantized=True)).function()
+    apply, params = jd.load(task.network(quantized=True)).function(platform="cpu")
     pictures = [task.example(seed) for seed in range(8)]
     images = np.concatenate([task.inputs(picture.image) for picture in pictures])
     wrong = np.array([2] * 8)  # a network that is right has nothing to learn
@@ -384,7 +384,7 @@ def test_what_leaves_the_grid_has_no_slope() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"quant_mode": "integer"}, {"native_kernels": False}, {"rewrites": "none"}],
+    [{}, {"quant_mode": "integer"}],
     ids=str,
 )
 def test_options_mean_what_they_mean_to_a_delegate(options: dict[str, Any]) -> None:
