@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxdelegate.delegate import stored_start
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
@@ -242,6 +243,17 @@ class Interpreter:
         if strict:
             _check_strict(index, new, tensors[index].shape, tensors[index].shape_signature)
         host.resize(index, new)
+
+    def _set_rebatch(self, value: bool) -> bool:
+        """Change the option `rebatch` of its JaxDelegates, for tools; whether there are any."""
+        found = [d for d in self._delegates if isinstance(d, JaxDelegate)]
+        for delegate in found:
+            delegate.set_rebatch(value)
+        return bool(found)
+
+    def _why_rebatched(self, subgraph_index: int = 0) -> str | None:
+        """Why the current batch runs as single runs; None: it does not."""
+        return self._host(subgraph_index).why_rebatched
 
     def _ensure_safe(self) -> None:
         if any(host.has_held_views for host in self._hosts.values()):

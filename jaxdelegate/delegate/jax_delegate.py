@@ -143,9 +143,9 @@ class JaxDelegate(SimpleDelegate):
         """Whether a batch may become single runs: the option, or a tool's choice."""
         return self.options.rebatch
 
-    def use_rebatch(self) -> None:
-        """From the next `allocate_tensors` on, be as with the option `rebatch`: for tools."""
-        self.options = dataclasses.replace(self.options, rebatch=True)
+    def set_rebatch(self, value: bool) -> None:
+        """Change the option `rebatch` from the next `allocate_tensors` on: for tools."""
+        self.options = dataclasses.replace(self.options, rebatch=value)
 
     @property
     def compilation(self) -> Any:

@@ -32,6 +32,8 @@ class Runs:
         """The same for a tensor that is not shared."""
         if self.are_single and shape[:1] != (1,):
             return (self.count, *shape)
+        if not self.are_single and self.count == 1:  # of any rank
+            return shape
         return (shape[0] * self.count, *shape[1:])
 
     def specs(

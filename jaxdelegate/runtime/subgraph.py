@@ -132,7 +132,7 @@ class Host:
             InterpreterError: an operator refuses the shapes.
             LoweringError: a partition cannot be compiled.
         """
-        is_resized = self._planned != self.shapes()
+        is_resized = self._planned != self._wanted()
         if is_resized:
             self.plan()
         self._prepare()
@@ -154,7 +154,11 @@ class Host:
             self._plan_for(self._shapes)
         else:
             self._plan_single_runs(batch, self.why_rebatched)
-        self._planned = self.shapes()
+        self._planned = self._wanted()
+
+    def _wanted(self) -> Hashable:
+        """What a plan depends on."""
+        return self.shapes(), self._is_rebatching()
 
     def _plan_for(self, shapes: Mapping[int, Shape]) -> None:
         self._specs = self._propagated(shapes)
@@ -190,7 +194,7 @@ class Host:
         try:
             whole = self._propagated(self._shapes)
         except InterpreterError as error:
-            return str(error)
+            return str(error.__cause__ or error)
         single = self._propagated(batch.shapes)
         return rebatching.why_not_at_once(self.subgraph, batch, whole, single)
 
