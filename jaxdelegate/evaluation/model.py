@@ -144,9 +144,9 @@ def _set_batch(
         if why_not is None:
             return ()
         if isinstance(interpreter, Interpreter) and interpreter._set_rebatch(True):
-            remedy = _tried(interpreter, details, batch_size, outputs)
-            if remedy is None:
-                return (f"rebatched: {batch_size} single runs in one program, because {why_not}",)
+            if _tried(interpreter, details, batch_size, outputs) is None:
+                reason = interpreter._why_rebatched()
+                return (f"rebatched: {batch_size} single runs in one program, because {reason}",)
             interpreter._set_rebatch(False)
         interpreter.resize_tensor_input(index, [1, *image])
     interpreter.allocate_tensors()
@@ -171,6 +171,7 @@ def _why_not_batch(
     single = None
     images = _noise((batch_size, *image), np.dtype(details["dtype"]))
     if details["shape_signature"][0] != -1:
+        interpreter.resize_tensor_input(index, [1, *image])
         interpreter.allocate_tensors()
         single = _invoke(interpreter, index, images[-1:], outputs)
     interpreter.resize_tensor_input(index, images.shape)
