@@ -22,7 +22,8 @@ from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 if TYPE_CHECKING:
     from jaxdelegate.delegate.stored_start import StoredStart
     from jaxdelegate.model.records import Model, SignatureDef
-    from jaxdelegate.runtime.subgraph import Host, OpenModel
+    from jaxdelegate.runtime.open_model import OpenModel
+    from jaxdelegate.runtime.subgraph import Host
 
 _HELD_VIEW = """There is at least 1 reference to internal data
       in the interpreter in the form of a numpy array or slice. Be sure to
@@ -124,8 +125,8 @@ class Interpreter:
     def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""
         if self._read is None:
+            from jaxdelegate.runtime.open_model import OpenModel  # noqa: PLC0415 (a stored start needs none)
             from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES  # noqa: PLC0415 (likewise)
-            from jaxdelegate.runtime.subgraph import OpenModel  # noqa: PLC0415 (a stored start needs none)
 
             stored, self._stored = self._stored, None
             limit = self._max_tensor_bytes

@@ -6,16 +6,14 @@ The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API s
 import contextlib
 import dataclasses
 import logging
-import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, TensorError
-from jaxdelegate.model.records import Model, Subgraph, read_model
-from jaxdelegate.model.source import Source
+from jaxdelegate.errors import InterpreterError, JaxDelegateError
+from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
 from jaxdelegate.passes.propagation import declared_specs, gather, propagate
@@ -496,51 +494,3 @@ class ModelStore:
         """Set the variable tensors of called subgraphs as at the first invoke."""
         for host in self._callees.values():
             host.reset_variables()
-
-
-@dataclasses.dataclass
-class OpenModel:
-    """A model that was read, and the hosts of its subgraphs."""
-
-    model: Model
-    store: ModelStore
-    delegates: Sequence[SimpleDelegate]
-    preserve: bool
-    hosts: dict[int, Host] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        source: Source,
-        delegates: Sequence[SimpleDelegate],
-        preserve: bool,
-        max_tensor_bytes: int,
-    ) -> Self:
-        """Read it.
-
-        Raises:
-            ModelError: the file is damaged.
-        """
-        model = read_model(source)
-        if not model.subgraphs:
-            raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
-        name = os.path.basename(model.source)
-        store = ModelStore(model.subgraphs, delegates, name, max_tensor_bytes)
-        return cls(model, store, delegates, preserve)
-
-    def host(self, index: int) -> Host:
-        """The host of a subgraph, made at its first use."""
-        count = len(self.model.subgraphs)
-        if not 0 <= index < count:
-            raise TensorError(
-                f"Invalid subgraph index {index} exceeds max subgraph index {count - 1}"
-            )
-        if index not in self.hosts:
-            self.hosts[index] = Host(
-                self.model.subgraphs[index],
-                self.delegates,
-                preserve_all_tensors=self.preserve,
-                model=self.store,
-                may_rebatch=True,
-            )
-        return self.hosts[index]
