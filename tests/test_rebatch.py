@@ -294,6 +294,16 @@ def test_every_item_has_its_own_state(rng: np.random.Generator) -> None:
     assert state["shape"].tolist() == [N, 8]
 
 
+def test_programs_with_states_are_stored(tmp_path: Path, rng: np.random.Generator) -> None:
+    steps = [floats(rng, N, 2, 4) for _ in range(2)]
+    found = []
+    for loaded in (0, 1):
+        interpreter = opened(recurrent(), serialization_dir=str(tmp_path / "programs"))
+        found.append([run(interpreter, [x])[0] for x in steps])
+        assert interpreter._delegates[0].programs.statistics.loaded == loaded
+    np.testing.assert_array_equal(*found)
+
+
 def drawing() -> bytes:
     builder = ModelBuilder()
     x = builder.input((1, 2, 4), np.float32, "x")
@@ -327,7 +337,7 @@ def counting() -> bytes:
 def test_hidden_state_is_refused(model: Callable[[], bytes], state: str) -> None:
     interpreter = opened(model())
     interpreter.resize_tensor_input(0, [N, 2, 4])
-    with pytest.raises(InterpreterError, match=rf"'{state}' is state.*\.batched\(n\)"):
+    with pytest.raises(InterpreterError, match=rf"'{state}': state that.*\.batched\(n\)"):
         interpreter.allocate_tensors()
 
 

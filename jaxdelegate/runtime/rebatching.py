@@ -96,11 +96,12 @@ def check_state(states: Sequence[str], why: str) -> None:
     """Refuse state that no tensor of the file holds: it is not each item's own.
 
     Raises:
-        InterpreterError: there is some; names it.
+        InterpreterError: there is some; names the first.
     """
     if states:
+        more = f" and {len(states) - 1} more" if len(states) > 1 else ""
         raise InterpreterError(
-            f"rebatch: {', '.join(map(repr, states))} is state that single runs would share "
+            f"rebatch: {states[0]!r}{more}: state that single runs would share "
             f"(random counters, resource variables), and the graph cannot take the batch at once: "
             f"{why}; {_INSTEAD}"
         )
