@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxdelegate.delegate import stored_start
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
@@ -21,7 +22,8 @@ from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 if TYPE_CHECKING:
     from jaxdelegate.delegate.stored_start import StoredStart
     from jaxdelegate.model.records import Model, SignatureDef
-    from jaxdelegate.runtime.subgraph import Host, OpenModel
+    from jaxdelegate.runtime.open_model import OpenModel
+    from jaxdelegate.runtime.subgraph import Host
 
 _HELD_VIEW = """There is at least 1 reference to internal data
       in the interpreter in the form of a numpy array or slice. Be sure to
@@ -123,8 +125,8 @@ class Interpreter:
     def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""
         if self._read is None:
+            from jaxdelegate.runtime.open_model import OpenModel  # noqa: PLC0415 (a stored start needs none)
             from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES  # noqa: PLC0415 (likewise)
-            from jaxdelegate.runtime.subgraph import OpenModel  # noqa: PLC0415 (a stored start needs none)
 
             stored, self._stored = self._stored, None
             limit = self._max_tensor_bytes
@@ -242,6 +244,17 @@ class Interpreter:
         if strict:
             _check_strict(index, new, tensors[index].shape, tensors[index].shape_signature)
         host.resize(index, new)
+
+    def _set_rebatch(self, value: bool) -> bool:
+        """Change the option `rebatch` of its JaxDelegates, for tools; whether there are any."""
+        found = [d for d in self._delegates if isinstance(d, JaxDelegate)]
+        for delegate in found:
+            delegate.set_rebatch(value)
+        return bool(found)
+
+    def _why_rebatched(self, subgraph_index: int = 0) -> str | None:
+        """Why the current batch runs as single runs; None: it does not."""
+        return self._host(subgraph_index).why_rebatched
 
     def _ensure_safe(self) -> None:
         if any(host.has_held_views for host in self._hosts.values()):

@@ -164,6 +164,11 @@ class DelegateOptions:
     donate_inputs: bool = _option(
         False, "Let programs overwrite their input buffers on the device.", keyed=True
     )
+    rebatch: bool = _option(
+        False,
+        "Run batches on a model whose graph fixes 1, or would mix the images of a batch: resized "
+        "to n, it computes n single runs. Only in jaxdelegate's own interpreter.",
+    )
 
     def __post_init__(self) -> None:
         """Check every value, so that all callers get the same error.

@@ -56,7 +56,7 @@ def precompile(
     model = read_model(graph)
     store = ModelStore(model.subgraphs, [delegate], os.path.basename(model.source))
     for index in dict.fromkeys((0, *(s.subgraph for s in model.signatures))):
-        host = Host(model.subgraphs[index], [delegate], model=store)
+        host = Host(model.subgraphs[index], [delegate], model=store, may_rebatch=True)
         if index == 0:
             for tensor, shape in _by_tensor(model, shapes).items():
                 host.resize(tensor, shape)

@@ -35,6 +35,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "serialization_dir": None,
         "model_token": None,
         "donate_inputs": False,
+        "rebatch": False,
     }
 
 

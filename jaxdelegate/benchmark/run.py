@@ -146,7 +146,7 @@ class _Run:
             signature=session.signature,
             inputs=_input_records(session),
             seed=self._seed,
-            batch=_batch(session),
+            batch=options.batch_size or _batch(session),
             delegates=tuple(ready.delegates),
             platform=None if device is None else platform_of(device.platform),
             device=None if device is None else f"{device.device_kind} ({device})",
@@ -193,6 +193,9 @@ class _Run:
         self._resize(session)
         session.allocate()
         allocated = _micros()
+        if (reason := session.why_rebatched) is not None:
+            n = self._options.batch_size
+            self._log(f"Rebatched: {n} single runs in one program, because {reason}")
         rows = applied(session, made)
         if full:
             require_full_delegation(rows)

@@ -3,14 +3,17 @@
 Between `set` and `output` nothing is copied: what is timed is `invoke` alone, as in TFLite's tool.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
+from jaxdelegate.errors import DelegationError, InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.interpreter import Interpreter
+
+_LOGGER = logging.getLogger("jaxdelegate")
 
 Details = Mapping[str, Any]
 ModelSource = str | os.PathLike[str] | bytes
@@ -33,6 +36,7 @@ class Session:
         self.signature = signature
         self._keys = list(interpreter.get_signature_list())
         self._check_signature()
+        self._tries_rebatch = False  # of our own accord
         self._subgraph: Any = (
             _OwnSubgraph(interpreter, signature)
             if isinstance(interpreter, Interpreter)
@@ -89,25 +93,44 @@ class Session:
             self._subgraph.resize(int(detail["index"]), shape)
 
     def resize_batch(self, size: int) -> None:
-        """Give every input this first dimension.
+        """Give this first dimension to every input that has 1 there, or to all if none has.
+
+        A model that fixes 1 is rebatched where that can be (our interpreter, JaxDelegate).
 
         Raises:
-            OptionError: no input has one.
+            OptionError: no input has a first dimension.
         """
         inputs = [d for d in self.inputs if len(d["shape"])]
+        inputs = [d for d in inputs if d["shape"][0] == 1] or inputs
         if not inputs:
             raise OptionError(f"batch_size: no input has a first dimension to make {size}")
         for detail in inputs:
             shape = (size, *(int(n) for n in detail["shape"][1:]))
             self._subgraph.resize(int(detail["index"]), shape)
+        if size != 1 and any(d["shape_signature"][0] == 1 for d in inputs):
+            self._tries_rebatch = self._subgraph.set_rebatch(True)
+
+    @property
+    def why_rebatched(self) -> str | None:
+        """Why the batch runs as single runs; None: it does not."""
+        reason: str | None = self._subgraph.why_rebatched()
+        return reason
 
     def allocate(self) -> None:
         """Plan, compile and lay out tensors.
 
         Raises:
             InterpreterError: an operator refuses its shapes.
+            DelegationError: a delegate has to take every operator and cannot.
         """
-        self._guarded(self._subgraph.allocate)
+        try:
+            self._guarded(self._subgraph.allocate)
+        except DelegationError as error:
+            if not self._tries_rebatch:
+                raise
+            _LOGGER.warning("%s\nThe graph is resized as it is.", error)
+            self._tries_rebatch = self._subgraph.set_rebatch(False)
+            self._guarded(self._subgraph.allocate)
 
     def set(self, arrays: Sequence[np.ndarray]) -> None:
         """Set every input.
@@ -155,6 +178,12 @@ class _OwnSubgraph:
     def resize(self, index: int, shape: tuple[int, ...]) -> None:
         self._interpreter._resize(self.index, index, shape, strict=False)
 
+    def set_rebatch(self, value: bool) -> bool:
+        return self._interpreter._set_rebatch(value) and value
+
+    def why_rebatched(self) -> str | None:
+        return self._interpreter._why_rebatched(self.index)
+
     def allocate(self) -> None:
         self._interpreter._host(self.index).allocate()
 
@@ -190,6 +219,12 @@ class _StockSubgraph:
 
     def resize(self, index: int, shape: tuple[int, ...]) -> None:
         self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False, self.index)
+
+    def set_rebatch(self, _value: bool) -> bool:
+        return False
+
+    def why_rebatched(self) -> None:
+        return None
 
     def allocate(self) -> None:
         self._wrapper.AllocateTensors(self.index)

@@ -97,8 +97,9 @@ def _operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> P
 
 def boundary_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
     """The parts that tell what a partition takes and what it returns."""
-    arriving = sorted(params.inputs)
-    return {
+    arriving, runs = sorted(params.inputs), params.runs
+    several = {} if runs is None else {"runs": Part.of(runs)}
+    return several | {
         "inputs": Part.of([[i, specs[i].dtype, specs[i].shape] for i in arriving if i in specs]),
         "outputs": Part.of(sorted(params.outputs)),
     }

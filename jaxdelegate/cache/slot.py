@@ -28,7 +28,7 @@ class Slot:
     """Where the program of one partition, for the current shapes, belongs.
 
     Attributes:
-        specs: of every tensor that the partition touches.
+        specs: of every tensor that the partition touches; of all its runs.
         constants: those that its program depends on, by tensor.
         digests: of the constants.
         key: of the program.
@@ -59,8 +59,8 @@ class Slot:
             TypeError: options of a kind that is not known to be the same in every process.
             SourceError: what makes programs cannot be known.
         """
-        self.specs = specs
-        self.model_name, self.operators = model.name, _in_words(params, specs)
+        self.specs = _of_program(params, specs)
+        self.model_name, self.operators = model.name, _in_words(params, self.specs)
         self.constants: Mapping[int, np.ndarray] = read_constants(
             params.nodes, params.outputs, specs
         )
@@ -90,6 +90,17 @@ def process_parts(settings: Mapping[str, Any], device: Any) -> dict[str, Part]:
     """What no model changes: a delegate's settings, how constants are hashed, the environment."""
     own = {name: Part.of(value) for name, value in settings.items()}
     return own | {"digests": Part.of(PREFERRED)} | environment_parts(device)
+
+
+def _of_program(
+    params: DelegateParams, specs: Mapping[int, TensorSpec]
+) -> Mapping[int, TensorSpec]:
+    """Specs with the shapes that the program's inputs, outputs and states have."""
+    if params.runs is None:
+        return specs
+    states = [i for i, spec in specs.items() if spec.is_variable]
+    ends = {*params.inputs, *params.outputs, *states} & specs.keys()
+    return {**specs, **params.runs.specs(specs, ends)}
 
 
 def _in_words(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> str:

@@ -6,14 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import SingleDeviceSharding
 
+from jaxdelegate.compiler.in_runs import in_runs
 from jaxdelegate.compiler.jax_compat import watch_jax_cache, without_source_lines
 from jaxdelegate.compiler.program import Program, ResidentWeights, stored_states
 from jaxdelegate.compiler.xla_options import Options, compiler_options, platform_of
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
-from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
@@ -51,7 +51,7 @@ def compile_partition(
     partition: LoweredPartition,
     weights: ResidentWeights,
     donate_inputs: bool = False,
-    microbatches: int = 1,
+    runs: Runs = ONCE,
 ) -> Program:
     """Compile for the device of `weights`, which take in what is missing, one at a time.
 
@@ -59,9 +59,7 @@ def compile_partition(
         partition: what to compile.
         weights: its prepared constants.
         donate_inputs: let results take the place of inputs of the same shape and dtype.
-        microbatches: the program takes and yields that many times what the partition does, side by
-            side
-            along the first dimension of every tensor, and runs it as often.
+        runs: how often the program runs the partition; it takes and yields the arrays of all runs.
 
     Raises:
         LoweringError: a traced shape or dtype is not the propagated one.
@@ -77,10 +75,14 @@ def compile_partition(
         resident = (*call_lists, *prepared)
         n = len(resident)
 
+        ends = [(i, partition.outside(i).shape) for i in (*partition.inputs, *partition.states)]
+
         def program(*arrays: Any) -> tuple[Any, ...]:
-            return _in_microbatches(lambda values: call(*arrays[:n], *values), microbatches)(
-                arrays[n:]
-            )
+            def once(values: Sequence[Any]) -> tuple[Any, ...]:
+                results: tuple[Any, ...] = call(*arrays[:n], *values)
+                return results
+
+            return in_runs(once, runs, ends, at_once=platform != "cpu")(arrays[n:])
 
         program.__name__ = _name(partition)
         sharding = SingleDeviceSharding(device)
@@ -88,10 +90,13 @@ def compile_partition(
             jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
             for shape, dtype in (
                 *((a.shape, a.dtype) for a in resident),
-                *((_whole(a.shape, microbatches), a.dtype) for a in live),
+                *(
+                    (runs.shape(i, shape), a.dtype)
+                    for (i, shape), a in zip(ends, live, strict=True)
+                ),
             )
         ]
-        donated = _replaceable(partition) if donate_inputs else ()
+        donated = _replaceable(partition, runs) if donate_inputs else ()
         numbers = tuple(n + position for position in donated)
         with without_source_lines():
             # A loaded program takes every argument, used or not.
@@ -138,27 +143,6 @@ def _traced(
         return call_batching.traced(once, types, below=ARGUMENT_BYTES)
 
 
-def _whole(shape: Shape, microbatches: int) -> Shape:
-    return shape if microbatches == 1 else (shape[0] * microbatches, *shape[1:])
-
-
-def _in_microbatches(
-    call: Callable[[Sequence[Any]], tuple[Any, ...]], microbatches: int
-) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """The same on parts of all arrays, one after the other."""
-    if microbatches == 1:
-        return call
-
-    def loop(values: Sequence[Any]) -> tuple[Any, ...]:
-        parts = tuple(
-            x.reshape(microbatches, x.shape[0] // microbatches, *x.shape[1:]) for x in values
-        )
-        results: tuple[Any, ...] = lax.map(call, parts)
-        return tuple(y.reshape(microbatches * y.shape[1], *y.shape[2:]) for y in results)
-
-    return loop
-
-
 def _options(partition: LoweredPartition, platform: str) -> Options:
     exact = not partition.precision.is_reduced and not partition.has_integer_products
     return compiler_options(platform, exact=exact)
@@ -180,15 +164,16 @@ def _name(partition: LoweredPartition) -> str:
     return f"partition_{indices[0]}_{indices[-1]}" if indices else "partition"
 
 
-def _replaceable(partition: LoweredPartition) -> tuple[int, ...]:
+def _replaceable(partition: LoweredPartition, runs: Runs) -> tuple[int, ...]:
     """Positions of inputs whose memory an output can take: JAX warns of any other donation."""
-    outputs = [partition.outside(i) for i in partition.outputs]
-    free = [(spec.shape, spec.dtype) for spec in outputs]
+    outputs = [(i, partition.outside(i)) for i in partition.outputs]
+    free = [(runs.shape(i, spec.shape), spec.dtype) for i, spec in outputs]
     positions = []
     for position, index in enumerate(partition.inputs):
         spec = partition.outside(index)
-        if (spec.shape, spec.dtype) in free:
-            free.remove((spec.shape, spec.dtype))
+        whole = runs.shape(index, spec.shape), spec.dtype
+        if whole in free:
+            free.remove(whole)
             positions.append(position)
     return tuple(positions)
 

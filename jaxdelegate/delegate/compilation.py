@@ -19,6 +19,7 @@ from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 from jaxdelegate.tuning.selector import Tuner
 
@@ -132,16 +133,14 @@ class Compilation:
             LoweringError: it cannot be compiled.
         """
         operators = [n.operator for n in node.nodes]
-        parts = self._microbatches(node, specs, outputs)
-        specs = specs if parts is None else parts.specs
+        runs, specs = self._runs(node, specs, outputs)
         lower = self.lowering_of(node, specs, outputs)
         precision = self.context.precision
         try:
             if self.checks_precision:
                 precision = error_probe.guarded(lower, precision, self.device)
             partition = self._tuned(node, specs, outputs, lower(precision))
-            count = 1 if parts is None else parts.count
-            return aot.compile_partition(partition, weights, self.donates, count)
+            return aot.compile_partition(partition, weights, self.donates, runs)
         except JaxDelegateError:
             raise
         except _COMPILE_ERRORS as error:
@@ -151,15 +150,21 @@ class Compilation:
                 f"could not be compiled for {self.device}: {error}"
             ) from error
 
-    def _microbatches(
+    def _runs(
         self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
-    ) -> microbatching.Microbatches | None:
-        """How a large batch is cut up; donated buffers are not."""
+    ) -> tuple[Runs, Mapping[int, TensorSpec]]:
+        """How often the program runs the partition, and the specs of one run.
+
+        The host may want single runs; else a large batch is cut up. Donated buffers are not.
+        """
+        if node.runs is not None:
+            return node.runs, specs
         if self.context.platform != "cpu" or self.donates:
-            return None
-        return microbatching.microbatches(
+            return ONCE, specs
+        parts = microbatching.microbatches(
             [n.operator for n in node.nodes], specs, node.inputs, outputs
         )
+        return (ONCE, specs) if parts is None else (Runs(parts.count), parts.specs)
 
     def _tuned(
         self,

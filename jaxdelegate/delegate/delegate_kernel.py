@@ -127,10 +127,22 @@ def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
 
 
 def touched(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
-    """The specs of all tensors that a partition's operators touch."""
+    """The specs of all tensors that a partition's operators touch; those of one of several runs."""
+    if node.runs is not None:
+        return _of_nodes(node)
     return {i: context.spec(i) for i in touched_by(node.nodes).union(node.outputs)}
+
+
+def _of_nodes(params: DelegateParams) -> dict[int, TensorSpec]:
+    found: dict[int, TensorSpec | None] = {}
+    for node in params.nodes:
+        op = node.operator
+        found.update(zip(op.inputs, node.inputs, strict=True))
+        found.update(zip(op.outputs, node.outputs, strict=True))
+        found.update(zip(op.intermediates, node.intermediates, strict=True))
+    return {i: spec for i, spec in found.items() if spec is not None}
 
 
 def _program_key(context: DelegateContext, node: DelegateParams) -> Hashable:
     # Not the partition's own input shapes: folded constants may differ where those agree.
-    return tuple(n.index for n in node.nodes), node.outputs, context.shapes()
+    return tuple(n.index for n in node.nodes), node.outputs, node.runs, context.shapes()

@@ -139,6 +139,15 @@ class JaxDelegate(SimpleDelegate):
         return Tuner(self.options.inference_preference, self.device, store)
 
     @property
+    def rebatches(self) -> bool:
+        """Whether a batch may become single runs: the option, or a tool's choice."""
+        return self.options.rebatch
+
+    def set_rebatch(self, value: bool) -> None:
+        """Change the option `rebatch` from the next `allocate_tensors` on: for tools."""
+        self.options = dataclasses.replace(self.options, rebatch=value)
+
+    @property
     def compilation(self) -> Any:
         """How partitions are compiled (compilation.py)."""
         return with_jax().Compilation(

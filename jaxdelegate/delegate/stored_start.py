@@ -167,6 +167,7 @@ def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
         return None
     options = dataclasses.asdict(delegate.options)
     del options["serialization_dir"]
+    del options["rebatch"]  # starts are for the declared shapes, which it does not change
     settings = {"options": options, "choices": delegate.choices_digest()}
     return delegate.programs.start_key(content, settings, delegate.target.runtime.device)
 

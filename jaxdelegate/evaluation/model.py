@@ -140,15 +140,27 @@ def _set_batch(
     index, (_, *image) = details["index"], details["shape"].tolist()
     why_not: str | None = None
     if batch_size > 1:
-        try:
-            why_not = _why_not_batch(interpreter, details, batch_size, outputs)
-        except _STOCK_ERRORS as error:
-            why_not = str(error).partition("\n")[0]
+        why_not = _tried(interpreter, details, batch_size, outputs)
         if why_not is None:
             return ()
+        if isinstance(interpreter, Interpreter) and interpreter._set_rebatch(True):
+            if _tried(interpreter, details, batch_size, outputs) is None:
+                reason = interpreter._why_rebatched()
+                return (f"rebatched: {batch_size} single runs in one program, because {reason}",)
+            interpreter._set_rebatch(False)
         interpreter.resize_tensor_input(index, [1, *image])
     interpreter.allocate_tensors()
     return () if why_not is None else (f"the model runs image by image: {why_not}",)
+
+
+def _tried(
+    interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
+) -> str | None:
+    """As `_why_not_batch`, with errors as reasons."""
+    try:
+        return _why_not_batch(interpreter, details, batch_size, outputs)
+    except _STOCK_ERRORS as error:
+        return str(error).partition("\n")[0]
 
 
 def _why_not_batch(
@@ -159,6 +171,7 @@ def _why_not_batch(
     single = None
     images = _noise((batch_size, *image), np.dtype(details["dtype"]))
     if details["shape_signature"][0] != -1:
+        interpreter.resize_tensor_input(index, [1, *image])
         interpreter.allocate_tensors()
         single = _invoke(interpreter, index, images[-1:], outputs)
     interpreter.resize_tensor_input(index, images.shape)

@@ -45,8 +45,8 @@ class Function(Protocol):
     ) -> tuple[tuple[Any, ...], Params]:
         """Outputs and the new state."""
 
-    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Outputs, compiled as delegates compile."""
+    def run(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Outputs, compiled as delegates compile; None where JAX does not let us."""
 
     def initial_state(self, io: str = "file") -> Params:
         """What every state begins with."""

@@ -11,8 +11,9 @@ from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.function.arguments import fitting
 from jaxdelegate.function.records import Batching, Parameter
 from jaxdelegate.function.subgraph import Params, SubgraphFunction
-from jaxdelegate.lowering.microbatching import why_not_by_image
 from jaxdelegate.model.records import Tensor
+from jaxdelegate.passes.by_image import why_not_by_image
+from jaxdelegate.passes.runs import Runs
 
 _PROBE = 2  # images: what holds for two holds for more
 
@@ -113,12 +114,18 @@ class BatchedFunction:
                 )
         return arrays
 
-    def run(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Outputs; compiled as delegates compile where the graph runs on the whole batch."""
-        arrays = self.checked(inputs)
+    def run(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Outputs; compiled as delegates compile: as single runs in one program, if need be.
+
+        None: JAX traces the inputs, or they are on several devices: see `call`.
+        """
         if self._reason_for(arrays) is None:
-            return self._single.run(tuple(arrays))
-        return self.call(self.params, arrays)[0]
+            return self._single.run(arrays)
+        tensors = zip(self._single.tensors(), self._is_batched, strict=True)
+        shared = frozenset(t.index for t, is_batched in tensors if not is_batched)
+        if not shared.isdisjoint(self._single.outputs):
+            return None
+        return self._single.run(arrays, Runs(self._size_of(arrays), shared, are_single=True))
 
     def call(
         self,
@@ -148,10 +155,13 @@ class BatchedFunction:
 
     def _reason_for(self, arrays: Sequence[Any]) -> str | None:
         """Why the graph cannot run on the whole batch; None: it can."""
-        size = next(a.shape[0] for a, b in zip(arrays, self._is_batched, strict=True) if b)
+        size = self._size_of(arrays)
         if not isinstance(size, int):
             return "the size of the batch is a symbol"
         return self._why_not_native(size)
+
+    def _size_of(self, arrays: Sequence[Any]) -> Any:
+        return next(a.shape[0] for a, b in zip(arrays, self._is_batched, strict=True) if b)
 
     def _why_not_native(self, size: int) -> str | None:
         if size not in self._reasons:
@@ -175,8 +185,13 @@ class BatchedFunction:
             one, all_ = image.specs[i].shape, plan.specs[i].shape
             if one[:1] != (1,) or all_ != (size, *one[1:]):
                 return f"output {image.specs[i].name!r} would be {list(all_)}, of one {list(one)}"
-        operators = [node.operator for node in plan.nodes]
-        return why_not_by_image(operators, plan.specs, [t.index for t in tensors], plan.outputs)
+        return why_not_by_image(
+            [node.operator for node in plan.nodes],
+            plan.specs,
+            [t.index for t in tensors],
+            plan.outputs,
+            single=image.specs,
+        )
 
 
 def _first(tensor: Tensor) -> int:

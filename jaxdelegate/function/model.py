@@ -140,9 +140,11 @@ class CallableModel:
 
     def _run(self, key: str | None, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         function = self._functions.function_of(key)
-        if self._params is None:
-            return function.run(inputs)
-        return function.call(self._params, function.checked(inputs))[0]
+        arrays = function.checked(inputs)
+        if self._params is not None:
+            return function.call(self._params, arrays)[0]
+        results = function.run(arrays)
+        return function.call(function.params, arrays)[0] if results is None else results
 
     # ---- a pure function
 

@@ -29,6 +29,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
+from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
@@ -80,11 +81,11 @@ class SubgraphFunction:
         self._explicit = with_explicit_states(self._raw_subgraph)
         self._subgraph = self._explicit.subgraph
         self._inputs = inputs
-        self._outputs = outputs
+        self.outputs = outputs
         self._transformable = JaxDelegate(options, native_kernels=False)
         self._leaves = Leaves(graph.subgraphs, as_floats=options.quant_mode == "float_view")
         self._resident: dict[jax.Device, ResidentWeights] = {}
-        self._programs: OrderedDict[tuple[jax.Device, Shapes], Program | None] = OrderedDict()
+        self._programs: OrderedDict[Hashable, Program | None] = OrderedDict()
         self._jitted: OrderedDict[tuple[str, str | None], Callable[..., Any]] = OrderedDict()
         self._plans: OrderedDict[Shapes, Planned] = OrderedDict()
         self._lowered: OrderedDict[tuple[Shapes, LoweringContext], LoweredPartition] = OrderedDict()
@@ -140,23 +141,32 @@ class SubgraphFunction:
 
     # ---- compiled, as delegates compile
 
-    def run(self, inputs: tuple[Any, ...]) -> tuple[jax.Array, ...]:
-        """Outputs; compiled as delegates compile, with weights laid out once, where JAX lets us."""
-        arrays = self.checked(inputs)
+    def run(self, arrays: Sequence[Any], runs: Runs = ONCE) -> tuple[jax.Array, ...] | None:
+        """Outputs; compiled as delegates compile, with weights laid out once.
+
+        Args:
+            arrays: the inputs, as `checked` returns them.
+            runs: how many single runs they are for.
+
+        Returns:
+            None: JAX traces the inputs, or they are on several devices: see `call`.
+        """
         device = device_of(arrays, self._options.platform)
         if device is None:
-            return self.call(self.params, arrays)[0]
-        program = self._program(device, tuple(a.shape for a in arrays))
+            return None
+        given = zip(self._inputs, arrays, strict=True)
+        shapes = tuple(_of_one(i, a.shape, self._subgraph.tensors[i], runs) for i, a in given)
+        program = self._program(device, shapes, runs)
         known = dict(zip(self._inputs, arrays, strict=True))
         if program is not None:
             states = self.initial_state() if program.states else {}
-            first = {i: states[self._state_names[i]] for i in program.states}
+            first = {i: _of_all(i, states[self._state_names[i]], runs) for i in program.states}
             results = program([(known | first)[i] for i in (*program.inputs, *program.states)])
             known.update(zip(program.outputs, results, strict=False))
         with jax.enable_x64(True):
-            return tuple(jnp.asarray(known[i]) for i in self._outputs)
+            return tuple(jnp.asarray(known[i]) for i in self.outputs)
 
-    def _program(self, device: jax.Device, shapes: Shapes) -> Program | None:
+    def _program(self, device: jax.Device, shapes: Shapes, runs: Runs) -> Program | None:
         """As a delegate compiles it; None: there is nothing to compute."""
 
         def compiled() -> Program | None:
@@ -166,13 +176,14 @@ class SubgraphFunction:
             if not plan.nodes:
                 return None
             resident = self._resident.setdefault(device, ResidentWeights(client.of_jax(device)))
-            whole = DelegateParams(plan.nodes, self._inputs, plan.outputs)
+            several = None if runs == ONCE else runs
+            whole = DelegateParams(plan.nodes, self._inputs, plan.outputs, several)
             program: Program = delegate.compilation.program(
                 whole, plan.specs, plan.outputs, resident
             )
             return program
 
-        return _kept(self._programs, (device, shapes), compiled)
+        return _kept(self._programs, (device, shapes, runs), compiled)
 
     # ---- traced
 
@@ -256,7 +267,7 @@ class SubgraphFunction:
         made = dict(zip((*partition.outputs, *partition.states), results, strict=True))
         known.update(made)
         new = {**states, **{self._state_names[i]: made[i] for i in partition.states}}
-        return tuple(jnp.asarray(known[i]) for i in self._outputs), new
+        return tuple(jnp.asarray(known[i]) for i in self.outputs), new
 
     def _float_call(
         self, partition: LoweredPartition, weights: Mapping[Weight, Any], values: Sequence[Any]
@@ -425,12 +436,27 @@ class SubgraphFunction:
             host.resize(index, tuple(shape))
         host.plan()
         nodes = tuple(node for node in host.nodes() if node.name != _ONCE)  # see `_resources`
-        made = [i for i in self._outputs if i not in self._inputs]
+        made = [i for i in self.outputs if i not in self._inputs]
         specs = {t.index: host.spec(t.index) for t in self._subgraph.tensors}
         return Planned(nodes, specs, tuple(dict.fromkeys(made)))
 
     def _store(self) -> ModelStore:
         return ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
+
+
+def _of_one(index: int, shape: Shape, tensor: Tensor, runs: Runs) -> Shape:
+    """An input's shape in one run, of its shape for all of them."""
+    if not runs.are_single or index in runs.shared:
+        return shape
+    return (1, *shape[1:]) if len(shape) == len(tensor.shape) else shape[1:]
+
+
+def _of_all(index: int, value: jax.Array, runs: Runs) -> jax.Array:
+    """What a state begins with, for all runs."""
+    if runs == ONCE:
+        return value
+    shape = runs.shape(index, value.shape)
+    return jnp.broadcast_to(value, (runs.count, *value.shape)).reshape(shape)
 
 
 def _refused(plan: Planned, context: LoweringContext) -> list[tuple[Node, str]]:

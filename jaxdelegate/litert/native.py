@@ -13,7 +13,7 @@ import weakref
 from collections.abc import MutableMapping
 from typing import Any
 
-from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.context import PartitionContext, copy_resident
 from jaxdelegate.litert.graph import Graph, TensorTable
@@ -27,6 +27,10 @@ from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 _LOGGER = logging.getLogger("jaxdelegate")
 _MOST_BYTES = 1023  # of a message; interpreters cut it there
 _DROPPED = "the delegate was dropped while an interpreter used it"
+_NO_REBATCH = (
+    "rebatch: a stock interpreter refuses a batch that the graph does not take, whatever its "
+    "delegates do; use jaxdelegate.Interpreter, or jaxdelegate.load(model).batched(n)"
+)
 
 Shared = MutableMapping[Any, Any]
 
@@ -164,8 +168,11 @@ def native_pointer(delegate: SimpleDelegate) -> int:
 
     Raises:
         InterpreterError: the stock interpreters of this process are not supported.
+        OptionError: the delegate is to rebatch, for which the interpreter has to help.
     """
     structures.check_host()
+    if delegate.rebatches:
+        raise OptionError(_NO_REBATCH)
     fields = vars(delegate)
     if "_native" not in fields:
         fields.setdefault("_native", NativeDelegate(delegate))  # one, whichever thread comes first

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+    from jaxdelegate.passes.runs import Runs
     from jaxdelegate.report.delegation import DelegationReport
 
 
@@ -49,11 +50,16 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class DelegateParams:
-    """What one kernel replaces. `inputs` and `outputs` are tensor indices, without constants."""
+    """What one kernel replaces. `inputs` and `outputs` are tensor indices, without constants.
+
+    `runs`: the nodes, whose specs are one run's, are to be run several times (only for delegates
+    whose `rebatches` is true); the context's specs and values are those of all runs together.
+    """
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    runs: Runs | None = None
 
 
 @runtime_checkable
@@ -192,6 +198,11 @@ class SimpleDelegate(abc.ABC):
     def from_strings(cls, options: Mapping[str, str]) -> Self:
         """An instance from `load_delegate`'s options; by default its keyword arguments."""
         return cls(**options)
+
+    @property
+    def rebatches(self) -> bool:
+        """Whether its kernels follow `DelegateParams.runs`."""
+        return False
 
     @abc.abstractmethod
     def is_node_supported(self, node: Node) -> bool:

@@ -6,22 +6,21 @@ The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API s
 import contextlib
 import dataclasses
 import logging
-import os
 import weakref
-from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError, TensorError
-from jaxdelegate.model.records import Model, Subgraph, read_model
-from jaxdelegate.model.source import Source
+from jaxdelegate.errors import InterpreterError, JaxDelegateError
+from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
 from jaxdelegate.passes.propagation import declared_specs, gather, propagate
+from jaxdelegate.passes.runs import Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.reference.kernel import Services
-from jaxdelegate.runtime import node_subsets
+from jaxdelegate.runtime import node_subsets, rebatching
 from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.fitting import remedy
@@ -43,10 +42,19 @@ class Host:
         *,
         preserve_all_tensors: bool = False,
         model: "ModelStore | None" = None,
+        may_rebatch: bool = False,
     ) -> None:
         """Plan the subgraph with the shapes that the file declares.
 
         A graph whose declared shapes do not fit is planned at `allocate`, after the user's resizes.
+
+        Args:
+            subgraph: the graph.
+            delegates: applied in order.
+            preserve_all_tensors: release no tensor after its last use.
+            model: what its subgraphs share; None: there is only this one.
+            may_rebatch: whether a batch may become single runs, as delegates that rebatch want it:
+                somebody calls the graph from outside of the model.
 
         Raises:
             DelegationError: a delegate that requires it cannot take every operator.
@@ -71,6 +79,9 @@ class Host:
         self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
         self._shapes: dict[int, Shape] = {i: self._declared[i].shape for i in subgraph.inputs}
         self._planned: Hashable = None
+        self._may_rebatch = may_rebatch
+        self._runs: Runs | None = None
+        self.why_rebatched: str | None = None  # why the graph does not take the batch at once
         self._steps: list[Step] = []
         self._values: dict[int, Any] = {}
         self._pinned: dict[int, np.ndarray] = {}
@@ -119,7 +130,7 @@ class Host:
             InterpreterError: an operator refuses the shapes.
             LoweringError: a partition cannot be compiled.
         """
-        is_resized = self._planned != self.shapes()
+        is_resized = self._planned != self._wanted()
         if is_resized:
             self.plan()
         self._prepare()
@@ -128,30 +139,96 @@ class Host:
         self.is_allocated = True
 
     def plan(self) -> None:
-        """Propagate shapes, fold constants and let the delegates choose."""
-        specs = list(self._declared)
-        for index, shape in self._shapes.items():
-            specs[index] = dataclasses.replace(specs[index], shape=shape)
-        try:
-            self._specs = propagate(self.subgraph.operators, specs, self._store.subgraphs)
-        except InterpreterError as error:
-            raise InterpreterError(f"{error}{self._resized()}") from error
-        check_sizes(enumerate(self._specs), self._store.max_tensor_bytes)
+        """Propagate shapes, fold constants and let the delegates choose.
+
+        Raises:
+            InterpreterError: an operator refuses the shapes, or inputs ask for different batches.
+            DelegationError: a delegate has to take every operator and cannot.
+        """
+        self._planned = self._runs = None
+        batch = self._asked_batch()
+        self.why_rebatched = None if batch is None else self._why_not_at_once(batch)
+        if batch is None or self.why_rebatched is None:
+            self._plan_for(self._shapes)
+        else:
+            self._plan_single_runs(batch, self.why_rebatched)
+        self._planned = self._wanted()
+
+    def _wanted(self) -> Hashable:
+        """What a plan depends on."""
+        return self.shapes(), self._is_rebatching()
+
+    def _plan_for(self, shapes: Mapping[int, Shape]) -> None:
+        self._specs = self._propagated(shapes)
         self._steps = [OperatorStep(self._node(op)) for op in self.subgraph.operators]
         for delegate in self.delegates:
             self._apply(delegate)
-        self._planned = self.shapes()
+
+    def _propagated(self, shapes: Mapping[int, Shape]) -> list[TensorSpec]:
+        specs = list(self._declared)
+        for index, shape in shapes.items():
+            specs[index] = dataclasses.replace(specs[index], shape=shape)
+        try:
+            propagated = propagate(self.subgraph.operators, specs, self._store.subgraphs)
+        except InterpreterError as error:
+            raise InterpreterError(f"{error}{self._resized()}") from error
+        check_sizes(enumerate(propagated), self._store.max_tensor_bytes)
+        return propagated
+
+    # ---- batches as single runs
+
+    def _asked_batch(self) -> rebatching.AskedBatch | None:
+        """A batch that delegates may compute as single runs."""
+        if not self._is_rebatching():
+            return None
+        declared = {i: self._declared[i] for i in self.subgraph.inputs}
+        return rebatching.asked_batch(declared, self._shapes)
+
+    def _is_rebatching(self) -> bool:
+        return self._may_rebatch and any(delegate.rebatches for delegate in self.delegates)
+
+    def _why_not_at_once(self, batch: rebatching.AskedBatch) -> str | None:
+        """Why the resized graph may compute something else than single runs do."""
+        try:
+            whole = self._propagated(self._shapes)
+        except InterpreterError as error:
+            return str(error.__cause__ or error)
+        single = self._propagated(batch.shapes)
+        return rebatching.why_not_at_once(self.subgraph, batch, whole, single)
+
+    def _plan_single_runs(self, batch: rebatching.AskedBatch, why: str) -> None:
+        """One partition of the graph as it is for one item, to be run for each."""
+        hidden = {*self._explicit.initial, *self._explicit.resources}
+        rebatching.check_state([self._declared[i].name for i in sorted(hidden)], why)
+        rebatching.check_inputs(self.subgraph, batch)
+        self._runs = runs = batch.runs
+        self._plan_for(batch.shapes)
+        rebatching.check_is_one_partition(self._steps, self.delegates, self.subgraph.index, why)
+        made = [
+            i
+            for step in self._steps
+            if isinstance(step, PartitionStep)
+            for i in step.params.outputs
+        ]
+        whole = {*batch.inputs, *self._variables, *self.subgraph.outputs, *made}
+        specs = runs.specs(dict(enumerate(self._specs)), sorted(whole))
+        self._specs = [specs.get(i, spec) for i, spec in enumerate(self._specs)]
+        check_sizes(specs.items(), self._store.max_tensor_bytes)
 
     def _resized(self) -> str:
         """What to add to an operator's refusal where somebody gave inputs other shapes."""
         declared = {i: self._declared[i] for i in self.subgraph.inputs}
-        return "".join(
+        resized = "".join(
             f"; input {i} {spec.name!r} has the shape {list(self._shapes[i])}, "
             f"the model declares {list(self._signature(i))}"
             f"{remedy(spec.dtype, self._shapes[i], spec.dtype, self._signature(i))}"
             for i, spec in declared.items()
             if self._shapes[i] != spec.shape
         )
+        if not self._may_rebatch or self._is_rebatching():
+            return resized
+        left_open = [i for i in declared if self._signature(i)[:1] == (-1,)]
+        return resized + rebatching.remedy(declared, left_open, self._shapes)
 
     def _signature(self, index: int) -> Shape:
         """A tensor's shape in the file; -1: any size."""
@@ -202,9 +279,8 @@ class Host:
         wanted = set(self.subgraph.outputs).union(*(step.reads for step in others))
         inputs = [i for i in read if i not in made and self._specs[i].const is None]
         outputs = [i for i in made if i in wanted or self.preserve_all_tensors]
-        return DelegateParams(
-            nodes, tuple(inputs), tuple(i for i in outputs if self._specs[i].const is None)
-        )
+        outputs = [i for i in outputs if self._specs[i].const is None]
+        return DelegateParams(nodes, tuple(inputs), tuple(outputs), self._runs)
 
     def _prepare(self) -> None:
         steps: list[Step] = []
@@ -218,7 +294,7 @@ class Host:
                 step.kernel.prepare(self, step.params)
                 steps.append(step)
             except JaxDelegateError as error:
-                if not step.delegate.options.fallback_on_error:
+                if not step.delegate.options.fallback_on_error or step.params.runs is not None:
                     raise
                 _LOGGER.warning("%s: %s; the partition runs on the CPU", step.delegate.name, error)
                 steps += [OperatorStep(node) for node in step.params.nodes]
@@ -418,50 +494,3 @@ class ModelStore:
         """Set the variable tensors of called subgraphs as at the first invoke."""
         for host in self._callees.values():
             host.reset_variables()
-
-
-@dataclasses.dataclass
-class OpenModel:
-    """A model that was read, and the hosts of its subgraphs."""
-
-    model: Model
-    store: ModelStore
-    delegates: Sequence[SimpleDelegate]
-    preserve: bool
-    hosts: dict[int, Host] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        source: Source,
-        delegates: Sequence[SimpleDelegate],
-        preserve: bool,
-        max_tensor_bytes: int,
-    ) -> Self:
-        """Read it.
-
-        Raises:
-            ModelError: the file is damaged.
-        """
-        model = read_model(source)
-        if not model.subgraphs:
-            raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
-        name = os.path.basename(model.source)
-        store = ModelStore(model.subgraphs, delegates, name, max_tensor_bytes)
-        return cls(model, store, delegates, preserve)
-
-    def host(self, index: int) -> Host:
-        """The host of a subgraph, made at its first use."""
-        count = len(self.model.subgraphs)
-        if not 0 <= index < count:
-            raise TensorError(
-                f"Invalid subgraph index {index} exceeds max subgraph index {count - 1}"
-            )
-        if index not in self.hosts:
-            self.hosts[index] = Host(
-                self.model.subgraphs[index],
-                self.delegates,
-                preserve_all_tensors=self.preserve,
-                model=self.store,
-            )
-        return self.hosts[index]

@@ -367,21 +367,50 @@ def test_a_sweep_over_batch_sizes() -> None:
     assert one.split()[0] == "1"
 
 
-def test_a_batch_size_that_the_model_refuses() -> None:
+def fixed_to_one() -> bytes:
+    """ADD takes one row, or three."""
     builder = ModelBuilder()
     x = builder.input((1, 4), np.float32, "x")
     w = builder.constant(np.ones((3, 4), np.float32), "w")
     y = builder.tensor((3, 4), name="y")
     builder.operator("ADD", [x, w], [y], AddOptions())
     builder.outputs(y)
-    model = builder.build()
-    one, two = batch_sweep(model, (1, 2), SHORT, flag_values(), lambda _: None)
+    return builder.build()
+
+
+def test_a_batch_on_a_model_that_fixes_one() -> None:
+    lines: list[str] = []
+    one, two = batch_sweep(fixed_to_one(), (1, 2), SHORT, flag_values(), lines.append)
+    assert one.report is not None
+    assert two.report is not None
+    assert (two.report.batch, two.report.inputs[0].shape) == (2, (2, 4))
+    (line,) = [line for line in lines if "Rebatched" in line]
+    assert line.startswith("Rebatched: 2 single runs in one program, because Node number 0 (ADD)")
+
+
+def test_a_batch_size_that_the_model_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    """Not all of it is delegated, so it cannot be rebatched either."""
+    model, values = fixed_to_one(), flag_values(first_delegate_node_index=1)
+    one, two = batch_sweep(model, (1, 2), SHORT, values, lambda _: None)
     assert one.report is not None
     assert two.report is None
     assert "ADD" in two.error
+    assert "1 of 1 operators stay outside" in caplog.text
     assert "failed: " in sweep_table([one, two]).splitlines()[2]
     with pytest.raises(jd.OptionError, match="no size could be run"):
-        batch_sweep(model, (2,), SHORT, flag_values(), lambda _: None)
+        batch_sweep(model, (2,), SHORT, values, lambda _: None)
+
+
+def test_inputs_without_a_batch_keep_their_shape() -> None:
+    builder = ModelBuilder()
+    x, w = builder.input((4,), np.float32, "w"), builder.input((1, 4), np.float32, "x")
+    y = builder.tensor((1, 4), name="y")
+    builder.operator("ADD", [w, x], [y], AddOptions())
+    builder.outputs(y)
+    options = dataclasses.replace(SHORT, batch_size=2)
+    report = benchmark(builder.build(), options)
+    assert report.batch == 2
+    assert [row.shape for row in report.inputs] == [(4,), (2, 4)]
 
 
 def test_batch_sizes() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.options import Conv2DOptions, CustomOptions
+from jaxdelegate.op_lowering.options import Conv2DOptions, CustomOptions, ReshapeOptions
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import broadcast
 from jaxdelegate.tools.main import main
@@ -176,6 +176,23 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "add the batch dimension",
         ),
         use(
+            "a batch on a model that fixes 1",
+            'i = jd.Interpreter("fixed.tflite"); i.resize_tensor_input(0, [4, 2, 3])\n'
+            "i.allocate_tensors()",
+            "InterpreterError",
+            "RESHAPE: [4, 2, 3] does not fit [1, 6]",
+            "to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True)",
+        ),
+        use(
+            "a batch of one input only",
+            'd = jd.JaxDelegate(rebatch=True); i = jd.Interpreter("two.tflite", '
+            "experimental_delegates=[d])\n"
+            "i.resize_tensor_input(0, [4, 6]); i.allocate_tensors()",
+            "InterpreterError",
+            "every input that the model declares as [1, ...] has to be resized to the same batch",
+            "0 'a' [4, 6], 1 'b' [1, 6]",
+        ),
+        use(
             "a negative size",
             READY + "i.resize_tensor_input(0, [-1, 8, 8, 3])",
             "TensorError",
@@ -316,6 +333,13 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             STOCK + 'Interpreter("model.tflite", experimental_delegates=jd.JaxDelegate())',
             "TypeError",
             "write [JaxDelegate(...)]",
+        ),
+        use(
+            "single runs of a batch in the stock interpreter",
+            STOCK + 'Interpreter("model.tflite", experimental_delegates='
+            "[jd.JaxDelegate(rebatch=True)])",
+            "OptionError",
+            "use jaxdelegate.Interpreter",
         ),
         use(
             "a class of delegates",
@@ -533,6 +557,8 @@ def prepare(folder: Path) -> None:
         "model.pt": b"\x80\x02\x8a\x0al\xfc\x9cF\xf9",
         "three.bin": b"abc",
         "custom.tflite": _custom("Mystery"),
+        "fixed.tflite": _fixed(),
+        "two.tflite": _two_inputs(),
         "flex.tflite": _custom("FlexErf"),
         "gather.tflite": _gather(),
         "signed.tflite": _signed(),
@@ -578,6 +604,25 @@ def inside(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
+
+
+def _fixed() -> bytes:
+    """RESHAPE to constant sizes, as converters write it."""
+    builder = ModelBuilder()
+    x, y = builder.input((1, 2, 3), name="input"), builder.tensor((1, 6))
+    shape = builder.constant(np.array([1, 6], np.int32))
+    builder.operator("RESHAPE", [x, shape], [y], ReshapeOptions(new_shape=(1, 6)))
+    builder.outputs(y)
+    return builder.build()
+
+
+def _two_inputs() -> bytes:
+    builder = ModelBuilder()
+    a, b = (builder.input((1, 6), name=name) for name in "ab")
+    y = builder.tensor((1, 6))
+    builder.operator("MAXIMUM", [a, b], [y])
+    builder.outputs(y)
+    return builder.build()
 
 
 def _convolution() -> bytes:

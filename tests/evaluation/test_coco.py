@@ -99,11 +99,14 @@ def test_every_cell_is_found(data: Set) -> None:
     assert result.run.rows[2]["boxes"] == []
 
 
-def test_it_runs_image_by_image_and_says_so(data: Set) -> None:
+def test_it_rebatches_and_says_so(data: Set) -> None:
     result = data.evaluate()
-    assert result.run.batch_size == 1
+    assert result.run.batch_size == 4
     assert len(result.notes) == 1
-    assert result.notes[0].startswith("the model runs image by image: ")
+    assert result.notes[0].startswith("rebatched: 4 single runs in one program, because ")
+    alone = data.evaluate(settings=RunSettings(batch_size=1))
+    assert (alone.run.batch_size, alone.notes) == (1, ())
+    assert [row["boxes"] for row in alone.run.rows] == [row["boxes"] for row in result.run.rows]
 
 
 def test_by_hand(data: Set) -> None:
@@ -219,7 +222,7 @@ def test_results_are_taken_up_after_a_kill(
     data: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, part = tmp_path / "whole.parquet", tmp_path / "part.parquet"
-    want = data.evaluate(settings=RunSettings(results_path=whole))
+    want = data.evaluate(settings=RunSettings(batch_size=2, results_path=whole))
     call = Preprocessing.__call__
 
     def killed(self: Preprocessing, path: Path) -> np.ndarray:
@@ -230,8 +233,8 @@ def test_results_are_taken_up_after_a_kill(
     with monkeypatch.context() as patch:
         patch.setattr(Preprocessing, "__call__", killed)
         with pytest.raises(KeyboardInterrupt):
-            data.evaluate(settings=RunSettings(results_path=part))
-    got = data.evaluate(settings=RunSettings(results_path=part))
+            data.evaluate(settings=RunSettings(batch_size=2, results_path=part))
+    got = data.evaluate(settings=RunSettings(batch_size=2, results_path=part))
     assert got.run.num_resumed == 2
     assert (got.tflite, got.coco, got.run.rows) == (want.tflite, want.coco, want.run.rows)
     assert part.read_bytes() == whole.read_bytes()

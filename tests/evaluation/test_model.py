@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import ModelError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.model import ImageModel, open_image_model
@@ -85,6 +86,33 @@ def test_a_model_that_does_not_follow_runs_single_images(
     image = rng.normal(size=(1, 4, 5, 3)).astype(np.float32)
     (got,) = found.invoke(image)
     want = np.zeros((1, 60)) if "mixes" in changes else image.reshape(1, 60)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"new_shape": (1, 60)}, r"because Node number 0 \(RESHAPE\)"),
+        ({"new_shape": (1, -1)}, r"because node 0 \(RESHAPE\) may mix"),
+        ({"mixes": True}, r"because node 0 \(MEAN\) may mix"),
+        (
+            {"new_shape": (1, -1), "signature": (-1, 4, 5, 3)},
+            r"because node 0 \(RESHAPE\) may mix",
+        ),
+    ],
+    ids=["refused", "other-shape", "mixed", "dynamic"],
+)
+def test_a_delegate_rebatches_what_does_not_follow(
+    tmp_path: Path, rng: np.random.Generator, changes: dict[str, object], note: str
+) -> None:
+    path = model(tmp_path, **changes)  # type: ignore[arg-type]
+    interpreter = Interpreter(str(path), experimental_delegates=[JaxDelegate(platform="cpu")])
+    found = open_image_model(path, interpreter, batch_size=8, num_outputs=1)
+    assert (found.batch_size, found.output_shapes) == (8, ((8, 60),))
+    assert re.search(f"^rebatched: 8 single runs in one program, {note}", *found.notes)
+    images = rng.normal(size=(8, 4, 5, 3)).astype(np.float32)
+    (got,) = found.invoke(images)
+    want = np.zeros((8, 60)) if "mixes" in changes else images.reshape(8, 60)
     np.testing.assert_array_equal(got, want)
 
 

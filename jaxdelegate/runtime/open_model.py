@@ -1,0 +1,60 @@
+"""A model that was read: what our interpreter stands on."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Self
+
+from jaxdelegate.errors import ModelError, TensorError
+from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.source import Source
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.runtime.subgraph import Host, ModelStore
+
+
+@dataclasses.dataclass
+class OpenModel:
+    """A model that was read, and the hosts of its subgraphs."""
+
+    model: Model
+    store: ModelStore
+    delegates: Sequence[SimpleDelegate]
+    preserve: bool
+    hosts: dict[int, Host] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        delegates: Sequence[SimpleDelegate],
+        preserve: bool,
+        max_tensor_bytes: int,
+    ) -> Self:
+        """Read it.
+
+        Raises:
+            ModelError: the file is damaged.
+        """
+        model = read_model(source)
+        if not model.subgraphs:
+            raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
+        name = os.path.basename(model.source)
+        store = ModelStore(model.subgraphs, delegates, name, max_tensor_bytes)
+        return cls(model, store, delegates, preserve)
+
+    def host(self, index: int) -> Host:
+        """The host of a subgraph, made at its first use."""
+        count = len(self.model.subgraphs)
+        if not 0 <= index < count:
+            raise TensorError(
+                f"Invalid subgraph index {index} exceeds max subgraph index {count - 1}"
+            )
+        if index not in self.hosts:
+            self.hosts[index] = Host(
+                self.model.subgraphs[index],
+                self.delegates,
+                preserve_all_tensors=self.preserve,
+                model=self.store,
+                may_rebatch=True,
+            )
+        return self.hosts[index]

@@ -1,0 +1,159 @@
+"""Batches on a graph that fixes 1: when a host runs a batch as single runs, and of what shapes."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from jaxdelegate.errors import DelegationError, InterpreterError
+from jaxdelegate.model.records import Subgraph
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes.by_image import why_not_by_image
+from jaxdelegate.passes.runs import Runs
+from jaxdelegate.runtime.execution_plan import PartitionStep, Step
+from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+
+_INSTEAD = "jaxdelegate.load(model).batched(n) computes batches of such a model"
+_REMEDY = "; to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True)"
+
+
+@dataclasses.dataclass(frozen=True)
+class AskedBatch:
+    """A batch that somebody wants of a graph.
+
+    Attributes:
+        size: how many items.
+        inputs: those that hold them.
+        shared: the other inputs.
+        shapes: of all inputs in a run of one item.
+    """
+
+    size: int
+    inputs: tuple[int, ...]
+    shared: tuple[int, ...]
+    shapes: Mapping[int, Shape]
+
+    @property
+    def runs(self) -> Runs:
+        """The single runs that compute it."""
+        return Runs(self.size, frozenset(self.shared), are_single=True)
+
+
+def asked_batch(
+    declared: Mapping[int, TensorSpec], shapes: Mapping[int, Shape]
+) -> AskedBatch | None:
+    """The batch that input shapes ask for; None: none, every input has a batch of 1.
+
+    Args:
+        declared: the inputs as in the file; those of shape [1, ...] hold items.
+        shapes: as they were resized.
+
+    Raises:
+        InterpreterError: inputs ask for different batches; names them.
+    """
+    holding = tuple(i for i, spec in declared.items() if spec.shape[:1] == (1,))
+    sizes = {shapes[i][:1] for i in holding}
+    if sizes <= {(1,)} or sizes == {()}:
+        return None
+    if len(sizes) > 1:
+        each = ", ".join(f"{i} {declared[i].name!r} {list(shapes[i])}" for i in holding)
+        raise InterpreterError(
+            "rebatch: every input that the model declares as [1, ...] has to be resized to the "
+            f"same batch, got: {each}"
+        )
+    ((size,),) = sizes
+    single = {i: (1, *shapes[i][1:]) if i in holding else shapes[i] for i in declared}
+    shared = tuple(i for i in declared if i not in holding)
+    return AskedBatch(size, holding, shared, single)
+
+
+def why_not_at_once(
+    subgraph: Subgraph, batch: AskedBatch, whole: Sequence[TensorSpec], single: Sequence[TensorSpec]
+) -> str | None:
+    """Why the graph with a batch's shapes may compute something else than its single runs do.
+
+    Args:
+        subgraph: the graph.
+        batch: the batch.
+        whole: specs of all tensors with the batch's shapes.
+        single: the same with those of a single run.
+    """
+    if not batch.size:
+        return "the batch is empty"
+    reason = why_not_by_image(
+        subgraph.operators,
+        dict(enumerate(whole)),
+        batch.inputs,
+        subgraph.outputs,
+        single=dict(enumerate(single)),
+    )
+    if reason is not None:
+        return reason
+    wanted = {i: batch.runs.shape(i, single[i].shape) for i in subgraph.outputs}
+    other = next((i for i, shape in wanted.items() if whole[i].shape != shape), None)
+    return None if other is None else f"output {other} would be {list(whole[other].shape)}"
+
+
+def check_state(states: Sequence[str], why: str) -> None:
+    """Refuse state that no tensor of the file holds: it is not each item's own.
+
+    Raises:
+        InterpreterError: there is some; names the first.
+    """
+    if states:
+        more = f" and {len(states) - 1} more" if len(states) > 1 else ""
+        raise InterpreterError(
+            f"rebatch: {states[0]!r}{more}: state that single runs would share "
+            f"(random counters, resource variables), and the graph cannot take the batch at once: "
+            f"{why}; {_INSTEAD}"
+        )
+
+
+def check_inputs(subgraph: Subgraph, batch: AskedBatch) -> None:
+    """Refuse an output that is an input which all items share.
+
+    Raises:
+        InterpreterError: there is one.
+    """
+    both = [i for i in batch.shared if i in subgraph.outputs]
+    if both:
+        raise InterpreterError(
+            f"rebatch: tensor {both[0]} {subgraph.tensors[both[0]].name!r} is an input that all "
+            f"items share, and an output, which each has for itself; {_INSTEAD}"
+        )
+
+
+def check_is_one_partition(
+    steps: Sequence[Step], delegates: Sequence[SimpleDelegate], subgraph: int, why: str
+) -> None:
+    """Refuse a plan in which a delegate that rebatches has not taken the whole graph.
+
+    Raises:
+        DelegationError: lists what stays, and why.
+    """
+    taken = [step for step in steps if isinstance(step, PartitionStep) and step.delegate.rebatches]
+    if len(steps) == len(taken) <= 1:
+        return
+    report = next(d for d in delegates if d.rebatches).report(subgraph)
+    left = f"{len(report.left)} of {len(report.nodes)} operators stay outside:\n{report.reasons()}"
+    parts = f"it makes {report.n_partitions} partitions"
+    raise DelegationError(
+        f"rebatch: the graph cannot take the batch at once: {why}. To run it as single runs, "
+        f"{report.delegate} has to take the whole graph as one partition, but "
+        f"{left if report.left else parts}"
+    )
+
+
+def remedy(
+    declared: Mapping[int, TensorSpec], open_inputs: Sequence[int], shapes: Mapping[int, Shape]
+) -> str:
+    """What to add to an error where somebody gave a batch to a graph that fixes 1; else empty.
+
+    Args:
+        declared: the inputs as in the file.
+        open_inputs: those whose first dimension the file leaves open.
+        shapes: as they were resized.
+    """
+    fixed = [i for i, s in declared.items() if s.shape[:1] == (1,) and i not in open_inputs]
+    is_batch = any(
+        len(shapes[i]) == len(declared[i].shape) and shapes[i][:1] != (1,) for i in fixed
+    )
+    return _REMEDY if is_batch else ""
