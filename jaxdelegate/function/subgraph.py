@@ -15,8 +15,9 @@ from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DelegationError, TensorError
 from jaxdelegate.lowering import error_probe
+from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
-from jaxdelegate.lowering.partition import Callees, lower_partition
+from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
@@ -80,7 +81,7 @@ class SubgraphFunction:
 
     @functools.cached_property
     def _names(self) -> dict[Weight, str]:
-        return _param_names(self._subgraph, self._declared)
+        return _param_names(self._subgraphs, self._raw_subgraph.index, self._declared)
 
     @functools.cached_property
     def params(self) -> Params:
@@ -322,13 +323,18 @@ def _default_device(platform: str | None) -> jax.Device:
     return chosen
 
 
-def _param_names(subgraph: Subgraph, partition: LoweredPartition) -> dict[Weight, str]:
+def _param_names(
+    subgraphs: Sequence[Subgraph], own: int, partition: LoweredPartition
+) -> dict[Weight, str]:
     """The constants that are parameters, uniquely named: what is float, and whatever is large."""
     names: dict[Weight, str] = {}
     for weight in partition.preparations:
-        const = partition.specs[weight.tensor].const
-        is_weight = const is not None and (const.dtype in FLOATS or const.nbytes >= ARGUMENT_BYTES)
-        if is_weight:
-            name = subgraph.tensors[weight.tensor].name or f"tensor_{weight.tensor}"
-            names[weight] = f"{name}#{weight.tensor}" if name in names.values() else name
+        const = partition.constant(weight)
+        if const.dtype in FLOATS or const.nbytes >= ARGUMENT_BYTES:
+            where = "" if weight.subgraph is None else f"{weight.subgraph}."
+            tensors = subgraphs[own if weight.subgraph is None else weight.subgraph].tensors
+            name = tensors[weight.tensor].name or f"tensor_{weight.tensor}"
+            while name in names.values():
+                name = f"{name}#{where}{weight.tensor}"
+            names[weight] = name
     return names
