@@ -72,7 +72,8 @@ class LoweringContext:
     quantized_later: bool = False  # a quantized operator works on the result of its results
     grid: Grid | None = None  # its only result goes on that one next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
-    # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
+    # Both take (subgraph, specs of its inputs); without specs the declared ones stand. The first
+    # one's `is_closed=True`: the function holds its constants, also where others become parameters.
     lower_subgraph: Callable[..., Function] | None = None
     why_not_subgraph: Callable[..., str | None] | None = None
     # (condition's subgraph, body's, specs of the loop's inputs) -> what is known of the loop. Where

@@ -66,11 +66,20 @@ class Callees:
         return None
 
     def lower(
-        self, index: int, inputs: Specs | None = None, precision: PrecisionPolicy | None = None
+        self,
+        index: int,
+        inputs: Specs | None = None,
+        *,
+        is_closed: bool = False,
+        precision: PrecisionPolicy | None = None,
     ) -> "Callee":
         """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`.
 
-        `precision` is that of the operator that calls it, where it has one of its own.
+        Args:
+            index: the subgraph's.
+            inputs: specs of the call; None: as declared.
+            is_closed: it holds its constants, whoever calls it.
+            precision: that of the operator that calls it, where it has one of its own.
         """
         subgraph = self.subgraphs[index]
         policy = (precision or self.context.precision).of_callee()
@@ -85,7 +94,7 @@ class Callees:
             )
             for stored, spec in zip(declared, given, strict=True)
         )
-        return Callee(callees, subgraph, handed)
+        return Callee(callees, subgraph, handed, is_closed)
 
     def static_loop(self, condition: int, body: int, inputs: Specs) -> StaticLoop | None:
         """What is known beforehand of a loop that begins with such inputs; None: not enough."""
@@ -114,6 +123,7 @@ class Callee:
     callees: Callees
     subgraph: Subgraph
     inputs: Specs
+    is_closed: bool
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         """Run with the constants of the file."""
@@ -127,6 +137,8 @@ class Callee:
 
         What follows from the shapes or values of one call is no weight.
         """
+        if self.is_closed:
+            return {}
         partition = self._partition(self._variable, self._variable, raw_weights=True)
         return {
             self._outside(weight): (partition.constant(weight), prepare)
@@ -136,6 +148,8 @@ class Callee:
 
     def holding(self, weights: Mapping[Weight, Any]) -> Function:
         """The function with these for its `weights`, prepared; a call's arguments stay variable."""
+        if self.is_closed:
+            return self
 
         def call(*arrays: Any) -> tuple[Any, ...]:
             partition = self._partition(self._variable, arrays, raw_weights=True)

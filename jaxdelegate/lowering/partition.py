@@ -263,17 +263,19 @@ def _with_called_weights(
         lower: makes the operator's function of its inputs.
         count: how many inputs it has.
     """
-    callee_of, found = context.lower_subgraph, dict[Weight, tuple[np.ndarray, Prepare | None]]()
+    callee_of, callees = context.lower_subgraph, list[Any]()
     if callee_of is None:
         return lower(context), {}
 
     def collecting(*which: Any, **how: Any) -> Function:
-        callee = callee_of(*which, **how)
-        found.update(callee.weights)  # type: ignore[attr-defined]
-        return callee
+        callees.append(callee_of(*which, **how))
+        return callees[-1]  # type: ignore[no-any-return]
 
     lowered = lower(dataclasses.replace(context, lower_subgraph=collecting))
-    if not found:
+    found: CalledWeights = {}
+    for callee in callees:
+        found.update(callee.weights)
+    if not callees:
         return lowered, {}
 
     def run(*arrays: Any) -> tuple[Any, ...]:
