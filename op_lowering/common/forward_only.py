@@ -8,6 +8,8 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from jaxdelegate.errors import GradientError
+
 _IDENTITY = Primitive("forward_only")
 
 
@@ -15,8 +17,7 @@ def forward_only(x: jax.Array, message: str) -> jax.Array:
     """`x`, of any shape and dtype; derivatives and batches pass through.
 
     Raises:
-        ValueError: with this message, when JAX transposes it: in the middle of a gradient. JAX's
-            own loops raise the same.
+        GradientError: with this message, when JAX transposes it, in the middle of a gradient.
     """
     result: jax.Array = _identity(message, x)
     return result
@@ -37,7 +38,7 @@ def _tangent(
 
 
 def _refuse(*_: Any, message: str) -> NoReturn:
-    raise ValueError(message)
+    raise GradientError(message)
 
 
 def _same(x: Any, **_message: str) -> Any:
