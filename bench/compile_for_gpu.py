@@ -31,6 +31,7 @@ from jaxdelegate.compiler.program import ResidentWeights
 from jaxdelegate.delegate import precision_policy
 from jaxdelegate.errors import InterpreterError, LoweringError
 from jaxdelegate.lowering import partition as lowering
+from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.rewrites import registry as rewrites
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -95,7 +96,7 @@ def compiled(graph: Path, batch: int, options: DelegateOptions, device: jax.Devi
             dict(enumerate(batched_specs(subgraph, batch, model.subgraphs))),
             subgraph.inputs,
             subgraph.outputs,
-            lowering.Callees(model.subgraphs, context).in_context(),
+            Callees(model.subgraphs, context).in_context(),
             rewrites=rewrites.chosen(options.rewrites),
         )
     except (InterpreterError, LoweringError) as error:

@@ -25,6 +25,7 @@ import jaxdelegate as jd
 from jaxdelegate.compiler.aot import compile_partition
 from jaxdelegate.compiler.program import ResidentWeights
 from jaxdelegate.lowering import partition as lowering
+from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.passes import propagation
 from jaxdelegate.pjrt import client
@@ -60,7 +61,7 @@ def measure(path: str, quant_mode: Any) -> Megabytes:
     graph = jd.load(path).graph
     subgraph = graph.subgraphs[0]
     context = LoweringContext(platform=jax.default_backend(), quant_mode=quant_mode)
-    in_reach = lowering.Callees(graph.subgraphs, context).in_context()
+    in_reach = Callees(graph.subgraphs, context).in_context()
     specs = dict(enumerate(propagation.subgraph_specs(subgraph, None, graph.subgraphs)))
     partition = lowering.lower_partition(
         subgraph.operators, specs, subgraph.inputs, subgraph.outputs, in_reach

@@ -48,5 +48,13 @@ class LoweringError(JaxDelegateError, RuntimeError):
     """
 
 
+class GradientError(JaxDelegateError, ValueError):
+    """JAX has no gradient of an operator: of a loop that runs as often as its data say.
+
+    JAX raises a ValueError in the same place. The message names the operator. Remedy: forward-mode
+    derivatives (`jax.jvp`), or a model whose loop counts to a constant.
+    """
+
+
 class CacheWarning(UserWarning):
     """A stored program could not be used: damaged, foreign or old. It is compiled again."""

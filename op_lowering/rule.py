@@ -46,6 +46,19 @@ class Lowered:
 
 
 @dataclasses.dataclass(frozen=True)
+class StaticLoop:
+    """A loop of which it is known beforehand how often it runs.
+
+    Attributes:
+        trips: how often.
+        kept: positions of values that the body hands on as they came.
+    """
+
+    trips: int
+    kept: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class LoweringContext:
     """Everything outside the operator that a rule may depend on; subgraphs go by their index."""
 
@@ -59,9 +72,13 @@ class LoweringContext:
     quantized_later: bool = False  # a quantized operator works on the result of its results
     grid: Grid | None = None  # its only result goes on that one next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
-    # Both take (subgraph, specs of its inputs); without specs the declared ones stand.
+    # Both take (subgraph, specs of its inputs); without specs the declared ones stand. The first
+    # one's `is_closed=True`: the function holds its constants, also where others become parameters.
     lower_subgraph: Callable[..., Function] | None = None
     why_not_subgraph: Callable[..., str | None] | None = None
+    # (condition's subgraph, body's, specs of the loop's inputs) -> what is known of the loop. Where
+    # this is None, nobody is going to differentiate loops.
+    static_loop: Callable[[int, int, Specs], StaticLoop | None] | None = None
     # By operator_key.
     algorithms: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     # How to run this operator, of its rule's `algorithms`; None: the default.

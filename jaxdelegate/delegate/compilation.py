@@ -15,6 +15,7 @@ from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.errors import JaxDelegateError, LoweringError, OptionError
 from jaxdelegate.lowering import error_probe, microbatching
 from jaxdelegate.lowering import partition as lowering
+from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -84,7 +85,7 @@ def context_for(
     """
     if precision is not None:
         context = dataclasses.replace(context, precision=precision)
-    return lowering.Callees(node.subgraphs, context).in_context()
+    return Callees(node.subgraphs, context).in_context()
 
 
 def why_not(node: Node, context: LoweringContext) -> str | None:

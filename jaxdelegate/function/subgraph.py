@@ -20,8 +20,9 @@ from jaxdelegate.function.arguments import check_names, device_of, dtype_of, fit
 from jaxdelegate.function.parameters import Leaves
 from jaxdelegate.function.records import Parameter, unique_names
 from jaxdelegate.lowering import error_probe, fake_quantization
+from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
-from jaxdelegate.lowering.partition import Callees, lower_partition
+from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
@@ -29,6 +30,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
+from jaxdelegate.passes.propagation import declared_specs, subgraph_specs
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
@@ -124,8 +126,20 @@ class SubgraphFunction:
                 yield weight
 
     def _is_parameter(self, partition: LoweredPartition, weight: Weight) -> bool:
+        if weight.subgraph is None and weight.tensor not in self._fixed:
+            return False  # it follows from the inputs' shapes
         dtype = partition.constant(weight).dtype
         return self._leaves.is_parameter(*self._place(weight), dtype)
+
+    @functools.cached_property
+    def _fixed(self) -> frozenset[int]:
+        """Tensors that are constant whatever comes in."""
+        declared = declared_specs(self._subgraph)
+        anything = tuple(
+            dataclasses.replace(declared[i], is_dynamic=True) for i in self._subgraph.inputs
+        )
+        specs = subgraph_specs(self._subgraph, anything, self._subgraphs)
+        return frozenset(i for i, spec in enumerate(specs) if spec.const is not None)
 
     def _place(self, weight: Weight) -> tuple[int, int]:
         subgraph = self._raw_subgraph.index if weight.subgraph is None else weight.subgraph

@@ -31,14 +31,19 @@ class Weight:
     operator: int | None = None  # index of the operator that prepares it for itself
     position: int | None = None
     layout: Hashable = None  # tells apart the result of it: other input shapes, other dtypes
-    subgraph: int | None = None  # that an operator calls; None: the partition's own
+    subgraph: int | None = None  # the called one that the tensor is of; None: the partition's own
+
+
+# Weights of called subgraphs: the array, in the file's layout, and what prepares it.
+CalledWeights = dict[Weight, tuple[np.ndarray, Prepare | None]]
 
 
 @dataclasses.dataclass(frozen=True)
 class LoweredOperator:
     """One lowered operator: where its inputs come from and where its outputs go.
 
-    `inputs` holds tensor indices, Weights or None; `states` the variable tensors that it updates.
+    `inputs` holds tensor indices, Weights or None, then the Weights of the subgraphs that it calls;
+    `states` the variable tensors that it updates.
     `name` is the file's for the operator of this index, whatever a rewrite made of it; `parts` are
     all operators of the file whose work it does.
     """
@@ -68,6 +73,8 @@ class LoweredPartition:
     reduced: Mapping[int, np.dtype]  # tensors that the program stores in reduced precision
     precision: PrecisionPolicy
     shared: frozenset[int] = frozenset()  # results to lay out in memory once
+    called: Mapping[Weight, np.ndarray] = dataclasses.field(default_factory=dict)  # of callees
+    passed: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # outputs as they are
 
     def outside(self, index: int) -> TensorSpec:
         """A tensor's spec as hosts store it."""
@@ -88,7 +95,13 @@ class LoweredPartition:
         return array if prepare is None else np.ascontiguousarray(prepare(array))
 
     def constant(self, weight: Weight) -> np.ndarray:
-        """The constant after a weight, in the file's layout."""
+        """The constant after a weight, in the file's layout.
+
+        Raises:
+            LoweringError: the tensor is not constant.
+        """
+        if weight.subgraph is not None:
+            return self.called[weight]
         array = self.specs[weight.tensor].const
         if array is None:
             raise LoweringError(f"tensor {weight.tensor} is used as a weight but is not constant")
@@ -110,6 +123,7 @@ class LoweredPartition:
                 stand for.
         """
         known = self.unpack(values, inside=inside)
+        known.update((i, self._as_read(weight, weights)) for i, weight in self.passed.items())
         for step in self.operators:
             known.update(self.run_step(step, known, weights))
         return self.pack(known, inside=inside)
@@ -154,9 +168,12 @@ class LoweredPartition:
         if isinstance(source, int):
             value, spec = known[source], self.specs[source]
             return value if step.takes_reduced else mixed_precision.upcast(value, spec)
-        if source.operator is not None:
-            return weights[source]
-        return mixed_precision.upcast(weights[source], self.specs[source.tensor])
+        return self._as_read(source, weights)
+
+    def _as_read(self, weight: Weight, weights: Mapping[Weight, Any]) -> Any:
+        if weight.operator is not None or weight.subgraph is not None:
+            return weights[weight]
+        return mixed_precision.upcast(weights[weight], self.specs[weight.tensor])
 
     def _stored(self, index: int, value: Any, step: LoweredOperator) -> Any:
         x = value if step.is_on_grid else self._simulated(index, value)

@@ -1,25 +1,30 @@
 """The operators of a partition, or of a subgraph that control flow calls, -> a LoweredPartition.
 
-Lowers each operator once, by its rule, and collects the weights; `why_not` says what has no rule.
+Lowers each operator by its rule and collects the weights; `why_not` says what has no rule.
 """
 
 import dataclasses
 import functools
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError, LoweringError
+from jaxdelegate.errors import LoweringError
 from jaxdelegate.lowering import fake_quantization, mixed_precision
-from jaxdelegate.lowering.computation import LoweredOperator, LoweredPartition, Weight
+from jaxdelegate.lowering.computation import (
+    CalledWeights,
+    LoweredOperator,
+    LoweredPartition,
+    Weight,
+)
 from jaxdelegate.lowering.materialization import shared_results
 from jaxdelegate.lowering.rewrites.registry import rewritten
-from jaxdelegate.model.records import Operator, Subgraph
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.algorithms import with_algorithm, with_barriers
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.registry import rule_of
 from jaxdelegate.op_lowering.rule import (
@@ -31,8 +36,7 @@ from jaxdelegate.op_lowering.rule import (
     first_reason,
 )
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
-from jaxdelegate.passes.explicit_state import with_explicit_states
-from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, subgraph_specs
+from jaxdelegate.passes.propagation import gather, is_constant
 
 
 def lower_partition(
@@ -56,7 +60,8 @@ def lower_partition(
         inputs: run-time tensors that come in, without variables.
         outputs: tensors that leave.
         context: the lowering context; the operator's version and intermediates are filled in here.
-        raw_weights: keep every constant in the file's layout: `Model.function` shows them.
+        raw_weights: keep every constant in the file's layout, also those of called subgraphs and
+            those that are outputs: `Model.function` shows them.
         rewrites: names of the rewrites (`lowering/rewrites`) to apply first.
 
     Raises:
@@ -65,7 +70,10 @@ def lower_partition(
     if context.precision.rounds_exactly:
         # Another device has no such kernels: which rewrites are made depends on no dtype then.
         context = dataclasses.replace(context, native_kernels=False)
+    if not raw_weights:  # a loop of the delegate's programs runs until its condition ends it
+        context = dataclasses.replace(context, static_loop=None)
     preparations: dict[Weight, Prepare | None] = {}
+    called: dict[Weight, np.ndarray] = {}
     stored: dict[int, TensorSpec] = {}
     if context.quant_mode == "float_view":
         stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
@@ -85,10 +93,12 @@ def lower_partition(
                 context, quantized_later=op.index in quantized_later, grid=grids.get(op.index)
             ),
             preparations,
-            raw_weights=raw_weights,
+            called if raw_weights else None,
         )
         for op in rewriter.operators
     ]
+    passed = _constant_outputs(specs, inputs, outputs) if raw_weights else {}
+    preparations.update(dict.fromkeys(passed.values()))
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
     reduced = mixed_precision.reduced_tensors(
         context.precision,
@@ -108,7 +118,16 @@ def lower_partition(
         reduced,
         context.precision,
         shared_results([step.operator for step in steps], specs, {*outputs, *states}),
+        called,
+        passed,
     )
+
+
+def _constant_outputs(
+    specs: Mapping[int, TensorSpec], inputs: Sequence[int], outputs: Sequence[int]
+) -> dict[int, Weight]:
+    """The weights that leave as they are."""
+    return {i: Weight(i) for i in outputs if specs[i].const is not None and i not in inputs}
 
 
 def _quantized_later(
@@ -169,49 +188,107 @@ def _step(
     specs: Mapping[int, TensorSpec],
     context: LoweringContext,
     preparations: dict[Weight, Prepare | None],
-    *,
-    raw_weights: bool,
+    called: dict[Weight, np.ndarray] | None,
 ) -> LoweredOperator:
+    """One operator; its weights join `preparations`, and its callees' join `called` too.
+
+    Without `called` callees keep theirs to themselves, and its own may have other layouts.
+    """
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
     context = context_for(context, operator, specs)
     rule = rule_for(operator)
     if rule is None:
         raise LoweringError(f"node {operator.index} ({operator.name}) has no rule")
     context = with_algorithm(context, rule, operator.options, inputs, outputs)
-    if _is_identity(context, rule, inputs, outputs):
-        lowered: Function = _identity
-    else:
-        lowered = rule.lower(context, operator.options, inputs, outputs)
+    lower = functools.partial(
+        _lowered, rule=rule, options=operator.options, inputs=inputs, outputs=outputs
+    )
+    found: CalledWeights = {}
     prepared: Mapping[int, Prepare] = {}
-    run: Function = lowered
-    if isinstance(lowered, Lowered) and not raw_weights:
-        constant = {
-            p for p, spec in enumerate(inputs) if spec is not None and spec.const is not None
-        }
-        prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
-        run = _partly_prepared(lowered, frozenset(prepared))
+    if called is not None:
+        lowered, found = _with_called_weights(context, lower, len(inputs))
+        called.update((weight, array) for weight, (array, _) in found.items())
+        run: Function = lowered
+    else:
+        lowered = run = lower(context)
+        if isinstance(lowered, Lowered):
+            constant = {
+                p for p, spec in enumerate(inputs) if spec is not None and spec.const is not None
+            }
+            prepared = {p: prepare for p, prepare in lowered.prepare.items() if p in constant}
+            run = _partly_prepared(lowered, frozenset(prepared))
     if context.algorithm is not None:
         run = with_barriers(run, inputs)
     layout = (context.algorithm, _layout(lowered, inputs))
     constants = _Constants(context.precision, prepared, layout)
-    sources = []
+    sources: list[int | Weight | None] = []
     for position, index in enumerate(operator.inputs):
         source, prepare = constants.source(operator, position, specs.get(index))
         sources.append(source)
         if isinstance(source, Weight):
             preparations[source] = prepare
+    preparations.update((weight, prepare) for weight, (_, prepare) in found.items())
     states = rule.states(operator.options, inputs) if rule.states is not None else ()
     return LoweredOperator(
         next(part.name for part in parts if part.index == operator.index),
         operator,
         run,
-        tuple(sources),
+        (*sources, *found),
         operator.outputs,
         tuple(operator.inputs[p] for p in states),
         isinstance(lowered, Lowered) and lowered.takes_reduced,
         isinstance(lowered, Lowered) and lowered.is_on_grid,
         parts,
     )
+
+
+def _lowered(
+    context: LoweringContext, rule: OpRule, options: Options, inputs: Specs, outputs: Specs
+) -> Function:
+    if _is_identity(context, rule, inputs, outputs):
+        return _identity
+    return rule.lower(context, options, inputs, outputs)
+
+
+def _with_called_weights(
+    context: LoweringContext, lower: Callable[[LoweringContext], Function], count: int
+) -> tuple[Function, CalledWeights]:
+    """An operator as a function of its inputs, then of its callees' weights; and these weights.
+
+    A first lowering shows which subgraphs it calls. Another one, at each call, makes of them
+    functions that hold the weights of the call.
+
+    Args:
+        context: the operator's own.
+        lower: makes the operator's function of its inputs.
+        count: how many inputs it has.
+    """
+    callee_of, callees = context.lower_subgraph, list[Any]()
+    if callee_of is None:
+        return lower(context), {}
+
+    def collecting(*which: Any, **how: Any) -> Function:
+        callees.append(callee_of(*which, **how))
+        return callees[-1]  # type: ignore[no-any-return]
+
+    lowered = lower(dataclasses.replace(context, lower_subgraph=collecting))
+    found: CalledWeights = {}
+    for callee in callees:
+        found.update(callee.weights)
+    if not callees:
+        return lowered, {}
+
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        weights = dict(zip(found, arrays[count:], strict=True))
+
+        def holding(*which: Any, **how: Any) -> Function:
+            return callee_of(*which, **how).holding(weights)  # type: ignore[attr-defined,no-any-return]
+
+        return lower(dataclasses.replace(context, lower_subgraph=holding))(*arrays[:count])
+
+    if isinstance(lowered, Lowered):
+        return dataclasses.replace(lowered, run=run, prepare={}), found
+    return run, found
 
 
 def _layout(lowered: Function, inputs: Specs) -> Hashable:
@@ -312,83 +389,3 @@ def _is_identity(context: LoweringContext, rule: OpRule, inputs: Specs, outputs:
 
 def _identity(x: Any, *_rest: Any) -> tuple[Any]:
     return (x,)
-
-
-@dataclasses.dataclass(frozen=True)
-class Callees:
-    """The subgraphs that control flow calls, as rules reach them."""
-
-    subgraphs: Sequence[Subgraph]
-    context: LoweringContext
-
-    def in_context(self) -> LoweringContext:
-        """The lowering context with these subgraphs in reach."""
-        return dataclasses.replace(
-            self.context, lower_subgraph=self.lower, why_not_subgraph=self.why_not
-        )
-
-    def why_not(self, index: int, inputs: Specs | None = None) -> str | None:
-        """Why a subgraph cannot be lowered for inputs like these (None: as declared)."""
-        subgraph = self.subgraphs[index]
-        if any(t.is_variable for t in with_explicit_states(subgraph).subgraph.tensors):
-            return f"subgraph {index} has variable tensors"
-        try:
-            given = None if inputs is None else self._as_stored(subgraph, inputs)
-            specs = subgraph_specs(subgraph, given, self.subgraphs)
-        except InterpreterError as error:
-            return str(error)
-        by_index = dict(enumerate(specs))
-        passed = gather(specs, (*subgraph.inputs, *subgraph.outputs))
-        if any(spec.dtype.hasobject or spec.dtype in HANDLES for spec in passed):
-            return f"subgraph {index} has inputs or outputs of strings or resource handles"
-        for operator in subgraph.operators:
-            outputs = gather(specs, operator.outputs)
-            if is_constant(outputs):
-                continue
-            context = context_for(self.in_context(), operator, by_index)
-            reason = why_not(context, operator, gather(specs, operator.inputs), outputs)
-            if reason is not None:
-                return f"subgraph {index}, node {operator.index} ({operator.name}): {reason}"
-        return None
-
-    def lower(
-        self, index: int, inputs: Specs | None = None, precision: PrecisionPolicy | None = None
-    ) -> Function:
-        """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`.
-
-        `precision` is that of the operator that calls it, where it has one of its own.
-        """
-        subgraph = self.subgraphs[index]
-        policy = (precision or self.context.precision).of_callee()
-        callee = dataclasses.replace(
-            self, context=dataclasses.replace(self.context, precision=policy)
-        )
-        declared = gather(declared_specs(subgraph), subgraph.inputs)
-        constants = [
-            spec.const if spec.dtype == stored.dtype else None
-            for stored, spec in zip(declared, declared if inputs is None else inputs, strict=True)
-        ]
-
-        def call(*arrays: Any) -> tuple[Any, ...]:
-            given = tuple(
-                dataclasses.replace(spec, shape=tuple(array.shape), const=const)
-                for spec, array, const in zip(declared, arrays, constants, strict=True)
-            )
-            specs = dict(enumerate(subgraph_specs(subgraph, given, self.subgraphs)))
-            partition = lower_partition(
-                subgraph.operators, specs, subgraph.inputs, subgraph.outputs, callee.in_context()
-            )
-            weights = {w: jnp.asarray(partition.value(w)) for w in partition.preparations}
-            return partition.call(weights, arrays, inside=True)
-
-        return call
-
-    def _as_stored(self, subgraph: Subgraph, inputs: Specs) -> Specs:
-        """The caller's specs with the subgraph's dtypes: the caller may hold a float view."""
-        declared = gather(declared_specs(subgraph), subgraph.inputs)
-        return tuple(
-            dataclasses.replace(stored, shape=spec.shape, is_dynamic=spec.is_dynamic, const=None)
-            if stored.is_quantized and spec.dtype == np.float32
-            else spec
-            for stored, spec in zip(declared, inputs, strict=False)
-        )

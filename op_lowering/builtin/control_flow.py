@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdelegate.op_lowering.common.forward_only import forward_only
 from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
     CallOptions,
@@ -25,6 +26,7 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     OptionsT,
+    StaticLoop,
     first_reason,
     host_only,
     table,
@@ -46,7 +48,7 @@ def _unknown(specs: Specs) -> Specs:
     return tuple(dataclasses.replace(spec, const=None) for spec in specs)
 
 
-def _lowered(context: LoweringContext, index: int, inputs: Specs | None = None) -> Function:
+def _lowered(context: LoweringContext, index: int, inputs: Specs) -> Function:
     if context.lower_subgraph is None:
         raise ValueError(f"subgraph {index} is out of reach")
     return context.lower_subgraph(index, inputs)
@@ -70,8 +72,8 @@ def _branching(
             _why_not_called(context, branches(o), _unknown(inputs[1:])),
         )
 
-    def lower(context: LoweringContext, o: OptionsT, _inputs: Specs, _outputs: Specs) -> Function:
-        functions = [_lowered(context, index) for index in branches(o)]
+    def lower(context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs) -> Function:
+        functions = [_lowered(context, index, _unknown(inputs[1:])) for index in branches(o)]
 
         def branch(chosen: jax.Array, *arrays: jax.Array) -> tuple[Any, ...]:
             number = select(chosen.reshape(()))
@@ -106,19 +108,66 @@ def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
             None if len(inputs) == len(outputs) and kept else "the body changes a dtype",
         )
 
-    def lower(context: LoweringContext, o: _Loop, _inputs: Specs, _outputs: Specs) -> Function:
-        condition = _lowered(context, o.cond_subgraph_index)
-        body = _lowered(context, o.body_subgraph_index)
-
-        def loop(*arrays: jax.Array) -> tuple[Any, ...]:
-            start = tuple(map(jnp.asarray, arrays))
-            return tuple(
-                lax.while_loop(lambda s: condition(*s)[0].reshape(()), lambda s: body(*s), start)
-            )
-
-        return loop
+    def lower(context: LoweringContext, o: _Loop, inputs: Specs, outputs: Specs) -> Function:
+        body = _lowered(context, o.body_subgraph_index, _unknown(inputs))
+        static = None
+        if context.static_loop is not None:
+            static = context.static_loop(o.cond_subgraph_index, o.body_subgraph_index, inputs)
+        if static is not None:
+            return _repeated(body, static)
+        loop = _until(_lowered(context, o.cond_subgraph_index, _unknown(inputs)), body)
+        return loop if context.static_loop is None else _forward_only(loop, name, outputs)
 
     return OpRule(name, options_type, 1, why_not, lower)
+
+
+def _until(condition: Function, body: Function) -> Function:
+    """The loop that runs while a condition holds."""
+
+    def loop(*arrays: jax.Array) -> tuple[Any, ...]:
+        start = tuple(map(jnp.asarray, arrays))
+        return tuple(
+            lax.while_loop(lambda s: condition(*s)[0].reshape(()), lambda s: body(*s), start)
+        )
+
+    return loop
+
+
+def _repeated(body: Function, static: StaticLoop) -> Function:
+    """The loop of known length, which JAX differentiates in both modes.
+
+    Values that stay the same are no part of what derivatives have to keep of every turn.
+    """
+
+    def loop(*arrays: jax.Array) -> tuple[Any, ...]:
+        values = list(map(jnp.asarray, arrays))
+        varying = [p for p in range(len(values)) if p not in static.kept]
+
+        def turn(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
+            known = dict(enumerate(values)) | dict(zip(varying, carry, strict=True))
+            following = body(*(known[p] for p in range(len(values))))
+            return tuple(following[p] for p in varying), None
+
+        last, _ = lax.scan(turn, tuple(values[p] for p in varying), None, length=static.trips)
+        known = dict(enumerate(values)) | dict(zip(varying, last, strict=True))
+        return tuple(known[p] for p in range(len(values)))
+
+    return loop
+
+
+def _forward_only(loop: Function, name: str, outputs: Specs) -> Function:
+    """The loop with our words where JAX cannot differentiate it."""
+    named = ", ".join(repr(spec.name) for spec in outputs if spec is not None)
+    message = (
+        f"{name} ({named}): how often the loop runs follows from its data, so that JAX has no "
+        "gradient of it (jax.grad, jax.vjp, jax.jacrev). jax.jvp and jax.jacfwd differentiate it; "
+        "and JAX has one where the loop's counter begins and ends with constants of the model"
+    )
+
+    def guarded(*arrays: jax.Array) -> tuple[Any, ...]:
+        return tuple(forward_only(y, message) for y in loop(*arrays))
+
+    return guarded
 
 
 WHILE = _loop("WHILE", WhileOptions)

@@ -68,7 +68,9 @@ class Body:
             raise ValueError(f"subgraph {index} is out of reach")
         with jax.enable_x64(True):
             scalars = [np.zeros((), dtype) for dtype in arguments]
-            return cls(jax.make_jaxpr(context.lower_subgraph(index))(*scalars))
+            # XLA's reductions take no body that reads what others have computed.
+            body = context.lower_subgraph(index, _scalars(arguments), is_closed=True)
+            return cls(jax.make_jaxpr(body)(*scalars))
 
     def scalars(self, *arguments: Any) -> list[jax.Array]:
         """Apply it to scalars."""

@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.options import Conv2DOptions, CustomOptions, ReshapeOptions
+from jaxdelegate.op_lowering.options import (
+    Conv2DOptions,
+    CustomOptions,
+    ReshapeOptions,
+    WhileOptions,
+)
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import broadcast
 from jaxdelegate.tools.main import main
@@ -458,6 +463,14 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "#0 Mystery: custom operator",
             "jaxdelegate.register_operator",
         ),
+        use(
+            "a gradient through a loop that its data end",
+            'import jax\napply, params = jd.load("loop.tflite").function()\n'
+            "jax.grad(lambda v: apply(params, v, np.int32(3))[0])(np.float32(1))",
+            "GradientError",
+            "WHILE ('last', 'y', 'end'): how often the loop runs follows from its data",
+            "jax.jvp and jax.jacfwd differentiate it",
+        ),
     ),
     "Commands": (
         use("a misspelt tool", "$ jaxdelegate benchmark", "1", "did you mean 'benchmark_model'?"),
@@ -561,6 +574,7 @@ def prepare(folder: Path) -> None:
         "two.tflite": _two_inputs(),
         "flex.tflite": _custom("FlexErf"),
         "gather.tflite": _gather(),
+        "loop.tflite": _loop(),
         "signed.tflite": _signed(),
         "huge.tflite": broadcast(1 << 20),
         "models/model.tflite": content,
@@ -622,6 +636,28 @@ def _two_inputs() -> bytes:
     y = builder.tensor((1, 6))
     builder.operator("MAXIMUM", [a, b], [y])
     builder.outputs(y)
+    return builder.build()
+
+
+def _loop() -> bytes:
+    """x, doubled as often as the second input says."""
+    builder = ModelBuilder()
+    x, n = builder.input(()), builder.input((), np.int32)
+    last, y = builder.tensor((), np.int32, "last"), builder.tensor((), name="y")
+    end = builder.tensor((), np.int32, "end")
+    zero = builder.constant(np.int32(0))
+    builder.operator("WHILE", [zero, x, n], [last, y, end], WhileOptions(1, 2))
+    builder.outputs(y)
+    g = builder.subgraph("condition")
+    i, _, n, goes_on = g.input((), np.int32), g.input(()), g.input((), np.int32), g.tensor((), bool)
+    g.operator("LESS", [i, n], [goes_on])
+    g.outputs(goes_on)
+    g = builder.subgraph("body")
+    i, x, n = g.input((), np.int32), g.input(()), g.input((), np.int32)
+    following, doubled = g.tensor((), np.int32), g.tensor(())
+    g.operator("ADD", [i, g.constant(np.int32(1))], [following])
+    g.operator("ADD", [x, x], [doubled])
+    g.outputs(following, doubled, n)
     return builder.build()
 
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.lowering.partition import Callees
+from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import StablehloReduceOptions
 from jaxdelegate.op_lowering.rule import LoweringContext

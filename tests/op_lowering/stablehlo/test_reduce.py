@@ -270,7 +270,7 @@ def test_a_body_that_chooses_by_a_value_sees_scalars() -> None:
 X = f32(3, 4)
 
 
-def adding(_index: int) -> Function:
+def adding(*_which: object, **_how: object) -> Function:
     return lambda x, y: (x + y,)
 
 

@@ -264,7 +264,7 @@ def test_half_precision_is_summed_in_single() -> None:
 # ---- refusals
 
 CONTEXT = LoweringContext(
-    lower_subgraph=lambda _index: lambda x, y: (x + y,), why_not_subgraph=lambda *_: None
+    lower_subgraph=lambda *_, **_how: lambda x, y: (x + y,), why_not_subgraph=lambda *_: None
 )
 
 

@@ -1,0 +1,234 @@
+"""The subgraphs that operators call, as rules reach them: why not, or a function.
+
+Called plainly, the function holds the subgraph's constants. `Model.function` gives it those of its
+caller's weights instead.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.lowering.computation import CalledWeights, LoweredPartition, Weight
+from jaxdelegate.lowering.partition import context_for, lower_partition, why_not
+from jaxdelegate.model.records import Subgraph
+from jaxdelegate.op_lowering.dtypes import FLOATS, HANDLES
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, StaticLoop
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.passes.explicit_state import with_explicit_states
+from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, subgraph_specs
+from jaxdelegate.passes.static_loops import static_loop
+
+
+@dataclasses.dataclass(frozen=True)
+class Callees:
+    """The subgraphs that control flow calls, as rules reach them."""
+
+    subgraphs: Sequence[Subgraph]
+    context: LoweringContext
+
+    def in_context(self) -> LoweringContext:
+        """The lowering context with these subgraphs in reach."""
+        return dataclasses.replace(
+            self.context,
+            lower_subgraph=self.lower,
+            why_not_subgraph=self.why_not,
+            static_loop=self.static_loop,
+        )
+
+    def why_not(self, index: int, inputs: Specs | None = None) -> str | None:
+        """Why a subgraph cannot be lowered for inputs like these (None: as declared)."""
+        subgraph = self.subgraphs[index]
+        if any(t.is_variable for t in with_explicit_states(subgraph).subgraph.tensors):
+            return f"subgraph {index} has variable tensors"
+        try:
+            given = None if inputs is None else _as_stored(subgraph, inputs)
+            specs = subgraph_specs(subgraph, given, self.subgraphs)
+        except InterpreterError as error:
+            return str(error)
+        by_index = dict(enumerate(specs))
+        passed = gather(specs, (*subgraph.inputs, *subgraph.outputs))
+        if any(spec.dtype.hasobject or spec.dtype in HANDLES for spec in passed):
+            return f"subgraph {index} has inputs or outputs of strings or resource handles"
+        for operator in subgraph.operators:
+            outputs = gather(specs, operator.outputs)
+            if is_constant(outputs):
+                continue
+            context = context_for(self.in_context(), operator, by_index)
+            reason = why_not(context, operator, gather(specs, operator.inputs), outputs)
+            if reason is not None:
+                return f"subgraph {index}, node {operator.index} ({operator.name}): {reason}"
+        return None
+
+    def lower(
+        self,
+        index: int,
+        inputs: Specs | None = None,
+        *,
+        is_closed: bool = False,
+        precision: PrecisionPolicy | None = None,
+    ) -> "Callee":
+        """A subgraph as a function of its inputs, of any shapes; constants come from `inputs`.
+
+        Args:
+            index: the subgraph's.
+            inputs: specs of the call; None: as declared.
+            is_closed: it holds its constants, whoever calls it.
+            precision: that of the operator that calls it, where it has one of its own.
+        """
+        subgraph = self.subgraphs[index]
+        policy = (precision or self.context.precision).of_callee()
+        callees = dataclasses.replace(
+            self, context=dataclasses.replace(self.context, precision=policy)
+        )
+        declared = gather(declared_specs(subgraph), subgraph.inputs)
+        given = declared if inputs is None else inputs
+        handed = tuple(
+            dataclasses.replace(
+                stored, shape=spec.shape, const=spec.const if spec.dtype == stored.dtype else None
+            )
+            for stored, spec in zip(declared, given, strict=True)
+        )
+        return Callee(callees, subgraph, handed, is_closed)
+
+    def static_loop(self, condition: int, body: int, inputs: Specs) -> StaticLoop | None:
+        """What is known beforehand of a loop that begins with such inputs; None: not enough."""
+        first, second = self.subgraphs[condition], self.subgraphs[body]
+        return static_loop(first, second, _as_stored(second, inputs))
+
+
+def _as_stored(subgraph: Subgraph, inputs: Specs) -> Specs:
+    """The caller's specs with the subgraph's dtypes: the caller may hold a float view."""
+    declared = gather(declared_specs(subgraph), subgraph.inputs)
+    return tuple(
+        dataclasses.replace(stored, shape=spec.shape, is_dynamic=spec.is_dynamic, const=None)
+        if stored.is_quantized and spec.dtype == np.float32
+        else spec
+        for stored, spec in zip(declared, inputs, strict=False)
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Callee:
+    """One subgraph as a function of its inputs, of any shapes.
+
+    `inputs` are specs as the subgraph stores them, with shapes and constants of one call.
+    """
+
+    callees: Callees
+    subgraph: Subgraph
+    inputs: Specs
+    is_closed: bool
+
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+        """Run with the constants of the file."""
+        partition = self._partition(self.inputs, arrays, raw_weights=False)
+        weights = {w: jnp.asarray(partition.value(w)) for w in partition.preparations}
+        return partition.call(weights, arrays, inside=True)
+
+    @functools.cached_property
+    def weights(self) -> CalledWeights:
+        """The constants that are the same in all calls, as a caller names them.
+
+        What follows from the shapes or values of one call is no weight.
+        """
+        if self.is_closed:
+            return {}
+        partition = self._partition(self._variable, self._variable, raw_weights=True)
+        return {
+            self._outside(weight): (partition.constant(weight), prepare)
+            for weight, prepare in partition.preparations.items()
+            if self._is_own(weight)
+        }
+
+    def holding(self, weights: Mapping[Weight, Any]) -> Function:
+        """The function with these for its `weights`, prepared; a call's arguments stay variable."""
+        if self.is_closed:
+            return self
+
+        def call(*arrays: Any) -> tuple[Any, ...]:
+            partition = self._partition(self._variable, arrays, raw_weights=True)
+            given = dict(zip(self.subgraph.inputs, arrays, strict=True))
+            values = {
+                weight: self._value(partition, weight, weights, given)
+                for weight in partition.preparations
+            }
+            return partition.call(values, arrays, inside=True)
+
+        return call
+
+    def _partition(
+        self, inputs: Specs, arrays: Sequence[Any], *, raw_weights: bool
+    ) -> LoweredPartition:
+        """Lowered for the constants of `inputs` and the shapes of `arrays`."""
+        given = tuple(
+            dataclasses.replace(spec, shape=_shape(array))
+            for spec, array in zip(inputs, arrays, strict=True)
+        )
+        subgraph, context = self.subgraph, self.callees.in_context()
+        specs = dict(enumerate(subgraph_specs(subgraph, given, self.callees.subgraphs)))
+        return lower_partition(
+            subgraph.operators,
+            specs,
+            subgraph.inputs,
+            subgraph.outputs,
+            context,
+            raw_weights=raw_weights,
+        )
+
+    @functools.cached_property
+    def _variable(self) -> Specs:
+        """The inputs without the values of floats, unless a rule needs them beforehand.
+
+        A caller's weight that is an argument here must not be folded away.
+        """
+        unknown = tuple(
+            dataclasses.replace(spec, const=None)
+            if spec.dtype in FLOATS or spec.is_quantized
+            else spec
+            for spec in self.inputs
+        )
+        index = self.subgraph.index
+        return self.inputs if self.callees.why_not(index, unknown) is not None else unknown
+
+    def _value(
+        self,
+        partition: LoweredPartition,
+        weight: Weight,
+        weights: Mapping[Weight, Any],
+        given: Mapping[int, Any],
+    ) -> Any:
+        if weight.subgraph is None and weight.tensor in given:  # an argument of known value
+            prepare = partition.preparations[weight]
+            array = jnp.asarray(given[weight.tensor])
+            return array if prepare is None else prepare(array)
+        if self._is_own(weight):
+            return weights[self._outside(weight)]
+        return jnp.asarray(partition.value(weight))
+
+    def _outside(self, weight: Weight) -> Weight:
+        if weight.subgraph is not None:
+            return weight
+        return dataclasses.replace(weight, subgraph=self.subgraph.index)
+
+    def _is_own(self, weight: Weight) -> bool:
+        return weight.subgraph is not None or weight.tensor in self._own
+
+    @functools.cached_property
+    def _own(self) -> frozenset[int]:
+        """Tensors that are constant whatever comes in."""
+        declared = gather(declared_specs(self.subgraph), self.subgraph.inputs)
+        anything = tuple(
+            dataclasses.replace(spec, const=None, is_dynamic=True) for spec in declared
+        )
+        specs = subgraph_specs(self.subgraph, anything, self.callees.subgraphs)
+        return frozenset(i for i, spec in enumerate(specs) if spec.const is not None)
+
+
+def _shape(array: TensorSpec | Any) -> Shape:
+    return tuple(array.shape)

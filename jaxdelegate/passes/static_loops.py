@@ -1,0 +1,153 @@
+"""How often a loop runs, where that follows from the model alone.
+
+What the condition reads, and what the body computes of it, runs with the reference kernels, until
+the condition is false. Only integers and booleans count: of them, every implementation computes
+the same.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.model.records import Operator, Subgraph
+from jaxdelegate.op_lowering.rule import StaticLoop
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.passes.propagation import KERNEL_ERRORS, gather, is_constant, subgraph_specs
+from jaxdelegate.reference.kernel import Folds, Kernel
+from jaxdelegate.reference.registry import KERNELS
+
+_MOST_TRIPS = 10_000
+_MOST_ELEMENTS = 1024  # of a tensor that counts
+
+_Values = Mapping[int, np.ndarray]  # by position among the loop's values
+
+
+def static_loop(condition: Subgraph, body: Subgraph, inputs: Specs) -> StaticLoop | None:
+    """What is known of a loop before it runs; None: how often it runs depends on data.
+
+    Args:
+        condition: the loop's values -> whether to go on.
+        body: the loop's values -> the next ones.
+        inputs: what the loop begins with; constants are known.
+    """
+    lengths = {len(s) for s in (condition.inputs, body.inputs, body.outputs, inputs)}
+    if len(lengths) != 1 or len(condition.outputs) != 1:
+        return None
+    asked = _Slice.of(condition, condition.outputs)
+    counters = asked.reads
+    while True:
+        turned = _Slice.of(body, [body.outputs[p] for p in counters])
+        more = tuple(sorted({*counters, *turned.reads}))
+        if more == counters:
+            break
+        counters = more
+    trips = _counted(asked.runner(inputs), turned.runner(inputs), _first(inputs, counters))
+    kept = tuple(p for p, i in enumerate(body.inputs) if body.outputs[p] == i)
+    return None if trips is None else StaticLoop(trips, kept)
+
+
+def _first(inputs: Specs, positions: Sequence[int]) -> dict[int, np.ndarray] | None:
+    """What the counters begin with; None: that is not known."""
+    values = {p: inputs[p].const for p in positions if _counts(inputs[p])}
+    known = {p: value for p, value in values.items() if value is not None}
+    return known if len(known) == len(positions) else None
+
+
+def _counted(
+    goes_on: "_Runner | None", following: "_Runner | None", values: _Values | None
+) -> int | None:
+    if goes_on is None or following is None or values is None:
+        return None
+    try:
+        for trips in range(_MOST_TRIPS + 1):
+            (more,) = goes_on(values)
+            if not more.reshape(-1)[0]:
+                return trips
+            values = dict(zip(values, following(values), strict=True))
+    except KERNEL_ERRORS:  # the same error meets the user at run time
+        return None
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slice:
+    """The operators of a subgraph that some of its tensors need, and the inputs that these read."""
+
+    subgraph: Subgraph
+    results: tuple[int, ...]
+    operators: tuple[Operator, ...]
+    reads: tuple[int, ...]  # positions
+
+    @classmethod
+    def of(cls, subgraph: Subgraph, results: Iterable[int]) -> "_Slice":
+        results = tuple(results)
+        wanted, kept = set(results), []
+        for operator in reversed(subgraph.operators):
+            if not wanted.isdisjoint(operator.outputs):
+                wanted.update(operator.inputs)
+                kept.append(operator)
+        reads = tuple(p for p, i in enumerate(subgraph.inputs) if i in wanted)
+        return cls(subgraph, results, tuple(reversed(kept)), reads)
+
+    def runner(self, inputs: Specs) -> "_Runner | None":
+        """What runs it on values of the loop; None: they cannot be known beforehand."""
+        unknown = tuple(dataclasses.replace(spec, const=None) for spec in inputs)
+        subgraph = dataclasses.replace(self.subgraph, operators=self.operators)
+        try:
+            specs = subgraph_specs(subgraph, unknown, ())
+        except InterpreterError:
+            return None
+        steps = [o for o in self.operators if not is_constant(gather(specs, o.outputs))]
+        touched = {i for o in steps for i in (*o.inputs, *o.outputs) if i >= 0}
+        if not all(_counts(specs[i]) for i in touched.union(self.results)):
+            return None
+        rows = []
+        for operator in steps:
+            kernel = KERNELS.get(operator.name)
+            if kernel is None or not _is_plain(kernel):
+                return None
+            rows.append((operator, kernel))
+        known = {i: spec.const for i, spec in enumerate(specs) if spec.const is not None}
+        return _Runner(specs, known, self.subgraph.inputs, self.results, rows)
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    is_alone = not (kernel.calls or kernel.takes_handle or kernel.takes_intermediates)
+    return is_alone and kernel.folds is not Folds.NEVER
+
+
+def _counts(spec: TensorSpec) -> bool:
+    """Whether a tensor is small, and of numbers of which every kernel computes the same."""
+    is_whole = spec.dtype.kind in "iub" and not spec.is_quantized and not spec.is_variable
+    is_small = not spec.is_dynamic and int(np.prod(spec.shape)) <= _MOST_ELEMENTS
+    return is_whole and is_small
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runner:
+    """Runs a slice."""
+
+    specs: Sequence[TensorSpec]
+    constants: Mapping[int, np.ndarray]
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    operators: Sequence[tuple[Operator, Kernel]]
+
+    def __call__(self, values: _Values) -> list[np.ndarray]:
+        """The results for values of the loop by position.
+
+        Raises:
+            LookupError: one that is needed is not among them.
+        """
+        known = dict(self.constants)
+        known.update((self.inputs[p], value) for p, value in values.items())
+        for operator, kernel in self.operators:
+            inputs = gather(self.specs, operator.inputs)
+            outputs = gather(self.specs, operator.outputs)
+            arrays = (None if i < 0 else known[i] for i in operator.inputs)
+            with np.errstate(all="ignore"):
+                results = kernel(operator.options, inputs, outputs, *arrays)  # type: ignore[arg-type]
+            known.update(zip(operator.outputs, results, strict=False))
+        return [known[i] for i in self.results]
