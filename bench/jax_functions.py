@@ -141,7 +141,8 @@ def _grad(model: Any, x: Sequence[Any]) -> str:
         h = step * float(size) / norm
         ends = [value(jax.tree.map(lambda p, g, h=h: p + h * g, point, slopes)) for h in (h, -h)]
         ratios.append(float((ends[0] - ends[1]) / (2 * h * norm * norm)))
-    best = min(ratios, key=lambda r: abs(r - 1))
+    # Beyond the end of a logarithm or a root there is no value: a step may be too long.
+    best = min(filter(np.isfinite, ratios), key=lambda r: abs(r - 1), default=np.nan)
     assert abs(best - 1) < 0.05, f"the slope is {best:.3f} times the gradient's; {told}"
     return f"{told}; slope {best:.3f}"
 
