@@ -37,6 +37,10 @@ V = TypeVar("V")
 
 _ONCE = "CALL_ONCE"
 _SOURCES = {"params": "model.function()", "state": "model.initial_state()"}
+_EXPLICIT_AXES = (
+    "apply: the inputs lie on a mesh with explicit axes; make it with axis_types=(AxisType.Auto, "
+    "...), or call jax.sharding.auto_axes(apply, out_sharding=...)"
+)
 _SHAPES = 16  # lowerings kept per signature, one per input-shape signature
 
 
@@ -174,7 +178,7 @@ class SubgraphFunction:
             by_index = {i: states[self._name(i)] for i in partition.states}
             given = dict(zip(self._inputs, arrays, strict=True))
             values = [given.get(i, by_index.get(i)) for i in (*partition.inputs, *partition.states)]
-            results = partition.call(weights, values)
+            results = _with_advice(lambda: partition.call(weights, values))
         n = len(partition.outputs)
         known = {**given, **dict(zip(partition.outputs, results[:n], strict=True))}
         outputs = tuple(known[i] for i in self._outputs)
@@ -278,6 +282,16 @@ class SubgraphFunction:
         made = [i for i in self._outputs if i not in self._inputs]
         specs = {i: host.spec(i) for i in indices}
         return nodes, specs, tuple(dict.fromkeys(made))
+
+
+def _with_advice(run: Callable[[], V]) -> V:
+    """What `run` returns; what JAX says about shardings is said for users of `apply`, too."""
+    try:
+        return run()
+    except Exception as error:
+        if type(error).__name__ == "ShardingTypeError":  # JAX does not export it
+            error.add_note(_EXPLICIT_AXES)
+        raise
 
 
 def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
