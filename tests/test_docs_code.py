@@ -15,7 +15,11 @@ from jaxdelegate.reference.registry import KERNELS
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-ELSEWHERE = {"docs/errors.md": "tests/errors/test_wrong_uses.py runs its code"}
+ELSEWHERE = {
+    "docs/errors.md": "tests/errors/test_wrong_uses.py runs its code",
+    "docs/jax_recipes.md": "tests/test_recipes.py runs its code, and checks what it computes",
+    "docs/sharding.md": "tests/test_sharding.py runs its code, on eight devices",
+}
 X = "import numpy as np; x = np.zeros((1, 16, 16, 3), np.float32)"
 # What a page takes for granted.
 GIVEN = {

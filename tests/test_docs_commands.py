@@ -27,6 +27,7 @@ OTHERS = {
     "git clone": "the network",
     "python3 -m venv": "makes an environment",
     ". .venv/bin/activate": "the shell",
+    "export XLA_FLAGS=": "a setting of JAX; tests/test_sharding.py makes it",
     "nvidia-smi": "needs an NVIDIA driver",
     "model-explorer": "a package of half a gigabyte",
     'python -c "import jax': "takes as long as importing jax",

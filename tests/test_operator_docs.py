@@ -1,6 +1,7 @@
 """docs/operators.md says what the registry holds, and every operator in it has cases."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -49,3 +50,10 @@ def test_every_operator_that_is_lowered_has_cases(generator: ModuleType) -> None
     for path, names in MODELS.items():
         text = (TESTS / path).read_text()
         assert [name for name in names if name not in text] == [], path
+
+
+def test_the_comparison_has_the_number_of_operators() -> None:
+    lowered = [name for name, rule in RULES.items() if rule.host_reason is None]
+    text = (DOCS / "when_not.md").read_text()
+    (written,) = re.findall(r"^\| operators \| (\d+) of", text, re.MULTILINE)
+    assert int(written) == len(lowered), "docs/when_not.md: the table of other ways to JAX"

@@ -43,6 +43,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _ONCE = "CALL_ONCE"
+_EXPLICIT_AXES = (
+    "apply: the inputs lie on a mesh with explicit axes; make it with axis_types=(AxisType.Auto, "
+    "...), or call jax.sharding.auto_axes(apply, out_sharding=...)"
+)
 _SHAPES = 16  # lowerings kept per signature and platform, one per input-shape signature
 
 
@@ -224,7 +228,8 @@ class SubgraphFunction:
             check_names("state", state, self._state_names.values())
         # The inputs' 64-bit dtypes must survive on the way into the jitted function.
         with jax.enable_x64(True):
-            outputs, states = self._jit(io, platform)(params, tuple(arrays), state)
+            run = self._jit(io, platform)
+            outputs, states = _with_advice(lambda: run(params, tuple(arrays), state))
         return outputs, states
 
     def _jit(self, io: str, platform: str | None) -> Callable[..., Any]:
@@ -456,6 +461,16 @@ class SubgraphFunction:
 
     def _store(self) -> ModelStore:
         return ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
+
+
+def _with_advice(run: Callable[[], V]) -> V:
+    """What `run` returns; what JAX says about shardings is said for users of `apply`, too."""
+    try:
+        return run()
+    except Exception as error:
+        if type(error).__name__ == "ShardingTypeError":  # JAX does not export it
+            error.add_note(_EXPLICIT_AXES)
+        raise
 
 
 def _of_one(index: int, shape: Shape, tensor: Tensor, runs: Runs) -> Shape:

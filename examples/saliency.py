@@ -1,0 +1,39 @@
+"""Draw which pixels decide what a network sees: the gradient of a .tflite by its input.
+
+    pip install 'jaxdelegate[examples]'
+    python examples/saliency.py [IMAGE]
+
+Writes saliency.png: the network's input, and next to it how much each pixel matters. Without IMAGE
+it generates a picture.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+import jaxdelegate
+from jaxdelegate.demo.tasks import TASKS
+
+task = TASKS["classification"]
+image = task.picture(seed=1)
+if sys.argv[1:]:
+    image = np.asarray(Image.open(sys.argv[1]).convert("RGB"))
+x = task.inputs(image)  # [1, 64, 64, 3]
+
+apply, params = jaxdelegate.load(task.network()).function()
+other, best = np.argsort(apply(params, x)[0][0])[-2:]
+
+
+def margin(x):
+    scores, _ = apply(params, x)  # probabilities [1, classes] and features
+    return jnp.log(scores[0, best]) - jnp.log(scores[0, other])
+
+
+saliency = np.abs(jax.jit(jax.grad(margin))(x)[0]).max(axis=-1)
+pictures = [(x[0] + 1) * 127.5, np.repeat(saliency[..., None] / saliency.max() * 255, 3, axis=2)]
+Image.fromarray(np.hstack(pictures).astype(np.uint8)).resize((512, 256)).save("saliency.png")
+row, column = np.unravel_index(saliency.argmax(), saliency.shape)
+print(f"{task.names[best]}, not {task.names[other]}: above all by row {row}, column {column}")
