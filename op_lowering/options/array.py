@@ -231,6 +231,7 @@ RECORDS = table(
         struct={"output_type": c.TYPE},
         reads_unrounded=True,
         rereads=True,
+        batch=Batch.AXES,
     ),
     OperatorRecord(
         "ARG_MIN",
@@ -239,6 +240,7 @@ RECORDS = table(
         struct={"output_type": c.TYPE},
         reads_unrounded=True,
         rereads=True,
+        batch=Batch.AXES,
     ),
     OperatorRecord(
         "BATCH_TO_SPACE_ND", BatchToSpaceNDOptions, cost=costs.movement, result=Result.MOVED
