@@ -1,7 +1,7 @@
 """What each model of a folder can do as a JAX function: a table of models and capabilities.
 
     python bench/jax_functions.py --models=folder [--only=substring] [--jobs=2] [--limit_s=300]
-        [--out=jax_functions.jsonl] [--markdown=table.md]
+        [--out=jax_functions.jsonl]
 
 Every cell is run; what is refused has its reason. Every model is a process of its own.
 
@@ -42,7 +42,6 @@ flags.DEFINE_string("only", "", "Only models whose path holds this.")
 flags.DEFINE_integer("jobs", 2, "Processes at a time.", 1)
 flags.DEFINE_integer("limit_s", 300, "Seconds for one model.", 1)
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
-flags.DEFINE_string("markdown", None, "A file for the table.")
 flags.DEFINE_string("child", None, "For the script itself: the graph of one process.")
 
 CELLS = "load", "jit", "vmap", "grad", "batch", "cpu", "cuda", "tpu"
@@ -299,23 +298,6 @@ def _row(graph: Path, root: Path) -> dict[str, Any]:
     return {"model": name, **cells, "wall_s": round(time.monotonic() - began, 1)}
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table, and the reasons below it."""
-    lines = [f"| model | {' | '.join(CELLS)} |", f"|---|{'---|' * len(CELLS)}"]
-    reasons: dict[str, int] = {}
-    for row in rows:
-        marks = [_mark(str(row.get(cell, "no: not run")), reasons) for cell in CELLS]
-        lines.append(f"| {row['model']} | {' | '.join(marks)} |")
-    return "\n".join([*lines, "", *(f"{n}. {reason}" for reason, n in reasons.items())]) + "\n"
-
-
-def _mark(told: str, reasons: dict[str, int]) -> str:
-    if told.startswith(("no", "WRONG")):
-        number = reasons.setdefault(told.removeprefix("no: "), len(reasons) + 1)
-        return f"**wrong** ({number})" if told.startswith("WRONG") else f"no ({number})"
-    return "yes" if told in ("ok", "native") else told.partition(":")[0].replace("ok", "yes")
-
-
 def main(_argv: Sequence[str]) -> None:
     """Run, print, store."""
     if FLAGS.child:
@@ -324,13 +306,9 @@ def main(_argv: Sequence[str]) -> None:
     root = Path(FLAGS.models)
     graphs = [p for p in sorted(root.rglob("*")) if p.suffix in (".tflite", ".bin", ".lite")]
     chosen = [p for p in graphs if FLAGS.only in str(p)]
-    rows = []
     with concurrent.futures.ThreadPoolExecutor(FLAGS.jobs) as pool:
         for row in pool.map(lambda p: _row(p, root), chosen):
-            rows.append(row)
             append(row, FLAGS.out)
-    if FLAGS.markdown:
-        Path(FLAGS.markdown).write_text(markdown(rows))
 
 
 if __name__ == "__main__":
