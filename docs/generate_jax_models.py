@@ -27,14 +27,14 @@ what was refused has the number of its reason, below the table. [JAX users](jax.
 | cpu | `model.export("cpu", "b")`, stored, read again, called with two inputs, and compared with two single runs |
 | cuda, tpu | `model.export(..., "b")`, stored and read again: convolutions and matrix products that the program holds (none: -), and slices |
 
-Two results agree within 1e-3 of the largest value; in quantized networks, where a last bit may move a value to the next step,
-within 5%, and within 1% in the mean. Models that end in non-maximum suppression are compared by what enters it.
+Two results agree within 1e-3 of the largest value; in quantized networks, where a last bit may move a
+value to the next step, within 5%, and within 1% in the mean. Models that end in non-maximum suppression are compared by what enters it.
 
 """  # noqa: E501 (the rows of a table)
 
 TAIL = """
-`python bench/jax_functions.py --models=FOLDER --out=bench/results/jax_functions.jsonl` runs the cells;
-`python docs/generate_jax_models.py` writes this page.
+`python bench/jax_functions.py --models=FOLDER --out=bench/results/jax_functions.jsonl` runs the
+cells; `python docs/generate_jax_models.py` writes this page.
 """
 
 
@@ -50,8 +50,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     ran = ", ".join(f"{cell} {_count(rows, cell)}" for cell in CELLS)
     wrong = sum(str(row.get(cell)).startswith("WRONG") for row in rows for cell in CELLS)
     return (
-        f"{HEAD}Of {len(rows)} models, as many were not refused: {ran}. Wrong: {wrong}. Measured on "
-        f"{machine['cpu']}, {machine['cores']} cores, with {versions}, at {machine['commit']}.\n\n"
+        f"{HEAD}Of {len(rows)} models, as many were not refused: {ran}. Wrong: {wrong}. "
+        f"Measured on {machine['cpu']}, {machine['cores']} cores, with {versions}, at {machine['commit']}.\n\n"
         f"| model | {' | '.join(CELLS)} |\n|---|{'---|' * len(CELLS)}\n"
         + "".join(f"{line}\n" for line in lines)
         + "\n## Reasons\n\n"
