@@ -51,7 +51,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     wrong = sum(str(row.get(cell)).startswith("WRONG") for row in rows for cell in CELLS)
     return (
         f"{HEAD}Of {len(rows)} models, as many were not refused: {ran}. Wrong: {wrong}. "
-        f"Measured on {machine['cpu']}, {machine['cores']} cores, with {versions}, at {machine['commit']}.\n\n"
+        f"Measured on {machine['cpu']}, {machine['cores']} cores, with {versions}, at "
+        f"{machine['commit']}.\n\n"
         f"| model | {' | '.join(CELLS)} |\n|---|{'---|' * len(CELLS)}\n"
         + "".join(f"{line}\n" for line in lines)
         + "\n## Reasons\n\n"
