@@ -48,5 +48,13 @@ class LoweringError(JaxDelegateError, RuntimeError):
     """
 
 
+class GradientError(JaxDelegateError, TypeError):
+    """A derivative was asked for by what only integers depend on: JAX would answer zeros.
+
+    The message names the tensor. Remedy: `quant_mode="float_view"`, the default; outputs that are
+    integers have a derivative as floats, `model.function(io="float")`.
+    """
+
+
 class CacheWarning(UserWarning):
     """A stored program could not be used: damaged, foreign or old. It is compiled again."""
