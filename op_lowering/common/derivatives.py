@@ -44,18 +44,20 @@ def straight_through(function: Unary, low: float, high: float) -> Unary:
     return derived_as(function, inside)
 
 
-def underivable(function: Unary, step: str) -> Unary:
+FLOAT_VIEW = (
+    "from there on the program computes in integers. Derive the float view, which computes with "
+    "the floats that they stand for: load the model with quant_mode='float_view', the default"
+)
+
+
+def underivable(function: Unary, step: str, remedy: str = FLOAT_VIEW) -> Unary:
     """`function` makes integers, and to derive what comes of them raises a GradientError.
 
-    JAX would answer zeros. `step` says in the error what is done to which tensor.
+    JAX would answer zeros. The message: what is done to which tensor, and what to do instead.
     """
 
     def like(_x: jax.Array) -> NoReturn:
-        raise GradientError(
-            f"{step}: from there on the program computes in integers, which have no derivative. "
-            "Derive the float view, which computes with the floats that integers stand for: load "
-            "the model with quant_mode='float_view', which is the default"
-        )
+        raise GradientError(f"{step}: integers have no derivative, and {remedy}")
 
     return derived_as(function, like)
 

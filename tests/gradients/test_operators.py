@@ -1,0 +1,140 @@
+"""Derivatives of every operator, forward and by reverse mode, on a CPU and elsewhere.
+
+The cases are those of the operators' own tests. An operator that is none of `UNDERIVED`, `CALLING`
+and `KERNELS_ONLY` needs one of them that has a derivative.
+"""
+
+import functools
+import importlib.util
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.registry import FUSED, RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.testing import Case, value
+from jaxdelegate.testing.derivatives import Derived, Point, wrong
+
+OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
+TABLES = ("CASES", "LOWERED")
+PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
+GROUP = 16  # cases in one program
+
+# By the reason: operators that have no derivative, or none that helps.
+UNDERIVED = {
+    "takes no floats": """LOGICAL_AND LOGICAL_OR LOGICAL_NOT BITWISE_XOR RIGHT_SHIFT REDUCE_ANY
+        REDUCE_ALL STABLEHLO_AND STABLEHLO_OR STABLEHLO_SHIFT_LEFT STABLEHLO_IOTA BROADCAST_ARGS
+        BroadcastGradientArgs RANDOM_UNIFORM RANDOM_STANDARD_NORMAL STABLEHLO_RNG_BIT_GENERATOR""",
+    "makes no floats": """EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL STABLEHLO_COMPARE
+        ARG_MAX ARG_MIN SHAPE RANK WHERE BUCKETIZE LSH_PROJECTION MULTINOMIAL
+        NON_MAX_SUPPRESSION_V4""",
+    "is constant in between": """FLOOR CEIL ROUND SIGN FLOOR_DIV ZEROS_LIKE STABLEHLO_FLOOR
+        BITCAST""",
+    "takes constants only, and is folded": "RANGE UNIQUE",
+    "rounds (test_quantized.py)": "QUANTIZE DEQUANTIZE FAKE_QUANT",
+}
+# Operators that apply other subgraphs, or have states outside: test_models.py.
+CALLING = """CALL IF WHILE STABLEHLO_CASE STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CUSTOM_CALL
+    STABLEHLO_REDUCE STABLEHLO_REDUCE_WINDOW STABLEHLO_SCATTER STABLEHLO_SORT ASSIGN_VARIABLE
+    READ_VARIABLE fused_layer_norm""".split()
+# Rewrites make them only for kernels that `Model.function` goes without.
+KERNELS_ONLY = ["fused_attention", "fused_convolution"]
+
+
+def underived() -> list[str]:
+    return [name for names in UNDERIVED.values() for name in names.split()]
+
+
+@functools.cache
+def cases() -> dict[str, list[Case]]:
+    """By operator, the cases of its own tests without quantized tensors."""
+    found: dict[str, list[Case]] = {}
+    for path in sorted(OPERATOR_TESTS.rglob("test_*.py")):
+        module = imported(path)
+        for case in itertools.chain(*(getattr(module, table, ()) for table in TABLES)):
+            if isinstance(case, Case) and not is_quantized(case):
+                found.setdefault(case.name, []).append(case)
+    return found
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"cases_of_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def is_quantized(case: Case) -> bool:
+    given = [a.quantization for a in case.inputs if a is not None]
+    return any(q is not None for q in (*given, *(case.output_quantization or ())))
+
+
+def derived(name: str, platform: str) -> Iterable[Derived]:
+    """The cases of one operator that can be derived."""
+    context = LoweringContext(platform)
+    for case in cases().get(name, ()):
+        point = Point.of(separated(case), RULES[name], context)
+        found = None if point is None or point.reason is not None else Derived.of(point)
+        if found is not None:
+            yield found
+
+
+def separated(case: Case) -> Case:
+    """Detections whose scores keep their order in a step."""
+    if case.name != "TFLite_Detection_PostProcess":
+        return case
+    scores = case.arrays()[1]
+    assert scores is not None
+    order = np.random.default_rng(0).permutation(scores.size).reshape(scores.shape)
+    return case.with_inputs({1: value(order * np.float32(0.1) - 4, np.float32)})
+
+
+def in_groups(found: Sequence[Derived]) -> Iterable[Sequence[Derived]]:
+    return (found[i : i + GROUP] for i in range(0, len(found), GROUP))
+
+
+def test_every_operator_is_in_one_table() -> None:
+    tables = [*underived(), *CALLING, *KERNELS_ONLY]
+    assert len(set(tables)) == len(tables)
+    hosted = {name for name, rule in RULES.items() if rule.host_reason is not None}
+    assert set(tables) <= {*RULES, *FUSED} - hosted
+    assert set(KERNELS_ONLY) <= set(FUSED)
+    rest = {*RULES, *FUSED} - hosted - set(tables)
+    lacking = [name for name in rest if next(iter(derived(name, "cpu")), None) is None]
+    assert not lacking, f"no case has a derivative: add one, or say why in UNDERIVED: {lacking}"
+
+
+@pytest.mark.parametrize("name", underived())
+def test_operators_without_a_derivative_have_none(name: str) -> None:
+    """Or zeros."""
+    found = list(itertools.islice(derived(name, "cpu"), 1))
+    assert name == "FAKE_QUANT" or not any(np.any(s) for case in found for s in case.slopes)
+
+
+@PLATFORMS
+@pytest.mark.parametrize("part", range(4))
+def test_derivatives(platform: str, part: int) -> None:
+    """One case of each operator."""
+    names = sorted({*RULES} - {*underived(), *CALLING})[part::4]
+    found = [case for name in names for case in itertools.islice(derived(name, platform), 1)]
+    if platform != "cpu":  # of the others, only those that differ
+        on_cpu = {d.text for name in names for d in itertools.islice(derived(name, "cpu"), 1)}
+        found = [case for case in found if case.text not in on_cpu]
+        assert found
+    faults = [fault for group in in_groups(found) for fault in wrong(group)]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.slow
+@PLATFORMS
+@pytest.mark.parametrize("name", sorted({*RULES} - {*underived(), *CALLING}))
+def test_derivatives_of_all_cases(name: str, platform: str) -> None:
+    found = list(derived(name, platform))
+    faults = [fault for group in in_groups(found) for fault in wrong(group)]
+    assert not faults, "\n".join(faults)
