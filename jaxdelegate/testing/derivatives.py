@@ -101,7 +101,9 @@ def _key(position: int) -> str:
 
 def _drawn(like: np.ndarray, size: float, random: np.random.Generator) -> np.ndarray:
     values = random.uniform(-size, size, like.shape)
-    return values + 1j * random.uniform(-size, size, like.shape) if like.dtype.kind == "c" else values
+    return (
+        values + 1j * random.uniform(-size, size, like.shape) if like.dtype.kind == "c" else values
+    )
 
 
 def _regular(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -220,7 +222,9 @@ def _derivatives(point: Point) -> Callable[..., Any]:
     def derivatives(values: Values, direction: Values) -> Any:
         y, forward = jax.jvp(call, (values,), (direction,))
         pull = jax.vjp(call, values)[1]
-        asked = [jnp.where(jnp.abs(a) < _MOST, w, 0 * w) for a, w in zip(y, weights(y), strict=True)]
+        asked = [
+            jnp.where(jnp.abs(a) < _MOST, w, 0 * w) for a, w in zip(y, weights(y), strict=True)
+        ]
         return y, forward, pull(asked)[0]
 
     return derivatives

@@ -172,10 +172,18 @@ UNSORTED_SEGMENT_PROD = _unsorted_rule(
     "UNSORTED_SEGMENT_PROD", UnsortedSegmentProdOptions, _multiplied, lambda _: 1
 )
 UNSORTED_SEGMENT_MAX = _unsorted_rule(
-    "UNSORTED_SEGMENT_MAX", UnsortedSegmentMaxOptions, _scattered("max"), lambda d: limits(d)[0], skips_nan=True
+    "UNSORTED_SEGMENT_MAX",
+    UnsortedSegmentMaxOptions,
+    _scattered("max"),
+    lambda d: limits(d)[0],
+    skips_nan=True,
 )
 UNSORTED_SEGMENT_MIN = _unsorted_rule(
-    "UNSORTED_SEGMENT_MIN", UnsortedSegmentMinOptions, _scattered("min"), lambda d: limits(d)[1], skips_nan=True
+    "UNSORTED_SEGMENT_MIN",
+    UnsortedSegmentMinOptions,
+    _scattered("min"),
+    lambda d: limits(d)[1],
+    skips_nan=True,
 )
 
 RULES = table(

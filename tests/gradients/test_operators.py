@@ -5,11 +5,9 @@ and `KERNELS_ONLY` needs one of them that has a derivative.
 """
 
 import functools
-import importlib.util
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,10 +15,10 @@ import pytest
 from jaxdelegate.op_lowering.registry import FUSED, RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Case, value
+from jaxdelegate.testing.case_tables import cases_in, is_quantized
 from jaxdelegate.testing.derivatives import Derived, Point, wrong
 
 OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
-TABLES = ("CASES", "LOWERED")
 PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
 GROUP = 16  # cases in one program
 
@@ -49,40 +47,24 @@ def underived() -> list[str]:
     return [name for names in UNDERIVED.values() for name in names.split()]
 
 
-@functools.cache
-def cases() -> dict[str, list[Case]]:
-    """By operator, the cases of its own tests without quantized tensors."""
-    found: dict[str, list[Case]] = {}
-    for path in sorted(OPERATOR_TESTS.rglob("test_*.py")):
-        module = imported(path)
-        for case in itertools.chain(*(getattr(module, table, ()) for table in TABLES)):
-            if isinstance(case, Case) and not is_quantized(case):
-                found.setdefault(case.name, []).append(case)
-    return found
-
-
-def imported(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"cases_of_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def is_quantized(case: Case) -> bool:
-    given = [a.quantization for a in case.inputs if a is not None]
-    return any(q is not None for q in (*given, *(case.output_quantization or ())))
+def cases(name: str) -> list[Case]:
+    """The cases of an operator's own tests without quantized tensors."""
+    return [case for case in cases_in(OPERATOR_TESTS).get(name, ()) if not is_quantized(case)]
 
 
 def derived(name: str, platform: str) -> Iterable[Derived]:
     """The cases of one operator that can be derived."""
     context = LoweringContext(platform)
-    for case in cases().get(name, ()):
+    for case in cases(name):
         point = Point.of(separated(case), RULES[name], context)
         found = None if point is None or point.reason is not None else Derived.of(point)
         if found is not None:
             yield found
+
+
+@functools.cache
+def first(name: str, platform: str) -> tuple[Derived, ...]:
+    return tuple(itertools.islice(derived(name, platform), 1))
 
 
 def separated(case: Case) -> Case:
@@ -106,14 +88,14 @@ def test_every_operator_is_in_one_table() -> None:
     assert set(tables) <= {*RULES, *FUSED} - hosted
     assert set(KERNELS_ONLY) <= set(FUSED)
     rest = {*RULES, *FUSED} - hosted - set(tables)
-    lacking = [name for name in rest if next(iter(derived(name, "cpu")), None) is None]
+    lacking = [name for name in rest if not first(name, "cpu")]
     assert not lacking, f"no case has a derivative: add one, or say why in UNDERIVED: {lacking}"
 
 
 @pytest.mark.parametrize("name", underived())
 def test_operators_without_a_derivative_have_none(name: str) -> None:
     """Or zeros."""
-    found = list(itertools.islice(derived(name, "cpu"), 1))
+    found = first(name, "cpu")
     assert name == "FAKE_QUANT" or not any(np.any(s) for case in found for s in case.slopes)
 
 
@@ -122,9 +104,9 @@ def test_operators_without_a_derivative_have_none(name: str) -> None:
 def test_derivatives(platform: str, part: int) -> None:
     """One case of each operator."""
     names = sorted({*RULES} - {*underived(), *CALLING})[part::4]
-    found = [case for name in names for case in itertools.islice(derived(name, platform), 1)]
+    found = [case for name in names for case in first(name, platform)]
     if platform != "cpu":  # of the others, only those that differ
-        on_cpu = {d.text for name in names for d in itertools.islice(derived(name, "cpu"), 1)}
+        on_cpu = {d.text for name in names for d in first(name, "cpu")}
         found = [case for case in found if case.text not in on_cpu]
         assert found
     faults = [fault for group in in_groups(found) for fault in wrong(group)]
