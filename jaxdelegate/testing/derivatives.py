@@ -142,11 +142,12 @@ class Derived:
 
     @classmethod
     def of(cls, point: Point) -> "Derived | None":
-        """None: the operator has no float output."""
+        """None: the operator has no float output, or one of another width."""
         import jax  # noqa: PLC0415 (importing this package imports no jax)
 
         with jax.enable_x64(True):
-            if not jax.eval_shape(point.function(_FLOAT32), point.at(_FLOAT32, 0)):
+            outputs = jax.eval_shape(point.function(_FLOAT32), point.at(_FLOAT32, 0))
+            if not outputs or any(np.dtype(y.dtype) not in _NARROW for y in outputs):
                 return None
         jaxpr = jax.make_jaxpr(_derivatives(point))(*point.ends)
         differences = _traced_differences(point, _FLOAT64)

@@ -20,6 +20,11 @@ from jaxdelegate.testing.derivatives import Derived, Point, wrong
 
 OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
 PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
+# Differences say nothing of these.
+ILL_CONDITIONED = {
+    "EMBEDDING_LOOKUP_SPARSE-MEAN-zero-weight-const",  # divides by a sum that cancels
+    "TFLite_Detection_PostProcess-fast-large",  # so many boxes that some overlap changes in a step
+}
 GROUP = 16  # cases in one program
 
 # By the reason: operators that have no derivative, or none that helps.
@@ -56,6 +61,8 @@ def derived(name: str, platform: str) -> Iterable[Derived]:
     """The cases of one operator that can be derived."""
     context = LoweringContext(platform)
     for case in cases(name):
+        if str(case) in ILL_CONDITIONED:
+            continue
         point = Point.of(separated(case), RULES[name], context)
         found = None if point is None or point.reason is not None else Derived.of(point)
         if found is not None:
@@ -68,13 +75,14 @@ def first(name: str, platform: str) -> tuple[Derived, ...]:
 
 
 def separated(case: Case) -> Case:
-    """Detections whose scores keep their order in a step."""
-    if case.name != "TFLite_Detection_PostProcess":
+    """Inputs that a step of differences in float32 does not take over a kink."""
+    if case.name == "AudioSpectrogram":  # loud, that no bin is near zero
+        return case.with_inputs({0: value(case.inputs[0].value * np.float32(30))})  # type: ignore[union-attr]
+    if case.name not in {"TFLite_Detection_PostProcess", "NON_MAX_SUPPRESSION_V5"}:
         return case
-    scores = case.arrays()[1]
-    assert scores is not None
+    scores = case.inputs[1].value  # type: ignore[union-attr]
     order = np.random.default_rng(0).permutation(scores.size).reshape(scores.shape)
-    return case.with_inputs({1: value(order * np.float32(0.1) - 4, np.float32)})
+    return case.with_inputs({1: value(order * np.float32(0.1), np.float32)})
 
 
 def in_groups(found: Sequence[Derived]) -> Iterable[Sequence[Derived]]:
