@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxdelegate.errors import (
     CacheWarning,
     DelegationError,
+    GradientError,
     InterpreterError,
     JaxDelegateError,
     LoweringError,
@@ -40,6 +41,7 @@ __all__ = [
     "DelegateOptions",
     "DelegationError",
     "DelegationReport",
+    "GradientError",
     "Interpreter",
     "InterpreterError",
     "JaxDelegate",

@@ -118,7 +118,7 @@ def enter(value: Any, spec: TensorSpec) -> Any:
 def leave(value: Any, spec: TensorSpec) -> Any:
     """float32 that leaves the program -> the integers that `spec` declares.
 
-    A state leaves with the outputs, whether or not it is wanted: it ends derivatives without a word.
+    A state leaves with the outputs, wanted or not: it ends derivatives without a word.
 
     Raises:
         GradientError: they are derived.

@@ -18,12 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule
+from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing.case import COMPILER_OPTIONS, Case
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_COMPLEX = {_FLOAT32: np.dtype(np.complex64), _FLOAT64: np.dtype(np.complex128)}
+_COMPLEX: dict[np.dtype, np.dtype] = {
+    _FLOAT32: np.dtype(np.complex64),
+    _FLOAT64: np.dtype(np.complex128),
+}
 _NARROW = (_FLOAT32, _COMPLEX[_FLOAT32])
 _MOST = 1e6  # of outputs: larger ones are left out
 _LEAST = 0.02  # roots, and much else, have a kink at zero
@@ -100,7 +103,7 @@ def _key(position: int) -> str:
 
 
 def _drawn(like: np.ndarray, size: float, random: np.random.Generator) -> np.ndarray:
-    values = random.uniform(-size, size, like.shape)
+    values: np.ndarray = random.uniform(-size, size, like.shape)
     return (
         values + 1j * random.uniform(-size, size, like.shape) if like.dtype.kind == "c" else values
     )
@@ -110,12 +113,14 @@ def _regular(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Finite values, off every kink."""
     is_usual = np.isfinite(x) & (np.abs(x) < _LARGEST)
     values = np.where(is_usual, x, _drawn(x, 2, random)) + _drawn(x, 1e-3, random)
+    values = np.asarray(values)
     return np.where(np.abs(values) < _LEAST, values + np.copysign(_LEAST, values.real), values)
 
 
 def _in(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A float array, real or complex, in the precision of a real dtype."""
-    return x.astype(_COMPLEX[dtype] if x.dtype.kind == "c" else dtype)
+    result: np.ndarray = x.astype(_COMPLEX[dtype] if x.dtype.kind == "c" else dtype)
+    return result
 
 
 def _retyped(spec: TensorSpec, dtype: np.dtype, const: np.ndarray | None) -> TensorSpec:

@@ -19,8 +19,8 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_zero_point,
 )
 from jaxdelegate.op_lowering.common.rounding import rounded
-from jaxdelegate.op_lowering.quantized.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.options import QuantizesInputs
+from jaxdelegate.op_lowering.quantized.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
@@ -62,7 +62,7 @@ class Matrix:
             total = self._dot(q)
         else:
             q, factor, offset = quantize_rows(x, asymmetric=True)
-            total = self._dot(q) - offset[..., None] * _row(self.row_sums, q)
+            total = self._dot(q) - jnp.asarray(offset)[..., None] * _row(self.row_sums, q)
         scale = factor[..., None] * _row(jnp.asarray(self.scales), q)
         return rounded(total.astype(np.float32) * scale)
 
