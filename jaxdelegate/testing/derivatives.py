@@ -156,7 +156,7 @@ class Derived:
                 return None
         jaxpr = jax.make_jaxpr(_derivatives(point))(*point.ends)
         differences = _traced_differences(point, _FLOAT64)
-        dtype = _FLOAT64
+        dtype: np.dtype = _FLOAT64
         if differences is None or "f32[" in str(differences) or "c64[" in str(differences):
             dtype, differences = _FLOAT32, _traced_differences(point, _FLOAT32)
         return cls(point, jaxpr, differences, dtype)
@@ -181,7 +181,8 @@ class Derived:
         found, exact = [], []
         for i, (value, slope) in enumerate(zip(y, forward, strict=True)):
             terms = zip(factors.values(), places[i :: len(y)], strict=True)
-            difference = sum(w * at.astype(_wide(at.dtype)) for w, at in terms) / step
+            moved = [w * at.astype(_wide(at.dtype)) for w, at in terms]
+            difference = np.sum(moved, axis=0) / step
             known = np.isfinite(difference) & (np.abs(value) < _MOST)  # not NaN
             exact.append(np.where(known, difference, 0))
             size = _largest(difference[known]) + _largest(value[known])

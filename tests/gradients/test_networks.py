@@ -26,6 +26,8 @@ SMALL = [
     "zoo/lstm_text_classifier",
     "networks/movie_review",
     "litert/norm",
+    "litert/l2_norm_composite",
+    "networks/soundstream_encoder",
     "litert/attn_vec_einsum",
     "networks/face_blendshapes",
 ]
