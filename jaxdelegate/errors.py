@@ -48,10 +48,12 @@ class LoweringError(JaxDelegateError, RuntimeError):
     """
 
 
-class GradientError(JaxDelegateError, ValueError):
-    """JAX has no gradient of an operator: of a loop that runs as often as its data say.
+class GradientError(JaxDelegateError, TypeError, ValueError):
+    """There is no gradient where one was asked for; JAX would answer zeros.
 
-    JAX raises a ValueError in the same place. The message names the operator. Remedy: forward-mode
+    Of integers (JAX raises a TypeError in such places), or of a loop that runs as often as its data
+    say (a ValueError). The message names the tensor or the operator. Remedy: for integers
+    `quant_mode="float_view"`, the default, and `model.function(io="float")`; for loops forward-mode
     derivatives (`jax.jvp`), or a model whose loop counts to a constant.
     """
 

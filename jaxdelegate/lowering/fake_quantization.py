@@ -9,7 +9,8 @@ Where LiteRT's kernels do other than the file says, the view follows the kernels
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.common.derivatives import underivable
 from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions, record_of
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 from jaxdelegate.quant import affine, jax_affine
@@ -114,10 +116,27 @@ def enter(value: Any, spec: TensorSpec) -> Any:
 
 
 def leave(value: Any, spec: TensorSpec) -> Any:
-    """float32 that leaves the program -> the integers that `spec` declares."""
-    if spec.quantization is None or not spec.is_quantized:
+    """float32 that leaves the program -> the integers that `spec` declares.
+
+    A state leaves with the outputs, wanted or not: it ends derivatives without a word.
+
+    Raises:
+        GradientError: they are derived.
+    """
+    quantization = spec.quantization
+    if quantization is None or not spec.is_quantized:
         return value
-    return jax_affine.quantize(value, spec.quantization, spec.dtype)
+    quantize: Callable[[Any], Any] = functools.partial(
+        jax_affine.quantize, quantization=quantization, dtype=spec.dtype
+    )
+    if spec.is_variable:
+        return quantize(value)
+    leaves = underivable(
+        quantize,
+        f"output {spec.name!r} is {spec.dtype}",
+        'here they are all that leaves. Derive it as floats: model.function(io="float")',
+    )
+    return leaves(value)
 
 
 def grid_of(spec: TensorSpec) -> Grid | None:

@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import clamp, scalar
+from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise, unary
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
@@ -40,6 +41,16 @@ def _gelu(x: jax.Array) -> jax.Array:
 def _gelu_approximate(x: jax.Array) -> jax.Array:
     inner = scalar(_SQRT_TWO_OVER_PI, x) * (x + scalar(0.044715, x) * x * x * x)
     return scalar(0.5, x) * x * (scalar(1, x) + jnp.tanh(inner))
+
+
+def _gelu_in_range(x: jax.Array) -> jax.Array:
+    """`_gelu_approximate`, whose derivative is NaN where the cube of x is infinite."""
+    end = scalar(100, x)
+    inside = jnp.clip(x, -end, end)
+    return jnp.where(x == inside, _gelu_approximate(inside), jnp.maximum(x, scalar(0, x)))
+
+
+_derived_gelu = derived_as(_gelu_approximate, _gelu_in_range)
 
 
 def _prelu(x: jax.Array, alpha: jax.Array) -> jax.Array:
@@ -78,7 +89,7 @@ GELU = pointwise(
     "GELU",
     GeluOptions,
     3,
-    lambda o, _inputs: _gelu_approximate if o.approximate else _gelu,
+    lambda o, _inputs: _derived_gelu if o.approximate else _gelu,
     FLOATS,
     integer=quantized.GELU,
 )

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from jaxdelegate.op_lowering.common.derivatives import straight_through, underivable
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
     BOOLS,
@@ -41,7 +42,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
-from jaxdelegate.quant.affine import why_not_blocks
+from jaxdelegate.quant.affine import nudged_range, why_not_blocks
 from jaxdelegate.quant.jax_requantize import requantize
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import rescale_multiplier
@@ -202,7 +203,11 @@ def _lower_quantize(
 ) -> Function:
     dtype, target = outputs[0].dtype, quantization_of(outputs[0])
     if inputs[0].dtype not in INTEGERS:
-        return lambda x: (jax_affine.quantize(jnp.asarray(x), target, dtype),)
+        quantize = underivable(
+            lambda x: jax_affine.quantize(x, target, dtype),
+            f"QUANTIZE makes {outputs[0].name!r} {dtype}",
+        )
+        return lambda x: (quantize(jnp.asarray(x)),)
     source = quantization_of(inputs[0])
     return lambda x: (requantize(jnp.asarray(x), source, target, dtype),)
 
@@ -225,11 +230,15 @@ def _why_not_fake_quant(
 def _lower_fake_quant(
     _context: LoweringContext, o: FakeQuantOptions, _inputs: Specs, outputs: Specs
 ) -> Function:
+    low, high, _ = nudged_range(o.min, o.max, o.num_bits, narrow_range=o.narrow_range)
+
+    def on_levels(x: jax.Array) -> jax.Array:
+        return jax_affine.fake_quantize(x, o.min, o.max, o.num_bits, narrow_range=o.narrow_range)
+
+    derived = straight_through(on_levels, float(low), float(high))
+
     def fake_quant(x: jax.Array) -> tuple[jax.Array]:
-        y = jax_affine.fake_quantize(
-            jnp.asarray(x, np.float32), o.min, o.max, o.num_bits, narrow_range=o.narrow_range
-        )
-        return (y.astype(outputs[0].dtype),)
+        return (derived(jnp.asarray(x, np.float32)).astype(outputs[0].dtype),)
 
     return fake_quant
 

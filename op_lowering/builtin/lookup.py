@@ -93,10 +93,11 @@ def _means(
     n = len(rows)
     begins = jnp.concatenate([jnp.zeros(1, bool), places[1:] != places[:-1]])
     run = jnp.cumsum(begins)
+    sums = weights * weights if combiner is CombinerType.SQRTN else weights
+    total = jax.ops.segment_sum(sums, run, n)
+    total = jnp.where(jnp.arange(n) <= run[-1], total, jnp.ones_like(total))  # there is such a run
     if combiner is CombinerType.SQRTN:
-        total = jnp.sqrt(jax.ops.segment_sum(weights * weights, run, n))
-    else:
-        total = jax.ops.segment_sum(weights, run, n)
+        total = jnp.sqrt(total)
     mean = jax.ops.segment_sum(rows, run, n) / total[:, None]
     place = jnp.full(n, -1, places.dtype).at[run].set(places)  # -1: there is no such run
     order = jnp.argsort(place, stable=True)

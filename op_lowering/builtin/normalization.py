@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import scalar
+from jaxdelegate.op_lowering.common.derivatives import root
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -137,7 +139,7 @@ def _lower_l2(
 
     def l2_normalization(x: jax.Array) -> tuple[jax.Array]:
         wide = x.astype(accumulator)
-        norm = jnp.sqrt(jnp.sum(wide * wide, axis=-1, keepdims=True))
+        norm = root(jnp.sum(wide * wide, axis=-1, keepdims=True))
         return ((wide / jnp.maximum(norm, scalar(_L2_EPSILON, norm))).astype(x.dtype),)
 
     return l2_normalization
@@ -178,7 +180,7 @@ def _lower_local_response(
         wide = x.astype(accumulator)
         near = lax.reduce_window(
             wide * wide,
-            jnp.zeros((), accumulator),
+            np.zeros((), accumulator),  # traced, it would hide from JAX that this is a sum
             lax.add,
             window_dimensions=(1, 1, 1, 2 * radius + 1),
             window_strides=(1, 1, 1, 1),

@@ -14,6 +14,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
 from jaxdelegate.op_lowering.common.basics import finite
+from jaxdelegate.op_lowering.common.derivatives import root
 from jaxdelegate.op_lowering.common.products import PRODUCT_FLOATS, nothing, why_not_fused
 from jaxdelegate.op_lowering.common.window import (
     Window,
@@ -23,6 +24,7 @@ from jaxdelegate.op_lowering.common.window import (
     taps,
     why_not_windows,
 )
+from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Padding,
@@ -71,7 +73,7 @@ class _Fold:
 
 
 def _bottom(dtype: np.dtype) -> Any:
-    return -np.inf if dtype in PRODUCT_FLOATS else np.iinfo(dtype).min
+    return -np.inf if dtype in FLOATS else np.iinfo(dtype).min
 
 
 _SUM = _Fold(jnp.add, lax.add, jnp.sum, lambda _dtype: 0)
@@ -108,7 +110,7 @@ def _mean(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _root_mean(total: jax.Array, count: jax.Array) -> jax.Array:
-    return jnp.sqrt(total / count)
+    return root(total / count)
 
 
 _AVERAGE = _Pool(PRODUCT_FLOATS | _INTEGERS, _SUM, _accumulate, _mean)

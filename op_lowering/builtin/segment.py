@@ -92,15 +92,53 @@ def _why_not_count(ids: TensorSpec, count: TensorSpec) -> str | None:
     return f"segment id {int(ids.const.max())} has no segment" if beyond else None
 
 
+_Reduce = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def _scattered(scatter: str) -> _Reduce:
+    """By a method of `array.at[...]`: of values, their rows, and what there is before."""
+
+    def reduce(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
+        reduced: jax.Array = getattr(start.at[rows], scatter)(values, mode="drop")
+        return reduced
+
+    return reduce
+
+
+@jax.custom_jvp
+def _multiplied(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
+    return _scattered("multiply")(values, rows, start)
+
+
+@_multiplied.defjvp
+def _multiplied_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    """JAX has none where two values meet: each one's slope is the product of the others.
+
+    That is the product less this one, unless it is zero; one zero is left out of it, and two are
+    not.
+    """
+    values, rows, ones = primals
+    is_zero = values == 0
+    zeros = jnp.zeros_like(ones).at[rows].add(is_zero.astype(values.dtype), mode="drop")
+    regular = jnp.where(is_zero, jnp.ones_like(values), values)
+    others = _multiplied(regular, rows, ones)[rows] / regular
+    left_out = is_zero.astype(values.dtype)
+    slopes = jnp.where(zeros[rows] == left_out, others, jnp.zeros_like(others))
+    total = jnp.zeros_like(ones).at[rows].add(slopes * tangents[0], mode="drop")
+    return _multiplied(*primals), total
+
+
 def _unsorted_rule(
     name: str,
     options: type[Options],
-    scatter: str,
+    reduce: _Reduce,
     initial: Callable[[np.dtype], float],
     *,
     skips_nan: bool = False,
 ) -> OpRule:
-    """UNSORTED_SEGMENT_*: `scatter` names the method of `array.at[...]`.
+    """UNSORTED_SEGMENT_*: `reduce` puts each value to the others of its segment.
 
     A negative id drops its values (so does, here, one beyond the segments, at which the kernel
     stops); a segment without any keeps the initial value. A comparison never prefers NaN, so the
@@ -119,7 +157,7 @@ def _unsorted_rule(
                 values = jnp.where(jnp.isnan(values), start, values)
             rows_of = ids.reshape(-1)
             rows_of = jnp.where(rows_of < 0, jnp.full_like(rows_of, y.shape[0]), rows_of)
-            reduced = getattr(jnp.full(y.shape, start).at[rows_of], scatter)(values, mode="drop")
+            reduced = reduce(values, rows_of, jnp.full(y.shape, start))
             return (reduced.astype(y.dtype),)
 
         return run
@@ -128,16 +166,24 @@ def _unsorted_rule(
 
 
 UNSORTED_SEGMENT_SUM = _unsorted_rule(
-    "UNSORTED_SEGMENT_SUM", UnsortedSegmentSumOptions, "add", lambda _: 0
+    "UNSORTED_SEGMENT_SUM", UnsortedSegmentSumOptions, _scattered("add"), lambda _: 0
 )
 UNSORTED_SEGMENT_PROD = _unsorted_rule(
-    "UNSORTED_SEGMENT_PROD", UnsortedSegmentProdOptions, "multiply", lambda _: 1
+    "UNSORTED_SEGMENT_PROD", UnsortedSegmentProdOptions, _multiplied, lambda _: 1
 )
 UNSORTED_SEGMENT_MAX = _unsorted_rule(
-    "UNSORTED_SEGMENT_MAX", UnsortedSegmentMaxOptions, "max", lambda d: limits(d)[0], skips_nan=True
+    "UNSORTED_SEGMENT_MAX",
+    UnsortedSegmentMaxOptions,
+    _scattered("max"),
+    lambda d: limits(d)[0],
+    skips_nan=True,
 )
 UNSORTED_SEGMENT_MIN = _unsorted_rule(
-    "UNSORTED_SEGMENT_MIN", UnsortedSegmentMinOptions, "min", lambda d: limits(d)[1], skips_nan=True
+    "UNSORTED_SEGMENT_MIN",
+    UnsortedSegmentMinOptions,
+    _scattered("min"),
+    lambda d: limits(d)[1],
+    skips_nan=True,
 )
 
 RULES = table(

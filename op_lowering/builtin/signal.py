@@ -5,6 +5,7 @@ float32 would fill with its own noise. So the transforms run in float64, except 
 none.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.derivatives import derived_as, root
 from jaxdelegate.op_lowering.options import CustomOptions, Rfft2dOptions
 from jaxdelegate.op_lowering.options.audio import AudioSpectrogramOptions, MfccOptions
 from jaxdelegate.op_lowering.rule import (
@@ -34,6 +36,15 @@ def _wide(context: LoweringContext) -> np.dtype:
 
 def _complex(real: np.dtype) -> np.dtype:
     return np.dtype(np.complex64 if real == np.float32 else np.complex128)
+
+
+def _derived_in_float32(
+    context: LoweringContext, function: Callable[[jax.Array, np.dtype], jax.Array]
+) -> Function:
+    """A rule's function; JAX, which may derive it without 64-bit types, takes it in float32."""
+    wide, narrow = _wide(context), np.dtype(np.float32)
+    derived = derived_as(lambda x: function(x, wide), lambda x: function(x, narrow))
+    return lambda x, *_lengths: (derived(x),)
 
 
 def _integers(spec: TensorSpec) -> list[int]:
@@ -74,12 +85,11 @@ def _lower_rfft2d(
 ) -> Function:
     rows, columns = _integers(inputs[1])
 
-    def rfft2d(x: jax.Array, _length: object) -> tuple[jax.Array]:
+    def rfft2d(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[..., H, W] -> [..., rows, columns // 2 + 1]."""
-        x = _fitted(x.astype(_wide(context)), rows, columns)
-        return (jnp.fft.rfft2(x).astype(np.complex64),)
+        return jnp.fft.rfft2(_fitted(x.astype(wide), rows, columns)).astype(np.complex64)
 
-    return rfft2d
+    return _derived_in_float32(context, rfft2d)
 
 
 def _why_not_irfft2d(
@@ -100,14 +110,14 @@ def _lower_irfft2d(
     n_bins = columns // 2 + 1
     is_real = np.isin(np.arange(n_bins), [0, columns / 2])
 
-    def irfft2d(x: jax.Array, _length: object) -> tuple[jax.Array]:
+    def irfft2d(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[..., H, W // 2 + 1] -> [..., rows, columns]."""
-        x = _fitted(x.astype(_complex(_wide(context))), rows, n_bins)
+        x = _fitted(x.astype(_complex(wide)), rows, n_bins)
         x = jnp.fft.ifft(x, axis=-2)
         x = jnp.where(jnp.broadcast_to(is_real, x.shape), x.real.astype(x.dtype), x)
-        return (jnp.fft.irfft(x, columns, axis=-1).astype(np.float32),)
+        return jnp.fft.irfft(x, columns, axis=-1).astype(np.float32)
 
-    return irfft2d
+    return _derived_in_float32(context, irfft2d)
 
 
 def _why_not_spectrogram(
@@ -124,20 +134,19 @@ def _lower_spectrogram(
     context: LoweringContext, o: AudioSpectrogramOptions, inputs: Specs, _outputs: Specs
 ) -> Function:
     """As kernels/audio_spectrogram.cc: Hann windows, padded to a power of two."""
-    wide = _wide(context)
     n_fft = 1 << (o.window_size - 1).bit_length()
     starts = np.arange(0, inputs[0].shape[0] - o.window_size + 1, o.stride)
     samples = starts[:, None] + np.arange(o.window_size)  # [frames, window]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(o.window_size) / o.window_size)
 
-    def audio_spectrogram(x: jax.Array) -> tuple[jax.Array]:
+    def audio_spectrogram(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[samples, channels] -> [channels, frames, n_fft // 2 + 1]."""
         frames = x.T.astype(wide)[:, samples] * hann.astype(wide)[None, None]
         bins = jnp.fft.rfft(frames, n_fft)
         power = (bins.real * bins.real + bins.imag * bins.imag).astype(np.float32)
-        return (power if o.magnitude_squared else jnp.sqrt(power),)
+        return power if o.magnitude_squared else root(power)
 
-    return audio_spectrogram
+    return _derived_in_float32(context, audio_spectrogram)
 
 
 def _why_not_mfcc(
@@ -191,7 +200,6 @@ def _lower_mfcc(
     context: LoweringContext, o: MfccOptions, inputs: Specs, outputs: Specs
 ) -> Function:
     """As kernels/internal/mfcc.cc: mel bands of the magnitudes, logarithm, cosine transform."""
-    wide = _wide(context)
     first_and_bands = _mel_bands(o, inputs[0].shape[2], *_integers(inputs[1]))
     if first_and_bands is None:  # the kernel then transforms nothing
         return lambda *_arrays: (jnp.zeros(outputs[0].shape, np.float32),)
@@ -204,13 +212,13 @@ def _lower_mfcc(
         contract = (((x.ndim - 1,), (0,)), ((), ()))
         return lax.dot_general(x, w, contract, precision=context.precision.dot_precision)
 
-    def mfcc(x: jax.Array, _rate: object) -> tuple[jax.Array]:
+    def mfcc(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[channels, frames, bins] -> [channels, frames, coefficients]."""
         used = x[:, :, first : first + len(bands)].astype(wide)
-        energy = jnp.maximum(product(jnp.sqrt(used), bands.astype(wide)), _FLOOR)
-        return (product(jnp.log(energy), cosines.astype(wide)).astype(np.float32),)
+        energy = jnp.maximum(product(root(used), bands.astype(wide)), _FLOOR)
+        return product(jnp.log(energy), cosines.astype(wide)).astype(np.float32)
 
-    return mfcc
+    return _derived_in_float32(context, mfcc)
 
 
 RFFT2D = OpRule("RFFT2D", Rfft2dOptions, 1, _why_not_rfft2d, _lower_rfft2d, arity=2)

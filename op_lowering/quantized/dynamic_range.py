@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.derivatives import underivable
 from jaxdelegate.op_lowering.common.quantization import quantization_of, why_not_one_scale
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.quantized.products import UINT8, Tensors, why_not_scales
@@ -78,7 +79,11 @@ def quantize_rows(
     Returns:
         int8 [..., n], the scales, float32 [...], and the zero points, int32 [...], or 0.
     """
-    return asymmetric_quantize(x) if asymmetric else (*symmetric_quantize(x), 0)
+    return _ASYMMETRIC(x) if asymmetric else (*_SYMMETRIC(x), 0)
+
+
+_STEP = "a dynamic range operator quantizes its floats on the fly"
+_ASYMMETRIC, _SYMMETRIC = (underivable(f, _STEP) for f in (asymmetric_quantize, symmetric_quantize))
 
 
 @functools.partial(jax.jit, static_argnames=["in_turn"])

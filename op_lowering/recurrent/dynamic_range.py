@@ -20,9 +20,9 @@ from jaxdelegate.op_lowering.common.quantization import (
 )
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.options import QuantizesInputs
+from jaxdelegate.op_lowering.quantized.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import jax_affine
 
 _WEIGHTS = frozenset(np.dtype(t) for t in (np.int8, np.uint8))
 _FLOAT32 = np.dtype(np.float32)
@@ -58,11 +58,11 @@ class Matrix:
     def product(self, x: jax.Array) -> jax.Array:
         """float32 [..., n_in] -> [..., n_out] (MatrixBatchVectorMultiplyAccumulate)."""
         if self.row_sums is None:
-            q, factor = jax_affine.symmetric_quantize(x)
+            q, factor, _ = quantize_rows(x, asymmetric=False)
             total = self._dot(q)
         else:
-            q, factor, offset = jax_affine.asymmetric_quantize(x)
-            total = self._dot(q) - offset[..., None] * _row(self.row_sums, q)
+            q, factor, offset = quantize_rows(x, asymmetric=True)
+            total = self._dot(q) - jnp.asarray(offset)[..., None] * _row(self.row_sums, q)
         scale = factor[..., None] * _row(jnp.asarray(self.scales), q)
         return rounded(total.astype(np.float32) * scale)
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import scalar
+from jaxdelegate.op_lowering.common.derivatives import straight_through
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceLSTMOptions,
@@ -29,7 +30,8 @@ from jaxdelegate.op_lowering.recurrent.rnn import (
 )
 from jaxdelegate.op_lowering.rule import LoweringContext, first_reason, optional
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.quant import jax_affine
+from jaxdelegate.quant import affine, jax_affine
+from jaxdelegate.quant.params import integer_range
 
 LstmLikeOptions = LSTMOptions | UnidirectionalSequenceLSTMOptions | BidirectionalSequenceLSTMOptions
 _VARIANCE_GUARD = 1e-8  # PortableMeanStddevNormalization
@@ -235,7 +237,8 @@ def _grid(spec: TensorSpec | None, *, flipped: bool = False) -> _OnGrid:
         steps = jax_affine.quantize(x.astype(np.float32), quantization, dtype)
         return jax_affine.dequantize(steps, quantization).astype(x.dtype)
 
-    return on_grid
+    ends = affine.dequantize(np.array(integer_range(dtype), dtype), quantization)
+    return straight_through(on_grid, *ends.tolist())
 
 
 def _finished(

@@ -351,6 +351,12 @@ def _pad(widths: Sequence[tuple[int, int, int]]) -> Function:
     """lax.pad by (low, high, interior) for each dimension; a negative edge cuts off."""
 
     def pad(x: jax.Array, fill: jax.Array) -> tuple[jax.Array]:
+        if np.size(x) == 0:  # which JAX cannot derive
+            size = [
+                max(low + high + n + max(n - 1, 0) * k, 0)
+                for n, (low, high, k) in zip(x.shape, widths, strict=True)
+            ]
+            return (jnp.broadcast_to(jnp.asarray(fill).reshape(()), size),)
         return (lax.pad(jnp.asarray(x), jnp.asarray(fill).reshape(()), widths),)
 
     return pad

@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import broadcast
+from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.tools.main import main
 
 
@@ -440,6 +441,22 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "params is a dictionary by tensor name, as model.function() returns it",
         ),
         use(
+            "a gradient of what integers compute",
+            'import jax\nmodel = jd.load("rounded.tflite", quant_mode="integer")\n'
+            "jax.grad(lambda x: model(x)[0].sum())(x)",
+            "GradientError",
+            "QUANTIZE makes 'steps' int8: integers have no derivative",
+            "load the model with quant_mode='float_view'",
+        ),
+        use(
+            "a gradient of integers that come out",
+            'import jax\nmodel = jd.load("integers.tflite")\n'
+            'jax.grad(lambda x: model(x)[0].astype("float32").sum())(x)',
+            "GradientError",
+            "output 'steps' is int8",
+            'model.function(io="float")',
+        ),
+        use(
             "an unknown signature",
             LOAD + '.function("serve")',
             "ValueError",
@@ -576,6 +593,8 @@ def prepare(folder: Path) -> None:
         "gather.tflite": _gather(),
         "loop.tflite": _loop(),
         "signed.tflite": _signed(),
+        "rounded.tflite": _rounded(is_float=True),
+        "integers.tflite": _rounded(is_float=False),
         "huge.tflite": broadcast(1 << 20),
         "models/model.tflite": content,
         "saved_model/saved_model.pb": b"",
@@ -690,6 +709,18 @@ def _gather() -> bytes:
     y = builder.tensor((1, 2), np.float32, "y")
     builder.operator("GATHER", [table, ids], [y])
     builder.outputs(y)
+    return builder.build()
+
+
+def _rounded(*, is_float: bool) -> bytes:
+    builder = ModelBuilder()
+    x = builder.input((1, 8, 8, 3), np.float32, "x")
+    steps = builder.tensor((1, 8, 8, 3), np.int8, "steps", quantization=scaled(0.1))
+    builder.operator("QUANTIZE", [x], [steps])
+    y = builder.tensor((1, 8, 8, 3), np.float32, "y")
+    if is_float:
+        builder.operator("DEQUANTIZE", [steps], [y])
+    builder.outputs(y if is_float else steps)
     return builder.build()
 
 

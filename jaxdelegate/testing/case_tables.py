@@ -1,0 +1,38 @@
+"""The cases that the modules of a folder of operator tests list, for other tests of them."""
+
+import functools
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from jaxdelegate.testing.case import Case
+
+_TABLES = ("CASES", "LOWERED")
+
+
+@functools.cache
+def cases_in(folder: Path) -> dict[str, list[Case]]:
+    """By operator, the cases in the tables of all modules."""
+    found: dict[str, list[Case]] = {}
+    for path in sorted(folder.rglob("test_*.py")):
+        module = _imported(path)
+        for table in _TABLES:
+            for case in getattr(module, table, ()):
+                if isinstance(case, Case):
+                    found.setdefault(case.name, []).append(case)
+    return found
+
+
+def _imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"cases_of_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def is_quantized(case: Case) -> bool:
+    """Whether one of the case's tensors has a scale."""
+    given = [a.quantization for a in case.inputs if a is not None]
+    return any(q is not None for q in (*given, *(case.output_quantization or ())))

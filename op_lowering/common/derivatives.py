@@ -1,0 +1,75 @@
+"""Derivatives that a rule gives itself, where JAX has none of its arithmetic, or a useless one.
+
+Values are computed as without them: a compiled program is the same.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+
+from jaxdelegate.errors import GradientError
+from jaxdelegate.op_lowering.common.basics import scalar
+
+Unary = Callable[[jax.Array], Any]
+
+
+def derived_as(function: Unary, like: Unary) -> Unary:
+    """The values of `function`, and the derivative of `like`: of the same shapes and dtypes.
+
+    `Model.function` computes with 64-bit types, but JAX may derive the result without them: what
+    is float64 inside of `function` is float32 in `like`.
+    """
+    derived = jax.custom_jvp(function)
+
+    @derived.defjvp
+    def _rule(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[Any, Any]:
+        return derived(*primals), jax.jvp(like, primals, tangents)[1]
+
+    derive: Unary = derived
+    return derive
+
+
+def straight_through(function: Unary, low: float, high: float) -> Unary:
+    """`function` rounds: it gets the slope one from `low` to `high`, and zero beyond.
+
+    Rounding itself has the slope zero everywhere, by which nothing could be trained (Bengio et al.
+    2013; tf.quantization.fake_quant_with_min_max_args does the same).
+    """
+
+    def inside(x: jax.Array) -> jax.Array:
+        return jnp.where((x >= scalar(low, x)) & (x <= scalar(high, x)), x, jnp.zeros_like(x))
+
+    return derived_as(function, inside)
+
+
+FLOAT_VIEW = (
+    "from there on the program computes in integers. Derive the float view, which computes with "
+    "the floats that they stand for: load the model with quant_mode='float_view', the default"
+)
+
+
+def underivable(function: Unary, step: str, remedy: str = FLOAT_VIEW) -> Unary:
+    """`function` makes integers, and to derive what comes of them raises a GradientError.
+
+    JAX would answer zeros. The message: what is done to which tensor, and what to do instead.
+    """
+
+    def like(_x: jax.Array) -> NoReturn:
+        raise GradientError(f"{step}: integers have no derivative, and {remedy}")
+
+    return derived_as(function, like)
+
+
+def root(x: jax.Array) -> jax.Array:
+    """The square root, as a norm has it: its slope at zero is zero, not infinite."""
+    result: jax.Array = _ROOT(x)
+    return result
+
+
+def _flat_root(x: jax.Array) -> jax.Array:
+    return jnp.where(x == 0, x, jnp.sqrt(jnp.where(x == 0, jnp.ones_like(x), x)))
+
+
+_ROOT = derived_as(jnp.sqrt, _flat_root)

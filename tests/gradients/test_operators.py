@@ -1,0 +1,149 @@
+"""Derivatives of every operator, forward and by reverse mode, on a CPU and elsewhere.
+
+The cases are those of the operators' own tests. An operator that is none of `UNDERIVED`, `CALLING`
+and `KERNELS_ONLY` needs one of them that has a derivative.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxdelegate.op_lowering.registry import FUSED, RULES
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.testing import Case, value
+from jaxdelegate.testing.case_tables import cases_in, is_quantized
+from jaxdelegate.testing.derivatives import Derived, Point, wrong
+
+OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
+PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
+# Differences say nothing of these.
+ILL_CONDITIONED = {
+    "EMBEDDING_LOOKUP_SPARSE-MEAN-zero-weight-const",  # divides by a sum that cancels
+    "TFLite_Detection_PostProcess-fast-large",  # so many boxes that some overlap changes in a step
+}
+GROUP = 16  # cases in one program
+
+# By the reason: operators that have no derivative, or none that helps.
+UNDERIVED = {
+    "takes no floats": """LOGICAL_AND LOGICAL_OR LOGICAL_NOT BITWISE_XOR RIGHT_SHIFT REDUCE_ANY
+        REDUCE_ALL STABLEHLO_AND STABLEHLO_OR STABLEHLO_SHIFT_LEFT STABLEHLO_IOTA BROADCAST_ARGS
+        BroadcastGradientArgs RANDOM_UNIFORM RANDOM_STANDARD_NORMAL STABLEHLO_RNG_BIT_GENERATOR""",
+    "makes no floats": """EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL STABLEHLO_COMPARE
+        ARG_MAX ARG_MIN SHAPE RANK WHERE BUCKETIZE LSH_PROJECTION MULTINOMIAL
+        NON_MAX_SUPPRESSION_V4""",
+    "is constant in between": """FLOOR CEIL ROUND SIGN FLOOR_DIV ZEROS_LIKE STABLEHLO_FLOOR
+        BITCAST""",
+    "takes constants only, and is folded": "RANGE UNIQUE",
+    "rounds (test_quantized.py)": "QUANTIZE DEQUANTIZE FAKE_QUANT",
+}
+# Operators that apply other subgraphs, or have states outside: test_models.py.
+CALLING = [
+    "CALL",
+    "IF",
+    "WHILE",
+    "STABLEHLO_CASE",
+    "STABLEHLO_WHILE",
+    "STABLEHLO_COMPOSITE",
+    "STABLEHLO_CUSTOM_CALL",
+    "STABLEHLO_REDUCE",
+    "STABLEHLO_REDUCE_WINDOW",
+    "STABLEHLO_SCATTER",
+    "STABLEHLO_SORT",
+    "ASSIGN_VARIABLE",
+    "READ_VARIABLE",
+    "fused_layer_norm",
+]
+# Rewrites make them only for kernels that `Model.function` goes without.
+KERNELS_ONLY = ["fused_attention", "fused_convolution"]
+
+
+def underived() -> list[str]:
+    return [name for names in UNDERIVED.values() for name in names.split()]
+
+
+def cases(name: str) -> list[Case]:
+    """The cases of an operator's own tests without quantized tensors."""
+    return [case for case in cases_in(OPERATOR_TESTS).get(name, ()) if not is_quantized(case)]
+
+
+def derived(name: str, platform: str) -> Iterable[Derived]:
+    """The cases of one operator that can be derived."""
+    context = LoweringContext(platform)
+    for case in cases(name):
+        if str(case) in ILL_CONDITIONED or is_softened(case):
+            continue
+        point = Point.of(separated(case), RULES[name], context)
+        found = None if point is None or point.reason is not None else Derived.of(point)
+        if found is not None:
+            yield found
+
+
+@functools.cache
+def first(name: str, platform: str) -> tuple[Derived, ...]:
+    return tuple(itertools.islice(derived(name, platform), 1))
+
+
+def is_softened(case: Case) -> bool:
+    """Whether a sigma other than zero is given, which is a setting: rules read its value."""
+    sigma = case.inputs[5].value if case.name == "NON_MAX_SUPPRESSION_V5" else 0  # type: ignore[union-attr]
+    return bool(sigma != 0)
+
+
+def separated(case: Case) -> Case:
+    """Inputs that a step of differences in float32 does not take over a kink."""
+    if case.name == "AudioSpectrogram":  # loud, that no bin is near zero
+        return case.with_inputs({0: value(case.inputs[0].value * np.float32(30))})  # type: ignore[union-attr]
+    if case.name != "TFLite_Detection_PostProcess":
+        return case
+    scores = case.inputs[1].value  # type: ignore[union-attr]
+    order = np.random.default_rng(0).permutation(scores.size).reshape(scores.shape)
+    return case.with_inputs({1: value(order * np.float32(0.1), np.float32)})
+
+
+def in_groups(found: Sequence[Derived]) -> Iterable[Sequence[Derived]]:
+    return (found[i : i + GROUP] for i in range(0, len(found), GROUP))
+
+
+def test_every_operator_is_in_one_table() -> None:
+    tables = [*underived(), *CALLING, *KERNELS_ONLY]
+    assert len(set(tables)) == len(tables)
+    hosted = {name for name, rule in RULES.items() if rule.host_reason is not None}
+    assert set(tables) <= {*RULES, *FUSED} - hosted
+    assert set(KERNELS_ONLY) <= set(FUSED)
+    rest = {*RULES, *FUSED} - hosted - set(tables)
+    lacking = [name for name in rest if not first(name, "cpu")]
+    assert not lacking, f"no case has a derivative: add one, or say why in UNDERIVED: {lacking}"
+
+
+@pytest.mark.parametrize("name", underived())
+def test_operators_without_a_derivative_have_none(name: str) -> None:
+    """Or zeros."""
+    found = first(name, "cpu")
+    assert name == "FAKE_QUANT" or not any(np.any(s) for case in found for s in case.slopes)
+
+
+@PLATFORMS
+@pytest.mark.parametrize("part", range(4))
+def test_derivatives(platform: str, part: int) -> None:
+    """One case of each operator."""
+    names = sorted({*RULES} - {*underived(), *CALLING})[part::4]
+    found = [case for name in names for case in first(name, platform)]
+    if platform != "cpu":  # of the others, only those that differ
+        on_cpu = {d.text for name in names for d in first(name, "cpu")}
+        found = [case for case in found if case.text not in on_cpu]
+        assert found
+    faults = [fault for group in in_groups(found) for fault in wrong(group)]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.slow
+@PLATFORMS
+@pytest.mark.parametrize("name", sorted({*RULES} - {*underived(), *CALLING}))
+def test_derivatives_of_all_cases(name: str, platform: str) -> None:
+    found = list(derived(name, platform))
+    faults = [fault for group in in_groups(found) for fault in wrong(group)]
+    assert not faults, "\n".join(faults)
