@@ -27,7 +27,6 @@ SMALL = [
     "networks/movie_review",
     "litert/norm",
     "litert/l2_norm_composite",
-    "networks/soundstream_encoder",
     "litert/attn_vec_einsum",
     "networks/face_blendshapes",
 ]
@@ -44,12 +43,15 @@ LARGE = [
     "networks/selfie_segmenter",
 ]
 QUANTIZED = [
+    "networks/soundstream_encoder",
     "networks/model_ToyCar_quant_fullint",
     "networks/model_quant_1",
     "zoo/unet_128_dynrange",
     "networks/face_landmark_192_full_integer_quant",
     "zoo/lstm_text_classifier_dynrange",
 ]
+# Parameters of a head whose only result, on noise, is at the end of its grid: "no face".
+SATURATED = {"networks/face_landmark_192_full_integer_quant": 13}
 STEPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4)  # of the loss, by which it is to change
 NEAR = 0.02  # of a slope: between kinks, float32 leaves some thousandths
 
@@ -196,8 +198,8 @@ def test_quantized_networks_can_be_trained(name: str) -> None:
     loss = Loss.of(content_of(name))
     slope = loss.slope(loss.at)
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(slope))
-    moving = [np.any(np.asarray(g)) for g in slope["params"].values()]
-    assert np.mean(moving) > 0.9
+    still = [k for k, g in slope["params"].items() if not np.any(np.asarray(g))]
+    assert len(still) == SATURATED.get(name, 0), still
     ratio = loss.ratio(slope, "params", along=True)
-    print(f"{name}: by params, steepest: {ratio:.3f}; {np.mean(moving):.0%} move")
+    print(f"{name}: by params, steepest: {ratio:.3f}")
     assert 0.5 < ratio < 2
