@@ -31,6 +31,9 @@ SMALL = [
     "networks/face_blendshapes",
 ]
 LARGE = [
+    "networks/model_quant_1",
+    "zoo/unet_128_dynrange",
+    "zoo/lstm_text_classifier_dynrange",
     "networks/mobilenet_v1_0.25_224_1_default_1",
     "zoo/posenet_mnv1_050_353x257",
     "zoo/unet_128",
@@ -44,10 +47,7 @@ LARGE = [
 QUANTIZED = [
     "networks/soundstream_encoder",
     "networks/model_ToyCar_quant_fullint",
-    "networks/model_quant_1",
-    "zoo/unet_128_dynrange",
     "networks/face_landmark_192_full_integer_quant",
-    "zoo/lstm_text_classifier_dynrange",
 ]
 # Parameters of a head whose only result, on noise, is at the end of its grid: "no face".
 SATURATED = {"networks/face_landmark_192_full_integer_quant": 13}
