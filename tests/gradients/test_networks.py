@@ -1,7 +1,7 @@
 """Gradients of real networks, by their inputs and by all weights, against differences of values."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ SMALL = [
     "networks/movie_review",
     "litert/norm",
     "litert/l2_norm_composite",
-    "networks/soundstream_encoder",
     "litert/attn_vec_einsum",
     "networks/face_blendshapes",
 ]
 LARGE = [
+    "networks/model_quant_1",
+    "zoo/unet_128_dynrange",
     "networks/mobilenet_v1_0.25_224_1_default_1",
     "zoo/posenet_mnv1_050_353x257",
     "zoo/unet_128",
@@ -41,16 +42,17 @@ LARGE = [
     "networks/face_detection_front",
     "networks/hourglass_model__model",
     "networks/style_transfer_f16_384",
-    "networks/selfie_segmenter",
 ]
 QUANTIZED = [
+    "zoo/lstm_text_classifier_dynrange",  # the rows of its embedding lie on a grid
+    "networks/soundstream_encoder",
     "networks/model_ToyCar_quant_fullint",
-    "networks/model_quant_1",
-    "zoo/unet_128_dynrange",
     "networks/face_landmark_192_full_integer_quant",
-    "zoo/lstm_text_classifier_dynrange",
 ]
+# Parameters of a head whose only result, on noise, is at the end of its grid: "no face".
+SATURATED = {"networks/face_landmark_192_full_integer_quant": 13}
 STEPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4)  # of the loss, by which it is to change
+COARSE = (1, 0.3, 0.1, 0.03, 0.01)  # far beyond those of grids
 NEAR = 0.02  # of a slope: between kinks, float32 leaves some thousandths
 
 
@@ -91,7 +93,7 @@ class Loss:
 
         return cls(jax.jit(value), jax.jit(jax.grad(value)), {"params": trained, "inputs": floats})
 
-    def ratio(self, slope: Any, part: str, *, along: bool) -> float:
+    def ratio(self, slope: Any, part: str, *, along: bool, steps: Sequence[float] = STEPS) -> float:
         """Differences over the slope along the gradient, or along a random direction beside it.
 
         Of several steps that whose difference is the most like its neighbor's: longer ones meet
@@ -108,7 +110,7 @@ class Loss:
             )
         )
         unit = (abs(float(self.value(self.at))) + 1) / abs(want)
-        found = np.array([self._difference(direction, step * unit) for step in STEPS])
+        found = np.array([self._difference(direction, step * unit) for step in steps])
         best = np.argmin(np.abs(np.diff(found)))
         return float(found[best : best + 2].mean() / want)
 
@@ -196,8 +198,8 @@ def test_quantized_networks_can_be_trained(name: str) -> None:
     loss = Loss.of(content_of(name))
     slope = loss.slope(loss.at)
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(slope))
-    moving = [np.any(np.asarray(g)) for g in slope["params"].values()]
-    assert np.mean(moving) > 0.9
-    ratio = loss.ratio(slope, "params", along=True)
-    print(f"{name}: by params, steepest: {ratio:.3f}; {np.mean(moving):.0%} move")
+    still = [k for k, g in slope["params"].items() if not np.any(np.asarray(g))]
+    assert len(still) == SATURATED.get(name, 0), still
+    ratio = loss.ratio(slope, "params", along=True, steps=COARSE)
+    print(f"{name}: by params, steepest: {ratio:.3f}")
     assert 0.5 < ratio < 2
