@@ -115,6 +115,8 @@ class OpRule(Generic[OptionsT]):
     `arity` counts the leading inputs that must be there. `max_version` is the newest that LiteRT
     registers. `algorithms`: the alternatives that `lower` has for what `why_not` accepts, by
     name, the default first (see common/algorithms.py); None, or a single one: there is no choice.
+    `built_in`: positions of constants whose values `lower` builds into the function: another value
+    for them would have no effect, so they are no parameters of a model.
     """
 
     name: str
@@ -127,6 +129,7 @@ class OpRule(Generic[OptionsT]):
     is_identity_in_float_view: bool = False
     host_reason: str | None = None
     algorithms: Algorithms[OptionsT] | None = None
+    built_in: tuple[int, ...] = ()
 
     def reason(
         self, context: LoweringContext, options: Options, inputs: Specs, outputs: Specs

@@ -132,6 +132,8 @@ class SubgraphFunction:
     def _is_parameter(self, partition: LoweredPartition, weight: Weight) -> bool:
         if weight.subgraph is None and weight.tensor not in self._fixed:
             return False  # it follows from the inputs' shapes
+        if weight in partition.built_in:
+            return False
         dtype = partition.constant(weight).dtype
         return self._leaves.is_parameter(*self._place(weight), dtype)
 

@@ -143,7 +143,7 @@ class Callee:
         return {
             self._outside(weight): (partition.constant(weight), prepare)
             for weight, prepare in partition.preparations.items()
-            if self._is_own(weight)
+            if self._is_own(weight) and weight not in partition.built_in
         }
 
     def holding(self, weights: Mapping[Weight, Any]) -> Function:
@@ -207,7 +207,7 @@ class Callee:
             prepare = partition.preparations[weight]
             array = jnp.asarray(given[weight.tensor])
             return array if prepare is None else prepare(array)
-        if self._is_own(weight):
+        if self._is_own(weight) and weight not in partition.built_in:
             return weights[self._outside(weight)]
         return jnp.asarray(partition.value(weight))
 

@@ -54,6 +54,7 @@ class LoweredOperator:
     inputs: tuple[int | Weight | None, ...]
     outputs: tuple[int, ...]
     states: tuple[int, ...]
+    built_in: frozenset[Weight]  # constants whose values are in `run`
     takes_reduced: bool  # its inputs may come as they are held
     is_on_grid: bool  # it rounds its result itself, as the float view wants it
     parts: tuple[Operator, ...]
@@ -75,6 +76,11 @@ class LoweredPartition:
     shared: frozenset[int] = frozenset()  # results to lay out in memory once
     called: Mapping[Weight, np.ndarray] = dataclasses.field(default_factory=dict)  # of callees
     passed: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # outputs as they are
+
+    @functools.cached_property
+    def built_in(self) -> frozenset[Weight]:
+        """Weights whose values an operator's function holds: other ones would have no effect."""
+        return frozenset().union(*(step.built_in for step in self.operators))
 
     def outside(self, index: int) -> TensorSpec:
         """A tensor's spec as hosts store it."""

@@ -236,6 +236,11 @@ def _step(
         (*sources, *found),
         operator.outputs,
         tuple(operator.inputs[p] for p in states),
+        frozenset(
+            source
+            for p in rule.built_in
+            if p < len(sources) and isinstance(source := sources[p], Weight)
+        ),
         isinstance(lowered, Lowered) and lowered.takes_reduced,
         isinstance(lowered, Lowered) and lowered.is_on_grid,
         parts,

@@ -281,14 +281,14 @@ def _one_value(spec: TensorSpec | None) -> float:
 
 def _lower_nms(_context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
     sigma = _one_value(optional(inputs, 5))
-    decay = -0.5 / sigma if sigma > 0 else None
     n_slots = outputs[0].shape[0]
     n_out = min(n_slots, inputs[1].shape[0])
 
     def non_max_suppression(
         boxes: jax.Array, scores: jax.Array, _n: jax.Array, *settings: jax.Array
     ) -> tuple[jax.Array, ...]:
-        iou, threshold = (a.reshape(()) for a in settings[:2])
+        iou, threshold, *rest = (a.reshape(()) for a in settings)
+        decay = np.float32(-0.5) / rest[0] if sigma > 0 else None
         if n_out == 0:
             empty = jnp.zeros(n_slots, np.float32)
             nothing = (empty.astype(np.int32), empty)[: len(outputs) - 1]
@@ -307,7 +307,7 @@ def _select(
     iou: jax.Array,
     threshold: jax.Array,
     *,
-    decay: float | None,
+    decay: jax.Array | None,
     n_out: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Indices, scores at their selection and whether there was one, each [n_out].
@@ -326,7 +326,7 @@ def _select(
         live, score = state
         best, is_one = _best(live, score)
         overlap = overlaps(boxes[:, best], boxes)
-        weight = None if decay is None else jnp.exp(jnp.float32(decay) * overlap * overlap)
+        weight = None if decay is None else jnp.exp(decay * overlap * overlap)
         fallen = score if weight is None else score * weight
         kept = live & ~(overlap >= iou) & (fallen > threshold)
         return (kept, fallen), (best, score[best], is_one & (k < limit))

@@ -5,6 +5,7 @@ as C++ integers do. Where a kernel stops with an error on the values of a run-ti
 integer division by zero), the result is unspecified; the same values in a constant are refused.
 """
 
+import dataclasses
 from typing import Any, TypeVar
 
 import jax
@@ -282,7 +283,10 @@ def _why_not_power(
     return None
 
 
-POW = pointwise("POW", PowOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not_power)
+POW = dataclasses.replace(
+    pointwise("POW", PowOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not_power),
+    built_in=(1,),
+)
 
 
 # ---- unary operators

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.testing import assert_close
+from jaxdelegate.testing import ModelBuilder, assert_close
 from tests.function.graphs import classifier, integers, shared_weights
 
 
@@ -96,3 +96,17 @@ def test_weights_of_another_float_type_are_converted() -> None:
     (y,) = apply(short, x)
     assert y.dtype == np.float32
     assert np.abs(np.asarray(y) - np.asarray(model(x)[0])).max() < 0.1
+
+
+def test_a_constant_that_a_rule_builds_in_is_no_parameter() -> None:
+    builder = ModelBuilder()
+    x, y, z = builder.input((3,), name="x"), builder.tensor((3,)), builder.tensor((3,))
+    two, half = (builder.constant(np.float32(n), name) for n, name in ((2, "two"), (0.5, "half")))
+    builder.operator("POW", [x, two], [y])
+    builder.operator("MUL", [y, half], [z])
+    builder.outputs(z)
+    apply, params = jd.load(builder.build()).function()
+    assert set(params) == {"half"}  # another exponent would have no effect
+    x = np.float32([-1, 0, 3])
+    np.testing.assert_array_equal(apply(params, x)[0], x * x / 2)
+    np.testing.assert_array_equal(jax.grad(lambda x: apply(params, x)[0].sum())(x), x)
