@@ -15,7 +15,7 @@ cpu, cuda, tpu    `model.export(batch="b")`, stored and read again; the CPU's is
           inputs and agrees with two single runs, the others are counted: convolutions, products,
           slices.
 
-A model that ends in non-maximum suppression is compared by what enters it.
+A model that ends in ARG_MAX or non-maximum suppression is compared by what enters it.
 Two results agree if they differ by at most 1e-3 of the largest value. In quantized networks a last
 bit may move a value to the next step, and that others: values may differ by 10% of the largest one,
 8 or 16 bit integers of their range, and by 1% in the mean; indices and counts in 1% of the
@@ -51,7 +51,12 @@ _COUNTED = "convolution", "dot_general", "slice "
 _AGREES, _AGREES_QUANTIZED = 1e-3, 1e-1
 _INDEX_BYTES = 4  # integers of this size and larger are indices or counts
 # What chooses by comparing: the least difference before it may yield another answer.
-_CHOOSING = "TFLite_Detection_PostProcess", "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"
+_CHOOSING = (
+    "ARG_MAX",
+    "NON_MAX_SUPPRESSION_V4",
+    "NON_MAX_SUPPRESSION_V5",
+    "TFLite_Detection_PostProcess",
+)
 _STEPS = (
     1e-3,
     1e-4,
@@ -120,7 +125,8 @@ def _check_values(a: np.ndarray, b: np.ndarray, what: str, *, is_quantized: bool
 
 def _before_choices(model: Any) -> Any:
     main = model.graph.subgraphs[0]
-    choosing = [op for op in main.operators if op.name in _CHOOSING]
+    ends = [op for op in main.operators if set(op.outputs).intersection(main.outputs)]
+    choosing = [op for op in ends if op.name in _CHOOSING]
     computed = {i for op in main.operators for i in op.outputs}
     entering = [main.tensors[i].name for op in choosing for i in op.inputs if i in computed]
     return model.until(entering) if entering else model

@@ -28,7 +28,7 @@ what was refused has the number of its reason, below the table. [JAX users](jax.
 | cuda, tpu | `model.export(..., "b")`, stored and read again: convolutions and matrix products that the program holds (none: -), and slices |
 
 Two results agree within 1e-3 of the largest value; in quantized networks, where a last bit may move a
-value to the next step, within 10%, and within 1% in the mean. Models that end in non-maximum suppression are compared by what enters it.
+value to the next step, within 10%, and within 1% in the mean. Models that end in ARG_MAX or non-maximum suppression are compared by what enters it.
 
 """  # noqa: E501 (the rows of a table)
 
