@@ -12,7 +12,7 @@ import pytest
 
 from jaxdelegate.model.records import read_model
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import small_classifier
+from jaxdelegate.testing.networks import mobilenet_v1, small_classifier
 
 pytestmark = pytest.mark.litert
 BENCH = Path(__file__).parents[2] / "bench"
@@ -150,3 +150,30 @@ def test_cold_loads_are_told_apart_by_mode(models: Path, tmp_path: Path) -> None
     assert times["wall"] > times["xla"] > 0 < times["operations"]
     assert times["operations"] == found["small.tflite", "integer"]["operations"]
     assert len(done.stdout.splitlines()) == 1 + 6
+
+
+@pytest.mark.slow
+def test_what_models_can_do_as_functions(tmp_path: Path) -> None:
+    (tmp_path / "net.tflite").write_bytes(small_classifier())
+    (tmp_path / "fixed.tflite").write_bytes(fixed_batch())
+    out = tmp_path / "out.jsonl"
+    ran = script("jax_functions.py", f"--models={tmp_path}", f"--out={out}")
+    assert ran.returncode == 0, ran.stderr
+    rows = {row["model"]: row for row in records(out)}
+    net, fixed = rows["net.tflite"], rows["fixed.tflite"]
+    assert [net[cell] for cell in ("load", "jit", "vmap", "batch")] == ["ok", "ok", "ok", "native"]
+    assert "slope" in net["grad"]
+    assert "convolution" in net["tpu"]
+    assert fixed["batch"].startswith("vmap: Node number 0 (RESHAPE)")
+    assert fixed["cpu"].startswith("ok")
+
+
+@pytest.mark.slow
+def test_gradients_beside_lax(tmp_path: Path) -> None:
+    path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
+    path.write_bytes(mobilenet_v1(size=32, width=0.25, classes=10))
+    ran = script("gradients.py", f"--graph={path}", "--rounds=5", f"--out={out}")
+    assert ran.returncode == 0, ran.stderr
+    (row,) = records(out)
+    assert row["differs_by"] < 1e-2
+    assert row["ratio"]["median"] > 0
