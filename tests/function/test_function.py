@@ -223,6 +223,26 @@ def test_state_lives_between_invokes_and_is_reset(delegated: bool) -> None:
     assert_close(model(np.array([[1, -1]], np.float32)), [seen[0]], accumulated=6)
 
 
+def test_gradients_by_state() -> None:
+    model, x = jd.load(lstm()), np.array([[1, -1]], np.float32)
+    apply, params = model.function()
+    state = {name: 0.1 + leaf for name, leaf in model.initial_state().items()}
+
+    def total(state: Any) -> jax.Array:
+        (y,), state = apply(params, x, state=state)
+        (z,), _ = apply(params, x, state=state)
+        return y.sum() + 2 * z.sum()
+
+    slopes = jax.grad(total)(state)
+    for name, slope in slopes.items():
+        for i in range(slope.size):
+            step = np.zeros(slope.shape, np.float32)
+            step.flat[i] = 1e-2
+            ends = [float(total({**state, name: state[name] + h * step})) for h in (1, -1)]
+            assert abs((ends[0] - ends[1]) / 2e-2 - slope.reshape(-1)[i]) < 1e-3
+        assert np.abs(slope).max() > 1e-2
+
+
 def test_a_model_shows_its_name_inputs_and_outputs(tmp_path: Path) -> None:
     path = tmp_path / "dense.tflite"
     path.write_bytes(dense())
