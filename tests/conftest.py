@@ -30,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
     help_ = "compile operator cases with all of XLA's optimizations, as models are"
     parser.addoption("--optimized", action="store_true", help=help_)
+    help_ = "also the derivatives of every case of every operator: half an hour on two cores"
+    parser.addoption("--exhaustive", action="store_true", help=help_)
 
 
 def pytest_configure(config: pytest.Config) -> None:

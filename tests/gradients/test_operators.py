@@ -140,7 +140,7 @@ def test_derivatives(platform: str, part: int) -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @PLATFORMS
 @pytest.mark.parametrize("name", sorted({*RULES} - {*underived(), *CALLING}))
 def test_derivatives_of_all_cases(name: str, platform: str) -> None:

@@ -267,7 +267,7 @@ def test_quantized_operators_are_derived_as_on_floats() -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted({*RULES} - {"QUANTIZE", "DEQUANTIZE", "NumericVerify"}))
 def test_all_quantized_operators(name: str) -> None:
     faults = wrong(one_of_each([name]))
