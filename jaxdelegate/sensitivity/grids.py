@@ -11,7 +11,7 @@ import numpy as np
 from jaxdelegate.quant.params import Quantization, along_axis
 
 _SMALLEST_RANGE = 1e-9
-_DTYPES = {8: np.dtype(np.int8), 16: np.dtype(np.int16)}
+_DTYPES: dict[int, np.dtype] = {8: np.dtype(np.int8), 16: np.dtype(np.int16)}
 _BIAS_LIMIT = 2.0**31 - 1
 
 
@@ -62,7 +62,7 @@ def channel_scales(weights: np.ndarray, axis: int, bits: int = 8) -> np.ndarray:
     """float32 [channels]: symmetric scales of weights along an axis."""
     others = tuple(i for i in range(weights.ndim) if i != axis % weights.ndim)
     bound = np.maximum(np.abs(weights).max(others, initial=0), _SMALLEST_RANGE)
-    return (bound / (2 ** (bits - 1) - 1)).astype(np.float32)
+    return np.asarray(bound / (2 ** (bits - 1) - 1), np.float32)
 
 
 def by_channel(weights: np.ndarray, axis: int) -> np.ndarray:
@@ -95,9 +95,7 @@ def on_grid(values: np.ndarray, grid: Grid) -> np.ndarray:
     return _rounded(values, grid.scale, info.min - grid.zero_point, info.max - grid.zero_point)
 
 
-def _rounded(
-    values: np.ndarray, scale: np.ndarray | np.float32, low: int, high: int
-) -> np.ndarray:
+def _rounded(values: np.ndarray, scale: np.ndarray | np.float32, low: int, high: int) -> np.ndarray:
     with np.errstate(all="ignore"):  # a scale of float16 may be zero: so are its values
         steps = np.clip(np.rint(values / scale), low, high)
         return np.where(scale > 0, steps * scale, 0).astype(np.float32)

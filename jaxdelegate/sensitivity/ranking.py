@@ -16,6 +16,7 @@ from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
 from jaxdelegate.sensitivity import samples as sampling
 from jaxdelegate.sensitivity import variants as planning
+from jaxdelegate.sensitivity.grids import Range
 from jaxdelegate.sensitivity.records import OperatorSensitivity, OutputError, SensitivityReport
 from jaxdelegate.sensitivity.samples import Sample
 from jaxdelegate.sensitivity.schemes import SCHEMES, Scheme, named
@@ -67,7 +68,9 @@ def quantization_sensitivity(
         raise ModelError(f"{graph.source}: no output is float32: there is nothing to compare")
     plan = _Plan.of(graph, main, simulation, wanted)
     ranges = simulation.ranges(arrays, plan.tensors(simulation))
-    return _report(graph, wanted, arrays, inputs is None, simulation, plan.variants(ranges, simulation))
+    return _report(
+        graph, wanted, arrays, inputs is None, simulation, plan.variants(ranges, simulation)
+    )
 
 
 def _samples(
@@ -111,9 +114,7 @@ class _Plan:
         operators, left = [], []
         for step in simulation.steps:
             own = step.operator
-            reasons = {
-                s: planning.why_not(s, own, simulation.specs, main.tensors) for s in schemes
-            }
+            reasons = {s: planning.why_not(s, own, simulation.specs, main.tensors) for s in schemes}
             possible = tuple(s for s, reason in reasons.items() if reason is None)
             if possible:
                 operators.append((own, possible))
@@ -128,9 +129,7 @@ class _Plan:
         """Those whose range is wanted."""
         return planning.calibrated([o for o, _ in self.operators], simulation.specs)
 
-    def variants(
-        self, ranges: Mapping[int, planning.Range], simulation: Simulation
-    ) -> "_Variants":
+    def variants(self, ranges: Mapping[int, Range], simulation: Simulation) -> "_Variants":
         """Every operator in each of its schemes, numbered."""
         rows: dict[int, list[tuple[int, Variant]]] = {}
         count = 0
@@ -173,7 +172,10 @@ def _report(
         if own:
             found = simulation.together(arrays, own, [list(own)])
             whole[scheme.name] = _errors(found, simulation)[0]
-    rows = [_row(main, operator, variants.rows[operator.index], errors) for operator, _ in plan.operators]
+    rows = [
+        _row(main, operator, variants.rows[operator.index], errors)
+        for operator, _ in plan.operators
+    ]
     rank = schemes[0].name
     rows.sort(key=lambda o: -o.errors[rank].error if rank in o.errors else 1)
     judged = simulation.specs[simulation.outputs[0]].shape[0] if simulation.classes else 0

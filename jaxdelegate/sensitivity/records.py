@@ -194,7 +194,13 @@ class SensitivityReport:
     def _cells(self, o: OperatorSensitivity, saving: Sequence[str]) -> list[str]:
         name = o.tensor if len(o.tensor) <= _NAME else f"...{o.tensor[3 - _NAME :]}"
         saved = [f"{o.bytes_saved.get(s, 0) / 1000:.1f} kB" for s in saving]
-        return [f"{o.index}", o.op, name, *saved, *(str(o.errors.get(s, "-")) for s in self.schemes)]
+        return [
+            f"{o.index}",
+            o.op,
+            name,
+            *saved,
+            *(str(o.errors.get(s, "-")) for s in self.schemes),
+        ]
 
     def _heading(self) -> list[str]:
         kind = "random inputs" if self.is_random else "samples"

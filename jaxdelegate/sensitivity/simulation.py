@@ -292,7 +292,6 @@ def _chosen(flag: jax.Array, some: Known, others: Known) -> dict[int, Any]:
     return {i: jnp.where(flag, some[i], others[i]) for i in others}
 
 
-
 def _compared(right: Known, wrong: Known, classes: int) -> tuple[jax.Array, ...]:
     """The parts of a `Deviation`; `wrong` has an axis of variants first."""
     signal = jnp.stack([_energy(y, 0) for y in right.values()])
@@ -314,5 +313,3 @@ def _joined(parts: Sequence[tuple[jax.Array, ...]]) -> Deviation:
     """Of several sets of variants, one after the other, for one sample."""
     signal, noise, changes = zip(*(map(np.asarray, part) for part in parts), strict=True)
     return Deviation(signal[0], np.concatenate(noise), np.concatenate(changes))
-
-

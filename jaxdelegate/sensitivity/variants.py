@@ -17,14 +17,14 @@ from jaxdelegate.sensitivity.schemes import Activations, Scheme
 
 # Kernels that move or compare values: all tensors have the scale of the input, or of the output.
 _AS_INPUT = frozenset(
-    """
-    AVERAGE_POOL_2D BROADCAST_TO GATHER GATHER_ND MAX_POOL_2D MIRROR_PAD PAD REDUCE_MIN RESHAPE
-    RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR SLICE SPACE_TO_DEPTH SPLIT STRIDED_SLICE TRANSPOSE
-    UNPACK
-    """.split()
-)
+    (
+        "AVERAGE_POOL_2D", "BROADCAST_TO", "GATHER", "GATHER_ND", "MAX_POOL_2D", "MIRROR_PAD",
+        "PAD", "REDUCE_MIN", "RESHAPE", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "SLICE",
+        "SPACE_TO_DEPTH", "SPLIT", "STRIDED_SLICE", "TRANSPOSE", "UNPACK",
+    )
+)  # fmt: skip
 _AS_OUTPUT = frozenset(
-    "CONCATENATION DYNAMIC_UPDATE_SLICE MAXIMUM PACK PADV2 SELECT SELECT_V2".split()
+    ["CONCATENATION", "DYNAMIC_UPDATE_SLICE", "MAXIMUM", "PACK", "PADV2", "SELECT", "SELECT_V2"]
 )
 
 
