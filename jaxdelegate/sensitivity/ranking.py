@@ -17,7 +17,12 @@ from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
 from jaxdelegate.sensitivity import samples as sampling
 from jaxdelegate.sensitivity import variants as planning
 from jaxdelegate.sensitivity.grids import Range
-from jaxdelegate.sensitivity.records import OperatorSensitivity, OutputError, SensitivityReport
+from jaxdelegate.sensitivity.records import (
+    LeftOperator,
+    OperatorSensitivity,
+    OutputError,
+    SensitivityReport,
+)
 from jaxdelegate.sensitivity.samples import Sample
 from jaxdelegate.sensitivity.schemes import SCHEMES, Scheme, named
 from jaxdelegate.sensitivity.simulation import Deviation, Simulation
@@ -186,7 +191,7 @@ def _report(
         is_random,
         judged * len(arrays) or None,
         tuple(rows),
-        tuple((o.index, o.name, _names(main, o), reason) for o, reason in plan.left),
+        tuple(LeftOperator(o.index, o.name, _names(main, o), reason) for o, reason in plan.left),
         whole,
         tuple(main.tensors[i].name for i in main.inputs),
         tuple(main.tensors[i].name for i in main.outputs),

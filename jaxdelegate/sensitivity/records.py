@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import OptionError
@@ -64,6 +64,16 @@ class OperatorSensitivity:
 
 
 @dataclasses.dataclass(frozen=True)
+class LeftOperator:
+    """An operator that no scheme quantizes: its number, name and outputs, and why."""
+
+    index: int
+    op: str
+    tensors: tuple[str, ...]
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
 class SensitivityReport:
     """Where quantization hurts. `str()` is a table, the most sensitive operator first.
 
@@ -86,7 +96,7 @@ class SensitivityReport:
     is_random: bool
     rows: int | None
     operators: tuple[OperatorSensitivity, ...]
-    left: tuple[tuple[int, str, tuple[str, ...], str], ...]
+    left: tuple[LeftOperator, ...]
     whole: Mapping[str, OutputError]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -129,6 +139,16 @@ class SensitivityReport:
             count += 1
         return tuple(o.index for o in ranked[:count])
 
+    def total(self, scheme: str, kept: Collection[int] = ()) -> float:
+        """The root of the sum of the squares of the errors: of independent noise, all together.
+
+        Args:
+            scheme: which.
+            kept: indices of operators that stay float.
+        """
+        rest = (o.errors[scheme].error for o in self.ranked(scheme) if o.index not in kept)
+        return math.hypot(*rest)
+
     def recipe(self, scheme: str, kept: Sequence[int]) -> list[dict[str, Any]]:
         """A recipe for ai-edge-quantizer that quantizes everything but some operators.
 
@@ -150,7 +170,7 @@ class SensitivityReport:
             for o in self.operators
             if scheme not in o.errors and o.op in named.operators
         ]
-        others += [(op, names) for _, op, names, _ in self.left if op in named.operators]
+        others += [(o.op, o.tensors) for o in self.left if o.op in named.operators]
         kept_ends = recipe.Ends(
             self.inputs if any(o.reads_input for o in chosen) else (),
             self.outputs if any(o.writes_output for o in chosen) else (),
@@ -220,9 +240,9 @@ class SensitivityReport:
 
     def _left(self) -> list[str]:
         reasons: dict[str, dict[str, int]] = {}
-        for _, op, _, reason in self.left:
-            counts = reasons.setdefault(reason, {})
-            counts[op] = counts.get(op, 0) + 1
+        for o in self.left:
+            counts = reasons.setdefault(o.reason, {})
+            counts[o.op] = counts.get(o.op, 0) + 1
         return [
             f"no row: {', '.join(f'{n} {op}' for op, n in sorted(counts.items()))}: {reason}"
             for reason, counts in reasons.items()

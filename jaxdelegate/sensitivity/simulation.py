@@ -171,7 +171,7 @@ class Simulation:
             choices: for each row of the answer the indices of those operators that are quantized.
         """
         order = tuple(variants)
-        chosen = np.array([[i in choice for i in order] for choice in choices])
+        chosen = np.array([[i in choice for i in order] for choice in ((), *choices)])
         constants = {i: dict(variant.constants) for i, variant in variants.items()}
 
         def program(
@@ -191,9 +191,9 @@ class Simulation:
                     known.update(made)
                 return {i: known[i] for i in self.outputs}
 
-            right = one(jnp.zeros(len(order), bool))
-            wrong = jax.lax.map(one, flags)
-            return _compared(right, wrong, self.classes)
+            rows = jax.lax.map(one, flags)  # the first without any: compiled once for all
+            right = {i: y[0] for i, y in rows.items()}
+            return _compared(right, {i: y[1:] for i, y in rows.items()}, self.classes)
 
         with jax.enable_x64(True):
             run = jax.jit(program)
@@ -295,11 +295,11 @@ def _chosen(flag: jax.Array, some: Known, others: Known) -> dict[int, Any]:
 def _compared(right: Known, wrong: Known, classes: int) -> tuple[jax.Array, ...]:
     """The parts of a `Deviation`; `wrong` has an axis of variants first."""
     signal = jnp.stack([_energy(y, 0) for y in right.values()])
-    noise = jnp.stack([_energy(wrong[i] - y, 1) for i, y in right.items()], -1)
+    noise = jnp.stack([_energy(wrong[i] - y[None], 1) for i, y in right.items()], -1)
     changes = jnp.zeros(noise.shape[0], np.int64)
     if classes:
         (index,) = right
-        moved = jnp.argmax(wrong[index], -1) != jnp.argmax(right[index], -1)
+        moved = jnp.argmax(wrong[index], -1) != jnp.argmax(right[index], -1)[None]
         changes = jnp.sum(moved, -1)
     return signal, noise, changes
 

@@ -16,14 +16,14 @@ from jaxdelegate.sensitivity.grids import Grid, Range
 from jaxdelegate.sensitivity.schemes import Activations, Scheme
 
 # Kernels that move or compare values: all tensors have the scale of the input, or of the output.
-_AS_INPUT = frozenset(
+SAME_AS_INPUT = frozenset(
     (
         "AVERAGE_POOL_2D", "BROADCAST_TO", "GATHER", "GATHER_ND", "MAX_POOL_2D", "MIRROR_PAD",
         "PAD", "REDUCE_MIN", "RESHAPE", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "SLICE",
         "SPACE_TO_DEPTH", "SPLIT", "STRIDED_SLICE", "TRANSPOSE", "UNPACK",
     )
 )  # fmt: skip
-_AS_OUTPUT = frozenset(
+SAME_AS_OUTPUT = frozenset(
     ["CONCATENATION", "DYNAMIC_UPDATE_SLICE", "MAXIMUM", "PACK", "PADV2", "SELECT", "SELECT_V2"]
 )
 
@@ -212,9 +212,9 @@ def _grids(
     fixed = grids.fixed_grid(operator.name, bits)
     if fixed is not None:
         outputs = dict.fromkeys(outputs, fixed)
-    elif operator.name in _AS_INPUT and inputs:
+    elif operator.name in SAME_AS_INPUT and inputs:
         outputs = dict.fromkeys(outputs, inputs[read[0]])
-    elif operator.name in _AS_OUTPUT and outputs:
+    elif operator.name in SAME_AS_OUTPUT and outputs:
         inputs = dict.fromkeys(inputs, outputs[made[0]])
     return inputs, outputs
 

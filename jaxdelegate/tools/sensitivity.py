@@ -3,9 +3,9 @@
 from absl import flags
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.report.json_records import write_json
+from jaxdelegate.report.json_records import plain, write_json
 from jaxdelegate.sensitivity.ranking import quantization_sensitivity
-from jaxdelegate.sensitivity.records import SensitivityReport
+from jaxdelegate.sensitivity.records import OutputError, SensitivityReport
 from jaxdelegate.sensitivity.schemes import SCHEMES
 from jaxdelegate.tools import output_files
 
@@ -76,7 +76,7 @@ def run(values: flags.FlagValues) -> int:
     if values.recipe:
         _write_recipe(report, values)
     if values.result_json:
-        write_json(values.result_json, report)
+        write_json(values.result_json, plain(report, derived={OutputError: ("sqnr",)}))
         print(f"Wrote {values.result_json}")
     return 0
 
@@ -89,4 +89,7 @@ def _write_recipe(report: SensitivityReport, values: flags.FlagValues) -> None:
     kept = report.float_operators(scheme, max_error=max_error, max_total=max_total)
     write_json(values.recipe, report.recipe(scheme, kept))
     names = ", ".join(f"#{o.index} {o.op}" for o in report.ranked(scheme) if o.index in kept)
-    print(f"Wrote {values.recipe}: {scheme}; in float: {names or 'none'}")
+    print(
+        f"Wrote {values.recipe}: {scheme}; in float: {names or 'none'}; errors of the others, as "
+        f"independent noise: {report.total(scheme, kept):.2g}"
+    )
