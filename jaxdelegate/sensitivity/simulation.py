@@ -285,7 +285,7 @@ def _rounded_on_the_fly(value: jax.Array, is_row_by_row: bool) -> jax.Array:
     rows = value if is_row_by_row else value.reshape(value.shape[0], -1)
     q, scale, offset = jax_affine.asymmetric_quantize(rows)
     steps = q.astype(np.int32) - offset[..., None]
-    return (scale[..., None] * steps.astype(np.float32)).reshape(value.shape)
+    return jnp.reshape(scale[..., None] * steps.astype(np.float32), value.shape)
 
 
 def _chosen(flag: jax.Array, some: Known, others: Known) -> dict[int, Any]:

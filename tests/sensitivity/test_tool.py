@@ -18,7 +18,7 @@ from jaxdelegate.tools.main import main
 
 
 def network(*, rows: int = 64, inputs: int = 1) -> bytes:
-    """A fully connected layer [1, rows] -> [1, 4], between ABS, which no scheme quantizes, and ADD."""
+    """FULLY_CONNECTED [1, rows] -> [1, 4], between ABS, which no scheme quantizes, and ADD."""
     rng = np.random.default_rng(0)
     builder = ModelBuilder()
     xs = [builder.input((1, rows), np.float32, f"x{i}") for i in range(inputs)]
