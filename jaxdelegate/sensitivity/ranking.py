@@ -151,14 +151,10 @@ class _Variants:
     plan: _Plan
     rows: Mapping[int, Sequence[tuple[int, Variant]]]
 
-    def of(self, scheme: Scheme) -> dict[int, Variant]:
-        """By operator index."""
-        return {
-            index: variant
-            for index, rows in self.rows.items()
-            for _, variant in rows
-            if variant.scheme == scheme
-        }
+    def of(self, scheme: Scheme) -> frozenset[int]:
+        """The numbers of a scheme's variants."""
+        every = (row for rows in self.rows.values() for row in rows)
+        return frozenset(number for number, variant in every if variant.scheme == scheme)
 
 
 def _report(
@@ -171,12 +167,10 @@ def _report(
 ) -> SensitivityReport:
     main, plan = graph.subgraphs[0], variants.plan
     errors = _errors(simulation.deviation(arrays, variants.rows), simulation)
-    whole = {}
-    for scheme in schemes:
-        own = variants.of(scheme)
-        if own:
-            found = simulation.together(arrays, own, [list(own)])
-            whole[scheme.name] = _errors(found, simulation)[0]
+    tried = [scheme for scheme in schemes if variants.of(scheme)]
+    choices = [variants.of(scheme) for scheme in tried]
+    together = _errors(simulation.together(arrays, variants.rows, choices), simulation)
+    whole = {scheme.name: error for scheme, error in zip(tried, together, strict=True)}
     rows = [
         _row(main, operator, variants.rows[operator.index], errors)
         for operator, _ in plan.operators

@@ -9,7 +9,7 @@ are computed once for all numbers, and weights have no axis ever.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -160,48 +160,47 @@ class Simulation:
     def together(
         self,
         samples: Sequence[Mapping[int, Any]],
-        variants: Mapping[int, Variant],
-        choices: Sequence[Sequence[int]],
+        variants: Variants,
+        choices: Sequence[Collection[int]],
     ) -> Deviation:
         """What variants do to the outputs all at once.
 
         Args:
             samples: inputs by tensor.
-            variants: by operator index.
-            choices: for each row of the answer the indices of those operators that are quantized.
+            variants: by operator, with their numbers.
+            choices: for each row of the answer the numbers of the variants that it has.
         """
-        order = tuple(variants)
-        chosen = np.array([[i in choice for i in order] for choice in ((), *choices)])
-        constants = {i: dict(variant.constants) for i, variant in variants.items()}
-
-        def program(
-            weights: list[Any], constants: Any, values: list[Any], flags: jax.Array
-        ) -> tuple[jax.Array, ...]:
-            named, exact = self._named(weights), self._begin(values)
-
-            def one(flags: jax.Array) -> Known:
-                known = dict(exact)
-                for step in self.steps:
-                    made = self._run(step, known, named)
-                    index = step.operator.index
-                    if index in variants:
-                        own = constants[index]
-                        other = self._quantized(step, variants[index], known, named, own)
-                        made = _chosen(flags[order.index(index)], other, made)
-                    known.update(made)
-                return {i: known[i] for i in self.outputs}
-
-            rows = jax.lax.map(one, flags)  # the first without any: compiled once for all
-            right = {i: y[0] for i, y in rows.items()}
-            return _compared(right, {i: y[1:] for i, y in rows.items()}, self.classes)
-
+        numbers = [number for rows in variants.values() for number, _ in rows]
+        chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
+        program = functools.partial(self._all_at_once, variants)
         with jax.enable_x64(True):
-            run = jax.jit(program)
-            found = [
-                run(self._placed(), constants, self._values(sample), jnp.asarray(chosen))
-                for sample in samples
-            ]
+            run, given = jax.jit(program), (self._placed(), _constants(variants))
+            found = [run(*given, self._values(s), jnp.asarray(chosen)) for s in samples]
         return functools.reduce(Deviation.__add__, [_joined([row]) for row in found])
+
+    def _all_at_once(
+        self,
+        variants: Variants,
+        weights: list[Any],
+        constants: Mapping[int, Mapping[int, Any]],
+        values: list[Any],
+        flags: jax.Array,
+    ) -> tuple[jax.Array, ...]:
+        named, exact = self._named(weights), self._begin(values)
+
+        def one(flags: jax.Array) -> Known:
+            known = dict(exact)
+            for step in self.steps:
+                made = self._run(step, known, named)
+                for number, variant in variants.get(step.operator.index, ()):
+                    other = self._quantized(step, variant, known, named, constants[number])
+                    made = _chosen(flags[number], other, made)
+                known.update(made)
+            return {i: known[i] for i in self.outputs}
+
+        rows = jax.lax.map(one, flags)  # the first without any: compiled once for all
+        right = {i: y[0] for i, y in rows.items()}
+        return _compared(right, {i: y[1:] for i, y in rows.items()}, self.classes)
 
     # ---- operators
 
