@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from jaxdelegate.report.delegation import DelegationReport
     from jaxdelegate.report.precision import PrecisionReport
     from jaxdelegate.runtime.simple_delegate import SimpleDelegate, SimpleDelegateKernel
+    from jaxdelegate.sensitivity.ranking import quantization_sensitivity
+    from jaxdelegate.sensitivity.records import SensitivityReport
 
 __all__ = [
     "CacheWarning",
@@ -52,6 +54,7 @@ __all__ = [
     "OpResolverType",
     "OptionError",
     "PrecisionReport",
+    "SensitivityReport",
     "SimpleDelegate",
     "SimpleDelegateKernel",
     "TensorError",
@@ -61,6 +64,7 @@ __all__ = [
     "litert",
     "load",
     "load_delegate",
+    "quantization_sensitivity",
     "reference",
     "register_delegate_provider",
     "register_operator",
@@ -80,6 +84,8 @@ _LAZY = {
     "fingerprint": ("jaxdelegate.cache.digests", "fingerprint"),
     "PrecisionReport": ("jaxdelegate.report.precision", "PrecisionReport"),
     "check_precision": ("jaxdelegate.comparison.precision_check", "check_precision"),
+    "SensitivityReport": ("jaxdelegate.sensitivity.records", "SensitivityReport"),
+    "quantization_sensitivity": ("jaxdelegate.sensitivity.ranking", "quantization_sensitivity"),
     "load": ("jaxdelegate.function.model", "load"),
     "register_delegate_provider": ("jaxdelegate.providers", "register_delegate_provider"),
     "register_operator": ("jaxdelegate.custom", "register_operator"),

@@ -27,7 +27,7 @@ LAYERS = (
     ("tuning",),
     ("delegate",),
     ("function", "interpreter", "litert", "precompile"),
-    ("analysis", "comparison", "evaluation", "providers", "testing"),
+    ("analysis", "comparison", "evaluation", "providers", "sensitivity", "testing"),
     ("benchmark", "demo"),
     ("tools",),
     ("__init__", "__main__"),

@@ -59,6 +59,18 @@ class Planned:
     outputs: tuple[int, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Lowering:
+    """A subgraph for certain input shapes, operator by operator, and what it begins with.
+
+    `weights` are those of `partition.preparations`, `states` those of `partition.states`.
+    """
+
+    partition: LoweredPartition
+    weights: Mapping[Weight, jax.Array]
+    states: tuple[jax.Array, ...]
+
+
 class SubgraphFunction:
     """One subgraph with chosen inputs and outputs, lowered once for every input-shape signature."""
 
@@ -233,6 +245,26 @@ class SubgraphFunction:
             run = self._jit(io, platform)
             outputs, states = _with_advice(lambda: run(params, tuple(arrays), state))
         return outputs, states
+
+    def lowered(self, shapes: Shapes, params: Params | None = None) -> Lowering:
+        """The operators one by one, as JAX can transform them, for the options' device.
+
+        Args:
+            shapes: of the inputs.
+            params: all leaves, by name; None: the file's.
+
+        Raises:
+            DelegationError: an operator that XLA cannot run; lists all of them.
+        """
+        platform = self._transformable.lowering_context.platform
+        (context,) = forms.contexts(self._transformable, platform).values()
+        with jax.enable_x64(True):
+            partition = self._partition(shapes, context)
+            leaves = self.params if params is None else self._fitting_params(params)
+            weights = {w: self._weight(partition, w, leaves) for w in partition.preparations}
+            first = self.initial_state() if partition.states else {}
+            states = tuple(first[self._state_names[i]] for i in partition.states)
+        return Lowering(partition, weights, states)
 
     def _jit(self, io: str, platform: str | None) -> Callable[..., Any]:
         return _kept(

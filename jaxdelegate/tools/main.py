@@ -24,6 +24,7 @@ TOOLS = {
     "analyze": "say what a model holds and costs, what is delegated and why not; give advice",
     "inference_diff": "compare a delegate's outputs and latency with a reference, by layer too",
     "check_precision": "say which operators float16 or bfloat16 would make wrong",
+    "sensitivity": "rank operators by what quantizing them alone does to the output",
     "bisect": "find the operators that make an output wrong when they are delegated",
     "plot": "draw the tools' JSON results: latency, batches, roofline, errors by layer",
     "compile": "compile a model's programs ahead of time into --jax_serialization_dir",

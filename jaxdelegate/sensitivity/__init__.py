@@ -1,0 +1,1 @@
+"""Where quantization hurts: each operator of a float network quantized alone, in simulation."""

@@ -1,0 +1,54 @@
+"""Recipes that ai-edge-quantizer reads.
+
+Source: ai_edge_quantizer/recipe_manager.py: rules in their order, the last that fits counts. An
+operator's scope is the names of its outputs, each with a semicolon behind.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jaxdelegate.sensitivity.schemes import Scheme
+
+_LONGEST = 10000  # characters of a scope; the quantizer cuts the rest
+# The quantizer's names where they are not the schema's.
+_NAMES = {"TRANSPOSE_CONV": "CONV_2D_TRANSPOSE"}
+
+Named = tuple[str, tuple[str, ...]]  # an operator and the names of its outputs
+
+
+class Ends(NamedTuple):
+    """Names of the model's inputs and outputs; none: they are quantized."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def recipe(scheme: Scheme, kept: Sequence[Named], kept_ends: Ends) -> list[dict[str, Any]]:
+    """Rules that quantize everything but some operators.
+
+    Args:
+        scheme: how the rest is quantized.
+        kept: operators that stay float.
+        kept_ends: inputs and outputs of the model that stay float.
+    """
+    rules = [_rule(".*", "*", "min_max_uniform_quantize", scheme.config)]
+    rules += [_in_float(_NAMES.get(op, op), names) for op, names in kept]
+    if scheme.is_calibrated:
+        ends = (("INPUT", kept_ends.inputs), ("OUTPUT", kept_ends.outputs))
+        rules += [_in_float(name, names) for name, names in ends if names]
+    return rules
+
+
+def _in_float(operation: str, names: Sequence[str]) -> dict[str, Any]:
+    scope = "".join(f"{name};" for name in names if name)[:_LONGEST]
+    return _rule(f"^{re.escape(scope)}$", operation, "no_quantize", {})
+
+
+def _rule(regex: str, operation: str, algorithm: str, config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "regex": regex,
+        "operation": operation,
+        "algorithm_key": algorithm,
+        "op_config": config,
+    }

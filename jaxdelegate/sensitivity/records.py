@@ -1,0 +1,260 @@
+"""What `quantization_sensitivity` found, as records that print as tables."""
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.sensitivity import recipe
+from jaxdelegate.sensitivity.schemes import SCHEMES
+
+_ROWS = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputError:
+    """What quantization does to the outputs.
+
+    Attributes:
+        error: RMS of the change relative to the RMS of the output; of several the largest.
+        top1_changes: rows of [N, classes] whose largest value moved; None: no such output.
+    """
+
+    error: float
+    top1_changes: int | None = None
+
+    @property
+    def sqnr(self) -> float:
+        """The same in dB: signal to quantization noise."""
+        return -20 * math.log10(self.error) if self.error > 0 else math.inf
+
+    def __str__(self) -> str:
+        """The error, in dB, and changes of the first class if there are some."""
+        if self.error == 0:
+            return "0"
+        moved = f" top-1: {self.top1_changes}" if self.top1_changes else ""
+        return f"{self.error:.2g} ({self.sqnr:.0f} dB){moved}"
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorSensitivity:
+    """One operator.
+
+    Attributes:
+        index: its number in the main subgraph.
+        op: its name.
+        tensor: the name of its first output.
+        tensors: the names of all of them.
+        bytes_saved: by scheme, of its weights in the file.
+        errors: by scheme, of the outputs where this operator alone is quantized; without those
+            schemes in which ai-edge-quantizer leaves it in float.
+        reads_input: whether it reads an input of the model.
+        writes_output: whether it writes an output of the model.
+    """
+
+    index: int
+    op: str
+    tensor: str
+    tensors: tuple[str, ...]
+    bytes_saved: Mapping[str, int]
+    errors: Mapping[str, OutputError]
+    reads_input: bool
+    writes_output: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOperator:
+    """An operator that no scheme quantizes: its number, name and outputs, and why."""
+
+    index: int
+    op: str
+    tensors: tuple[str, ...]
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SensitivityReport:
+    """Where quantization hurts. `str()` is a table, the most sensitive operator first.
+
+    Attributes:
+        source: the model.
+        schemes: the names of those that were tried; the first one ranks.
+        samples: how many sets of inputs.
+        is_random: whether they were drawn at random.
+        rows: how many rows of [N, classes] were judged by their first class; None: no such output.
+        operators: ranked.
+        left: operators without a row, with the reason.
+        whole: by scheme, the error where all operators are quantized.
+        inputs: the names of the model's inputs.
+        outputs: the names of its outputs.
+    """
+
+    source: str
+    schemes: tuple[str, ...]
+    samples: int
+    is_random: bool
+    rows: int | None
+    operators: tuple[OperatorSensitivity, ...]
+    left: tuple[LeftOperator, ...]
+    whole: Mapping[str, OutputError]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def ranked(self, scheme: str) -> list[OperatorSensitivity]:
+        """The operators of a scheme, by what quantizing them alone does, the worst first.
+
+        Raises:
+            OptionError: the report has no such scheme.
+        """
+        if scheme not in self.schemes:
+            raise OptionError(f"scheme: want one of {', '.join(self.schemes)}, got {scheme!r}")
+        return sorted(
+            (o for o in self.operators if scheme in o.errors), key=lambda o: -o.errors[scheme].error
+        )
+
+    def float_operators(
+        self, scheme: str, *, max_error: float | None = None, max_total: float | None = None
+    ) -> tuple[int, ...]:
+        """The operators to keep in float, the most sensitive first.
+
+        Args:
+            scheme: which.
+            max_error: what one operator may do to the outputs.
+            max_total: what all quantized operators may do together, as the root of the sum of the
+                squares of their errors: that of independent noise.
+
+        Raises:
+            OptionError: no such scheme, or no bound.
+        """
+        if max_error is None and max_total is None:
+            raise OptionError("float_operators: want max_error, max_total or both, got neither")
+        ranked = self.ranked(scheme)
+        rest = [o.errors[scheme].error for o in ranked]
+        count = 0
+        while count < len(rest) and (
+            (max_error is not None and rest[count] > max_error)
+            or (max_total is not None and math.hypot(*rest[count:]) > max_total)
+        ):
+            count += 1
+        return tuple(o.index for o in ranked[:count])
+
+    def total(self, scheme: str, kept: Collection[int] = ()) -> float:
+        """The root of the sum of the squares of the errors: of independent noise, all together.
+
+        Args:
+            scheme: which.
+            kept: indices of operators that stay float.
+        """
+        rest = (o.errors[scheme].error for o in self.ranked(scheme) if o.index not in kept)
+        return math.hypot(*rest)
+
+    def recipe(self, scheme: str, kept: Sequence[int]) -> list[dict[str, Any]]:
+        """A recipe for ai-edge-quantizer that quantizes everything but some operators.
+
+        Args:
+            scheme: which.
+            kept: indices of operators that stay float.
+
+        Raises:
+            OptionError: no such scheme, or an operator without a row.
+        """
+        by_index = {o.index: o for o in self.ranked(scheme)}
+        unknown = [i for i in kept if i not in by_index]
+        if unknown:
+            raise OptionError(f"recipe: {scheme} quantizes no operator #{unknown[0]} of this model")
+        chosen = [by_index[i] for i in kept]
+        named = SCHEMES[scheme]
+        others = [
+            (o.op, o.tensors)
+            for o in self.operators
+            if scheme not in o.errors and o.op in named.operators
+        ]
+        others += [(o.op, o.tensors) for o in self.left if o.op in named.operators]
+        kept_ends = recipe.Ends(
+            self.inputs if any(o.reads_input for o in chosen) else (),
+            self.outputs if any(o.writes_output for o in chosen) else (),
+        )
+        return recipe.recipe(named, [(o.op, o.tensors) for o in chosen] + others, kept_ends)
+
+    def __str__(self) -> str:
+        """The table."""
+        return self.table(_ROWS)
+
+    def table(self, rows: int = 0) -> str:
+        """Operators with their errors by scheme, then what was left out.
+
+        Args:
+            rows: how many operators to show; 0: all.
+        """
+        shown = self.operators[: rows or None]
+        saving = self._saving()
+        head = ["#", "operator", "output", *(f"{name} saves" for name in saving)]
+        lines = [[*head, *self.schemes]]
+        lines += [self._cells(o, saving) for o in shown]
+        total = ["", "all of them", "", *("" for _ in saving)]
+        lines.append([*total, *(str(self.whole.get(name, "-")) for name in self.schemes)])
+        more = len(self.operators) - len(shown)
+        return "\n".join(
+            [
+                *self._heading(),
+                *_aligned(lines),
+                *([f"... and {more} less sensitive operators"] if more else []),
+                *self._left(),
+            ]
+        )
+
+    def _saving(self) -> list[str]:
+        """Schemes that save bytes, one for each number of bits."""
+        by_bits: dict[int, str] = {}
+        for name in self.schemes:
+            by_bits.setdefault(SCHEMES[name].weight_bits, name)
+        return list(by_bits.values())
+
+    def _cells(self, o: OperatorSensitivity, saving: Sequence[str]) -> list[str]:
+        name = o.tensor if len(o.tensor) <= _NAME else f"...{o.tensor[3 - _NAME :]}"
+        saved = [f"{o.bytes_saved.get(s, 0) / 1000:.1f} kB" for s in saving]
+        return [
+            f"{o.index}",
+            o.op,
+            name,
+            *saved,
+            *(str(o.errors.get(s, "-")) for s in self.schemes),
+        ]
+
+    def _heading(self) -> list[str]:
+        kind = "random inputs" if self.is_random else "samples"
+        lines = [
+            f"{self.source}: each operator quantized alone, ranked by {self.schemes[0]}; "
+            f"{self.samples} {kind}",
+            "RMS of the change of the output / RMS of the output (signal to noise)",
+        ]
+        if self.rows is not None:
+            lines[1] += f"; top-1: how many of {self.rows} changed their class"
+        if self.is_random:
+            lines.append(
+                "note: random inputs show neither the ranges nor the classes of real ones; give "
+                "some with --inputs"
+            )
+        return lines
+
+    def _left(self) -> list[str]:
+        reasons: dict[str, dict[str, int]] = {}
+        for o in self.left:
+            counts = reasons.setdefault(o.reason, {})
+            counts[o.op] = counts.get(o.op, 0) + 1
+        return [
+            f"no row: {', '.join(f'{n} {op}' for op, n in sorted(counts.items()))}: {reason}"
+            for reason, counts in reasons.items()
+        ]
+
+
+_NAME = 40  # characters of a tensor's name in the table
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

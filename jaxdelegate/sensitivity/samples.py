@@ -1,0 +1,136 @@
+"""Calibration inputs: random ones, arrays, or files."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.measuring.inputs import InputLayer, InputSource, NormalValues
+from jaxdelegate.model.records import Tensor
+
+Sample = dict[int, np.ndarray]  # by tensor
+
+
+def random(inputs: Sequence[Tensor], count: int, seed: int = 0) -> list[Sample]:
+    """Seeded sets of inputs: floats from -1 to 1, normally distributed."""
+    layers = [(InputLayer(t.name, _shape(t)), t.dtype) for t in inputs]
+    source = InputSource(layers, NormalValues(), seed)
+    indices = [t.index for t in inputs]
+    return [dict(zip(indices, source(), strict=True)) for _ in range(count)]
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(max(1, n) for n in tensor.shape)
+
+
+def given(inputs: Sequence[Tensor], samples: Sequence[Any]) -> list[Sample]:
+    """Sets of inputs by tensor.
+
+    Args:
+        inputs: the model's.
+        samples: each an array (of a model with one input), arrays in the inputs' order, or a
+            mapping by their names.
+
+    Raises:
+        TensorError: no sample, or one that does not fit the inputs.
+    """
+    found = [_sample(inputs, sample, number) for number, sample in enumerate(samples)]
+    if not found:
+        raise TensorError("inputs: want at least one sample, got none")
+    for number, sample in enumerate(found):
+        for tensor in inputs:
+            first, shape = found[0][tensor.index].shape, sample[tensor.index].shape
+            if shape != first:
+                raise TensorError(
+                    f"inputs: sample {number}: {tensor.name!r} is {list(shape)}, but "
+                    f"{list(first)} in sample 0; all samples want the same shape"
+                )
+    return found
+
+
+def _sample(inputs: Sequence[Tensor], sample: Any, number: int) -> Sample:
+    names = [t.name for t in inputs]
+    if isinstance(sample, Mapping):
+        if set(sample) != set(names):
+            raise TensorError(
+                f"inputs: sample {number} has {sorted(sample)}, the model's inputs are {names}"
+            )
+        arrays = [sample[name] for name in names]
+    elif isinstance(sample, list | tuple):
+        arrays = list(sample)
+    else:
+        arrays = [sample]
+    if len(arrays) != len(inputs):
+        raise TensorError(
+            f"inputs: sample {number} has {len(arrays)} arrays, the model has {len(inputs)} "
+            f"inputs: {', '.join(names)}"
+        )
+    return {t.index: _fitting(t, x, number) for t, x in zip(inputs, arrays, strict=True)}
+
+
+def _fitting(tensor: Tensor, x: Any, number: int) -> np.ndarray:
+    array = np.asarray(x)
+    if array.dtype != tensor.dtype or array.ndim != len(tensor.shape):
+        raise TensorError(
+            f"inputs: sample {number}: {tensor.name!r} wants {tensor.dtype} "
+            f"{list(tensor.shape)}, got {array.dtype} {list(array.shape)}"
+        )
+    return array
+
+
+# ---- files
+
+
+def read(names: str, inputs: Sequence[Tensor]) -> list[Any]:
+    """Samples from files, as `given` takes them.
+
+    Args:
+        names: files and folders with commas between. A .npz file is a sample: arrays by input
+            names. A .npy file is one for a model with one input; where it has more than the input
+            along the first axis, or an axis more, it is several.
+        inputs: the model's.
+
+    Raises:
+        OptionError: a file that is neither, or that does not fit.
+        OSError: a file cannot be read.
+    """
+    paths = [path for name in names.split(",") if name for path in _files(Path(name))]
+    if not paths:
+        raise OptionError(f"inputs: want .npy or .npz files, {names!r} has none")
+    return [sample for path in paths for sample in _samples(path, inputs)]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(p for p in path.iterdir() if p.suffix in (".npy", ".npz"))
+
+
+def _samples(path: Path, inputs: Sequence[Tensor]) -> list[Any]:
+    loaded = _loaded(path)
+    if isinstance(loaded, dict):
+        return [loaded]
+    if len(inputs) != 1:
+        raise OptionError(
+            f"inputs: {path}: the model has {len(inputs)} inputs; want a .npz file with "
+            f"{', '.join(t.name for t in inputs)}"
+        )
+    shape = _shape(inputs[0])
+    if loaded.ndim == len(shape) + 1:
+        return list(loaded)
+    if loaded.ndim == len(shape) > 0 and shape[0] == 1 and loaded.shape[0] > 1:
+        return [loaded[n : n + 1] for n in range(loaded.shape[0])]
+    return [loaded]
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise OptionError(
+            f"inputs: {os.fspath(path)} is not a .npy or .npz file: {error}"
+        ) from error
+    return loaded if isinstance(loaded, np.ndarray) else dict(loaded)

@@ -1,0 +1,314 @@
+"""All operators' variants in one compiled program.
+
+For each operator the program computes its float result, its result in each scheme from the float
+network's values, and its result from what an earlier variant yields. A number says for which
+operator and scheme the second stands in the place of the first; the program is vmapped over these
+numbers. What does not depend on them stays without that axis: the float network and all variants
+are computed once for all numbers, and weights have no axis ever.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.function.subgraph import Lowering
+from jaxdelegate.lowering import fake_quantization
+from jaxdelegate.lowering.computation import LoweredOperator, Weight
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant import jax_affine
+from jaxdelegate.sensitivity.grids import Grid, Range
+from jaxdelegate.sensitivity.variants import Variant
+
+Known = Mapping[int, Any]
+Weights = Mapping[Weight, Any]
+Variants = Mapping[int, Sequence[tuple[int, Variant]]]  # by operator index, with their numbers
+
+_LARGEST = 3e38  # beyond it the quantizer's calibration passes values over
+_CHUNK_BYTES = 2**28  # of one operator's tensors, for all numbers at once
+NOTHING = -1  # a number that no variant has: the float network
+
+
+@dataclasses.dataclass(frozen=True)
+class Deviation:
+    """How outputs of variants differ from the float network's, as sums over samples.
+
+    Attributes:
+        signal: float64 [outputs], the sum of squares of what the float network yields.
+        noise: float64 [numbers, outputs], of the differences.
+        changes: int64 [numbers], rows whose largest value is at another place.
+    """
+
+    signal: np.ndarray
+    noise: np.ndarray
+    changes: np.ndarray
+
+    def __add__(self, other: "Deviation") -> "Deviation":
+        """Over the samples of both."""
+        return Deviation(
+            self.signal + other.signal, self.noise + other.noise, self.changes + other.changes
+        )
+
+
+class Simulation:
+    """A lowered network, on which variants are tried."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        """Compile nothing yet."""
+        self._partition, self._weights = lowering.partition, lowering.weights
+        self._states = lowering.states
+        specs = self._partition.specs
+        self.outputs = tuple(i for i in self._partition.outputs if specs[i].dtype == np.float32)
+
+    @property
+    def specs(self) -> Mapping[int, TensorSpec]:
+        """Of all tensors, with constants that were folded."""
+        return self._partition.specs
+
+    @property
+    def steps(self) -> tuple[LoweredOperator, ...]:
+        """The operators that have something to compute, in execution order."""
+        return self._partition.operators
+
+    @property
+    def classes(self) -> int:
+        """Of the only output, [N, classes]; 0: it has another form."""
+        shapes = [self.specs[i].shape for i in self.outputs]
+        is_scores = len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
+        return shapes[0][1] if is_scores else 0
+
+    # ---- ranges
+
+    def ranges(
+        self, samples: Sequence[Mapping[int, Any]], tensors: Sequence[int]
+    ) -> dict[int, Range]:
+        """The smallest and largest values of tensors over samples, infinities aside."""
+
+        def program(weights: list[Any], values: list[Any]) -> jax.Array:
+            known = dict(self._begin(values))
+            for step in self.steps:
+                known.update(self._run(step, known, self._named(weights)))
+            return jnp.stack([_extent(known[i]) for i in tensors])
+
+        with jax.enable_x64(True):
+            run = jax.jit(program)
+            found = np.stack([run(self._placed(), self._values(sample)) for sample in samples])
+        low, high = found[..., 0].min(0), found[..., 1].max(0)
+        return {i: Range(float(a), float(b)) for i, a, b in zip(tensors, low, high, strict=True)}
+
+    # ---- one operator at a time
+
+    def deviation(self, samples: Sequence[Mapping[int, Any]], variants: Variants) -> Deviation:
+        """What each variant alone does to the outputs; numbers count from 0 without gaps."""
+        constants = _constants(variants)
+        total = sum(len(rows) for rows in variants.values())
+        size = min(total, self._chunk())
+        numbers = np.arange(-(-total // size) * size).reshape(-1, size)
+        numbers = np.where(numbers < total, numbers, NOTHING)
+        program = functools.partial(self._one_at_a_time, variants)
+        with jax.enable_x64(True):
+            run, given = jax.jit(program), (self._placed(), constants)
+            rows = [
+                _joined([run(*given, self._values(sample), jnp.asarray(n)) for n in numbers])
+                for sample in samples
+            ]
+        found = functools.reduce(Deviation.__add__, rows)
+        return Deviation(found.signal, found.noise[:total], found.changes[:total])
+
+    def _chunk(self) -> int:
+        """How many variants fit in memory at once."""
+        sizes = [
+            sum(_nbytes(self.specs[i]) for i in (*step.operator.inputs, *step.operator.outputs)
+                if i in self.specs and self.specs[i].const is None)
+            for step in self.steps
+        ]  # fmt: skip
+        return max(1, _CHUNK_BYTES // max(1, *sizes))
+
+    def _one_at_a_time(
+        self,
+        variants: Variants,
+        weights: list[Any],
+        constants: Mapping[int, Mapping[int, Any]],
+        values: list[Any],
+        numbers: jax.Array,
+    ) -> tuple[jax.Array, ...]:
+        named, exact = self._named(weights), self._begin(values)
+        replaced: dict[int, dict[int, Any]] = {}
+        known = dict(exact)
+        for step in self.steps:
+            for number, variant in variants.get(step.operator.index, ()):
+                replaced[number] = self._quantized(step, variant, known, named, constants[number])
+            known.update(self._run(step, known, named))
+
+        def one(number: jax.Array) -> Known:
+            noisy = dict(exact)
+            for step in self.steps:
+                made = self._run(step, noisy, named)
+                for own, _ in variants.get(step.operator.index, ()):
+                    made = _chosen(number == own, replaced[own], made)
+                noisy.update(made)
+            return {i: noisy[i] for i in self.outputs}
+
+        return _compared({i: known[i] for i in self.outputs}, jax.vmap(one)(numbers), self.classes)
+
+    # ---- several operators at once
+
+    def together(
+        self,
+        samples: Sequence[Mapping[int, Any]],
+        variants: Variants,
+        choices: Sequence[Collection[int]],
+    ) -> Deviation:
+        """What variants do to the outputs all at once.
+
+        Args:
+            samples: inputs by tensor.
+            variants: by operator, with their numbers.
+            choices: for each row of the answer the numbers of the variants that it has.
+        """
+        numbers = [number for rows in variants.values() for number, _ in rows]
+        chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
+        program = functools.partial(self._all_at_once, variants)
+        with jax.enable_x64(True):
+            run, given = jax.jit(program), (self._placed(), _constants(variants))
+            found = [run(*given, self._values(s), jnp.asarray(chosen)) for s in samples]
+        return functools.reduce(Deviation.__add__, [_joined([row]) for row in found])
+
+    def _all_at_once(
+        self,
+        variants: Variants,
+        weights: list[Any],
+        constants: Mapping[int, Mapping[int, Any]],
+        values: list[Any],
+        flags: jax.Array,
+    ) -> tuple[jax.Array, ...]:
+        named, exact = self._named(weights), self._begin(values)
+
+        def one(flags: jax.Array) -> Known:
+            known = dict(exact)
+            for step in self.steps:
+                made = self._run(step, known, named)
+                for number, variant in variants.get(step.operator.index, ()):
+                    other = self._quantized(step, variant, known, named, constants[number])
+                    made = _chosen(flags[number], other, made)
+                known.update(made)
+            return {i: known[i] for i in self.outputs}
+
+        rows = jax.lax.map(one, flags)  # the first without any: compiled once for all
+        right = {i: y[0] for i, y in rows.items()}
+        return _compared(right, {i: y[1:] for i, y in rows.items()}, self.classes)
+
+    # ---- operators
+
+    def _begin(self, values: list[Any]) -> dict[int, Any]:
+        return self._partition.unpack(values)
+
+    def _run(self, step: LoweredOperator, known: Known, weights: Weights) -> dict[int, Any]:
+        return self._partition.run_step(step, known, weights)
+
+    def _quantized(
+        self,
+        step: LoweredOperator,
+        variant: Variant,
+        known: Known,
+        weights: Weights,
+        constants: Mapping[int, Any],
+    ) -> dict[int, Any]:
+        """One operator's results where its tensors are on the variant's grids."""
+        own = dict(known)
+        own.update((i, _simulated(known[i], grid)) for i, grid in variant.inputs.items())
+        if variant.on_the_fly is not None:
+            index, is_row_by_row = variant.on_the_fly
+            if index in known:
+                own[index] = _rounded_on_the_fly(known[index], is_row_by_row)
+        given = {w: constants.get(w.tensor, a) if _is_own(w) else a for w, a in weights.items()}
+        made = self._run(step, own, given)
+        return {
+            i: _simulated(y, variant.outputs[i]) if i in variant.outputs else y
+            for i, y in made.items()
+        }
+
+    # ---- arguments
+
+    def _placed(self) -> list[Any]:
+        return list(self._weights.values())
+
+    def _named(self, weights: list[Any]) -> dict[Weight, Any]:
+        return dict(zip(self._weights, weights, strict=True))
+
+    def _values(self, sample: Mapping[int, Any]) -> list[Any]:
+        return [*(sample[i] for i in self._partition.inputs), *self._states]
+
+
+def _is_own(weight: Weight) -> bool:
+    return weight.subgraph is None
+
+
+def _constants(variants: Variants) -> dict[int, dict[int, Any]]:
+    """By number, one array in memory for all schemes that quantize weights alike."""
+    kept: dict[tuple[int, bytes], Any] = {}
+    found: dict[int, dict[int, Any]] = {}
+    for rows in variants.values():
+        for number, variant in rows:
+            found[number] = {
+                i: kept.setdefault((i, array.tobytes()), array)
+                for i, array in variant.constants.items()
+            }
+    return found
+
+
+def _nbytes(spec: TensorSpec) -> int:
+    return int(np.prod(spec.shape)) * 4
+
+
+def _extent(value: jax.Array) -> jax.Array:
+    """Smallest and largest finite value, [2]."""
+    is_valid = jnp.abs(value) < _LARGEST
+    low = jnp.min(jnp.where(is_valid, value, np.inf))
+    high = jnp.max(jnp.where(is_valid, value, -np.inf))
+    is_any = jnp.any(is_valid)
+    return jnp.stack([jnp.where(is_any, low, 0), jnp.where(is_any, high, 0)])
+
+
+def _simulated(value: Any, grid: Grid) -> Any:
+    spec = TensorSpec("", (), grid.dtype, grid.quantization)
+    return fake_quantization.simulate(value, spec)
+
+
+def _rounded_on_the_fly(value: jax.Array, is_row_by_row: bool) -> jax.Array:
+    """As kernels round what they multiply with int8 weights: each row or image by its range."""
+    rows = value if is_row_by_row else value.reshape(value.shape[0], -1)
+    q, scale, offset = jax_affine.asymmetric_quantize(rows)
+    steps = q.astype(np.int32) - offset[..., None]
+    return jnp.reshape(scale[..., None] * steps.astype(np.float32), value.shape)
+
+
+def _chosen(flag: jax.Array, some: Known, others: Known) -> dict[int, Any]:
+    return {i: jnp.where(flag, some[i], others[i]) for i in others}
+
+
+def _compared(right: Known, wrong: Known, classes: int) -> tuple[jax.Array, ...]:
+    """The parts of a `Deviation`; `wrong` has an axis of variants first."""
+    signal = jnp.stack([_energy(y, 0) for y in right.values()])
+    noise = jnp.stack([_energy(wrong[i] - y[None], 1) for i, y in right.items()], -1)
+    changes = jnp.zeros(noise.shape[0], np.int64)
+    if classes:
+        (index,) = right
+        moved = jnp.argmax(wrong[index], -1) != jnp.argmax(right[index], -1)[None]
+        changes = jnp.sum(moved, -1)
+    return signal, noise, changes
+
+
+def _energy(x: jax.Array, first_axis: int) -> jax.Array:
+    axes = tuple(range(first_axis, x.ndim))
+    return jnp.sum(jnp.square(x.astype(np.float64)), axes)
+
+
+def _joined(parts: Sequence[tuple[jax.Array, ...]]) -> Deviation:
+    """Of several sets of variants, one after the other, for one sample."""
+    signal, noise, changes = zip(*(map(np.asarray, part) for part in parts), strict=True)
+    return Deviation(signal[0], np.concatenate(noise), np.concatenate(changes))

@@ -1,0 +1,226 @@
+"""How one operator is quantized in one scheme: what becomes of its constants and tensors.
+
+Source: ai_edge_quantizer/algorithms/uniform_quantize/common_quantize.py, which says for each
+operator what is a weight, what is a bias, and which tensors share a scale.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.model.records import Operator, Tensor
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.sensitivity import grids
+from jaxdelegate.sensitivity.grids import Grid, Range
+from jaxdelegate.sensitivity.schemes import Activations, Scheme
+
+# Kernels that move or compare values: all tensors have the scale of the input, or of the output.
+SAME_AS_INPUT = frozenset(
+    (
+        "AVERAGE_POOL_2D", "BROADCAST_TO", "GATHER", "GATHER_ND", "MAX_POOL_2D", "MIRROR_PAD",
+        "PAD", "REDUCE_MIN", "RESHAPE", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "SLICE",
+        "SPACE_TO_DEPTH", "SPLIT", "STRIDED_SLICE", "TRANSPOSE", "UNPACK",
+    )
+)  # fmt: skip
+SAME_AS_OUTPUT = frozenset(
+    ["CONCATENATION", "DYNAMIC_UPDATE_SLICE", "MAXIMUM", "PACK", "PADV2", "SELECT", "SELECT_V2"]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Positions among an operator's inputs, and the axis of the weights that has scales."""
+
+    data: int | None
+    weight: int
+    bias: int | None
+    axis: int
+    is_row_by_row: bool = False  # on the fly each row has a scale, otherwise each image
+
+
+_PLACES = {
+    "BATCH_MATMUL": _Places(0, 1, None, -1, is_row_by_row=True),
+    "CONV_2D": _Places(0, 1, 2, 0),
+    "DEPTHWISE_CONV_2D": _Places(0, 1, 2, 3),
+    "EMBEDDING_LOOKUP": _Places(None, 1, None, 0),
+    "FULLY_CONNECTED": _Places(0, 1, 2, 0, is_row_by_row=True),
+    "TRANSPOSE_CONV": _Places(2, 1, 3, 0),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Variant:
+    """One operator in one scheme.
+
+    Attributes:
+        scheme: which.
+        constants: by tensor, float32 on their grids.
+        inputs: by tensor, the grid that a run-time input is put on.
+        outputs: the same for results.
+        on_the_fly: the input that is rounded at each invoke, and whether row by row.
+        bytes_saved: of its weights in the file.
+    """
+
+    scheme: Scheme
+    constants: Mapping[int, np.ndarray]
+    inputs: Mapping[int, Grid]
+    outputs: Mapping[int, Grid]
+    on_the_fly: tuple[int, bool] | None
+    bytes_saved: int
+
+
+def why_not(
+    scheme: Scheme, operator: Operator, specs: Mapping[int, TensorSpec], tensors: Sequence[Tensor]
+) -> str | None:
+    """Why ai-edge-quantizer does not quantize an operator in a scheme; None: it does.
+
+    Args:
+        scheme: which.
+        operator: of the main subgraph.
+        specs: of its tensors, with constants that were folded.
+        tensors: as the file has them.
+    """
+    if operator.name not in scheme.operators:
+        return "ai-edge-quantizer leaves this operator in float"
+    touched = [i for i in (*operator.inputs, *operator.outputs) if i in specs]
+    if any(specs[i].is_quantized or specs[i].dtype == np.float16 for i in touched):
+        return "it is not float32"
+    if not any(specs[i].dtype == np.float32 for i in touched):
+        return "it has no float32 tensor"
+    for index in operator.inputs:
+        if index in specs and _is_float_constant(specs[index]) and tensors[index].data is None:
+            return f"{specs[index].name!r} is computed from constants (float16 weights?)"
+    return _why_not_weights(scheme, operator, specs)
+
+
+def _why_not_weights(
+    scheme: Scheme, operator: Operator, specs: Mapping[int, TensorSpec]
+) -> str | None:
+    if scheme.is_calibrated:
+        return None
+    const = specs[operator.inputs[_PLACES[operator.name].weight]].const
+    if const is None:
+        return "it has no constant weights"
+    if scheme.block_size and (const.ndim != 2 or const.shape[1] % scheme.block_size):
+        return f"its rows of weights are no multiple of {scheme.block_size}"
+    return None
+
+
+def _is_float_constant(spec: TensorSpec) -> bool:
+    return spec.const is not None and spec.dtype == np.float32
+
+
+def calibrated(operators: Sequence[Operator], specs: Mapping[int, TensorSpec]) -> tuple[int, ...]:
+    """The run-time tensors of float32 that operators read or write."""
+    touched = (i for o in operators for i in (*o.inputs, *o.outputs) if i in specs)
+    found = (i for i in touched if specs[i].const is None and specs[i].dtype == np.float32)
+    return tuple(dict.fromkeys(i for i in found if 0 not in specs[i].shape))
+
+
+def variant(
+    scheme: Scheme,
+    operator: Operator,
+    specs: Mapping[int, TensorSpec],
+    ranges: Mapping[int, Range],
+) -> Variant:
+    """An operator as a scheme quantizes it.
+
+    Args:
+        scheme: which.
+        operator: one that `why_not` accepts.
+        specs: of its tensors.
+        ranges: of run-time tensors.
+    """
+    places = _PLACES.get(operator.name)
+    weight = _weight(places, operator, specs)
+    constants: dict[int, np.ndarray] = {}
+    saved = 0
+    if places is not None and weight is not None:
+        axis = _axis(places, operator, specs[weight])
+        constants[weight], saved = _quantized_weight(scheme, specs[weight], axis)
+    if not scheme.is_calibrated:
+        fly = None
+        if scheme.activations is Activations.ON_THE_FLY and places and places.data is not None:
+            fly = (operator.inputs[places.data], places.is_row_by_row)
+        return Variant(scheme, constants, {}, {}, fly, saved)
+    bias = _optional(operator, places.bias) if places else None
+    inputs, outputs = _grids(scheme, operator, specs, ranges, {weight, bias})
+    for index in [i for i in inputs if specs[i].const is not None]:
+        constants[index] = grids.on_grid(_const(specs[index]), inputs.pop(index))
+    if places is not None and bias is not None and weight is not None and bias in specs:
+        data = inputs.get(operator.inputs[places.data or 0])
+        if data is not None and specs[bias].const is not None:
+            scales = grids.channel_scales(_const(specs[weight]), axis)
+            constants[bias] = grids.bias_on_grid(_const(specs[bias]), data.scale, scales)
+    return Variant(scheme, constants, inputs, outputs, None, saved)
+
+
+def _optional(operator: Operator, position: int | None) -> int | None:
+    if position is None or position >= len(operator.inputs):
+        return None
+    return operator.inputs[position]
+
+
+def _weight(
+    places: _Places | None, operator: Operator, specs: Mapping[int, TensorSpec]
+) -> int | None:
+    """The constant weights; None: there are none, or they are computed like activations."""
+    if places is None:
+        return None
+    index = operator.inputs[places.weight]
+    return index if _is_float_constant(specs[index]) else None
+
+
+def _axis(places: _Places, operator: Operator, weights: TensorSpec) -> int:
+    if getattr(operator.options, "adj_y", False):
+        return len(weights.shape) - 2
+    return places.axis % len(weights.shape)
+
+
+def _quantized_weight(scheme: Scheme, spec: TensorSpec, axis: int) -> tuple[np.ndarray, int]:
+    """The weights on their grids, and the bytes that they save."""
+    weights = _const(spec)
+    if scheme.block_size:
+        stored = weights.size // 2 + 2 * weights.size // scheme.block_size
+        return grids.in_blocks(weights, scheme.block_size), weights.nbytes - stored
+    return grids.by_channel(weights, axis), weights.nbytes - weights.size - 4 * spec.shape[axis]
+
+
+def _const(spec: TensorSpec) -> np.ndarray:
+    assert spec.const is not None, spec.name
+    return spec.const
+
+
+def _grids(
+    scheme: Scheme,
+    operator: Operator,
+    specs: Mapping[int, TensorSpec],
+    ranges: Mapping[int, Range],
+    left_out: set[int | None],
+) -> tuple[dict[int, Grid], dict[int, Grid]]:
+    """Grids of an operator's inputs, constants among them, and of its results."""
+    bits = scheme.activation_bits
+    read = [i for i in operator.inputs if i in specs and i not in left_out]
+    read = [i for i in read if specs[i].dtype == np.float32 and 0 not in specs[i].shape]
+    made = [i for i in operator.outputs if i in ranges]
+
+    def own(index: int) -> Grid:
+        return grids.grid_of(_range(specs[index], ranges.get(index)), bits)
+
+    inputs, outputs = {i: own(i) for i in read}, {i: own(i) for i in made}
+    fixed = grids.fixed_grid(operator.name, bits)
+    if fixed is not None:
+        outputs = dict.fromkeys(outputs, fixed)
+    elif operator.name in SAME_AS_INPUT and inputs:
+        outputs = dict.fromkeys(outputs, inputs[read[0]])
+    elif operator.name in SAME_AS_OUTPUT and outputs:
+        inputs = dict.fromkeys(inputs, outputs[made[0]])
+    return inputs, outputs
+
+
+def _range(spec: TensorSpec, seen: Range | None) -> Range:
+    if seen is not None:
+        return seen
+    values = _const(spec)
+    return Range(float(values.min()), float(values.max()))
