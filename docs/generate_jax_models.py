@@ -46,13 +46,14 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in sorted(rows, key=lambda row: str(row["model"]))
     ]
     machine = rows[0]["machine"]
+    commits = ", ".join(sorted({row["machine"]["commit"] for row in rows}))
     versions = ", ".join(f"{n} {machine['versions'][n]}" for n in ("jax", "jaxlib", "numpy"))
     ran = ", ".join(f"{cell} {_count(rows, cell)}" for cell in CELLS)
     wrong = sum(str(row.get(cell)).startswith("WRONG") for row in rows for cell in CELLS)
     return (
         f"{HEAD}Of {len(rows)} models, as many were not refused: {ran}. Wrong: {wrong}. "
         f"Measured on {machine['cpu']}, {machine['cores']} cores, with {versions}, at "
-        f"{machine['commit']}.\n\n"
+        f"{commits}.\n\n"
         f"| model | {' | '.join(CELLS)} |\n|---|{'---|' * len(CELLS)}\n"
         + "".join(f"{line}\n" for line in lines)
         + "\n## Reasons\n\n"

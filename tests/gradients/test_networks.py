@@ -185,7 +185,7 @@ def test_small_networks(name: str) -> None:
     assert not list(faults(content_of(name), name))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", LARGE)
 def test_large_networks(name: str) -> None:
     assert not list(faults(content_of(name), name))
