@@ -149,7 +149,7 @@ class Trainable:
         if grid is None:
             return leaf
         name = self.scale_of_weight(place)
-        if name in scales:
+        if name is not None and name in scales:
             return grid.put(leaf, scales[name])
         factors = self._factors(place)
         if any(self.by_place.get(p) in scales for p in factors):
@@ -164,13 +164,11 @@ class Trainable:
         self, grid: WeightGrid, factors: Sequence[Place], scales: Mapping[str, Any]
     ) -> Any:
         """The file's, times what has become of the product that it was of."""
-        before = np.float32(1)
-        now: Any = jnp.float32(1)
+        before, now = np.ones(1, np.float32), jnp.ones(1, np.float32)
         for place in factors:
             q = self._tensor(place).quantization
             file = np.ones(1, np.float32) if q is None else q.scale
-            name = self.by_place.get(place)
-            given = scales[name] if name in scales else file
+            given = scales.get(self.by_place.get(place, ""), file)
             before = before * file
             now = now * learned_scales.positive(given, 1.0)
         return jnp.asarray(grid.quantization.scale) * (now / jnp.asarray(before))

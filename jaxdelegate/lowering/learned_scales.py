@@ -33,7 +33,8 @@ def simulate(value: jax.Array, spec: TensorSpec, scale: Any) -> jax.Array:
     """
     low, high = bounds(spec)
     used = positive(scale, damping(value, low, high)).reshape(())
-    return _on_grid(value, used, low, high)
+    result: jax.Array = _on_grid(value, used, low, high)
+    return result
 
 
 def dequantize(q: jax.Array, spec: TensorSpec, scale: Any) -> jax.Array:
@@ -41,14 +42,13 @@ def dequantize(q: jax.Array, spec: TensorSpec, scale: Any) -> jax.Array:
     low, high = bounds(spec)
     used = positive(scale, damping(q, low, high)).reshape(())
     steps = q.astype(np.int32) - jnp.asarray(_zero_point(spec))
-    return used * steps.astype(np.float32)
+    return jnp.multiply(used, steps.astype(np.float32))
 
 
 def quantize(value: jax.Array, spec: TensorSpec, scale: Any) -> jax.Array:
     """Integers of the tensor's dtype."""
-    return jax_affine.quantize_by(
-        value, positive(scale, 1.0).reshape(()), _zero_point(spec), spec.dtype
-    )
+    used = positive(scale, 1.0).reshape(())
+    return jax_affine.quantize_by(value, used, _zero_point(spec), spec.dtype)
 
 
 def bounds(spec: TensorSpec) -> tuple[np.float32, np.float32]:

@@ -103,9 +103,7 @@ def lower_partition(
     passed = _constant_outputs(specs, inputs, outputs) if raw_weights else {}
     preparations.update(dict.fromkeys(passed.values()))
     scales = {
-        i: Weight(i, is_scale=True)
-        for i in stored
-        if i in learned and specs[i].const is None
+        i: Weight(i, is_scale=True) for i in stored if i in learned and specs[i].const is None
     }
     preparations.update(dict.fromkeys(scales.values()))
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))

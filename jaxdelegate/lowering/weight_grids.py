@@ -1,8 +1,8 @@
-"""Float weights on the grids of the integers that a file stores: what is trained is what is stored.
+"""Float weights on the grids of a file's integers: what is trained is what will be stored.
 
-Each value becomes the float that its nearest integer stands for, exactly as affine.dequantize_weight
-makes it of what affine.quantize_weight stores. The gradient passes straight through, and is zero
-beyond the range (Bengio et al. 2013).
+Each value becomes the float that its nearest integer stands for, exactly as affine.dequantize makes
+it of what affine.quantize_weight stores. The gradient passes straight through, and is zero beyond
+the range (Bengio et al. 2013).
 """
 
 import dataclasses

@@ -19,19 +19,24 @@ from jaxdelegate.quant.params import Quantization
 
 Place = tuple[int, int]  # subgraph, tensor
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Each tensor has a scale of its own: the kernel multiplies, or computes with the reals.
-_FREE = frozenset(
+_FREE = _names(
     """
     ABS ADD BATCH_MATMUL CONV_2D CONV_3D DEPTHWISE_CONV_2D DEQUANTIZE DIV ELU EQUAL EXP
     FULLY_CONNECTED GELU GREATER GREATER_EQUAL HARD_SWISH LEAKY_RELU LESS LESS_EQUAL LOG MEAN MUL
     NOT_EQUAL PRELU QUANTIZE REDUCE_PROD RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 RSQRT SQRT
     SQUARED_DIFFERENCE SUB SUM TRANSPOSE_CONV
-    """.split()
+    """
 )
 # The kernel demands the output's scale; the input's is free.
 _FIXED_OUTPUT = frozenset(["L2_NORMALIZATION", "LOGISTIC", "LOG_SOFTMAX", "SOFTMAX", "TANH"])
 # They hand values on: kernels demand equal scales, or copy integers as they are.
-_MOVING = frozenset(
+_MOVING = _names(
     """
     ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_TO_SPACE_ND BROADCAST_TO CONCATENATION DEPTH_TO_SPACE
     DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP EXPAND_DIMS FILL GATHER GATHER_ND MAXIMUM MAX_POOL_2D
@@ -39,7 +44,7 @@ _MOVING = frozenset(
     RESIZE_NEAREST_NEIGHBOR REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND SELECT SELECT_V2 SHAPE SLICE
     SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQUEEZE STRIDED_SLICE TILE TOPK_V2 TRANSPOSE
     UNPACK
-    """.split()
+    """
 )
 _LOOPS = ("STABLEHLO_WHILE", "WHILE")
 _BRANCHES = ("IF", "STABLEHLO_CASE")  # their first input chooses
@@ -69,9 +74,7 @@ class SharedScales:
     biases: Mapping[Place, tuple[Place, Place]]
 
 
-def shared_scales(
-    subgraphs: Sequence[Subgraph], leaves: Iterable[Sequence[Place]]
-) -> SharedScales:
+def shared_scales(subgraphs: Sequence[Subgraph], leaves: Iterable[Sequence[Place]]) -> SharedScales:
     """The scales of a model that can change.
 
     Args:
@@ -182,8 +185,7 @@ class _Found:
         results: list[tuple[int, Sequence[int]]] = [(subgraph, operator.outputs)]
         rows += [(s.index, s.inputs) for s in called]
         if operator.name in _LOOPS:
-            condition, body = called
-            rows += [(body.index, body.outputs), *results]
+            rows += [(called[-1].index, called[-1].outputs), *results]  # the body's
             results = []
         else:
             results += [(s.index, s.outputs) for s in called]
