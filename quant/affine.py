@@ -103,6 +103,7 @@ def quantize_weight(
         scale, zero_point = (spread(values, x.shape) for values in blocks)
     else:
         scale, zero_point = along(quantization, x.ndim)
+    zero_point = zero_point.astype(np.int64)
     wide = np.float64 if dtype.itemsize > _MOST_BYTES else np.float32
     low, high = integer_range(dtype, narrow=narrow)
     with np.errstate(all="ignore"):

@@ -15,7 +15,7 @@ from jaxdelegate.lowering import fake_quantization, learned_scales
 from jaxdelegate.lowering.weight_grids import WeightGrid
 from jaxdelegate.model.records import Subgraph, Tensor
 from jaxdelegate.passes.shared_scales import SharedScales, shared_scales
-from jaxdelegate.quant import affine
+from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
 Weights = Literal["file", "fake_quantized"]
@@ -171,7 +171,8 @@ class Trainable:
             given = scales.get(self.by_place.get(place, ""), file)
             before = before * file
             now = now * learned_scales.positive(given, 1.0)
-        return jnp.asarray(grid.quantization.scale) * (now / jnp.asarray(before))
+        change = jax_affine.quotient(now, before).astype(np.float32)  # exactly 1 if there is none
+        return jnp.asarray(grid.quantization.scale) * change
 
     def _grid(self, place: Place) -> WeightGrid | None:
         if place not in self._grids:

@@ -102,11 +102,11 @@ def lower_partition(
     ]
     passed = _constant_outputs(specs, inputs, outputs) if raw_weights else {}
     preparations.update(dict.fromkeys(passed.values()))
-    scales = {
-        i: Weight(i, is_scale=True) for i in stored if i in learned and specs[i].const is None
-    }
-    preparations.update(dict.fromkeys(scales.values()))
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
+    read = {i for step in steps for i in step.inputs if isinstance(i, int)}
+    used = {*outputs, *states, *read}.intersection(learned, stored)
+    scales = {i: Weight(i, is_scale=True) for i in sorted(used) if specs[i].const is None}
+    preparations.update(dict.fromkeys(scales.values()))
     reduced = mixed_precision.reduced_tensors(
         context.precision,
         [step.operator for step in steps],

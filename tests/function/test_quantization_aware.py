@@ -34,14 +34,14 @@ from jaxdelegate.testing.quantized import scaled
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
-RNG = np.random.default_rng(0)
+STEPS_APART = 4  # the float view and the integers, after a SOFTMAX of steep scores
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 TRAINED: dict[str, Any] = {"io": "float", "weights": "fake_quantized"}
 LEARNED: dict[str, Any] = {**TRAINED, "ranges": "learned"}
 
 
 def integers(dtype: Any, *shape: int, low: int = -127, high: int = 128) -> np.ndarray:
-    return RNG.integers(low, high, shape).astype(dtype)
+    return np.random.default_rng(shape).integers(low, high, shape).astype(dtype)
 
 
 def small_network() -> bytes:
@@ -73,8 +73,7 @@ def small_network() -> bytes:
     return b.build()
 
 
-IMAGES = RNG.uniform(-2.5, 2.5, (8, 4, 4, 2)).astype(np.float32)
-LABELS = RNG.integers(0, 5, 8)
+IMAGES = np.random.default_rng(0).uniform(-2.5, 2.5, (8, 4, 4, 2)).astype(np.float32)
 
 
 def layer(w: Any, q: Quantization, *, data: Any = np.float32, bias: Any = None) -> bytes:
@@ -111,7 +110,7 @@ def weight_only() -> bytes:
 def looping() -> bytes:
     """Three times x = FULLY_CONNECTED(x) in int8, in the body of a WHILE."""
     b, q = ModelBuilder(), scaled(0.05, 3)
-    i, x = b.input((), np.int32, "i"), b.input((1, 4), np.int8, "x", quantization=q)
+    i, x = b.constant(np.int32(0)), b.input((1, 4), np.int8, "x", quantization=q)
     n, y = b.tensor((), np.int32), b.tensor((1, 4), np.int8, "y", quantization=q)
     b.operator("WHILE", [i, x], [n, y], WhileOptions(cond_subgraph_index=1, body_subgraph_index=2))
     b.outputs(y)
@@ -134,7 +133,7 @@ def looping() -> bytes:
 
 
 def blocks() -> Quantization:
-    sizes = RNG.uniform(0.01, 0.1, (4, 2)).astype(np.float16)
+    sizes = np.random.default_rng(0).uniform(0.01, 0.1, (4, 2)).astype(np.float16)
     kept = Blockwise(-1, -1, 32, scale=sizes)
     return Quantization(np.zeros(0, np.float32), np.zeros(0, np.int64), 0, blockwise=kept)
 
@@ -162,10 +161,7 @@ FILES: dict[str, Callable[[], bytes]] = {
 
 def inputs_of(apply: Any) -> list[np.ndarray]:
     random = np.random.default_rng(1)
-    return [
-        random.uniform(-3, 3, s.shape).astype(s.dtype) if s.dtype == np.float32 else np.int32(0)
-        for s in apply.inputs()
-    ]
+    return [random.uniform(-3, 3, s.shape).astype(s.dtype) for s in apply.inputs()]
 
 
 def on_grid_by_hand(model: Any, params: dict[str, Any]) -> dict[str, Any]:
@@ -235,12 +231,12 @@ def test_the_files_scales_change_nothing(name: str, weights: Any) -> None:
 def test_a_weights_gradient_ends_at_its_range() -> None:
     model = jd.load(FILES["int8, one scale"]())
     trained, params = model.function(**TRAINED)
-    x = np.ones((1, 64), np.float32) / 64
-    w = np.asarray(params["w"]).copy()
-    w[0, :4] = [0.001, 127.4 * 0.02, 127 * 0.02, -130 * 0.02]
+    x = np.full((1, 64), 0.4, np.float32)
+    w = np.zeros_like(params["w"])
+    scale = np.float32(0.02)
+    w[0, :4] = [0.001, 127.4 * scale, 127 * scale, -130 * scale]
     slopes = jax.grad(lambda p: trained(p, x)[0][0, 0])({"w": w})["w"]
-    grid = 1 / 64 / 0.05 * 0.05
-    np.testing.assert_allclose(slopes[0, :5], np.array([1, 0, 1, 0, 1]) * round(grid, 6), rtol=0.3)
+    np.testing.assert_allclose(slopes[0, :5], np.float32(0.4) * np.array([1, 0, 1, 0, 1]))
     assert not slopes[1].any()
 
 
@@ -283,7 +279,9 @@ def test_tensors_that_must_have_one_scale_share_a_leaf() -> None:
     model = jd.load(small_network())
     names = ["image", "features", "logits", "filter", "head"]
     assert list(model.scales) == [f"{name}/scale" for name in names]  # not of SOFTMAX, nor biases
-    of = {model.graph.subgraphs[0].tensors[i].name for _, i in model.scales["features/scale"].tensors}
+    of = {
+        model.graph.subgraphs[0].tensors[i].name for _, i in model.scales["features/scale"].tensors
+    }
     assert of == {"features", "pooled", "flat"}
     assert model.scales["filter/scale"].value.shape == (3,)
     _, params = model.function(ranges="learned")
@@ -308,7 +306,7 @@ def test_a_scale_stays_positive() -> None:
     learned, params = model.function(**LEARNED)
     for wrong in (0.0, -1.0):
         changed = {**params, "features/scale": np.full(1, wrong, np.float32)}
-        value, slopes = jax.value_and_grad(lambda p: learned(p, IMAGES)[0].var())(changed)
+        value, slopes = jax.value_and_grad(lambda p: learned(p, IMAGES[:1])[0].var())(changed)
         assert np.isfinite(value)
         assert all(np.isfinite(g).all() for g in slopes.values())
 
@@ -343,7 +341,7 @@ def saved(content: bytes, model: Any, params: dict[str, Any]) -> bytes:
 
 
 def train(
-    apply: Any, params: dict[str, Any], loss: Callable[[Any], Any], steps: int, rate: float
+    params: dict[str, Any], loss: Callable[[Any], Any], steps: int, rate: float
 ) -> tuple[dict[str, Any], list[float]]:
     """optax.adam; scales move in proportion to themselves."""
     optimizer = optax.adam(rate)
@@ -351,7 +349,8 @@ def train(
     @jax.jit
     def step(params: Any, memory: Any) -> Any:
         value, slopes = jax.value_and_grad(loss)(params)
-        updates, memory = optimizer.update(slopes, memory)
+        with jax.numpy_dtype_promotion("standard"):
+            updates, memory = optimizer.update(slopes, memory)
         for name in updates:
             if name.endswith("/scale"):
                 updates[name] = updates[name] * params[name]
@@ -369,22 +368,24 @@ def test_what_is_trained_is_what_a_saved_file_computes(ranges: Any) -> None:
     content = small_network()
     model = jd.load(content)
     apply, params = model.function(io="float", weights="fake_quantized", ranges=ranges)
+    want = apply(params, IMAGES)[0]
+    random = np.random.default_rng(0)
+    worse = {n: p * np.float32(random.uniform(0.6, 1.2, p.shape)) for n, p in params.items()}
 
     def loss(p: Any) -> Any:
-        scores = apply(p, IMAGES)[0]
-        return -jnp.log(scores[jnp.arange(8), LABELS] + 1e-3).mean()
+        return ((apply(p, IMAGES)[0] - want) ** 2).mean()
 
-    trained, losses = train(apply, params, loss, 30, 3e-2)
-    assert losses[-1] < 0.7 * losses[0]
-    assert all(np.any(trained[n] != params[n]) for n in params)
+    trained, losses = train(worse, loss, 40, 1e-2)
+    assert losses[-1] < 0.4 * losses[0]
+    assert all(np.any(trained[n] != worse[n]) for n in params)
     file = saved(content, model, trained)
     same, stored = jd.load(file).function(io="float")
-    want = np.asarray(apply(trained, IMAGES)[0])
-    np.testing.assert_array_equal(same(stored, IMAGES)[0], want)
+    got = np.asarray(apply(trained, IMAGES)[0])
+    np.testing.assert_array_equal(same(stored, IMAGES)[0], got)
     exact, integer = jd.load(file, quant_mode="integer").function(io="float")
-    got = np.asarray(exact(integer, IMAGES)[0])
-    assert np.abs(got - want).max() < 3.5 / 256  # what the float view differs by: see the docs
-    assert -np.log(got[np.arange(8), LABELS] + 1e-3).mean() < 0.75 * losses[0]
+    on_device = np.asarray(exact(integer, IMAGES)[0])
+    assert np.abs(on_device - got).max() < STEPS_APART / 256
+    assert ((on_device - want) ** 2).mean() < 0.45 * losses[0]
 
 
 def test_batches_and_transformations_take_the_same_leaves() -> None:
@@ -405,9 +406,7 @@ def test_leaves_in_a_loop_have_gradients() -> None:
     model = jd.load(looping())
     learned, params = model.function(**LEARNED)
     x = np.array([[1.0, -2.0, 3.0, 0.5]], np.float32)
-    slopes = jax.grad(lambda p: (learned(p, np.int32(0), x)[0] ** 2).sum())(
-        {**params, "w": params["w"] * 1.013}
-    )
+    slopes = jax.grad(lambda p: (learned(p, x)[0] ** 2).sum())({**params, "w": params["w"] * 1.013})
     assert set(slopes) == {"w", "x/scale", "between/scale", "w/scale"}
     assert all(np.any(g != 0) for g in slopes.values())
 
@@ -445,7 +444,7 @@ def test_an_anomaly_detector_learns_other_sounds(ranges: Any) -> None:
     def loss(p: Any) -> Any:
         return ((apply(p, x)[0] - x) ** 2).mean()
 
-    trained, losses = train(apply, params, loss, 200, 1e-3)
+    trained, losses = train(params, loss, 200, 1e-3)
     assert losses[-1] < 0.5 * losses[0]
     exact, integer = jd.load(saved(path.read_bytes(), model, trained)).function()
     np.testing.assert_array_equal(exact(integer, x)[0], apply(trained, x)[0])
@@ -469,5 +468,5 @@ def test_an_int8_classifier_comes_back_from_disturbed_weights(ranges: Any) -> No
         n: p if n.endswith("/scale") else p * random.uniform(0.7, 1.3, p.shape).astype(np.float32)
         for n, p in params.items()
     }
-    _, losses = train(apply, worse, loss, 100, 1e-3)
+    _, losses = train(worse, loss, 100, 1e-3)
     assert losses[-1] < 0.5 * losses[0]
