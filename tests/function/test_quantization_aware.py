@@ -34,7 +34,6 @@ from jaxdelegate.testing.quantized import scaled
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
-STEPS_APART = 4  # the float view and the integers, after a SOFTMAX of steep scores
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 TRAINED: dict[str, Any] = {"io": "float", "weights": "fake_quantized"}
 LEARNED: dict[str, Any] = {**TRAINED, "ranges": "learned"}
@@ -204,28 +203,30 @@ def test_weights_become_the_floats_that_their_integers_stand_for(name: str) -> N
 
 
 @pytest.mark.parametrize("name", [n for n in FILES if "blocks" not in n])
-@pytest.mark.parametrize("weights", ["file", "fake_quantized"])
-def test_the_files_scales_change_nothing(name: str, weights: Any) -> None:
+def test_the_files_scales_change_nothing(name: str) -> None:
     model = jd.load(FILES[name]())
     apply, params = model.function(io="float")
     inputs = inputs_of(apply)
-    if weights == "file" and name in ("dynamic range", "uint8 read as int8", "weights only"):
-        with pytest.raises(jd.OptionError, match="'learned': the model has no scales that can"):
-            model.function(weights=weights, ranges="learned")
-        return
-    learned, more = model.function(io="float", weights=weights, ranges="learned")
-    assert {n for n in more if n not in params} <= set(model.scales)
+    learned, more = model.function(**LEARNED)
+    assert {n for n in more if n not in params} == set(model.scales)
     for got, y in zip(learned(more, *inputs), apply(params, *inputs), strict=True):
         np.testing.assert_array_equal(got, y)
-    stored, same = model.function(weights=weights, ranges="learned")
-    given = [s for s in stored.inputs()]
-    quantized = [np.full(s.shape, 5, s.dtype) for s in given]
-    for got, y in zip(stored(same, *quantized), model(*quantized), strict=True):
-        assert got.dtype == y.dtype
-        if got.dtype != np.float32:
-            np.testing.assert_array_equal(got, y)
-        else:
-            np.testing.assert_allclose(got, y, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["int8, one scale", "in a loop"])
+def test_integers_come_and_go_by_the_learned_scales(name: str) -> None:
+    """Weights are taken as they are: their scales play no part, and are no leaves."""
+    model = jd.load(FILES[name]())
+    learned, params = model.function(ranges="learned")
+    of_activations = {"x/scale", "between/scale" if name == "in a loop" else "y/scale"}
+    assert {n for n in params if n.endswith("/scale")} == of_activations
+    (given,) = learned.inputs()
+    x = np.random.default_rng(0).integers(-128, 128, given.shape).astype(given.dtype)
+    (got,), (want,) = learned(params, x), model(x)
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+    doubled = {n: p * np.float32(2 if n in of_activations else 1) for n, p in params.items()}
+    np.testing.assert_array_equal(learned(doubled, x)[0], want)  # all is linear: other units
 
 
 def test_a_weights_gradient_ends_at_its_range() -> None:
@@ -302,13 +303,15 @@ def test_equal_scales_that_the_file_does_not_have_are_left_alone() -> None:
 
 
 def test_a_scale_stays_positive() -> None:
-    model = jd.load(small_network())
+    model = jd.load(FILES["int8"]())
     learned, params = model.function(**LEARNED)
-    for wrong in (0.0, -1.0):
-        changed = {**params, "features/scale": np.full(1, wrong, np.float32)}
-        value, slopes = jax.value_and_grad(lambda p: learned(p, IMAGES[:1])[0].var())(changed)
-        assert np.isfinite(value)
-        assert all(np.isfinite(g).all() for g in slopes.values())
+    x = np.ones((1, 64), np.float32)
+    slopes_of = jax.jit(jax.value_and_grad(lambda p: learned(p, x)[0].var()))
+    for name in model.scales:
+        for wrong in (0.0, -1.0):
+            value, slopes = slopes_of({**params, name: np.full_like(params[name], wrong)})
+            assert np.isfinite(value)
+            assert all(np.isfinite(g).all() for g in slopes.values())
 
 
 def saved(content: bytes, model: Any, params: dict[str, Any]) -> bytes:
@@ -363,29 +366,31 @@ def train(
     return params, [*values, float(loss(params))]
 
 
-@pytest.mark.parametrize("ranges", ["kept", "learned"])
+@pytest.mark.parametrize("ranges", [pytest.param("kept", marks=pytest.mark.slow), "learned"])
 def test_what_is_trained_is_what_a_saved_file_computes(ranges: Any) -> None:
     content = small_network()
     model = jd.load(content)
-    apply, params = model.function(io="float", weights="fake_quantized", ranges=ranges)
+    before = model.until("logits")
+    apply, params = before.function(io="float", weights="fake_quantized", ranges=ranges)
     want = apply(params, IMAGES)[0]
     random = np.random.default_rng(0)
-    worse = {n: p * np.float32(random.uniform(0.6, 1.2, p.shape)) for n, p in params.items()}
+    worse = {n: p * np.float32(random.uniform(0.6, 1.0, p.shape)) for n, p in params.items()}
 
     def loss(p: Any) -> Any:
         return ((apply(p, IMAGES)[0] - want) ** 2).mean()
 
     trained, losses = train(worse, loss, 40, 1e-2)
-    assert losses[-1] < 0.4 * losses[0]
+    assert losses[-1] < 0.2 * losses[0]
     assert all(np.any(trained[n] != worse[n]) for n in params)
     file = saved(content, model, trained)
-    same, stored = jd.load(file).function(io="float")
+    same, stored = jd.load(file).until("logits").function(io="float")
     got = np.asarray(apply(trained, IMAGES)[0])
     np.testing.assert_array_equal(same(stored, IMAGES)[0], got)
-    exact, integer = jd.load(file, quant_mode="integer").function(io="float")
+    exact, integer = jd.load(file, quant_mode="integer").until("logits").function(io="float")
     on_device = np.asarray(exact(integer, IMAGES)[0])
-    assert np.abs(on_device - got).max() < STEPS_APART / 256
-    assert ((on_device - want) ** 2).mean() < 0.45 * losses[0]
+    step = jd.load(file).tensors["logits"].quantization.scale
+    assert np.abs(on_device - got).max() < 1.01 * step
+    assert ((on_device - want) ** 2).mean() < 0.25 * losses[0]
 
 
 def test_batches_and_transformations_take_the_same_leaves() -> None:
@@ -445,7 +450,7 @@ def test_an_anomaly_detector_learns_other_sounds(ranges: Any) -> None:
         return ((apply(p, x)[0] - x) ** 2).mean()
 
     trained, losses = train(params, loss, 200, 1e-3)
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < 0.6 * losses[0]
     exact, integer = jd.load(saved(path.read_bytes(), model, trained)).function()
     np.testing.assert_array_equal(exact(integer, x)[0], apply(trained, x)[0])
 
@@ -457,16 +462,16 @@ def test_an_int8_classifier_comes_back_from_disturbed_weights(ranges: Any) -> No
     model = jd.load(task.network(quantized=True))
     apply, params = model.function(weights="fake_quantized", ranges=ranges)
     teacher, own = jd.load(task.network()).function()
-    x = np.concatenate([task.inputs(task.picture(seed)) for seed in range(64)])
+    x = np.concatenate([task.inputs(task.picture(seed)) for seed in range(16)])
     want = teacher(own, x)[0]
 
     def loss(p: Any) -> Any:
-        return -(want * jnp.log(apply(p, x)[0] + 1e-6)).sum(axis=1).mean()
+        return (want * jnp.log((want + 1e-6) / (apply(p, x)[0] + 1e-6))).sum(axis=1).mean()
 
     random = np.random.default_rng(0)
     worse = {
-        n: p if n.endswith("/scale") else p * random.uniform(0.7, 1.3, p.shape).astype(np.float32)
+        n: p if n.endswith("/scale") else p * random.uniform(0.4, 1.2, p.shape).astype(np.float32)
         for n, p in params.items()
     }
-    _, losses = train(worse, loss, 100, 1e-3)
+    _, losses = train(worse, loss, 40, 1e-3)
     assert losses[-1] < 0.5 * losses[0]
