@@ -1,7 +1,7 @@
 """Quantization-aware training: an int8 network with bad ranges learns from its float sister.
 
-    pip install 'jaxdelegate[examples]'
-    python examples/quantization_aware.py
+pip install 'jaxdelegate[examples]'
+python examples/quantization_aware.py
 """
 
 import jax
