@@ -26,6 +26,7 @@ from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.common.downcast import downcast
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
@@ -204,6 +205,7 @@ class SubgraphFunction:
         leaf = params[self._leaves.name(*place)]
         if training.on_grid:
             leaf = self._trainable.on_grid(place, leaf, {name: params[name] for name in scales})
+            leaf = fusion_barrier(leaf)  # operators see an array, as if it came in so
         return downcast(jnp.asarray(leaf), value.dtype)
 
     # ---- compiled, as delegates compile
