@@ -366,30 +366,42 @@ def train(
     return params, [*values, float(loss(params))]
 
 
-@pytest.mark.parametrize("ranges", [pytest.param("kept", marks=pytest.mark.slow), "learned"])
-def test_what_is_trained_is_what_a_saved_file_computes(ranges: Any) -> None:
-    content = small_network()
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "ranges"),
+    [
+        ("int8", "y", "learned"),
+        pytest.param("a network", "logits", "kept", marks=SLOW),
+        pytest.param("a network", "logits", "learned", marks=SLOW),
+    ],
+)
+def test_what_is_trained_is_what_a_saved_file_computes(name: str, output: str, ranges: Any) -> None:
+    content = FILES[name]()
     model = jd.load(content)
-    before = model.until("logits")
-    apply, params = before.function(io="float", weights="fake_quantized", ranges=ranges)
-    want = apply(params, IMAGES)[0]
+    apply, params = model.until(output).function(
+        io="float", weights="fake_quantized", ranges=ranges
+    )
     random = np.random.default_rng(0)
+    (given,) = apply.inputs()
+    x = random.uniform(-2.5, 2.5, (8, *given.shape[1:])).astype(np.float32)
+    want = apply(params, x)[0]
     worse = {n: p * np.float32(random.uniform(0.6, 1.0, p.shape)) for n, p in params.items()}
 
     def loss(p: Any) -> Any:
-        return ((apply(p, IMAGES)[0] - want) ** 2).mean()
+        return ((apply(p, x)[0] - want) ** 2).mean()
 
     trained, losses = train(worse, loss, 40, 1e-2)
     assert losses[-1] < 0.2 * losses[0]
     assert all(np.any(trained[n] != worse[n]) for n in params)
     file = saved(content, model, trained)
-    same, stored = jd.load(file).until("logits").function(io="float")
-    got = np.asarray(apply(trained, IMAGES)[0])
-    np.testing.assert_array_equal(same(stored, IMAGES)[0], got)
-    exact, integer = jd.load(file, quant_mode="integer").until("logits").function(io="float")
-    on_device = np.asarray(exact(integer, IMAGES)[0])
-    step = jd.load(file).tensors["logits"].quantization.scale
-    assert np.abs(on_device - got).max() < 1.01 * step
+    same, stored = jd.load(file).until(output).function(io="float")
+    got = np.asarray(apply(trained, x)[0])
+    np.testing.assert_array_equal(same(stored, x)[0], got)
+    exact, integer = jd.load(file, quant_mode="integer").until(output).function(io="float")
+    on_device = np.asarray(exact(integer, x)[0])
+    assert np.abs(on_device - got).max() < 1.01 * jd.load(file).tensors[output].quantization.scale
     assert ((on_device - want) ** 2).mean() < 0.25 * losses[0]
 
 
