@@ -5,6 +5,8 @@ import numpy as np
 from jaxdelegate.quant.params import Blockwise, Quantization, along_axis
 from jaxdelegate.quant.params import integer_range as integer_range
 
+_MOST_BYTES = 2  # of integers whose steps float32 holds
+
 
 def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """Scale (float32) and zero point (int32), shaped to broadcast with a tensor of this rank.
@@ -59,6 +61,57 @@ def quantize(x: np.ndarray, quantization: Quantization, dtype: np.dtype) -> np.n
         steps = np.minimum(steps, (high - zero_point).astype(np.float32))
     q: np.ndarray = steps.astype(np.int32) + zero_point
     return np.asarray(q, dtype)
+
+
+def is_narrow(stored: np.ndarray, quantization: Quantization) -> bool:
+    """Whether a file's weight leaves out the least integer of its dtype, as symmetric ones do.
+
+    Kernels that multiply int8 pairs in 16 bits rely on that (quantization_spec: weights are in
+    [-127, 127]). A weight that holds the least integer has the whole range.
+
+    Args:
+        stored: the file's integers.
+        quantization: theirs.
+    """
+    low, _ = integer_range(stored.dtype)
+    if low == 0 or stored.dtype.itemsize > _MOST_BYTES or quantization.zero_point.any():
+        return False
+    blockwise = quantization.blockwise
+    if blockwise is not None and blockwise.zero_point is not None and blockwise.zero_point.any():
+        return False
+    return not bool((stored == low).any())
+
+
+def quantize_weight(
+    x: np.ndarray, quantization: Quantization, dtype: np.dtype, *, narrow: bool
+) -> np.ndarray:
+    """The integers that a file stores for float32 weights: the nearest, halves away from zero.
+
+    int32 and int64 (biases) are exact, where `quantize` has the precision of float32.
+
+    Args:
+        x: in the file's layout.
+        quantization: per tensor, per channel, or in blocks.
+        dtype: of the integers.
+        narrow: whether the least one is left out; see `is_narrow`.
+
+    Raises:
+        ValueError: blockwise scales are not known, or do not fit.
+    """
+    if quantization.blockwise is not None:
+        blocks = block_parameters(quantization.blockwise, x.shape)
+        scale, zero_point = (spread(values, x.shape) for values in blocks)
+    else:
+        scale, zero_point = along(quantization, x.ndim)
+    zero_point = zero_point.astype(np.int64)
+    wide = np.float64 if dtype.itemsize > _MOST_BYTES else np.float32
+    low, high = integer_range(dtype, narrow=narrow)
+    with np.errstate(all="ignore"):
+        steps = round_half_away(x.astype(np.float32).astype(wide) / scale.astype(wide))
+        steps = np.where(steps > low - zero_point, steps, low - zero_point)
+    highest = high - zero_point
+    whole = np.where(steps < highest, steps, 0).astype(np.int64)
+    return np.asarray(np.where(steps < highest, whole, highest) + zero_point).astype(dtype)
 
 
 # ---- Scales as tensors

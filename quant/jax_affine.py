@@ -26,7 +26,7 @@ def as_float32(x: jax.Array) -> jax.Array:
     return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
 
 
-def _quotient(x: _Real, y: _Real) -> jax.Array:
+def quotient(x: _Real, y: _Real) -> jax.Array:
     """The float32 quotient of float32 values, in float64.
 
     XLA replaces x / (a constant) by x * (1 / constant), and float32 division is approximate on
@@ -36,7 +36,7 @@ def _quotient(x: _Real, y: _Real) -> jax.Array:
     return as_float32(jnp.asarray(x, np.float64) / jnp.asarray(y, np.float64))
 
 
-def _product(x: jax.Array, y: _Real) -> jax.Array:
+def product(x: jax.Array, y: _Real) -> jax.Array:
     """The product of float32 values, which no compiler fuses with a sum: a minimum is between."""
     return lax.min(x * y, jnp.asarray(_BEYOND, np.float32))
 
@@ -56,11 +56,15 @@ def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
 
 def quantize(x: jax.Array, quantization: Quantization, dtype: np.dtype) -> jax.Array:
     """Integers of `dtype`; see affine.quantize."""
-    scale, zero_point = along(quantization, x.ndim)
+    return quantize_by(x, *along(quantization, x.ndim), dtype)
+
+
+def quantize_by(x: jax.Array, scale: _Real, zero_point: np.ndarray, dtype: np.dtype) -> jax.Array:
+    """As `quantize`, with a scale that may be traced; both broadcast to `x`."""
     low, high = (
         jnp.asarray((bound - zero_point).astype(np.float32)) for bound in integer_range(dtype)
     )
-    steps = _round_half_away(_quotient(x, scale).astype(np.float32))
+    steps = _round_half_away(quotient(x, scale).astype(np.float32))
     steps = jnp.minimum(jnp.where(steps > low, steps, low), high)
     return (steps.astype(np.int32) + jnp.asarray(zero_point)).astype(dtype)
 
@@ -85,11 +89,15 @@ def dequantize_blocks(
 def _spread(values: jax.Array, shape: tuple[int, ...], blockwise: Blockwise) -> jax.Array:
     """The scale tensor of block_scales, one value for each element."""
     positions = block_scales(np.arange(values.size).reshape(values.shape), shape, blockwise)
-    spread = values.reshape(-1)[positions.reshape(-1)].reshape(positions.shape)
-    for axis, (n, count) in enumerate(zip(shape, positions.shape, strict=True)):
+    return spread(values.reshape(-1)[positions.reshape(-1)].reshape(positions.shape), shape)
+
+
+def spread(values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """One value for each block -> one for each element."""
+    for axis, (n, count) in enumerate(zip(shape, values.shape, strict=True)):
         if count not in (1, n):
-            spread = jnp.repeat(spread, n // count, axis, total_repeat_length=n)
-    return jnp.broadcast_to(spread, shape)
+            values = jnp.repeat(values, n // count, axis, total_repeat_length=n)
+    return jnp.broadcast_to(values, shape)
 
 
 # ---- Floats on the fly, for dynamic range kernels
@@ -101,10 +109,10 @@ def symmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     extent = jnp.max(jnp.abs(x), -1, keepdims=True, initial=0)
     empty = extent == 0
     divisor = jnp.where(empty, jnp.ones_like(extent), extent)
-    inverse = _quotient(np.float32(127), divisor)
+    inverse = quotient(np.float32(127), divisor)
     inside = jnp.where(empty, jnp.zeros_like(x), x)
-    steps = _round_half_away(_product(inside, inverse.astype(np.float32)))
-    scale = jnp.where(empty, jnp.ones_like(inverse), _quotient(extent, np.float32(127)))
+    steps = _round_half_away(product(inside, inverse.astype(np.float32)))
+    scale = jnp.where(empty, jnp.ones_like(inverse), quotient(extent, np.float32(127)))
     return jnp.clip(steps, -127, 127).astype(np.int8), scale[..., 0].astype(np.float32)
 
 
@@ -117,8 +125,8 @@ def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     offset = _nudged_offset(low / exact, high / exact)
     offset = jnp.where(empty, jnp.zeros_like(offset), offset)
     scale = as_float32(exact)
-    inverse = _quotient(np.float32(1), scale).astype(np.float32)
-    steps = _round_half_away(_product(x, inverse)) + offset.astype(np.float32)
+    inverse = quotient(np.float32(1), scale).astype(np.float32)
+    steps = _round_half_away(product(x, inverse)) + offset.astype(np.float32)
     q = jnp.clip(steps, -128, 127).astype(np.int8)
     return q, scale[..., 0].astype(np.float32), offset[..., 0].astype(np.int32)
 
@@ -153,7 +161,7 @@ def fake_quantize(
 def quantize_and_dequantize(x: jax.Array, low: float, high: float, scale: float) -> jax.Array:
     """float32 `x` on steps of `scale` from `low`; see affine.quantize_and_dequantize."""
     first, last, step = np.float32(low), np.float32(high), np.float32(scale)
-    steps = _round_half_away(_quotient(_clamp(x, first, last) - first, step)).astype(np.float32)
+    steps = _round_half_away(quotient(_clamp(x, first, last) - first, step)).astype(np.float32)
     return _on_grid(steps, first, step)
 
 
@@ -164,4 +172,4 @@ def _clamp(x: jax.Array, first: np.float32, last: np.float32) -> jax.Array:
 
 
 def _on_grid(steps: jax.Array, first: np.float32, step: np.float32) -> jax.Array:
-    return _product(steps, step) + first
+    return product(steps, step) + first

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate import litert, providers
+from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference.registry import KERNELS
 
@@ -51,9 +52,15 @@ def libraries(_folder: Path) -> None:
         pytest.skip(str(error))
 
 
+def int8(folder: Path) -> None:
+    """A quantized network."""
+    (folder / "int8.tflite").write_bytes(TASKS["classification"].network(quantized=True))
+
+
 # What else lies in the folder, or has to be there.
 FILES: dict[str, Callable[[Path], None]] = {
     "docs/evaluation.md": images,
+    "docs/fine_tuning_qat.md": int8,
     "docs/stock_interpreters.md": libraries,
     "docs/api/litert.md": libraries,
 }

@@ -32,6 +32,11 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
+def check_quantization_aware(printed: str, _folder: Path) -> None:
+    before, after = (int(n) for n in re.findall(r"(\d+)%", printed))
+    assert before < after - 40
+
+
 def check_own_delegate(printed: str, _folder: Path) -> None:
     hosts = printed.splitlines()
     assert [line.split(":")[0] for line in hosts] == ["jaxdelegate", "ai_edge_litert.interpreter"]
@@ -72,6 +77,7 @@ CHECKS = {
     "exact_integers.py": check_exact_integers,
     "own_delegate.py": check_own_delegate,
     "own_operator.py": check_own_operator,
+    "quantization_aware.py": check_quantization_aware,
 }
 
 

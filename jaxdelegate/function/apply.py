@@ -12,6 +12,7 @@ from jaxdelegate.errors import TensorError
 from jaxdelegate.function.arguments import check_names
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.function.subgraph import Params
+from jaxdelegate.function.training import AS_STORED, Training
 
 
 class Function(Protocol):
@@ -24,6 +25,9 @@ class Function(Protocol):
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         """What is known of each leaf of `params`."""
+
+    def leaves(self, training: Training) -> Params:
+        """The weights, and the scales that are trained."""
 
     def shapes(self) -> list[tuple[int | str, ...]]:
         """The inputs' shapes, as declared; the name of a batch of any size in its place."""
@@ -42,6 +46,7 @@ class Function(Protocol):
         *,
         io: str = "file",
         platform: str | None = None,
+        training: Training = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
         """Outputs and the new state."""
 
@@ -86,6 +91,7 @@ class Apply:
     signature: str | None
     io: str
     platform: str | None
+    training: Training = AS_STORED
 
     def __call__(
         self,
@@ -119,7 +125,8 @@ class Apply:
         function: Function = self.model.function_of(self.signature)
         arrays = function.checked(names.in_order(by_name) if by_name else inputs, self.io)
         states = state if key is None else function.drawing_by(key, state, self.io)
-        results, new = function.call(params, arrays, states, io=self.io, platform=self.platform)
+        how: dict[str, Any] = {"io": self.io, "platform": self.platform, "training": self.training}
+        results, new = function.call(params, arrays, states, **how)
         outputs = dict(zip(names.outputs, results, strict=True)) if by_name else results
         return outputs if state is None else (outputs, new)
 

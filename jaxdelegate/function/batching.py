@@ -11,6 +11,7 @@ from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.function.arguments import fitting
 from jaxdelegate.function.records import Batching, Parameter
 from jaxdelegate.function.subgraph import Params, SubgraphFunction
+from jaxdelegate.function.training import AS_STORED, Training
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.passes.by_image import why_not_by_image
 from jaxdelegate.passes.runs import Runs
@@ -43,6 +44,10 @@ class BatchedFunction:
     def parameters(self) -> Mapping[str, Parameter]:
         """As of one image."""
         return self._single.parameters
+
+    def leaves(self, training: Training) -> Params:
+        """As of one image."""
+        return self._single.leaves(training)
 
     def dtypes(self, io: str = "file") -> list[np.dtype]:
         """As of one image."""
@@ -135,9 +140,10 @@ class BatchedFunction:
         *,
         io: str = "file",
         platform: str | None = None,
+        training: Training = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
         """Outputs and the new state."""
-        how: dict[str, Any] = {"io": io, "platform": platform}
+        how: dict[str, Any] = {"io": io, "platform": platform, "training": training}
         if self._reason_for(arrays) is None:
             return self._single.call(params, arrays, state, **how)
 

@@ -10,8 +10,16 @@ from typing import Any
 from jaxdelegate.errors import TensorError
 from jaxdelegate.function.apply import Function, Names
 from jaxdelegate.function.batching import BatchedFunction
-from jaxdelegate.function.records import Signature, TensorInfo, info_of, signature_of, unique_names
+from jaxdelegate.function.records import (
+    Signature,
+    TensorInfo,
+    computed_names,
+    info_of,
+    signature_of,
+    unique_names,
+)
 from jaxdelegate.function.subgraph import SubgraphFunction
+from jaxdelegate.function.training import Trainable
 from jaxdelegate.model.records import Model, SignatureDef, Subgraph, read_model
 from jaxdelegate.model.source import Source
 from jaxdelegate.options import DelegateOptions
@@ -60,6 +68,7 @@ class Functions:
         """
         self.file, self.view, self.source = file, view, source
         self.graph = _cut(file, view)
+        self.trainable = Trainable(file.subgraphs)
         self._functions: dict[Ends, Function] = {}
 
     @functools.cached_property
@@ -86,7 +95,7 @@ class Functions:
     def tensors(self) -> dict[str, TensorInfo]:
         """What the main subgraph of the file reads and computes, by name, in that order."""
         subgraph = self.file.subgraphs[0]
-        return {n: info_of(subgraph.tensors[i], n) for n, i in _computed(subgraph).items()}
+        return {n: info_of(subgraph.tensors[i], n) for n, i in computed_names(subgraph).items()}
 
     def function_of(self, key: str | None) -> Function:
         """The function of a signature; None: of the main subgraph.
@@ -97,7 +106,8 @@ class Functions:
         ends = self._ends(key)
         if ends not in self._functions:
             more = self.view.options, self.view.max_tensor_bytes
-            single, batch = SubgraphFunction(self.graph, *ends, *more), self.view.batch
+            single = SubgraphFunction(self.graph, *ends, *more, self.trainable)
+            batch = self.view.batch
             self._functions[ends] = single if batch is None else BatchedFunction(single, batch)
         return self._functions[ends]
 
@@ -191,15 +201,8 @@ def _cut(file: Model, view: View) -> Model:
     return dataclasses.replace(file, subgraphs=subgraphs, signatures=())
 
 
-def _computed(subgraph: Subgraph) -> dict[str, int]:
-    """The tensors that a subgraph reads and computes, by name, in that order."""
-    made = [i for operator in subgraph.operators for i in operator.outputs if i >= 0]
-    indices = list(dict.fromkeys((*subgraph.inputs, *made)))
-    return dict(zip(unique_names(subgraph, indices), indices, strict=True))
-
-
 def _indices(subgraph: Subgraph, names: Sequence[str]) -> tuple[int, ...]:
-    by_name = _computed(subgraph)
+    by_name = computed_names(subgraph)
     for name in names:
         if name not in by_name:
             raise TensorError(

@@ -15,8 +15,9 @@ from jaxdelegate.function.apply import Apply, Function
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.forms import PLATFORMS
 from jaxdelegate.function.functions import Functions, View
-from jaxdelegate.function.records import Batching, Parameter, Signature, TensorInfo
+from jaxdelegate.function.records import Batching, Parameter, Scale, Signature, TensorInfo
 from jaxdelegate.function.subgraph import Params
+from jaxdelegate.function.training import Ranges, Weights, checked
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
@@ -149,7 +150,13 @@ class CallableModel:
     # ---- a pure function
 
     def function(
-        self, signature: str | None = None, io: Io = "file", platform: str | None = None
+        self,
+        signature: str | None = None,
+        io: Io = "file",
+        platform: str | None = None,
+        *,
+        weights: Weights = "file",
+        ranges: Ranges = "kept",
     ) -> tuple[Apply, Params]:
         """The model as `(apply, params)`: `apply(params, *inputs) -> tuple` is pure and traceable.
 
@@ -159,25 +166,43 @@ class CallableModel:
                 integer network has gradients by its inputs. "file": as the file has them.
             platform: "cpu", "gpu" ("cuda", "rocm") or "tpu": the only one that the trace is for.
                 None: the one of the options, or whatever XLA will compile for.
+            weights: "fake_quantized": every call puts each leaf behind quantized weights on the
+                grid of its integers, with a straight-through gradient, so that what is trained is
+                what a saved file computes. "file": leaves are taken as they are.
+            ranges: "learned": `params` also has the scales (see `scales`), float32; they are used
+                in place of the file's, and have gradients. "kept": the file's scales.
 
         Returns:
             apply: shapes follow the arrays it is given. With `state=` (see `initial_state`) it
                 answers `(outputs, new_state)`; with `key=` random operators draw by that key.
-            params: the leaves of `self.params` that this signature reads.
+            params: the leaves of `self.params` that this signature reads, and learned scales.
 
         Raises:
             DelegationError: an operator that XLA cannot run; lists all of them.
-            OptionError: an unknown platform, or `io`.
+            OptionError: an unknown value; `weights` or `ranges` where the model has no quantized
+                weights, no scales that can change, or is computed in integers.
             ValueError: no such signature.
         """
         if io not in ("file", "float"):
             raise OptionError(f"io: want 'file' or 'float', got {io!r}")
         if platform is not None and platform not in PLATFORMS:
             raise OptionError(f"platform: want one of {', '.join(PLATFORMS)}, got {platform!r}")
+        training = checked(weights, ranges, self.options.quant_mode)
         function = self._functions.function_of(signature)
-        apply = Apply(self._functions, signature, io, platform)
-        own = function.params
-        return apply, own if self._params is None else {n: self._params[n] for n in own}
+        apply = Apply(self._functions, signature, io, platform, training)
+        own, changed = function.leaves(training), self._params or {}
+        return apply, {n: changed.get(n, leaf) for n, leaf in own.items()}
+
+    @property
+    def scales(self) -> dict[str, Scale]:
+        """The scales that `function(ranges="learned")` can train, by their names in `params`.
+
+        Of quantized activations and weights: `"<tensor name>/scale"`. Tensors whose scales the
+        kernels want equal have one, under the name of the first. Scales that a kernel demands
+        (the output of SOFTMAX), of recurrent and custom operators, of biases (they follow from
+        others) and of blocks are none.
+        """
+        return dict(self._functions.trainable.scales)
 
     def initial_state(self, signature: str | None = None, io: Io = "file") -> Params:
         """What every state begins with, by name.

@@ -1,6 +1,6 @@
 """Names for the weights of a whole model: one leaf for each buffer, whoever reads it."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -48,6 +48,14 @@ class Leaves:
     def name(self, subgraph: int, tensor: int) -> str:
         """The leaf that a constant tensor is."""
         return self._names[self._key((subgraph, tensor))]
+
+    def shared(self) -> Iterable[Sequence[Place]]:
+        """The stored tensors of each leaf."""
+        return self._places.values()
+
+    def stored(self, subgraph: int, tensor: int) -> Place | None:
+        """The first stored tensor of the leaf that a constant tensor is; None: it is folded."""
+        return next(iter(self._places.get(self._key((subgraph, tensor)), ())), None)
 
     def is_parameter(self, subgraph: int, tensor: int, dtype: np.dtype) -> bool:
         """Whether a constant is a parameter: it is float, or stands for floats.

@@ -76,6 +76,21 @@ class Parameter:
         return q.quantized_dimension if q is not None and q.is_per_channel else None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scale:
+    """One trainable scale of `function(ranges="learned")`: its key in `params` is `name`.
+
+    Attributes:
+        name: that of a tensor, and "/scale".
+        value: the file's, float32 [1], or [channels] of a weight.
+        tensors: those that have it, as (subgraph, tensor index): their scales have to be equal.
+    """
+
+    name: str
+    value: np.ndarray
+    tensors: tuple[tuple[int, int], ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Batching:
     """How a batched model computes its batch.
@@ -120,6 +135,13 @@ def unique_names(subgraph: Subgraph, indices: Sequence[int]) -> list[str]:
         names.append(f"{name}#{i}" if name in taken else name)
         taken.add(names[-1])
     return names
+
+
+def computed_names(subgraph: Subgraph) -> dict[str, int]:
+    """The tensors that a subgraph reads and computes, by name, in that order."""
+    made = [i for operator in subgraph.operators for i in operator.outputs if i >= 0]
+    indices = list(dict.fromkeys((*subgraph.inputs, *made)))
+    return dict(zip(unique_names(subgraph, indices), indices, strict=True))
 
 
 def _listed(tensors: Mapping[str, TensorInfo]) -> str:

@@ -14,17 +14,19 @@ import numpy as np
 from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.delegate.compilation import why_not
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.errors import DelegationError, TensorError
+from jaxdelegate.errors import DelegationError, OptionError, TensorError
 from jaxdelegate.function import forms
 from jaxdelegate.function.arguments import check_names, device_of, dtype_of, fitting
 from jaxdelegate.function.parameters import Leaves
-from jaxdelegate.function.records import Parameter, unique_names
+from jaxdelegate.function.records import Parameter, Scale, unique_names
+from jaxdelegate.function.training import AS_STORED, Trainable, Training
 from jaxdelegate.lowering import error_probe, fake_quantization
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.common.downcast import downcast
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
@@ -82,6 +84,7 @@ class SubgraphFunction:
         outputs: tuple[int, ...],
         options: DelegateOptions,
         max_tensor_bytes: int,
+        trainable: Trainable,
     ) -> None:
         """Lower nothing yet.
 
@@ -92,7 +95,9 @@ class SubgraphFunction:
             outputs: tensors to be returned, in the caller's order.
             options: what is computed, and where.
             max_tensor_bytes: see `check_sizes`.
+            trainable: grids and scales of the whole file.
         """
+        self._trainable = trainable
         self._options, self._max_tensor_bytes = options, max_tensor_bytes
         self._subgraphs = tuple(map(with_list_updates, graph.subgraphs))
         self._raw_subgraph = graph.subgraphs[subgraph_index]
@@ -104,17 +109,21 @@ class SubgraphFunction:
         self._leaves = Leaves(graph.subgraphs, as_floats=options.quant_mode == "float_view")
         self._resident: dict[jax.Device, ResidentWeights] = {}
         self._programs: OrderedDict[Hashable, Program | None] = OrderedDict()
-        self._jitted: OrderedDict[tuple[str, str | None], Callable[..., Any]] = OrderedDict()
+        self._jitted: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
         self._plans: OrderedDict[Shapes, Planned] = OrderedDict()
-        self._lowered: OrderedDict[tuple[Shapes, LoweringContext], LoweredPartition] = OrderedDict()
+        self._lowered: OrderedDict[Hashable, LoweredPartition] = OrderedDict()
+        self._scales: dict[Training, dict[str, Scale]] = {}
 
     # ---- parameters
 
     @functools.cached_property
     def _declared(self) -> LoweredPartition:
+        return self._as_declared(learns=False)
+
+    def _as_declared(self, *, learns: bool) -> LoweredPartition:
         shapes = tuple(self._subgraph.tensors[i].shape for i in self._inputs)
         context = next(iter(forms.contexts(self._transformable, None).values()))
-        return self._partition(shapes, context)
+        return self._partition(shapes, context, learns=learns)
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
@@ -136,12 +145,45 @@ class SubgraphFunction:
         with jax.enable_x64(True), jax.ensure_compile_time_eval():  # also inside of a trace
             return {name: jnp.asarray(value) for name, value in values.items()}
 
+    def leaves(self, training: Training) -> Params:
+        """`params`, and the scales that are trained; see `scales`."""
+        return {
+            **self.params,
+            **{name: jnp.asarray(scale.value) for name, scale in self.scales(training).items()},
+        }
+
+    def scales(self, training: Training) -> dict[str, Scale]:
+        """The scales that are trained, by name: of activations, and of weights put on their grids.
+
+        Raises:
+            OptionError: the subgraph has nothing of what is to be trained.
+        """
+        if training not in self._scales:
+            places = [self._place(weight) for weight in self._parameters_of(self._declared)]
+            if training.on_grid and not any(map(self._trainable.is_weight, places)):
+                raise OptionError("weights='fake_quantized': the model has no quantized weights")
+            found = self._used_scales(training, places) if training.learns else set()
+            if training.learns and not found:
+                raise OptionError("ranges='learned': the model has no scales that can change")
+            known = self._trainable.scales
+            self._scales[training] = {name: known[name] for name in known if name in found}
+        return self._scales[training]
+
+    def _used_scales(self, training: Training, places: Iterable[tuple[int, int]]) -> set[str]:
+        partition = self._as_declared(learns=True)
+        activations = [self._place(w) for w in partition.preparations if w.is_scale]
+        found = {self._trainable.by_place[place] for place in activations}
+        of_weights = map(self._trainable.scale_of_weight, places if training.on_grid else ())
+        return found | {name for name in of_weights if name is not None}
+
     def _parameters_of(self, partition: LoweredPartition) -> Iterable[Weight]:
         for weight in partition.preparations:
             if self._is_parameter(partition, weight):
                 yield weight
 
     def _is_parameter(self, partition: LoweredPartition, weight: Weight) -> bool:
+        if weight.is_scale:
+            return False
         if weight.subgraph is None and weight.tensor not in self._fixed:
             return False  # it follows from the inputs' shapes
         if weight in partition.built_in:
@@ -163,12 +205,21 @@ class SubgraphFunction:
         subgraph = self._raw_subgraph.index if weight.subgraph is None else weight.subgraph
         return subgraph, weight.tensor
 
-    def _weight(self, partition: LoweredPartition, weight: Weight, params: Params) -> Any:
+    def _weight(
+        self, partition: LoweredPartition, weight: Weight, params: Params, training: Training
+    ) -> Any:
         """A weight as the partition reads it: a leaf, downcast where it is held so, or a value."""
-        value = partition.value(weight)
+        value, place = partition.value(weight), self._place(weight)
+        scales = self.scales(training)
+        if weight.is_scale:
+            name = self._trainable.by_place[place]
+            return jnp.asarray(params[name] if name in scales else value)
         if not self._is_parameter(partition, weight):
             return jnp.asarray(value)
-        leaf = params[self._leaves.name(*self._place(weight))]
+        leaf = params[self._leaves.name(*place)]
+        if training.on_grid:
+            leaf = self._trainable.on_grid(place, leaf, {name: params[name] for name in scales})
+            leaf = fusion_barrier(leaf)  # operators see an array, as if it came in so
         return downcast(jnp.asarray(leaf), value.dtype)
 
     # ---- compiled, as delegates compile
@@ -227,6 +278,7 @@ class SubgraphFunction:
         *,
         io: str = "file",
         platform: str | None = None,
+        training: Training = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
         """Outputs and the new state. Compiled for each set of shapes, where JAX does not trace it.
 
@@ -236,13 +288,14 @@ class SubgraphFunction:
             state: by name; None: the initial one.
             io: "float": quantized inputs, outputs and states are the floats that they stand for.
             platform: the only one to lower for; None: whatever XLA compiles for.
+            training: whether weights are put on their grids, and scales are leaves.
         """
-        params = self._fitting_params(params)
+        params = self._fitting_params(params, training)
         if state is not None:
             check_names("state", state, self._state_names.values())
         # The inputs' 64-bit dtypes must survive on the way into the jitted function.
         with jax.enable_x64(True):
-            run = self._jit(io, platform)
+            run = self._jit(io, platform, training)
             outputs, states = _with_advice(lambda: run(params, tuple(arrays), state))
         return outputs, states
 
@@ -259,18 +312,22 @@ class SubgraphFunction:
         platform = self._transformable.lowering_context.platform
         (context,) = forms.contexts(self._transformable, platform).values()
         with jax.enable_x64(True):
-            partition = self._partition(shapes, context)
-            leaves = self.params if params is None else self._fitting_params(params)
-            weights = {w: self._weight(partition, w, leaves) for w in partition.preparations}
+            partition = self._partition(shapes, context, learns=False)
+            given = self.params if params is None else params
+            leaves = self._fitting_params(given, AS_STORED)
+            weights = {
+                w: self._weight(partition, w, leaves, AS_STORED) for w in partition.preparations
+            }
             first = self.initial_state() if partition.states else {}
             states = tuple(first[self._state_names[i]] for i in partition.states)
         return Lowering(partition, weights, states)
 
-    def _jit(self, io: str, platform: str | None) -> Callable[..., Any]:
+    def _jit(self, io: str, platform: str | None, training: Training) -> Callable[..., Any]:
+        how: dict[str, Any] = {"io": io, "platform": platform, "training": training}
         return _kept(
             self._jitted,
-            (io, platform),
-            lambda: jax.jit(functools.partial(self._call, io=io, platform=platform)),
+            (io, platform, training),
+            lambda: jax.jit(functools.partial(self._call, **how)),
         )
 
     def _call(
@@ -281,11 +338,17 @@ class SubgraphFunction:
         *,
         io: str,
         platform: str | None,
+        training: Training,
     ) -> tuple[tuple[Any, ...], Params]:
         shapes = tuple(a.shape for a in arrays)
         states = self.initial_state(io) if state is None else state
         by_platform = {
-            name: functools.partial(self._lowered_call, self._partition(shapes, context), io)
+            name: functools.partial(
+                self._lowered_call,
+                self._partition(shapes, context, learns=training.learns),
+                io,
+                training,
+            )
             for name, context in self._contexts(shapes, platform).items()
         }
         with jax.enable_x64(True):
@@ -305,11 +368,12 @@ class SubgraphFunction:
         self,
         partition: LoweredPartition,
         io: str,
+        training: Training,
         params: Params,
         arrays: tuple[Any, ...],
         states: Params,
     ) -> tuple[tuple[Any, ...], Params]:
-        weights = {w: self._weight(partition, w, params) for w in partition.preparations}
+        weights = {w: self._weight(partition, w, params, training) for w in partition.preparations}
         known = dict(zip(self._inputs, arrays, strict=True))
         known.update((i, states[self._state_names[i]]) for i in partition.states)
         read = (*partition.inputs, *partition.states)
@@ -328,27 +392,30 @@ class SubgraphFunction:
         """As `partition.call`, on floats in place of quantized integers, in and out."""
         read = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
         if partition.stored:  # a float view: it rounds floats as it would round integers
-            on_grid = map(fake_quantization.simulate, values, read)
+            indices = (*partition.inputs, *partition.states)
+            scales = (partition.scale(i, weights) for i in indices)
+            on_grid = map(fake_quantization.simulate, values, read, scales)
             return partition.call(weights, list(on_grid), inside=True)
         results = partition.call(weights, list(map(fake_quantization.leave, values, read)))
         made = (partition.outside(i) for i in (*partition.outputs, *partition.states))
         return tuple(map(fake_quantization.enter, results, made))
 
-    def _fitting_params(self, params: Any) -> Params:
-        """The leaves that this subgraph reads.
+    def _fitting_params(self, params: Any, training: Training) -> Params:
+        """The leaves that this subgraph reads, and the scales.
 
         Raises:
             TensorError: one is missing, or has another shape than the file's.
         """
-        check_names("params", params, self.parameters)
-        for name, parameter in self.parameters.items():
-            shape = jnp.shape(params[name])
-            if shape != parameter.shape:
+        wanted = {name: parameter.shape for name, parameter in self.parameters.items()}
+        wanted |= {name: scale.value.shape for name, scale in self.scales(training).items()}
+        check_names("params", params, wanted)
+        for name, shape in wanted.items():
+            given = jnp.shape(params[name])
+            if given != shape:
                 raise TensorError(
-                    f"apply: params[{name!r}] wants the shape {list(parameter.shape)}, "
-                    f"got {list(shape)}"
+                    f"apply: params[{name!r}] wants the shape {list(shape)}, got {list(given)}"
                 )
-        return {name: params[name] for name in self.parameters}
+        return {name: params[name] for name in wanted}
 
     # ---- states
 
@@ -436,15 +503,21 @@ class SubgraphFunction:
 
     # ---- lowering
 
-    def _partition(self, shapes: Shapes, context: LoweringContext) -> LoweredPartition:
+    def _partition(
+        self, shapes: Shapes, context: LoweringContext, *, learns: bool
+    ) -> LoweredPartition:
         """All operators as JAX can transform them, with weights in the file's layout."""
+        learned = frozenset(self._trainable.by_place if learns else ())
         return _kept(
-            self._lowered, (shapes, context), lambda: self._transformable_partition(shapes, context)
+            self._lowered,
+            (shapes, context, learns),
+            lambda: self._transformable_partition(shapes, context, learned),
         )
 
     def _transformable_partition(
-        self, shapes: Shapes, context: LoweringContext
+        self, shapes: Shapes, context: LoweringContext, learned: frozenset[tuple[int, int]]
     ) -> LoweredPartition:
+        own_index = self._raw_subgraph.index
         plan = self._all_taken(shapes, context)
 
         def lower(precision: PrecisionPolicy) -> LoweredPartition:
@@ -454,8 +527,9 @@ class SubgraphFunction:
                 plan.specs,
                 self._inputs,
                 plan.outputs,
-                Callees(self._subgraphs, own).in_context(),
+                Callees(self._subgraphs, own, learned).in_context(),
                 raw_weights=True,
+                learned={i for s, i in learned if s == own_index},
             )
 
         delegate = self._transformable

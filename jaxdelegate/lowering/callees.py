@@ -31,6 +31,7 @@ class Callees:
 
     subgraphs: Sequence[Subgraph]
     context: LoweringContext
+    learned: frozenset[tuple[int, int]] = frozenset()  # (subgraph, tensor): see lower_partition
 
     def in_context(self) -> LoweringContext:
         """The lowering context with these subgraphs in reach."""
@@ -179,6 +180,9 @@ class Callee:
             subgraph.outputs,
             context,
             raw_weights=raw_weights,
+            learned={i for s, i in self.callees.learned if s == subgraph.index}
+            if raw_weights
+            else (),
         )
 
     @functools.cached_property
@@ -203,12 +207,14 @@ class Callee:
         weights: Mapping[Weight, Any],
         given: Mapping[int, Any],
     ) -> Any:
-        if weight.subgraph is None and weight.tensor in given:  # an argument of known value
+        is_passed = weight.subgraph is None and not weight.is_scale
+        if is_passed and weight.tensor in given:  # an argument of known value
             prepare = partition.preparations[weight]
             array = jnp.asarray(given[weight.tensor])
             return array if prepare is None else prepare(array)
-        if self._is_own(weight) and weight not in partition.built_in:
-            return weights[self._outside(weight)]
+        outside = self._outside(weight)
+        if self._is_own(weight) and outside in weights and weight not in partition.built_in:
+            return weights[outside]
         return jnp.asarray(partition.value(weight))
 
     def _outside(self, weight: Weight) -> Weight:
@@ -217,7 +223,7 @@ class Callee:
         return dataclasses.replace(weight, subgraph=self.subgraph.index)
 
     def _is_own(self, weight: Weight) -> bool:
-        return weight.subgraph is not None or weight.tensor in self._own
+        return weight.subgraph is not None or weight.is_scale or weight.tensor in self._own
 
     @functools.cached_property
     def _own(self) -> frozenset[int]:

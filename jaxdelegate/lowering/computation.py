@@ -25,13 +25,17 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A constant tensor as one operator wants it: in the file's layout, or prepared."""
+    """A constant tensor as one operator wants it: in the file's layout, or prepared.
+
+    Or the scale of a tensor that is not constant, where that is to be trained.
+    """
 
     tensor: int
     operator: int | None = None  # index of the operator that prepares it for itself
     position: int | None = None
     layout: Hashable = None  # tells apart the result of it: other input shapes, other dtypes
     subgraph: int | None = None  # the called one that the tensor is of; None: the partition's own
+    is_scale: bool = False
 
 
 # Weights of called subgraphs: the array, in the file's layout, and what prepares it.
@@ -76,6 +80,7 @@ class LoweredPartition:
     shared: frozenset[int] = frozenset()  # results to lay out in memory once
     called: Mapping[Weight, np.ndarray] = dataclasses.field(default_factory=dict)  # of callees
     passed: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # outputs as they are
+    scales: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # that come as weights
 
     @functools.cached_property
     def built_in(self) -> frozenset[Weight]:
@@ -101,13 +106,15 @@ class LoweredPartition:
         return array if prepare is None else np.ascontiguousarray(prepare(array))
 
     def constant(self, weight: Weight) -> np.ndarray:
-        """The constant after a weight, in the file's layout.
+        """The constant after a weight, in the file's layout; of a scale, the file's.
 
         Raises:
             LoweringError: the tensor is not constant.
         """
         if weight.subgraph is not None:
             return self.called[weight]
+        if weight.is_scale:
+            return self.stored[weight.tensor].quantization.scale  # type: ignore[union-attr]
         array = self.specs[weight.tensor].const
         if array is None:
             raise LoweringError(f"tensor {weight.tensor} is used as a weight but is not constant")
@@ -128,28 +135,39 @@ class LoweredPartition:
             inside: another program, where quantized values come and go as the floats that they
                 stand for.
         """
-        known = self.unpack(values, inside=inside)
+        known = self.unpack(values, weights, inside=inside)
         known.update((i, self._as_read(weight, weights)) for i, weight in self.passed.items())
         for step in self.operators:
             known.update(self.run_step(step, known, weights))
-        return self.pack(known, inside=inside)
+        return self.pack(known, weights, inside=inside)
 
-    def unpack(self, values: Sequence[Any], *, inside: bool = False) -> dict[int, Any]:
+    def unpack(
+        self, values: Sequence[Any], weights: Mapping[Weight, Any], *, inside: bool = False
+    ) -> dict[int, Any]:
         """The values of `inputs` and `states`, by tensor, as operators read them."""
         known: dict[int, Any] = dict(zip((*self.inputs, *self.states), values, strict=True))
         if not inside:
             known.update(
-                (i, fake_quantization.enter(known[i], self.stored[i])) for i in self._viewed(known)
+                (i, fake_quantization.enter(known[i], self.stored[i], self.scale(i, weights)))
+                for i in self._viewed(known)
             )
         return known
 
-    def pack(self, known: Mapping[int, Any], *, inside: bool = False) -> tuple[Any, ...]:
+    def pack(
+        self, known: Mapping[int, Any], weights: Mapping[Weight, Any], *, inside: bool = False
+    ) -> tuple[Any, ...]:
         """Outputs, then new states, out of all values, as whoever runs the program stores them."""
         leaving = (*self.outputs, *self.states)
         left = {i: self._result(known, i) for i in leaving}
         put = fake_quantization.simulate if inside else fake_quantization.leave
-        left.update((i, put(left[i], self.stored[i])) for i in self._viewed(left))
+        left.update(
+            (i, put(left[i], self.stored[i], self.scale(i, weights))) for i in self._viewed(left)
+        )
         return tuple(left[i] for i in leaving)
+
+    def scale(self, index: int, weights: Mapping[Weight, Any]) -> Any:
+        """A quantized tensor's scale, if that is trained; None: the file's stands."""
+        return weights[self.scales[index]] if index in self.scales else None
 
     def run_step(
         self, step: LoweredOperator, known: Mapping[int, Any], weights: Mapping[Weight, Any]
@@ -160,7 +178,7 @@ class LoweredPartition:
             results = step.run(*(self._read_by(step, s, known, weights) for s in step.inputs))
         self._check(step, results)
         written = (*step.outputs, *step.states)
-        return {i: self._stored(i, y, step) for i, y in zip(written, results, strict=True)}
+        return {i: self._stored(i, y, step, weights) for i, y in zip(written, results, strict=True)}
 
     def _read_by(
         self,
@@ -181,8 +199,10 @@ class LoweredPartition:
             return weights[weight]
         return mixed_precision.upcast(weights[weight], self.specs[weight.tensor])
 
-    def _stored(self, index: int, value: Any, step: LoweredOperator) -> Any:
-        x = value if step.is_on_grid else self._simulated(index, value)
+    def _stored(
+        self, index: int, value: Any, step: LoweredOperator, weights: Mapping[Weight, Any]
+    ) -> Any:
+        x = value if step.is_on_grid else self._simulated(index, value, weights)
         stored = mixed_precision.stored(
             x, index, step.operator, self.specs, self.reduced, self.precision
         )
@@ -196,12 +216,12 @@ class LoweredPartition:
     def _read(self) -> frozenset[int | Weight | None]:
         return frozenset(source for step in self.operators for source in step.inputs)
 
-    def _simulated(self, index: int, value: Any) -> Any:
+    def _simulated(self, index: int, value: Any, weights: Mapping[Weight, Any]) -> Any:
         """A quantized result that somebody here reads, back on its grid."""
         if index not in self.stored or index not in self._read:
             return value
         wide = mixed_precision.upcast(value, self.specs[index])
-        return fake_quantization.simulate(wide, self.stored[index])
+        return fake_quantization.simulate(wide, self.stored[index], self.scale(index, weights))
 
     def _result(self, known: Mapping[int, Any], index: int) -> Any:
         const = self.specs[index].const

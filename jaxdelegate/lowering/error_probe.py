@@ -86,7 +86,8 @@ def compare(
     def program(exact_w: list[Any], reduced_w: list[Any], values: list[Any]) -> jax.Array:
         exact_weights = dict(zip(exact.preparations, exact_w, strict=True))
         reduced_weights = dict(zip(reduced.preparations, reduced_w, strict=True))
-        known, there = exact.unpack(values), reduced.unpack(values)
+        known = exact.unpack(values, exact_weights)
+        there = reduced.unpack(values, reduced_weights)
         numbers = []
         for step, other in zip(exact.operators, reduced.operators, strict=True):
             # The barrier keeps XLA from computing what comes before again for each statistic.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.lowering import learned_scales
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.derivatives import underivable
 from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions, record_of
@@ -56,7 +57,7 @@ def view(
     Tensors between the gates of an integer LSTM keep their quantization: they have no values.
     """
     kept = {i for operator in operators for i in operator.intermediates}
-    signed = set(_read_as_int8(operators, specs))
+    signed = set(read_as_int8(operators, specs))
     seen = {
         i: spec if i in kept else viewed(_as_int8(spec) if i in signed else spec)
         for i, spec in specs.items()
@@ -79,7 +80,8 @@ def options_of(options: Options, inputs: Sequence[TensorSpec | None]) -> Options
     return options
 
 
-def _read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec]) -> Iterable[int]:
+def read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec]) -> Iterable[int]:
+    """Tensors of uint8 weights whose bytes a dynamic range kernel takes for int8."""
     for operator in operators:
         results = [specs[i] for i in operator.outputs if i in specs]
         is_float = not any(spec.is_quantized for spec in results)
@@ -108,15 +110,23 @@ def viewed_all(specs: Specs) -> Specs:
     return tuple(spec and viewed(spec) for spec in specs)
 
 
-def enter(value: Any, spec: TensorSpec) -> Any:
-    """Integers that come into the program -> float32; what is not quantized passes."""
+def enter(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
+    """Integers that come into the program -> float32; what is not quantized passes.
+
+    Args:
+        value: as hosts store it.
+        spec: says how integers stand for reals.
+        scale: float32 [1] in place of the file's; None: the file's.
+    """
     if spec.quantization is None or not spec.is_quantized:
         return value
+    if scale is not None:
+        return learned_scales.dequantize(value, spec, scale)
     return jax_affine.dequantize(value, spec.quantization)
 
 
-def leave(value: Any, spec: TensorSpec) -> Any:
-    """float32 that leaves the program -> the integers that `spec` declares.
+def leave(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
+    """float32 that leaves the program -> the integers that `spec` declares; `scale`: see `enter`.
 
     A state leaves with the outputs, wanted or not: it ends derivatives without a word.
 
@@ -129,6 +139,8 @@ def leave(value: Any, spec: TensorSpec) -> Any:
     quantize: Callable[[Any], Any] = functools.partial(
         jax_affine.quantize, quantization=quantization, dtype=spec.dtype
     )
+    if scale is not None:
+        quantize = functools.partial(learned_scales.quantize, spec=spec, scale=scale)
     if spec.is_variable:
         return quantize(value)
     leaves = underivable(
@@ -153,14 +165,18 @@ def grid_of(spec: TensorSpec) -> Grid | None:
     return grid if np.isfinite(grid).all() else None
 
 
-def simulate(value: Any, spec: TensorSpec) -> Any:
+def simulate(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
     """float32 on the grid of the quantized tensor that it stands for; NaN is its lowest value.
+
+    `scale`: see `enter`.
 
     Plain float32 arithmetic, as on the GPU (common/tasks/quantize_and_dequantize.cc); but the
     result is the float that `enter` makes of the same integer, so that equal integers stay equal.
     """
     if spec.quantization is None or not spec.is_quantized:
         return value
+    if scale is not None:
+        return learned_scales.simulate(jnp.asarray(value, np.float32), spec, scale)
     return _on_grid(jnp.asarray(value, np.float32), *_grid(spec.quantization, spec.dtype))
 
 

@@ -48,6 +48,7 @@ def lower_partition(
     *,
     raw_weights: bool = False,
     rewrites: Collection[str] = (),
+    learned: Collection[int] = (),
 ) -> LoweredPartition:
     """Lower every operator that still has something to compute.
 
@@ -63,6 +64,7 @@ def lower_partition(
         raw_weights: keep every constant in the file's layout, also those of called subgraphs and
             those that are outputs: `Model.function` shows them.
         rewrites: names of the rewrites (`lowering/rewrites`) to apply first.
+        learned: quantized tensors whose scales come as weights, where they are not constant.
 
     Raises:
         LoweringError: an operator has no rule.
@@ -83,7 +85,8 @@ def lower_partition(
     is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
     rewriter = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
     specs, context = rewriter.specs, _keeping_whole(context, rewriter.parts)
-    grids = _grids(rewriter.operators, stored)
+    fixed = {i: spec for i, spec in stored.items() if i not in learned}
+    grids = _grids(rewriter.operators, fixed)
     steps = [
         _step(
             rewriter.parts[op.index],
@@ -100,6 +103,10 @@ def lower_partition(
     passed = _constant_outputs(specs, inputs, outputs) if raw_weights else {}
     preparations.update(dict.fromkeys(passed.values()))
     states = tuple(dict.fromkeys(index for step in steps for index in step.states))
+    read = {i for step in steps for i in step.inputs if isinstance(i, int)}
+    used = {*outputs, *states, *read}.intersection(learned, stored)
+    scales = {i: Weight(i, is_scale=True) for i in sorted(used) if specs[i].const is None}
+    preparations.update(dict.fromkeys(scales.values()))
     reduced = mixed_precision.reduced_tensors(
         context.precision,
         [step.operator for step in steps],
@@ -120,6 +127,7 @@ def lower_partition(
         shared_results([step.operator for step in steps], specs, {*outputs, *states}),
         called,
         passed,
+        scales,
     )
 
 

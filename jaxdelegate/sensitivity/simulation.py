@@ -205,7 +205,7 @@ class Simulation:
     # ---- operators
 
     def _begin(self, values: list[Any]) -> dict[int, Any]:
-        return self._partition.unpack(values)
+        return self._partition.unpack(values, {})
 
     def _run(self, step: LoweredOperator, known: Known, weights: Weights) -> dict[int, Any]:
         return self._partition.run_step(step, known, weights)

@@ -481,6 +481,20 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "jaxdelegate.register_operator",
         ),
         use(
+            "quantization-aware training of a float model",
+            LOAD + '.function(weights="fake_quantized")',
+            "OptionError",
+            "the model has no quantized weights",
+        ),
+        use(
+            "quantization-aware training in integers",
+            'model = jd.load("integers.tflite", quant_mode="integer")\n'
+            'model.function(ranges="learned")',
+            "OptionError",
+            "this model was loaded with quant_mode='integer'",
+            "load it with quant_mode='float_view', the default",
+        ),
+        use(
             "a gradient through a loop that its data end",
             'import jax\napply, params = jd.load("loop.tflite").function()\n'
             "jax.grad(lambda v: apply(params, v, np.int32(3))[0])(np.float32(1))",

@@ -167,7 +167,8 @@ def test_graph_inputs_and_unread_outputs_have_no_simulator(
 ) -> None:
     simulated = []
 
-    def simulate(value: Any, spec: TensorSpec) -> Any:
+    def simulate(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
+        assert scale is None
         simulated.append(spec.quantization.scale[0] if spec.quantization else None)
         return value
 
@@ -196,7 +197,8 @@ def test_native_kernels_round_what_they_yield_themselves(monkeypatch: pytest.Mon
     want = on_host(content, arrays)[0]
     simulated, inner = [], fake_quantization.simulate
 
-    def simulate(value: Any, spec: TensorSpec) -> Any:
+    def simulate(value: Any, spec: TensorSpec, scale: Any = None) -> Any:
+        assert scale is None
         simulated.append(int(spec.quantization.zero_point[0]) if spec.quantization else None)
         return inner(value, spec)
 

@@ -238,6 +238,7 @@ CASES = [
         (Blockwise(1, -1, 0, (0, 2)),),
         "zero points",
     ),
+    Twins(affine.spread, (np.arange(6, dtype=np.float32).reshape(2, 3),), ((4, 6),), "blocks"),
 ]
 
 
@@ -262,7 +263,8 @@ def twin_of(case: Twins) -> Callable[..., Any]:
 def test_every_function_of_the_twins_is_tried() -> None:
     tried = {(case.function.__module__, case.function.__name__) for case in CASES}
     elsewhere = {"quantize", "dequantize", "fake_quantize"}  # test_affine.py
-    helpers = {"as_float32", "wide", "wrap", "dtype_of", "saturate"}
+    helpers = {"as_float32", "wide", "wrap", "dtype_of", "saturate", "product", "quotient"}
+    helpers |= {"quantize_by"}  # test_quantization_aware.py
     for module, twin in TWINS.items():
         defined = {
             n for n, v in vars(twin).items() if getattr(v, "__module__", "") == twin.__name__

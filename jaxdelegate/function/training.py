@@ -1,0 +1,209 @@
+"""How a model is trained: its weights on their grids, its scales among the parameters."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.function.parameters import Leaves, Place
+from jaxdelegate.function.records import Scale, computed_names
+from jaxdelegate.lowering import fake_quantization, learned_scales
+from jaxdelegate.lowering.weight_grids import WeightGrid
+from jaxdelegate.model.records import Subgraph, Tensor
+from jaxdelegate.passes.shared_scales import SharedScales, shared_scales
+from jaxdelegate.quant import affine, jax_affine
+from jaxdelegate.quant.params import Quantization
+
+Weights = Literal["file", "fake_quantized"]
+Ranges = Literal["kept", "learned"]
+
+SUFFIX = "/scale"
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What `function` was asked for.
+
+    Attributes:
+        weights: "fake_quantized": put on their grids in every call.
+        ranges: "learned": the scales are parameters.
+    """
+
+    weights: Weights = "file"
+    ranges: Ranges = "kept"
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether weights are put on their grids."""
+        return self.weights == "fake_quantized"
+
+    @property
+    def learns(self) -> bool:
+        """Whether scales are parameters."""
+        return self.ranges == "learned"
+
+
+AS_STORED = Training()
+
+
+def checked(weights: str, ranges: str, quant_mode: str) -> Training:
+    """The arguments as a record.
+
+    Raises:
+        OptionError: an unknown value, or one that `quant_mode` has no use for.
+    """
+    if weights not in ("file", "fake_quantized"):
+        raise OptionError(f"weights: want 'file' or 'fake_quantized', got {weights!r}")
+    if ranges not in ("kept", "learned"):
+        raise OptionError(f"ranges: want 'kept' or 'learned', got {ranges!r}")
+    training = Training(weights, ranges)  # type: ignore[arg-type]
+    if training != AS_STORED and quant_mode != "float_view":
+        which = f"weights={weights!r}" if training.on_grid else f"ranges={ranges!r}"
+        raise OptionError(
+            f"{which} trains the floats that integers stand for, and this model was loaded with "
+            f"quant_mode={quant_mode!r}: load it with quant_mode='float_view', the default"
+        )
+    return training
+
+
+class Trainable:
+    """The grids of a model's weights, and the scales that can be trained."""
+
+    def __init__(self, subgraphs: Sequence[Subgraph]) -> None:
+        """Find out nothing yet; `subgraphs`: all of the model's."""
+        self._subgraphs = subgraphs
+        self._grids: dict[Place, WeightGrid | None] = {}
+
+    @functools.cached_property
+    def _leaves(self) -> Leaves:
+        return Leaves(self._subgraphs, as_floats=True)
+
+    # ---- scales
+
+    @functools.cached_property
+    def _shared(self) -> SharedScales:
+        return shared_scales(self._subgraphs, self._leaves.shared())
+
+    @functools.cached_property
+    def scales(self) -> dict[str, Scale]:
+        """All scales that can be trained, by name, in the order of execution."""
+        named = {place: name for name, place in reversed(self._names())}
+        found: dict[str, Scale] = {}
+        order = {place: n for n, place in enumerate(dict.fromkeys(p for _, p in self._names()))}
+        groups = (tuple(sorted(g, key=order.__getitem__)) for g in self._shared.groups)
+        for places in sorted(groups, key=lambda g: order[g[0]]):
+            name = self._unique(named[places[0]], places[0], found)
+            found[name] = Scale(name, self._quantization(places[0]).scale, places)
+        return found
+
+    @functools.cached_property
+    def by_place(self) -> dict[Place, str]:
+        """Which of `scales` a tensor has."""
+        return {place: name for name, scale in self.scales.items() for place in scale.tensors}
+
+    def _names(self) -> list[tuple[str, Place]]:
+        """What is computed first, in the order of execution; a place may come twice."""
+        rows: list[tuple[str, Place]] = []
+        for s in self._subgraphs:
+            rows += [(name, (s.index, i)) for name, i in computed_names(s).items()]
+        for s in self._subgraphs:
+            rows += [(self._constant_name(s, t), (s.index, t.index)) for t in s.tensors]
+        return rows
+
+    def _constant_name(self, subgraph: Subgraph, tensor: Tensor) -> str:
+        if tensor.stored is None:
+            return tensor.name
+        return self._leaves.name(subgraph.index, tensor.index)
+
+    def _unique(self, name: str, place: Place, taken: Mapping[str, Any]) -> str:
+        if name + SUFFIX not in taken:
+            return name + SUFFIX
+        subgraph, tensor = place
+        at = f"{tensor}" if subgraph == 0 else f"{subgraph}.{tensor}"
+        return f"{name}#{at}{SUFFIX}"
+
+    # ---- weights
+
+    def is_weight(self, place: Place) -> bool:
+        """Whether a constant is stored as quantized integers, and read as floats."""
+        return self._grid(place) is not None
+
+    def scale_of_weight(self, place: Place) -> str | None:
+        """Which of `scales` a constant tensor has, if it is quantized and its scale can change."""
+        stored = self._leaves.stored(*place)
+        return None if stored is None else self.by_place.get(stored)
+
+    def on_grid(self, place: Place, leaf: Any, scales: Mapping[str, Any]) -> Any:
+        """A leaf on the grid of the integers that the file stores for it.
+
+        Args:
+            place: the constant tensor that reads it.
+            leaf: float32, in the file's layout.
+            scales: those that are trained, by name.
+        """
+        grid = self._grid(place)
+        if grid is None:
+            return leaf
+        name = self.scale_of_weight(place)
+        if name is not None and name in scales:
+            return grid.put(leaf, scales[name])
+        factors = self._factors(place)
+        if any(self.by_place.get(p) in scales for p in factors):
+            return grid.put_by(leaf, self._bias_scale(grid, factors, scales))
+        return grid.put(leaf)
+
+    def _factors(self, place: Place) -> Sequence[Place]:
+        stored = self._leaves.stored(*place)
+        return () if stored is None else self._shared.biases.get(stored, ())
+
+    def _bias_scale(
+        self, grid: WeightGrid, factors: Sequence[Place], scales: Mapping[str, Any]
+    ) -> Any:
+        """The file's, times what has become of the product that it was of."""
+        before, now = np.ones(1, np.float32), jnp.ones(1, np.float32)
+        for place in factors:
+            q = self._tensor(place).quantization
+            file = np.ones(1, np.float32) if q is None else q.scale
+            given = scales.get(self.by_place.get(place, ""), file)
+            before = before * file
+            now = now * learned_scales.positive(given, 1.0)
+        change = jax_affine.quotient(now, before).astype(np.float32)  # exactly 1 if there is none
+        return jnp.asarray(grid.quantization.scale) * change
+
+    def _grid(self, place: Place) -> WeightGrid | None:
+        if place not in self._grids:
+            stored = self._leaves.stored(*place)
+            self._grids[place] = None if stored is None else self._grid_of(stored)
+        return self._grids[place]
+
+    def _grid_of(self, place: Place) -> WeightGrid | None:
+        tensor = self._tensor(place)
+        q, data = tensor.quantization, tensor.data
+        if q is None or data is None or not q.has_scale or tensor.dtype.kind not in "iuV":
+            return None
+        if place in self._read_as_int8:
+            data = data.view(np.int8)
+            q = dataclasses.replace(q, zero_point=np.zeros_like(q.zero_point))
+        return WeightGrid(q, data.dtype, affine.is_narrow(data, q))
+
+    @functools.cached_property
+    def _read_as_int8(self) -> frozenset[Place]:
+        return frozenset(
+            (s.index, i)
+            for s in self._subgraphs
+            for i in fake_quantization.read_as_int8(
+                s.operators, {t.index: t.spec() for t in s.tensors}
+            )
+        )
+
+    def _tensor(self, place: Place) -> Tensor:
+        return self._subgraphs[place[0]].tensors[place[1]]
+
+    def _quantization(self, place: Place) -> Quantization:
+        quantization = self._tensor(place).quantization
+        assert quantization is not None  # it has a scale
+        return quantization
