@@ -49,6 +49,10 @@ class Leaves:
         """The leaf that a constant tensor is."""
         return self._names[self._key((subgraph, tensor))]
 
+    def stored(self) -> dict[str, tuple[Place, ...]]:
+        """The tensors that hold each leaf in the file; other leaves follow from these."""
+        return {self._names[key]: tuple(places) for key, places in self._places.items()}
+
     def is_parameter(self, subgraph: int, tensor: int, dtype: np.dtype) -> bool:
         """Whether a constant is a parameter: it is float, or stands for floats.
 

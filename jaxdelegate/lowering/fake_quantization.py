@@ -56,9 +56,9 @@ def view(
     Tensors between the gates of an integer LSTM keep their quantization: they have no values.
     """
     kept = {i for operator in operators for i in operator.intermediates}
-    signed = set(_read_as_int8(operators, specs))
+    signed = set(read_as_int8(operators, specs))
     seen = {
-        i: spec if i in kept else viewed(_as_int8(spec) if i in signed else spec)
+        i: spec if i in kept else viewed(as_int8(spec) if i in signed else spec)
         for i, spec in specs.items()
     }
     return [_as_run(operator, specs) for operator in operators], seen
@@ -79,7 +79,8 @@ def options_of(options: Options, inputs: Sequence[TensorSpec | None]) -> Options
     return options
 
 
-def _read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec]) -> Iterable[int]:
+def read_as_int8(operators: Iterable[Operator], specs: Mapping[int, TensorSpec]) -> Iterable[int]:
+    """The uint8 tensors whose bytes dynamic range kernels take for int8."""
     for operator in operators:
         results = [specs[i] for i in operator.outputs if i in specs]
         is_float = not any(spec.is_quantized for spec in results)
@@ -91,7 +92,8 @@ def _is_uint8(spec: TensorSpec) -> bool:
     return spec.is_quantized and spec.dtype == np.uint8
 
 
-def _as_int8(spec: TensorSpec) -> TensorSpec:
+def as_int8(spec: TensorSpec) -> TensorSpec:
+    """The int8 tensor that a kernel sees in the bytes of a uint8 constant."""
     q = spec.quantization
     if spec.const is None or q is None:
         return spec
