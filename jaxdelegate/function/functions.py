@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxdelegate.errors import TensorError
+from jaxdelegate.errors import DelegationError, TensorError
 from jaxdelegate.function.apply import Function, Names
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.records import Signature, TensorInfo, info_of, signature_of, unique_names
@@ -86,7 +86,7 @@ class Functions:
     def tensors(self) -> dict[str, TensorInfo]:
         """What the main subgraph of the file reads and computes, by name, in that order."""
         subgraph = self.file.subgraphs[0]
-        return {n: info_of(subgraph.tensors[i], n) for n, i in _computed(subgraph).items()}
+        return {n: info_of(subgraph.tensors[i], n) for n, i in computed(subgraph).items()}
 
     def function_of(self, key: str | None) -> Function:
         """The function of a signature; None: of the main subgraph.
@@ -146,6 +146,31 @@ class Functions:
             raise ValueError(f"signature {key!r} is not in the model; {there}")
         return by_key[key]
 
+    def leaves(self) -> dict[str, Any]:
+        """All weights by name, those that are folded among them.
+
+        Raises:
+            DelegationError: XLA can run none of the functions.
+        """
+        return {n: leaf for f in self.lowerable() for n, leaf in f.params.items()}
+
+    def lowerable(self) -> list[Function]:
+        """The functions of all signatures that XLA can run.
+
+        Raises:
+            DelegationError: it can run none.
+        """
+        found, refusals = [], []
+        for function in self.each():
+            try:
+                _ = function.params
+                found.append(function)
+            except DelegationError as error:
+                refusals.append(error)
+        if not found:
+            raise refusals[0]
+        return found
+
     @functools.cached_property
     def _digest(self) -> bytes:
         return hashlib.sha256(self.file.content).digest()
@@ -191,7 +216,7 @@ def _cut(file: Model, view: View) -> Model:
     return dataclasses.replace(file, subgraphs=subgraphs, signatures=())
 
 
-def _computed(subgraph: Subgraph) -> dict[str, int]:
+def computed(subgraph: Subgraph) -> dict[str, int]:
     """The tensors that a subgraph reads and computes, by name, in that order."""
     made = [i for operator in subgraph.operators for i in operator.outputs if i >= 0]
     indices = list(dict.fromkeys((*subgraph.inputs, *made)))
@@ -199,7 +224,7 @@ def _computed(subgraph: Subgraph) -> dict[str, int]:
 
 
 def _indices(subgraph: Subgraph, names: Sequence[str]) -> tuple[int, ...]:
-    by_name = _computed(subgraph)
+    by_name = computed(subgraph)
     for name in names:
         if name not in by_name:
             raise TensorError(

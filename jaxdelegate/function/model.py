@@ -3,14 +3,14 @@
 import copy
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import jax
 import numpy as np
 
-from jaxdelegate.errors import DelegationError, ModelError, OptionError, TensorError
-from jaxdelegate.function import exporting
+from jaxdelegate.errors import ModelError, OptionError, TensorError
+from jaxdelegate.function import exporting, saving
 from jaxdelegate.function.apply import Apply, Function
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.forms import PLATFORMS
@@ -92,12 +92,12 @@ class CallableModel:
         """
         if self._params is not None:
             return dict(self._params)
-        return {n: leaf for f in self._lowerable() for n, leaf in f.params.items()}
+        return self._functions.leaves()
 
     @property
     def parameters(self) -> dict[str, Parameter]:
         """What is known of each leaf of `params`: where the file stores it, and how."""
-        return {n: p for f in self._lowerable() for n, p in f.parameters.items()}
+        return {n: p for f in self._functions.lowerable() for n, p in f.parameters.items()}
 
     @property
     def batching(self) -> Batching | None:
@@ -215,6 +215,39 @@ class CallableModel:
                 )
         return self._like(self._functions, dict(params))
 
+    # ---- back into a file
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        params: Params | None = None,
+        *,
+        rescale: bool = False,
+        calibrate: Iterable[Any] | None = None,
+    ) -> None:
+        """Write the file, all of it, with these weights; everything else stays byte for byte.
+
+        Quantized weights are rounded to their stored grid, halves away from zero; values beyond
+        its range are clamped, and a warning says how many. Biases (int32, int64) follow when the
+        scales of inputs or weights change. The file appears whole or not at all; it may be the one
+        that the model was read from.
+
+        Args:
+            path: where to.
+            params: leaves by name, in place of the file's. `"<tensor name>/scale"`: a quantized
+                tensor's scale, float32 in its stored shape; a weight is put on the new grid.
+                None: this model's weights.
+            rescale: whether changed weights get new scales that just hold them (zero points stay).
+            calibrate: inputs, each a tuple of arrays (or a dictionary by name) as for a call: the
+                activations' scales and zero points are chosen anew, by the ranges that are seen.
+
+        Raises:
+            TensorError: an unknown name, a wrong shape or dtype, values that the file cannot store.
+            ModelError: the file shares what changes with what stays, in a way that cannot be parted.
+            OSError: the file cannot be written.
+        """
+        saving.save(self._functions, path, self._params if params is None else params, rescale, calibrate)
+
     # ---- other models of the same file
 
     def batched(self, size: int | str) -> Self:
@@ -306,23 +339,6 @@ class CallableModel:
 
     def _like(self, functions: Functions, params: Params | None) -> Self:
         return type(self)(functions, params)
-
-    def _lowerable(self) -> list[Function]:
-        """The functions of all signatures that XLA can run.
-
-        Raises:
-            DelegationError: it can run none.
-        """
-        found, refusals = [], []
-        for function in self._functions.each():
-            try:
-                _ = function.params
-                found.append(function)
-            except DelegationError as error:
-                refusals.append(error)
-        if not found:
-            raise refusals[0]
-        return found
 
     # ---- pytree, copy, pickle
 

@@ -62,6 +62,16 @@ class StoredLeaf:
         q = self.quantization
         return self.raw if q is None else affine.dequantize(self.raw, q)
 
+    @property
+    def exact(self) -> np.ndarray:
+        """The same, of wide integers in float64."""
+        q = self.quantization
+        if q is None or self.spec.dtype.itemsize <= _EXACT_BYTES:
+            return self.value
+        scale, point = affine.along(q, len(self.shape))
+        exact: np.ndarray = scale.astype(np.float64) * (self.raw.astype(np.int64) - point)
+        return exact
+
     @functools.cached_property
     def order(self) -> np.ndarray | None:
         """Where each stored value of a sparse tensor lies in the dense one; None: it is dense."""
@@ -135,12 +145,13 @@ def checked(leaf: StoredLeaf, value: Any) -> np.ndarray:
             "the file's layout stays; model.params shows it",
         )
     is_float = leaf.quantization is not None or leaf.spec.dtype in FLOATS
-    fits = array.dtype in FLOATS if is_float else array.dtype.kind == _kind(leaf.spec.dtype)
-    if not fits and not (_kind(array.dtype) in "iu" and _kind(leaf.spec.dtype) in "iu" and not is_float):
-        kind = "floats" if is_float else str(leaf.spec.dtype)
-        raise leaf.fail(f"wants {kind}, got {array.dtype}", "convert it with astype")
+    kind = _kind(leaf.spec.dtype)
+    if array.dtype not in FLOATS if is_float else _kind(array.dtype) != kind:
+        wanted_dtype = "floats" if is_float else str(leaf.spec.dtype)
+        raise leaf.fail(f"wants {wanted_dtype}, got {array.dtype}", "convert it with astype")
     if is_float:
-        wrong = ~np.isfinite(array.astype(np.float64)) & (array != leaf.value)
+        same = (array == leaf.value) | (np.isnan(array) & np.isnan(leaf.value))
+        wrong = ~np.isfinite(array.astype(np.float64)) & ~same
         if wrong.any():
             where = [int(i) for i in np.argwhere(wrong)[0]]
             raise leaf.fail(
@@ -151,7 +162,7 @@ def checked(leaf: StoredLeaf, value: Any) -> np.ndarray:
 
 
 def _kind(dtype: np.dtype) -> str:
-    return "i" if dtype in BITS else dtype.kind
+    return "i" if dtype in BITS or dtype.kind == "u" else dtype.kind
 
 
 @dataclasses.dataclass(frozen=True)

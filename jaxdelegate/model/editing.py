@@ -72,7 +72,7 @@ def edited(
     return result
 
 
-def _directory(model: Model) -> str | None:
+def directory_of(model: Model) -> str | None:
     """Where the files next to the model lie; None: it has none."""
     named = model.external_buffer_groups
     return os.path.dirname(os.path.abspath(model.source)) if named else None
@@ -150,7 +150,7 @@ class _Editor:
             self._content[span.start : span.start + len(values)] = values
             return
         if span.file not in self._groups:
-            path = os.path.join(_directory(self._model) or "", span.file)
+            path = os.path.join(directory_of(self._model) or "", span.file)
             self._groups[span.file] = bytearray(map_file(path))
         self._groups[span.file][span.start : span.start + len(values)] = values
 
@@ -222,7 +222,7 @@ def _confirm(
     Raises:
         ModelError: tables of the file that lie on top of each other have changed more.
     """
-    again = read_model(Source(model.source, memoryview(result.content), _directory(model)))
+    again = read_model(Source(model.source, memoryview(result.content), directory_of(model)))
     for subgraph in model.subgraphs:
         for old in subgraph.tensors:
             place = subgraph.index, old.index
