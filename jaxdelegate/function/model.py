@@ -246,7 +246,10 @@ class CallableModel:
             ModelError: the file shares what changes with what stays, in a way that cannot be parted.
             OSError: the file cannot be written.
         """
-        saving.save(self._functions, path, self._params if params is None else params, rescale, calibrate)
+        self._save(path, params, rescale=rescale, calibrate=calibrate)
+
+    def _save(self, path: Any, params: Params | None, **how: Any) -> None:
+        saving.save(self._functions, path, self._params if params is None else params, **how)
 
     # ---- other models of the same file
 
@@ -403,6 +406,41 @@ def load(
         raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
     limit = MAX_TENSOR_BYTES if max_tensor_bytes is None else max_tensor_bytes
     return CallableModel(Functions(graph, View(given, limit), source))
+
+
+def save(
+    source: Any,
+    path: str | os.PathLike[str],
+    params: Params | None = None,
+    *,
+    dtype: Literal["float16"] | None = None,
+    rescale: bool = False,
+    calibrate: Iterable[Any] | None = None,
+) -> None:
+    """Write a .tflite with other weights or scales, trained or not: see `Model.save`.
+
+    Any constant of numbers can be replaced by its tensor's name; the model need not be one that
+    XLA can run.
+
+    Args:
+        source: a model, a path, or a file's content.
+        path: where to; it may be the source.
+        params: as for `Model.save`.
+        dtype: "float16": store float32 weights as float16, with a DEQUANTIZE operator for each, as
+            TFLite's converter does. Scalars, and what custom operators read, stay float32.
+        rescale: as for `Model.save`.
+        calibrate: as for `Model.save`.
+
+    Raises:
+        OptionError: another dtype.
+        TensorError: see `Model.save`; or a value beyond the range of float16.
+        ModelError: see `Model.save`; or a file that cannot be written anew for float16.
+        OSError: the file cannot be written.
+    """
+    if dtype not in (None, "float16"):
+        raise OptionError(f"save: dtype: want 'float16' or None, got {dtype!r}")
+    model = source if isinstance(source, CallableModel) else load(source)
+    model._save(path, params, rescale=rescale, calibrate=calibrate, half=dtype is not None)
 
 
 def _names(tensors: Names) -> tuple[str, ...]:

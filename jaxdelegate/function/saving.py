@@ -4,12 +4,13 @@ import dataclasses
 import difflib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import TensorError
+from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.function.calibration import calibrated
 from jaxdelegate.function.functions import Functions, computed
 from jaxdelegate.function.parameters import Place
 from jaxdelegate.function.scale_rules import Scales, ScaleRules, completed
@@ -20,31 +21,33 @@ from jaxdelegate.function.stored_leaves import (
     parameters,
     stored_leaves,
 )
-from jaxdelegate.model.editing import Edited, edited
-from jaxdelegate.model.records import Model
+from jaxdelegate.model.editing import Edited, directory_of, edited
+from jaxdelegate.model.half import castable, with_halves
+from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.source import Source
 from jaxdelegate.model.writing import write_files
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization, integer_range
 
 _SUFFIX = "/scale"
 _LOGGER = logging.getLogger("jaxdelegate")
-Folded = Callable[[], Mapping[str, Any]]
+_HALF_LIMIT = 65520  # what float16 rounds to infinity
 
 
 class Saving:
     """One writing of a file: what of it changes."""
 
-    def __init__(self, file: Model, *, as_floats: bool, folded: Folded, rescale: bool) -> None:
+    def __init__(self, functions: Functions, *, rescale: bool) -> None:
         """Change nothing yet.
 
         Args:
-            file: all of it.
-            as_floats: whether quantized weights are floats in `params`.
-            folded: answers all leaves of the model, those that are in no file among them.
+            functions: of the model.
             rescale: whether changed weights get new scales.
         """
-        self._file, self._as_floats, self._folded, self._rescale = file, as_floats, folded, rescale
-        self._leaves = stored_leaves(file, as_floats=as_floats)
+        self._functions, self._rescale = functions, rescale
+        self._file = file = functions.file
+        self._as_floats = functions.view.options.quant_mode == "float_view"
+        self._leaves = stored_leaves(file, as_floats=self._as_floats)
         self._leaf_at = {p: leaf for leaf in self._leaves.values() for p in leaf.places}
         self._computed = computed(file.subgraphs[0])
         self._rules = ScaleRules(file)
@@ -69,9 +72,18 @@ class Saving:
             else:
                 self._check_folded(name, value)
 
-    def set_range(self, place: Place, scale: np.ndarray, zero_point: np.ndarray) -> None:
-        """Take a scale and a zero point for an activation."""
-        self._given[place], self._points[place] = scale, zero_point
+    def calibrate(self, batches: Iterable[Any]) -> None:
+        """Take scales and zero points of activations from what inputs lead to.
+
+        Raises:
+            OptionError: there are none, no activation is quantized, or leaves are integers.
+        """
+        if not self._as_floats:
+            raise OptionError('calibrate: want quant_mode="float_view", the default, got "integer"')
+        ranges = calibrated(self._functions, self._rules, self._leaves, self._arrays, batches)
+        for place, scale, point in ranges:
+            if place not in self._given:
+                self._given[place], self._points[place] = scale, point
 
     def _take_leaf(self, leaf: StoredLeaf, value: Any) -> None:
         array = checked(leaf, value)
@@ -114,7 +126,7 @@ class Saving:
 
     def _check_folded(self, name: str, value: Any) -> None:
         """A leaf that no tensor of the file holds must be what it was."""
-        folded = self._folded()
+        folded = self._functions.leaves()
         if name not in folded:
             known = [*folded, *self._leaves, *(f"{n}{_SUFFIX}" for n in self._scaled())]
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -288,11 +300,37 @@ def save(
     functions: Functions,
     path: str | os.PathLike[str],
     params: Mapping[str, Any] | None,
-    rescale: bool,
-    calibrate: Iterable[Any] | None,
+    *,
+    rescale: bool = False,
+    calibrate: Iterable[Any] | None = None,
+    half: bool = False,
 ) -> None:
-    """See `CallableModel.save`."""
-    as_floats = functions.view.options.quant_mode == "float_view"
-    job = Saving(functions.file, as_floats=as_floats, folded=functions.leaves, rescale=rescale)
+    """See `CallableModel.save`; with `half`, float32 weights become float16."""
+    job = Saving(functions, rescale=rescale)
     job.take(params or {})
-    write_files(path, functions.file, job.edited())
+    if calibrate is not None:
+        job.calibrate(calibrate)
+    result = job.edited()
+    if half:
+        result = Edited(_with_halves(functions.file, result), {})
+    write_files(path, functions.file, result)
+
+
+def _with_halves(file: Model, result: Edited) -> bytes:
+    """The content with float32 weights as float16.
+
+    Raises:
+        TensorError: a value beyond float16's range.
+    """
+    new = read_model(Source(file.source, memoryview(result.content), directory_of(file)))
+    places = list(castable(new))
+    for subgraph, i in places:
+        tensor = new.subgraphs[subgraph].tensors[i]
+        assert tensor.data is not None
+        largest = np.abs(tensor.data[np.isfinite(tensor.data)]).max(initial=0)
+        if largest >= _HALF_LIMIT:
+            raise TensorError(
+                f"save: dtype='float16': tensor {tensor.name!r} holds {largest:.6g}, float16 ends at "
+                f"{np.finfo(np.float16).max}; make its values smaller, or save float32"
+            )
+    return with_halves(new, places)

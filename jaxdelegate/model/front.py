@@ -40,7 +40,9 @@ def with_buffers(
         ModelError: the Model table has fields that this package does not know, or the file would
             be larger than a flatbuffer can be.
     """
-    _check_known(content, root)
+    if has_unknown_fields(content, root.at, len(_FIELDS)):
+        rule = "parting tensors that share a buffer needs to know all fields of Model"
+        root.fail("buffers", rule, "one of a newer schema: give all of them the same values")
     front = _Front(content[4:8], root, len(buffers) + len(added))
     for data in added:
         front.add(data)
@@ -50,13 +52,11 @@ def with_buffers(
     return bytes(moved) + _with_moved_offsets(content, buffers, subgraphs, len(moved))
 
 
-def _check_known(content: bytes, root: Table) -> None:
-    vtable = root.at - INT32.unpack_from(content, root.at)[0]
+def has_unknown_fields(content: bytes | memoryview, at: int, count: int) -> bool:
+    """Whether the table at `at` has fields beyond the `count` that the schema knows."""
+    vtable = at - INT32.unpack_from(content, at)[0]
     size = _UINT16.unpack_from(content, vtable)[0]
-    further = content[vtable + 4 + 2 * len(_FIELDS) : vtable + size]
-    if any(further):
-        rule = "its fields must be known where tensors that shared a buffer are parted"
-        root.fail("buffers", rule, "a field of a newer schema: give all of them the same values")
+    return any(content[vtable + 4 + 2 * count : vtable + size])
 
 
 class _Front:
