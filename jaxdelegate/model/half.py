@@ -21,7 +21,7 @@ from jaxdelegate.model.editing import Place
 from jaxdelegate.model.flatbuffer import UINT8, Flatbuffer, Table
 from jaxdelegate.model.front import has_unknown_fields
 from jaxdelegate.model.layout import LAYOUT
-from jaxdelegate.model.records import Model, Operator
+from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.op_lowering.options.enums import TensorType
 
 _VERSION = 3  # of DEQUANTIZE, with which it takes float16
@@ -38,18 +38,24 @@ _ORDERS = "model_control_dependencies"  # metadata that counts operators
 
 
 def castable(model: Model) -> Iterator[Place]:
-    """The float32 constants that can become float16: dense arrays that builtin operators read."""
+    """The float32 constants that can become float16: dense arrays that builtin operators read.
+
+    Next to quantized weights they stay: stock kernels take float32 biases there only.
+    """
     for subgraph in model.subgraphs:
-        builtin, custom = _read(subgraph.operators, custom=False), _read(subgraph.operators, custom=True)
-        for i in sorted(builtin - custom - set(subgraph.outputs)):
+        kept = {i for o in subgraph.operators if _keeps(o, subgraph) for i in o.inputs}
+        read = {i for o in subgraph.operators for i in o.inputs if i >= 0}
+        for i in sorted(read - kept - set(subgraph.outputs)):
             tensor = subgraph.tensors[i]
             is_plain = tensor.shape and tensor.sparsity is None and 0 not in tensor.shape
             if tensor.type is TensorType.FLOAT32 and tensor.stored is not None and is_plain:
                 yield subgraph.index, i
 
 
-def _read(operators: Collection[Operator], *, custom: bool) -> set[int]:
-    return {i for o in operators if o.custom is custom for i in o.inputs if i >= 0}
+def _keeps(operator: Operator, subgraph: Subgraph) -> bool:
+    """Whether an operator wants its constants as they are."""
+    inputs = (subgraph.tensors[i] for i in operator.inputs if i >= 0)
+    return operator.custom or any(tensor.spec().is_quantized for tensor in inputs)
 
 
 def with_halves(model: Model, places: Collection[Place]) -> bytes:
@@ -63,6 +69,8 @@ def with_halves(model: Model, places: Collection[Place]) -> bytes:
         ModelError: the file has fields of a newer schema, counts operators in its metadata, or
             keeps its weights in files next to it.
     """
+    if not places:
+        return bytes(model.content)
     _check(model)
     t = schema.ModelT.InitFromPackedBuf(bytes(model.content))
     for buffer in t.buffers:
