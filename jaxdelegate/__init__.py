@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate.jax_delegate import JaxDelegate
     from jaxdelegate.function.model import CallableModel as Model
-    from jaxdelegate.function.model import save
-    from jaxdelegate.function.model import load
+    from jaxdelegate.function.model import load, save
     from jaxdelegate.interpreter import Interpreter, OpResolverType
     from jaxdelegate.litert import load_delegate
     from jaxdelegate.options import DelegateOptions

@@ -31,7 +31,7 @@ def calibrated(
     values: Mapping[str, np.ndarray],
     batches: Iterable[Any],
 ) -> Iterator[tuple[Place, np.ndarray, np.ndarray]]:
-    """Scale (float32 [1]) and zero point (int64 [1]) of each activation whose operator leaves it free.
+    """Scale (float32 [1]) and zero point (int64 [1]) of each activation that may have others.
 
     Tensors that must have one scale get one for all of them.
 
@@ -144,7 +144,9 @@ def _floats(
 ) -> Model:
     """The model with floats in place of quantized integers, and with new values."""
     arrays = {
-        place: values.get(leaf.name, leaf.value) for leaf in leaves.values() for place in leaf.places
+        place: values.get(leaf.name, leaf.value)
+        for leaf in leaves.values()
+        for place in leaf.places
     }
     return dataclasses.replace(
         file, subgraphs=tuple(_float_subgraph(subgraph, arrays) for subgraph in file.subgraphs)
@@ -157,12 +159,15 @@ def _float_subgraph(subgraph: Subgraph, arrays: Mapping[Place, np.ndarray]) -> S
     return dataclasses.replace(
         subgraph,
         tensors=tuple(
-            tensor if tensor.index in kept else _float(tensor, arrays.get((subgraph.index, tensor.index)))
+            tensor
+            if tensor.index in kept
+            else _float(tensor, arrays.get((subgraph.index, tensor.index)))
             for tensor in subgraph.tensors
         ),
         operators=tuple(
             dataclasses.replace(
-                op, options=options_of(op.options, [specs[i] if i >= 0 else None for i in op.inputs])
+                op,
+                options=options_of(op.options, [specs[i] if i >= 0 else None for i in op.inputs]),
             )
             for op in subgraph.operators
         ),

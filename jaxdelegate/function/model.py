@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdelegate.errors import ModelError, OptionError, TensorError
 from jaxdelegate.function import exporting, saving
-from jaxdelegate.function.apply import Apply, Function
+from jaxdelegate.function.apply import Apply
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.forms import PLATFORMS
 from jaxdelegate.function.functions import Functions, View
@@ -243,7 +243,7 @@ class CallableModel:
 
         Raises:
             TensorError: an unknown name, a wrong shape or dtype, values that the file cannot store.
-            ModelError: the file shares what changes with what stays, in a way that cannot be parted.
+            ModelError: the file shares what changes with what stays, and cannot be parted.
             OSError: the file cannot be written.
         """
         self._save(path, params, rescale=rescale, calibrate=calibrate)

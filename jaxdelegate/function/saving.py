@@ -13,7 +13,7 @@ from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function.calibration import calibrated
 from jaxdelegate.function.functions import Functions, computed
 from jaxdelegate.function.parameters import Place
-from jaxdelegate.function.scale_rules import Scales, ScaleRules, completed
+from jaxdelegate.function.scale_rules import ScaleRules, Scales, completed
 from jaxdelegate.function.stored_leaves import (
     StoredLeaf,
     checked,
@@ -130,7 +130,9 @@ class Saving:
         if name not in folded:
             known = [*folded, *self._leaves, *(f"{n}{_SUFFIX}" for n in self._scaled())]
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            meant = f"; did you mean {' or '.join(map(repr, dict.fromkeys(close)))}?" if close else ""
+            meant = (
+                f"; did you mean {' or '.join(map(repr, dict.fromkeys(close)))}?" if close else ""
+            )
             raise TensorError(
                 f"save: params[{name!r}]: the model has no such leaf{meant}; model.params lists "
                 "them, '<tensor name>/scale' is the scale of a quantized tensor"
@@ -210,7 +212,9 @@ class Saving:
             fields = {"scale": scale.reshape(-1)}
             if not np.array_equal(point, q.zero_point):
                 fields["zero_point"] = point
-            ends = zip(("min", "max"), (q.minimum, q.maximum), integer_range(tensor.dtype), strict=True)
+            ends = zip(
+                ("min", "max"), (q.minimum, q.maximum), integer_range(tensor.dtype), strict=True
+            )
             for field, old, end in ends:
                 if old is not None and old.size == scale.size:
                     fields[field] = (fields["scale"] * (end - point)).astype(np.float32)
@@ -262,7 +266,9 @@ def _scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
     """Scales that the values just fit, for the channels that change; float32 as the stored ones."""
     q = leaf.quantization
     assert q is not None
-    axes = tuple(i for i in range(array.ndim) if not (q.is_per_channel and i == q.quantized_dimension))
+    axes = tuple(
+        i for i in range(array.ndim) if not (q.is_per_channel and i == q.quantized_dimension)
+    )
     _, point = parameters(q, leaf.shape)
     fitting = _fitting(leaf, array, point, axes).reshape(-1)
     changed = (array != leaf.value).any(axis=axes).reshape(-1)
@@ -276,7 +282,9 @@ def _fitting(
     low, high = leaf.range
     wide = array.astype(np.float64)
     with np.errstate(all="ignore"):
-        needed = np.where(wide >= 0, wide / np.maximum(high - point, 0), wide / np.minimum(low - point, 0))
+        needed = np.where(
+            wide >= 0, wide / np.maximum(high - point, 0), wide / np.minimum(low - point, 0)
+        )
     needed = np.where(wide == 0, 0, needed)
     return np.asarray(np.where(np.isfinite(needed), needed, 0).max(axis=axes, initial=0))
 
@@ -284,7 +292,9 @@ def _fitting(
 def _block_scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
     """The same for scales in blocks, in the shape of their tensor."""
     q = leaf.quantization
-    assert q is not None and q.blockwise is not None and q.blockwise.scale is not None
+    assert q is not None
+    assert q.blockwise is not None
+    assert q.blockwise.scale is not None
     old = q.blockwise.scale
     numbers = np.arange(old.size).reshape(old.shape)
     block = affine.spread(affine.block_scales(numbers, leaf.shape, q.blockwise), leaf.shape)
@@ -330,7 +340,7 @@ def _with_halves(file: Model, result: Edited) -> bytes:
         largest = np.abs(tensor.data[np.isfinite(tensor.data)]).max(initial=0)
         if largest >= _HALF_LIMIT:
             raise TensorError(
-                f"save: dtype='float16': tensor {tensor.name!r} holds {largest:.6g}, float16 ends at "
-                f"{np.finfo(np.float16).max}; make its values smaller, or save float32"
+                f"save: dtype='float16': tensor {tensor.name!r} holds {largest:.6g}, float16 ends "
+                f"at {np.finfo(np.float16).max}; make its values smaller, or save float32"
             )
     return with_halves(new, places)

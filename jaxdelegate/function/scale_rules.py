@@ -17,17 +17,22 @@ from jaxdelegate.quant.params import Quantization
 
 Scales = dict[Place, np.ndarray]
 
+
+def _words(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
 # Integers pass through these: inputs and outputs have one scale.
-_SAME = frozenset(
+_SAME = _words(
     "AVERAGE_POOL_2D BATCH_TO_SPACE_ND BROADCAST_TO CONCATENATION DEPTH_TO_SPACE "
     "DYNAMIC_UPDATE_SLICE EXPAND_DIMS GATHER GATHER_ND MAXIMUM MAX_POOL_2D MINIMUM MIRROR_PAD "
     "PACK PAD PADV2 REDUCE_MAX REDUCE_MIN RELU_0_TO_1 RESHAPE RESIZE_BILINEAR "
     "RESIZE_NEAREST_NEIGHBOR REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND SELECT SELECT_V2 SLICE "
-    "SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQUEEZE STRIDED_SLICE TILE TOPK_V2 TRANSPOSE "
-    "UNPACK ZEROS_LIKE STABLEHLO_CONCATENATE STABLEHLO_PAD STABLEHLO_SLICE".split()
+    "SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQUEEZE STRIDED_SLICE TILE TOPK_V2 "
+    "TRANSPOSE UNPACK ZEROS_LIKE STABLEHLO_CONCATENATE STABLEHLO_PAD STABLEHLO_SLICE"
 )
 # Kernels demand these outputs' scales, or are made for them.
-_FIXED = frozenset("SOFTMAX LOGISTIC TANH LOG_SOFTMAX L2_NORMALIZATION".split())
+_FIXED = _words("SOFTMAX LOGISTIC TANH LOG_SOFTMAX L2_NORMALIZATION")
 # Input, weights and bias among an operator's inputs: the bias has the scale input x weights.
 _BIASED = {
     "CONV_2D": (0, 1, 2),
@@ -37,10 +42,10 @@ _BIASED = {
     "TRANSPOSE_CONV": (2, 1, 3),
 }
 # All scales of a layer belong together; those of its states and gates are not rewritten here.
-_WHOLE = frozenset(
+_WHOLE = _words(
     "LSTM UNIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_LSTM RNN SVDF "
     "UNIDIRECTIONAL_SEQUENCE_RNN BIDIRECTIONAL_SEQUENCE_RNN ASSIGN_VARIABLE READ_VARIABLE "
-    "STABLEHLO_COMPOSITE".split()
+    "STABLEHLO_COMPOSITE"
 )
 
 

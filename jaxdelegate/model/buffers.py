@@ -29,7 +29,6 @@ class Buffers:
         span = self._spans[index] if index > 0 else None  # the first stands for "no data"
         return None if span is None else _view(self._data, *span)
 
-
     def span(self, index: int) -> tuple[int, int] | None:
         """Where a buffer's bytes start in the file, and how many there are; None: it has none."""
         return self._spans[index] if 0 < index < len(self._spans) else None

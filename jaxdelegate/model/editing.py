@@ -13,7 +13,7 @@ import numpy as np
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import front
 from jaxdelegate.model.buffers import Buffers, ExternalBuffers
-from jaxdelegate.model.flatbuffer import UINT32, Flatbuffer, Table
+from jaxdelegate.model.flatbuffer import UINT32, Flatbuffer
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.records import Model, Tensor, read_model
 from jaxdelegate.model.source import Source, map_file

@@ -25,7 +25,7 @@ from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.op_lowering.options.enums import TensorType
 
 _VERSION = 3  # of DEQUANTIZE, with which it takes float16
-_SUFFIX = "_dequantize"  # as converters name the result
+_SUFFIX = b"_dequantize"  # as converters name the result
 _ALIGNMENT = 16  # of a buffer's data
 _UNIONS = {
     field: {number: name for name, number in vars(union).items() if isinstance(number, int)}
@@ -89,7 +89,7 @@ def with_halves(model: Model, places: Collection[Place]) -> bytes:
     return _with_files(bytes(builder.Output()), model.content)
 
 
-class _Builder(flatbuffers.Builder):
+class _Builder(flatbuffers.Builder):  # type: ignore[misc]  # flatbuffers has no types
     """Aligns vectors of bytes as the schema demands of buffers; the generated code does not."""
 
     def CreateNumpyVector(self, x: np.ndarray) -> int:  # noqa: N802 (overrides)
@@ -120,8 +120,7 @@ class _Halves:
         half.shape, half.type, half.hasRank = wide.shape, schema.TensorType.FLOAT16, wide.hasRank
         half.name, half.buffer = wide.name, self._buffer(wide.buffer, values)
         wide.buffer = 0
-        name = wide.name or b""
-        wide.name = name + (_SUFFIX.encode() if isinstance(name, bytes) else _SUFFIX)
+        wide.name = (wide.name or b"") + _SUFFIX
         graph.tensors.append(half)
         operator = schema.OperatorT()
         operator.opcodeIndex = self._dequantize()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model.editing import Edited, directory_of
 from jaxdelegate.model.records import Model
+from jaxdelegate.model.source import map_file
 
 
 def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> None:
@@ -27,16 +28,11 @@ def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> N
     target = os.path.realpath(os.fsdecode(path))
     for source, group, content in _groups(model, edited, target):
         os.makedirs(os.path.dirname(group), exist_ok=True)  # a group's name may have folders
-        if content is None:
-            with open(source, "rb") as file:
-                content = file.read()
-        _write(group, content)
+        _write(group, map_file(source) if content is None else content)
     _write(target, edited.content)
 
 
-def _groups(
-    model: Model, edited: Edited, target: str
-) -> list[tuple[str, str, bytes | None]]:
+def _groups(model: Model, edited: Edited, target: str) -> list[tuple[str, str, bytes | None]]:
     """Files to be written next to the model: source, target, and the content if it changes."""
     before = directory_of(model)
     if before is None:
@@ -51,7 +47,11 @@ def _groups(
             continue
         if os.path.exists(group) and not is_own and not os.path.exists(target):
             _refuse(group)
-        if os.path.exists(group) and os.path.realpath(source) == os.path.realpath(group) and not is_own:
+        if (
+            os.path.exists(group)
+            and os.path.realpath(source) == os.path.realpath(group)
+            and not is_own
+        ):
             _refuse(group)
         found.append((source, group, content))
     return found
