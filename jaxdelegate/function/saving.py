@@ -116,6 +116,12 @@ class Saving:
         holder = self._leaf_at.get(holders[0])
         if holder is None:
             raise TensorError(f"save: params[{key!r}]: the file holds no scales for this tensor")
+        for leaf in self._leaves.values():
+            if leaf.places != places and _scale_tensors(leaf) & set(holder.places):
+                raise TensorError(
+                    f"save: params[{key!r}]: {leaf.name!r} has the same scales, in the tensor "
+                    f"{holder.name!r}; keep the stored scales"
+                )
         new = checked(holder, _scale(key, value, holder.value))
         for place in holder.places:
             self._data[place] = encoded(holder, new).data
@@ -241,6 +247,14 @@ class Saving:
                 self._given.update(dict.fromkeys(leaf.places, _scales(leaf, array)))
 
 
+def _scale_tensors(leaf: StoredLeaf) -> set[Place]:
+    """The tensors that hold a leaf's scales in blocks."""
+    q = leaf.tensor.quantization
+    if q is None or q.blockwise is None:
+        return set()
+    return {(subgraph, q.blockwise.scales) for subgraph, _ in leaf.places}
+
+
 def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
     """A scale that a caller gives, float32 of the stored shape."""
     new = np.asarray(value)
@@ -252,13 +266,9 @@ def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
     elif not (np.isfinite(new.astype(np.float32)) & (new.astype(np.float32) > 0)).all():
         wrong = new.astype(np.float64).reshape(-1)
         bad = wrong[~(np.isfinite(wrong) & (wrong.astype(np.float32) > 0))][0]
-        what = f"a scale must be positive and finite, got {bad:g}"
+        what = f"a scale must be positive and finite, got {bad:g}: train its logarithm"
     if what is not None:
-        raise TensorError(
-            f"save: params[{key!r}]: {what}; train its logarithm, or keep it above a small number"
-            if "positive" in what
-            else f"save: params[{key!r}]: {what}"
-        )
+        raise TensorError(f"save: params[{key!r}]: {what}")
     return new.astype(np.float32).reshape(old.shape)
 
 
