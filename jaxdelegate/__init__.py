@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate.jax_delegate import JaxDelegate
     from jaxdelegate.function.model import CallableModel as Model
-    from jaxdelegate.function.model import load
+    from jaxdelegate.function.model import load, save
     from jaxdelegate.interpreter import Interpreter, OpResolverType
     from jaxdelegate.litert import load_delegate
     from jaxdelegate.options import DelegateOptions
@@ -68,6 +68,7 @@ __all__ = [
     "reference",
     "register_delegate_provider",
     "register_operator",
+    "save",
     "testing",
 ]
 
@@ -89,6 +90,7 @@ _LAZY = {
     "load": ("jaxdelegate.function.model", "load"),
     "register_delegate_provider": ("jaxdelegate.providers", "register_delegate_provider"),
     "register_operator": ("jaxdelegate.custom", "register_operator"),
+    "save": ("jaxdelegate.function.model", "save"),
     "load_delegate": ("jaxdelegate.litert", "load_delegate"),
 }
 _SUBMODULES = ("litert", "reference", "testing")

@@ -60,7 +60,7 @@ def int8(folder: Path) -> None:
 # What else lies in the folder, or has to be there.
 FILES: dict[str, Callable[[Path], None]] = {
     "docs/evaluation.md": images,
-    "docs/fine_tuning_qat.md": int8,
+    "docs/fine_tuning.md": int8,
     "docs/stock_interpreters.md": libraries,
     "docs/api/litert.md": libraries,
 }

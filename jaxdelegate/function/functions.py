@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxdelegate.errors import TensorError
+from jaxdelegate.errors import DelegationError, TensorError
 from jaxdelegate.function.apply import Function, Names
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.records import (
@@ -155,6 +155,31 @@ class Functions:
             there = f"it has {sorted(by_key)}" if by_key else "it has none: leave the argument out"
             raise ValueError(f"signature {key!r} is not in the model; {there}")
         return by_key[key]
+
+    def leaves(self) -> dict[str, Any]:
+        """All weights by name, those that are folded among them.
+
+        Raises:
+            DelegationError: XLA can run none of the functions.
+        """
+        return {n: leaf for f in self.lowerable() for n, leaf in f.params.items()}
+
+    def lowerable(self) -> list[Function]:
+        """The functions of all signatures that XLA can run.
+
+        Raises:
+            DelegationError: it can run none.
+        """
+        found, refusals = [], []
+        for function in self.each():
+            try:
+                _ = function.params
+                found.append(function)
+            except DelegationError as error:
+                refusals.append(error)
+        if not found:
+            raise refusals[0]
+        return found
 
     @functools.cached_property
     def _digest(self) -> bytes:

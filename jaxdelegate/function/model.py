@@ -3,15 +3,15 @@
 import copy
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import jax
 import numpy as np
 
-from jaxdelegate.errors import DelegationError, ModelError, OptionError, TensorError
-from jaxdelegate.function import exporting
-from jaxdelegate.function.apply import Apply, Function
+from jaxdelegate.errors import ModelError, OptionError, TensorError
+from jaxdelegate.function import exporting, saving
+from jaxdelegate.function.apply import Apply
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.forms import PLATFORMS
 from jaxdelegate.function.functions import Functions, View
@@ -93,12 +93,12 @@ class CallableModel:
         """
         if self._params is not None:
             return dict(self._params)
-        return {n: leaf for f in self._lowerable() for n, leaf in f.params.items()}
+        return self._functions.leaves()
 
     @property
     def parameters(self) -> dict[str, Parameter]:
         """What is known of each leaf of `params`: where the file stores it, and how."""
-        return {n: p for f in self._lowerable() for n, p in f.parameters.items()}
+        return {n: p for f in self._functions.lowerable() for n, p in f.parameters.items()}
 
     @property
     def batching(self) -> Batching | None:
@@ -240,6 +240,42 @@ class CallableModel:
                 )
         return self._like(self._functions, dict(params))
 
+    # ---- back into a file
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        params: Params | None = None,
+        *,
+        rescale: bool = False,
+        calibrate: Iterable[Any] | None = None,
+    ) -> None:
+        """Write the file, all of it, with these weights; everything else stays byte for byte.
+
+        Quantized weights are rounded to their stored grid, halves away from zero; values beyond
+        its range are clamped, and a warning says how many. Biases (int32, int64) follow when the
+        scales of inputs or weights change. The file appears whole or not at all; it may be the one
+        that the model was read from.
+
+        Args:
+            path: where to.
+            params: leaves by name, in place of the file's. `"<tensor name>/scale"`: a quantized
+                tensor's scale, float32 in its stored shape; a weight is put on the new grid.
+                None: this model's weights.
+            rescale: whether changed weights get new scales that just hold them (zero points stay).
+            calibrate: inputs, each a tuple of arrays (or a dictionary by name) as for a call: the
+                activations' scales and zero points are chosen anew, by the ranges that are seen.
+
+        Raises:
+            TensorError: an unknown name, a wrong shape or dtype, values that the file cannot store.
+            ModelError: the file shares what changes with what stays, and cannot be parted.
+            OSError: the file cannot be written.
+        """
+        self._save(path, params, rescale=rescale, calibrate=calibrate)
+
+    def _save(self, path: Any, params: Params | None, **how: Any) -> None:
+        saving.save(self._functions, path, self._params if params is None else params, **how)
+
     # ---- other models of the same file
 
     def batched(self, size: int | str) -> Self:
@@ -332,23 +368,6 @@ class CallableModel:
     def _like(self, functions: Functions, params: Params | None) -> Self:
         return type(self)(functions, params)
 
-    def _lowerable(self) -> list[Function]:
-        """The functions of all signatures that XLA can run.
-
-        Raises:
-            DelegationError: it can run none.
-        """
-        found, refusals = [], []
-        for function in self._functions.each():
-            try:
-                _ = function.params
-                found.append(function)
-            except DelegationError as error:
-                refusals.append(error)
-        if not found:
-            raise refusals[0]
-        return found
-
     # ---- pytree, copy, pickle
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Params]], Any]:
@@ -412,6 +431,41 @@ def load(
         raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
     limit = MAX_TENSOR_BYTES if max_tensor_bytes is None else max_tensor_bytes
     return CallableModel(Functions(graph, View(given, limit), source))
+
+
+def save(
+    source: Any,
+    path: str | os.PathLike[str],
+    params: Params | None = None,
+    *,
+    dtype: Literal["float16"] | None = None,
+    rescale: bool = False,
+    calibrate: Iterable[Any] | None = None,
+) -> None:
+    """Write a .tflite with other weights or scales, trained or not: see `Model.save`.
+
+    Any constant of numbers can be replaced by its tensor's name; the model need not be one that
+    XLA can run.
+
+    Args:
+        source: a model, a path, or a file's content.
+        path: where to; it may be the source.
+        params: as for `Model.save`.
+        dtype: "float16": store float32 weights as float16, with a DEQUANTIZE operator for each, as
+            TFLite's converter does. Scalars, and what custom operators read, stay float32.
+        rescale: as for `Model.save`.
+        calibrate: as for `Model.save`.
+
+    Raises:
+        OptionError: another dtype.
+        TensorError: see `Model.save`; or a value beyond the range of float16.
+        ModelError: see `Model.save`; or a file that cannot be written anew for float16.
+        OSError: the file cannot be written.
+    """
+    if dtype not in (None, "float16"):
+        raise OptionError(f"save: dtype: want 'float16' or None, got {dtype!r}")
+    model = source if isinstance(source, CallableModel) else load(source)
+    model._save(path, params, rescale=rescale, calibrate=calibrate, half=dtype is not None)
 
 
 def _names(tensors: Names) -> tuple[str, ...]:

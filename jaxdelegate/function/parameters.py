@@ -57,6 +57,10 @@ class Leaves:
         """The first stored tensor of the leaf that a constant tensor is; None: it is folded."""
         return next(iter(self._places.get(self._key((subgraph, tensor)), ())), None)
 
+    def stored_leaves(self) -> dict[str, tuple[Place, ...]]:
+        """The tensors that hold each leaf in the file; other leaves follow from these."""
+        return {self._names[key]: tuple(places) for key, places in self._places.items()}
+
     def is_parameter(self, subgraph: int, tensor: int, dtype: np.dtype) -> bool:
         """Whether a constant is a parameter: it is float, or stands for floats.
 

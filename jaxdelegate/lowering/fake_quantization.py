@@ -59,7 +59,7 @@ def view(
     kept = {i for operator in operators for i in operator.intermediates}
     signed = set(read_as_int8(operators, specs))
     seen = {
-        i: spec if i in kept else viewed(_as_int8(spec) if i in signed else spec)
+        i: spec if i in kept else viewed(as_int8(spec) if i in signed else spec)
         for i, spec in specs.items()
     }
     return [_as_run(operator, specs) for operator in operators], seen
@@ -93,7 +93,8 @@ def _is_uint8(spec: TensorSpec) -> bool:
     return spec.is_quantized and spec.dtype == np.uint8
 
 
-def _as_int8(spec: TensorSpec) -> TensorSpec:
+def as_int8(spec: TensorSpec) -> TensorSpec:
+    """The int8 tensor that a kernel sees in the bytes of a uint8 constant."""
     q = spec.quantization
     if spec.const is None or q is None:
         return spec

@@ -29,6 +29,10 @@ class Buffers:
         span = self._spans[index] if index > 0 else None  # the first stands for "no data"
         return None if span is None else _view(self._data, *span)
 
+    def span(self, index: int) -> tuple[int, int] | None:
+        """Where a buffer's bytes start in the file, and how many there are; None: it has none."""
+        return self._spans[index] if 0 < index < len(self._spans) else None
+
 
 def _span(file: Flatbuffer, table: Table) -> tuple[int, int] | None:
     span = table.span("data")
@@ -92,6 +96,11 @@ class ExternalBuffers:
             rule = f"must end within the {len(data)} bytes of {self.groups[part.group]!r}"
             part.table.fail("length", rule, part.offset + part.length)
         return _view(data, part.offset, part.length)
+
+    def span(self, tensor: Table) -> tuple[str, int, int] | None:
+        """The group, offset and length of a tensor's external buffer; None: it has none."""
+        part = self._slices.get(tensor.scalar("external_buffer", UINT32))
+        return None if part is None else (self.groups[part.group], part.offset, part.length)
 
     def _slice(self, table: Table) -> _Slice:
         packing = table.string("packing")

@@ -140,6 +140,16 @@ class Table:
         """Take from the file's budget what somebody else read for this field."""
         self._file.charge(amount, f"{self.kind}.{field}", self.path)
 
+    def place(self, field: str) -> int:
+        """Where a field's scalar or offset lies in the file; 0: the file leaves it out."""
+        offset = self._fields[self._positions[field]]
+        return self._at + offset if offset else 0
+
+    @property
+    def at(self) -> int:
+        """Where the table starts in the file."""
+        return self._at
+
     def scalar(self, field: str, number: struct.Struct = INT32, default: int = 0) -> int:
         """An integer, or `default` where the file leaves it out."""
         offset = self._fields[self._positions[field]]
@@ -254,6 +264,10 @@ class Table:
             return None
         fields = self._file.fields(at, field, self.path)
         return fields, bytes(self._file.data[at + UINT32.size : at + max(fields) + width])
+
+    def target(self, field: str) -> int:
+        """Where what a field refers to starts; 0: the file leaves the field out."""
+        return self._target(field)
 
     def span(self, field: str, itemsize: int = 1) -> tuple[int, int] | None:
         """Where a vector's elements start in the file, and how many there are; nothing is read."""

@@ -473,6 +473,35 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "for a symbolic batch use model.batched('b')",
         ),
         use(
+            "a weight that diverged",
+            f"model = {LOAD}\nname, leaf = next(iter(model.params.items()))\n"
+            'model.save("tuned.tflite", {name: leaf * np.nan})',
+            "TensorError",
+            "values are NaN or infinite",
+            "save earlier weights",
+        ),
+        use(
+            "a misspelt weight",
+            f"model = {LOAD}\nname, leaf = next(iter(model.params.items()))\n"
+            'model.save("tuned.tflite", {name + "s": leaf})',
+            "TensorError",
+            "the model has no such leaf; did you mean",
+            "model.params lists them",
+        ),
+        use(
+            "a scale of zero",
+            'model = jd.load("integers.tflite")\n'
+            'model.save("tuned.tflite", {"steps/scale": np.zeros(1, np.float32)})',
+            "TensorError",
+            "params['steps/scale']: a scale must be positive and finite, got 0",
+        ),
+        use(
+            "another type of weights",
+            'jd.save("model.tflite", "small.tflite", dtype="int8")',
+            "OptionError",
+            "dtype: want 'float16' or None, got 'int8'",
+        ),
+        use(
             "an operator that XLA cannot run",
             'jd.load("custom.tflite")(np.zeros((2, 3), "float32"))',
             "DelegationError",

@@ -1,0 +1,191 @@
+"""Ranges of activations, seen on inputs, for new scales and zero points.
+
+The graph runs in floats that nothing rounds or clamps: every quantized tensor is float32 in it.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.function.functions import Functions
+from jaxdelegate.function.parameters import Place
+from jaxdelegate.function.records import computed_names
+from jaxdelegate.function.scale_rules import ScaleRules
+from jaxdelegate.function.stored_leaves import StoredLeaf
+from jaxdelegate.lowering.fake_quantization import options_of
+from jaxdelegate.model.records import Model, Subgraph, Tensor
+from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.quant import affine
+from jaxdelegate.quant.params import integer_range
+
+Range = tuple[float, float]
+_MOST_BYTES = 2  # of the integers of activations
+
+
+def calibrated(
+    functions: Functions,
+    rules: ScaleRules,
+    leaves: Mapping[str, StoredLeaf],
+    values: Mapping[str, np.ndarray],
+    batches: Iterable[Any],
+) -> Iterator[tuple[Place, np.ndarray, np.ndarray]]:
+    """Scale (float32 [1]) and zero point (int64 [1]) of each activation that may have others.
+
+    Tensors that must have one scale get one for all of them.
+
+    Args:
+        functions: of the model.
+        rules: of its file.
+        leaves: its stored leaves, as floats.
+        values: new values of some of them.
+        batches: inputs of the main subgraph, each a tuple of arrays or a dictionary by name.
+
+    Raises:
+        OptionError: there are no inputs.
+        TensorError: inputs that do not fit, or results that are not finite.
+    """
+    seen = _seen(functions, leaves, values, batches)
+    for leaf in leaves.values():
+        array = values.get(leaf.name, leaf.value)
+        if array.size and leaf.quantization is not None:
+            seen.update(dict.fromkeys(leaf.places, (float(array.min()), float(array.max()))))
+    tied = [places for _, places in rules.tied()]
+    alone = seen.keys() - {p for places in tied for p in places} - _constants(leaves)
+    for places in [*tied, *([p] for p in sorted(alone))]:
+        known = [seen[p] for p in places if p in seen]
+        if not known or any(p in rules.fixed or not _is_activation(rules, p) for p in places):
+            continue
+        ends = min(low for low, _ in known), max(high for _, high in known)
+        new = _chosen(rules.tensor(places[0]).dtype, *ends)
+        if new is not None:
+            yield from ((place, *new) for place in places)
+
+
+def _constants(leaves: Mapping[str, StoredLeaf]) -> set[Place]:
+    return {place for leaf in leaves.values() for place in leaf.places}
+
+
+def _is_activation(rules: ScaleRules, place: Place) -> bool:
+    q = rules.quantization(place)
+    return q is not None and q.scale.size == 1 and rules.tensor(place).dtype.itemsize <= _MOST_BYTES
+
+
+def _chosen(dtype: np.dtype, low: float, high: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """A grid over a range, zero on it; int16 is symmetric. None: the range is empty."""
+    first, last = integer_range(dtype)
+    low, high = min(low, 0.0), max(high, 0.0)
+    if dtype == np.int16:
+        scale, point = max(-low, high) / last, 0
+    else:
+        scale = (high - low) / (last - first)
+        point = 0 if scale == 0 else int(np.clip(np.round(first - low / scale), first, last))
+    if not np.float32(scale) > 0:
+        return None
+    return np.array([scale], np.float32), np.array([point], np.int64)
+
+
+def _seen(
+    functions: Functions,
+    leaves: Mapping[str, StoredLeaf],
+    values: Mapping[str, np.ndarray],
+    batches: Iterable[Any],
+) -> dict[Place, Range]:
+    """The least and the largest value of each quantized tensor that is computed."""
+    file = functions.file
+    names = {n: i for n, i in computed_names(file.subgraphs[0]).items() if _is_quantized(file, i)}
+    if not names:
+        raise OptionError("calibrate: the model has no quantized activations; leave it out")
+    view = dataclasses.replace(functions.view, outputs=tuple(names), inputs=None, batch=None)
+    run = Functions(_floats(file, leaves, values), view).function_of(None)
+    inputs = list(functions.main.inputs)
+    ranges: dict[Place, Range] = {}
+    for batch in batches:
+        results = run.call(run.params, run.checked(_as_floats(file, inputs, batch)))[0]
+        for (name, i), result in zip(names.items(), results, strict=True):
+            low, high = float(np.min(result, initial=0)), float(np.max(result, initial=0))
+            if not np.isfinite((low, high)).all():
+                raise TensorError(f"calibrate: {name!r} becomes NaN or infinite with these inputs")
+            before = ranges.get((0, i), (low, high))
+            ranges[0, i] = min(low, before[0]), max(high, before[1])
+    if not ranges:
+        raise OptionError("calibrate: want at least one set of inputs, got none")
+    return ranges
+
+
+def _is_quantized(file: Model, index: int) -> bool:
+    return file.subgraphs[0].tensors[index].spec().is_quantized
+
+
+def _as_floats(file: Model, names: list[str], batch: Any) -> list[Any]:
+    """Inputs in order; integers of quantized ones become the floats that they stand for."""
+    if isinstance(batch, Mapping):
+        missing = [name for name in names if name not in batch]
+        if missing:
+            raise TensorError(f"calibrate: the inputs have no {missing[0]!r}; want {names}")
+        batch = [batch[name] for name in names]
+    arrays = list(batch) if isinstance(batch, tuple | list) else [batch]
+    main = file.subgraphs[0]
+    if len(arrays) != len(main.inputs):
+        raise TensorError(f"calibrate: want {len(main.inputs)} inputs each time, got {len(arrays)}")
+    return [_as_float(main.tensors[i], a) for i, a in zip(main.inputs, arrays, strict=True)]
+
+
+def _as_float(tensor: Tensor, array: Any) -> Any:
+    is_stored = tensor.spec().is_quantized and np.asarray(array).dtype == tensor.dtype
+    if not is_stored or tensor.quantization is None:
+        return array
+    return affine.dequantize(np.asarray(array), tensor.quantization)
+
+
+def _floats(
+    file: Model, leaves: Mapping[str, StoredLeaf], values: Mapping[str, np.ndarray]
+) -> Model:
+    """The model with floats in place of quantized integers, and with new values."""
+    arrays = {
+        place: values.get(leaf.name, leaf.value)
+        for leaf in leaves.values()
+        for place in leaf.places
+    }
+    return dataclasses.replace(
+        file, subgraphs=tuple(_float_subgraph(subgraph, arrays) for subgraph in file.subgraphs)
+    )
+
+
+def _float_subgraph(subgraph: Subgraph, arrays: Mapping[Place, np.ndarray]) -> Subgraph:
+    specs = [tensor.spec() for tensor in subgraph.tensors]
+    kept = {i for operator in subgraph.operators for i in operator.intermediates}
+    return dataclasses.replace(
+        subgraph,
+        tensors=tuple(
+            tensor
+            if tensor.index in kept
+            else _float(tensor, arrays.get((subgraph.index, tensor.index)))
+            for tensor in subgraph.tensors
+        ),
+        operators=tuple(
+            dataclasses.replace(
+                op,
+                options=options_of(op.options, [specs[i] if i >= 0 else None for i in op.inputs]),
+            )
+            for op in subgraph.operators
+        ),
+    )
+
+
+def _float(tensor: Tensor, array: np.ndarray | None) -> Tensor:
+    is_float = array is not None and array.dtype == np.float32
+    if not tensor.spec().is_quantized and not is_float:
+        return tensor
+    stored = None if array is None else np.ascontiguousarray(array, np.float32).reshape(-1)
+    return dataclasses.replace(
+        tensor,
+        type=TensorType.FLOAT32,
+        quantization=None,
+        sparsity=None,
+        stored=None if stored is None else stored.view(np.uint8),
+        stored_shape=tensor.shape,
+        buffer=0,
+    )

@@ -1,0 +1,357 @@
+"""Write a model back: leaves and scales become what its file stores of them."""
+
+import dataclasses
+import difflib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.function.calibration import calibrated
+from jaxdelegate.function.functions import Functions
+from jaxdelegate.function.parameters import Place
+from jaxdelegate.function.records import computed_names
+from jaxdelegate.function.scale_rules import ScaleRules, Scales, completed
+from jaxdelegate.function.stored_leaves import (
+    StoredLeaf,
+    checked,
+    encoded,
+    parameters,
+    stored_leaves,
+)
+from jaxdelegate.model.editing import Edited, directory_of, edited
+from jaxdelegate.model.half import castable, with_halves
+from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.source import Source
+from jaxdelegate.model.writing import write_files
+from jaxdelegate.quant import affine
+from jaxdelegate.quant.params import Quantization, integer_range
+
+_SUFFIX = "/scale"
+_LOGGER = logging.getLogger("jaxdelegate")
+_HALF_LIMIT = 65520  # what float16 rounds to infinity
+
+
+class Saving:
+    """One writing of a file: what of it changes."""
+
+    def __init__(self, functions: Functions, *, rescale: bool) -> None:
+        """Change nothing yet.
+
+        Args:
+            functions: of the model.
+            rescale: whether changed weights get new scales.
+        """
+        self._functions, self._rescale = functions, rescale
+        self._file = file = functions.file
+        self._as_floats = functions.view.options.quant_mode == "float_view"
+        self._leaves = stored_leaves(file, as_floats=self._as_floats)
+        self._leaf_at = {p: leaf for leaf in self._leaves.values() for p in leaf.places}
+        self._computed = computed_names(file.subgraphs[0])
+        self._rules = ScaleRules(file)
+        self._arrays: dict[str, np.ndarray] = {}
+        self._given: Scales = {}
+        self._points: dict[Place, np.ndarray] = {}
+        self._data: dict[Place, np.ndarray] = {}
+        self._blocks: dict[str, Quantization] = {}
+        self._clamped: list[str] = []
+
+    def take(self, params: Mapping[str, Any]) -> None:
+        """Take leaves and scales by name.
+
+        Raises:
+            TensorError: an unknown name, or a value that cannot be stored under it.
+        """
+        for name, value in params.items():
+            if name in self._leaves:
+                self._take_leaf(self._leaves[name], value)
+            elif name.endswith(_SUFFIX) and self._places(name.removesuffix(_SUFFIX)):
+                self._take_scale(name, name.removesuffix(_SUFFIX), value)
+            else:
+                self._check_folded(name, value)
+
+    def calibrate(self, batches: Iterable[Any]) -> None:
+        """Take scales and zero points of activations from what inputs lead to.
+
+        Raises:
+            OptionError: there are none, no activation is quantized, or leaves are integers.
+        """
+        if not self._as_floats:
+            raise OptionError('calibrate: want quant_mode="float_view", the default, got "integer"')
+        ranges = calibrated(self._functions, self._rules, self._leaves, self._arrays, batches)
+        for place, scale, point in ranges:
+            if place not in self._given:
+                self._given[place], self._points[place] = scale, point
+
+    def _take_leaf(self, leaf: StoredLeaf, value: Any) -> None:
+        array = checked(leaf, value)
+        if not np.array_equal(array, leaf.value):
+            self._arrays[leaf.name] = array
+
+    def _places(self, name: str) -> tuple[Place, ...]:
+        """The tensors whose scale has this name."""
+        if name in self._leaves:
+            return self._leaves[name].places
+        return ((0, self._computed[name]),) if name in self._computed else ()
+
+    def _take_scale(self, key: str, name: str, value: Any) -> None:
+        places = self._places(name)
+        q = self._rules.quantization(places[0])
+        if q is None:
+            raise TensorError(f"save: params[{key!r}]: tensor {name!r} is not quantized")
+        if q.blockwise is not None:
+            self._take_block_scale(key, places, q, value)
+            return
+        new = _scale(key, value, q.scale)
+        self._given.update(dict.fromkeys(places, new))
+
+    def _take_block_scale(
+        self, key: str, places: tuple[Place, ...], q: Quantization, value: Any
+    ) -> None:
+        """Blockwise scales are a tensor of their own."""
+        assert q.blockwise is not None
+        holders = [(subgraph, q.blockwise.scales) for subgraph, _ in places]
+        holder = self._leaf_at.get(holders[0])
+        if holder is None:
+            raise TensorError(f"save: params[{key!r}]: the file holds no scales for this tensor")
+        for leaf in self._leaves.values():
+            if leaf.places != places and _scale_tensors(leaf) & set(holder.places):
+                raise TensorError(
+                    f"save: params[{key!r}]: {leaf.name!r} has the same scales, in the tensor "
+                    f"{holder.name!r}; keep the stored scales"
+                )
+        new = checked(holder, _scale(key, value, holder.value))
+        for place in holder.places:
+            self._data[place] = encoded(holder, new).data
+        stored = new.astype(holder.spec.dtype)
+        blocks = dataclasses.replace(q.blockwise, scale=stored)
+        name = key.removesuffix(_SUFFIX)
+        self._blocks[name] = dataclasses.replace(q, blockwise=blocks)
+
+    def _check_folded(self, name: str, value: Any) -> None:
+        """A leaf that no tensor of the file holds must be what it was."""
+        folded = self._functions.leaves()
+        if name not in folded:
+            known = [*folded, *self._leaves, *(f"{n}{_SUFFIX}" for n in self._scaled())]
+            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            meant = (
+                f"; did you mean {' or '.join(map(repr, dict.fromkeys(close)))}?" if close else ""
+            )
+            raise TensorError(
+                f"save: params[{name!r}]: the model has no such leaf{meant}; model.params lists "
+                "them, '<tensor name>/scale' is the scale of a quantized tensor"
+            )
+        if not np.array_equal(np.asarray(folded[name]), np.asarray(value), equal_nan=True):
+            raise TensorError(
+                f"save: params[{name!r}] follows from other constants when the model is loaded, so "
+                "no tensor of the file holds it; train with it frozen: model.partition(lambda "
+                "parameter: parameter.tensors)"
+            )
+
+    def _scaled(self) -> Iterable[str]:
+        names = [*self._leaves, *self._computed]
+        return (n for n in names if self._rules.quantization(self._places(n)[0]) is not None)
+
+    # ---- what the file stores
+
+    def edited(self) -> Edited:
+        """The file with all that was taken.
+
+        Raises:
+            TensorError: values or scales that the file cannot hold, or that do not go together.
+            ModelError: the file shares what is to change with what is to stay.
+        """
+        if self._rescale:
+            self._choose_scales()
+        scales = completed(self._rules, self._given)
+        for leaf in self._leaves.values():
+            self._store(leaf, scales)
+        if self._clamped:
+            _LOGGER.warning(
+                "save: values beyond the range of their stored scales were clamped: %s; "
+                "rescale=True chooses new scales for changed weights",
+                ", ".join(self._clamped),
+            )
+        return edited(self._file, self._data, self._numbers(scales))
+
+    def _store(self, leaf: StoredLeaf, scales: Scales) -> None:
+        """Put a leaf's bytes down if its values change, or the grid that they are on."""
+        given = self._arrays.get(leaf.name)
+        for place in leaf.places:
+            new = self._new_quantization(leaf, place, scales)
+            if given is None and (new is None or self._stays(place)):
+                continue
+            if given is None and not self._as_floats:
+                leaf = dataclasses.replace(leaf, as_floats=True)
+            result = encoded(leaf, leaf.exact if given is None else given, new)
+            self._data[place] = result.data
+            if result.clamped and place == leaf.places[0]:
+                self._clamped.append(f"{leaf.name} ({result.clamped} of {leaf.raw.size})")
+
+    def _stays(self, place: Place) -> bool:
+        """Whether integers are the leaves, and keep their values under a new scale."""
+        return not self._as_floats and place in self._given
+
+    def _new_quantization(
+        self, leaf: StoredLeaf, place: Place, scales: Scales
+    ) -> Quantization | None:
+        """The grid that replaces the file's; None: the file's."""
+        if leaf.name in self._blocks:
+            return self._blocks[leaf.name]
+        q = leaf.spec.quantization
+        if q is None or (place not in scales and place not in self._points):
+            return None
+        scale = scales.get(place, q.scale).reshape(-1)
+        return dataclasses.replace(q, scale=scale, zero_point=self._points.get(place, q.zero_point))
+
+    def _numbers(self, scales: Scales) -> dict[Place, dict[str, np.ndarray]]:
+        """The fields of tensors' quantization that change; the recorded range follows."""
+        numbers: dict[Place, dict[str, np.ndarray]] = {}
+        for place in {**scales, **self._points}:
+            tensor = self._rules.tensor(place)
+            q = tensor.quantization
+            assert q is not None
+            scale = scales.get(place, q.scale)
+            point = self._points.get(place, q.zero_point)
+            fields = {"scale": scale.reshape(-1)}
+            if not np.array_equal(point, q.zero_point):
+                fields["zero_point"] = point
+            ends = zip(
+                ("min", "max"), (q.minimum, q.maximum), integer_range(tensor.dtype), strict=True
+            )
+            for field, old, end in ends:
+                if old is not None and old.size == scale.size:
+                    fields[field] = (fields["scale"] * (end - point)).astype(np.float32)
+            numbers[place] = fields
+        return numbers
+
+    # ---- new scales for changed weights
+
+    def _choose_scales(self) -> None:
+        tied = {p for _, places in self._rules.tied() for p in places}
+        derived = {bias.place for bias in self._rules.biases}
+        for name, array in self._arrays.items():
+            leaf = self._leaves[name]
+            q = leaf.quantization
+            if q is None or leaf.spec.dtype.itemsize > 2:
+                continue
+            if any(p in tied or p in derived or p in self._rules.fixed for p in leaf.places):
+                continue
+            if leaf.places[0] in self._given or name in self._blocks:
+                continue
+            if q.blockwise is not None:
+                self._take_block_scale(name + _SUFFIX, leaf.places, q, _block_scales(leaf, array))
+            else:
+                self._given.update(dict.fromkeys(leaf.places, _scales(leaf, array)))
+
+
+def _scale_tensors(leaf: StoredLeaf) -> set[Place]:
+    """The tensors that hold a leaf's scales in blocks."""
+    q = leaf.tensor.quantization
+    if q is None or q.blockwise is None:
+        return set()
+    return {(subgraph, q.blockwise.scales) for subgraph, _ in leaf.places}
+
+
+def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
+    """A scale that a caller gives, float32 of the stored shape."""
+    new = np.asarray(value)
+    what = None
+    if new.shape != old.shape and not (new.shape == () and old.shape == (1,)):
+        what = f"wants the shape {list(old.shape)} of the stored scale, got {list(new.shape)}"
+    elif new.dtype.kind not in "fV":
+        what = f"wants float32, got {new.dtype}"
+    elif not (np.isfinite(new.astype(np.float32)) & (new.astype(np.float32) > 0)).all():
+        wrong = new.astype(np.float64).reshape(-1)
+        bad = wrong[~(np.isfinite(wrong) & (wrong.astype(np.float32) > 0))][0]
+        what = f"a scale must be positive and finite, got {bad:g}: train its logarithm"
+    if what is not None:
+        raise TensorError(f"save: params[{key!r}]: {what}")
+    return new.astype(np.float32).reshape(old.shape)
+
+
+def _scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
+    """Scales that the values just fit, for the channels that change; float32 as the stored ones."""
+    q = leaf.quantization
+    assert q is not None
+    axes = tuple(
+        i for i in range(array.ndim) if not (q.is_per_channel and i == q.quantized_dimension)
+    )
+    _, point = parameters(q, leaf.shape)
+    fitting = _fitting(leaf, array, point, axes).reshape(-1)
+    changed = (array != leaf.value).any(axis=axes).reshape(-1)
+    return np.where(changed & (fitting > 0), fitting, q.scale).astype(np.float32)
+
+
+def _fitting(
+    leaf: StoredLeaf, array: np.ndarray, point: np.ndarray, axes: tuple[int, ...]
+) -> np.ndarray:
+    """The smallest scale by which every value lies between the ends of the integers' range."""
+    low, high = leaf.range
+    wide = array.astype(np.float64)
+    with np.errstate(all="ignore"):
+        needed = np.where(
+            wide >= 0, wide / np.maximum(high - point, 0), wide / np.minimum(low - point, 0)
+        )
+    needed = np.where(wide == 0, 0, needed)
+    return np.asarray(np.where(np.isfinite(needed), needed, 0).max(axis=axes, initial=0))
+
+
+def _block_scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
+    """The same for scales in blocks, in the shape of their tensor."""
+    q = leaf.quantization
+    assert q is not None
+    assert q.blockwise is not None
+    assert q.blockwise.scale is not None
+    old = q.blockwise.scale
+    numbers = np.arange(old.size).reshape(old.shape)
+    block = affine.spread(affine.block_scales(numbers, leaf.shape, q.blockwise), leaf.shape)
+    _, point = parameters(q, leaf.shape)
+    needed, changed = np.zeros(old.size), np.zeros(old.size, bool)
+    np.maximum.at(needed, block, _fitting(leaf, array, point, ()))
+    np.logical_or.at(changed, block, array != leaf.value)
+    chosen = np.where(changed & (needed > 0), needed, old.reshape(-1).astype(np.float64))
+    return chosen.astype(np.float32).reshape(old.shape)
+
+
+def save(
+    functions: Functions,
+    path: str | os.PathLike[str],
+    params: Mapping[str, Any] | None,
+    *,
+    rescale: bool = False,
+    calibrate: Iterable[Any] | None = None,
+    half: bool = False,
+) -> None:
+    """See `CallableModel.save`; with `half`, float32 weights become float16."""
+    job = Saving(functions, rescale=rescale)
+    job.take(params or {})
+    if calibrate is not None:
+        job.calibrate(calibrate)
+    result = job.edited()
+    if half:
+        result = Edited(_with_halves(functions.file, result), {})
+    write_files(path, functions.file, result)
+
+
+def _with_halves(file: Model, result: Edited) -> bytes:
+    """The content with float32 weights as float16.
+
+    Raises:
+        TensorError: a value beyond float16's range.
+    """
+    new = read_model(Source(file.source, memoryview(result.content), directory_of(file)))
+    places = list(castable(new))
+    for subgraph, i in places:
+        tensor = new.subgraphs[subgraph].tensors[i]
+        assert tensor.data is not None
+        largest = np.abs(tensor.data[np.isfinite(tensor.data)]).max(initial=0)
+        if largest >= _HALF_LIMIT:
+            raise TensorError(
+                f"save: dtype='float16': tensor {tensor.name!r} holds {largest:.6g}, float16 ends "
+                f"at {np.finfo(np.float16).max}; make its values smaller, or save float32"
+            )
+    return with_halves(new, places)

@@ -1,0 +1,250 @@
+"""A file's content with other data and other scales; every other byte stays what it is.
+
+Values take the place of those that they replace. A tensor that shares its bytes with others, which
+are to stay, gets a buffer of its own at the front of the file: see `front`.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.errors import ModelError
+from jaxdelegate.model import front
+from jaxdelegate.model.buffers import Buffers, ExternalBuffers
+from jaxdelegate.model.flatbuffer import UINT32, Flatbuffer
+from jaxdelegate.model.layout import LAYOUT
+from jaxdelegate.model.records import Model, Tensor, read_model
+from jaxdelegate.model.source import Source, map_file
+
+Place = tuple[int, int]  # subgraph, tensor
+_ITSELF = ""  # the model's own file among the files that hold data
+_NUMBERS = {"scale": "<f4", "zero_point": "<i8", "min": "<f4", "max": "<f4"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Edited:
+    """What is to be written.
+
+    Attributes:
+        content: of the model's file.
+        groups: of those files next to it that change, by name.
+    """
+
+    content: bytes | memoryview
+    groups: Mapping[str, bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Span:
+    """Bytes of one of the files."""
+
+    file: str
+    start: int
+    size: int
+
+
+def edited(
+    model: Model,
+    data: Mapping[Place, np.ndarray],
+    numbers: Mapping[Place, Mapping[str, np.ndarray]],
+) -> Edited:
+    """The model's file with other values.
+
+    Args:
+        model: as it was read; its files must be there unchanged.
+        data: the bytes of constant tensors, uint8 [n], as many as the file has of them.
+        numbers: "scale" (float32), "zero_point" (int64), "min" and "max" of tensors' quantization,
+            of the lengths that the file has.
+
+    Raises:
+        ModelError: the file shares what is to change with what is to stay, and cannot be parted.
+    """
+    data = {place: new for place, new in data.items() if _differs(_tensor(model, place), new)}
+    if not data and not any(numbers.values()):
+        return Edited(model.content, {})
+    editor = _Editor(model)
+    editor.write_numbers(numbers)
+    editor.write_data(data)
+    result = editor.result()
+    _confirm(model, result, data, numbers)
+    return result
+
+
+def directory_of(model: Model) -> str | None:
+    """Where the files next to the model lie; None: it has none."""
+    named = model.external_buffer_groups
+    return os.path.dirname(os.path.abspath(model.source)) if named else None
+
+
+def _tensor(model: Model, place: Place) -> Tensor:
+    subgraph, tensor = place
+    return model.subgraphs[subgraph].tensors[tensor]
+
+
+def _differs(tensor: Tensor, new: np.ndarray) -> bool:
+    assert tensor.stored is not None
+    return not np.array_equal(tensor.stored[: new.size], new)
+
+
+class _Editor:
+    """One copy of a model's files, and where its parts lie."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        file = Flatbuffer(model.content, model.source, LAYOUT)
+        self._root = root = file.root("Model")
+        self._buffer_tables = root.tables("buffers", "Buffer")
+        self._buffers = Buffers(file, self._buffer_tables)
+        self._external = ExternalBuffers(root, Source(model.source, model.content, None))
+        self._subgraphs = root.tables("subgraphs", "SubGraph")
+        self._tensors = [table.tables("tensors", "Tensor") for table in self._subgraphs]
+        self._content = bytearray(model.content)
+        self._groups: dict[str, bytearray] = {}
+        self._added: list[np.ndarray] = []
+
+    def result(self) -> Edited:
+        """The files with all that was written."""
+        content = bytes(self._content)
+        if self._added:
+            content = front.with_buffers(
+                content, self._root, self._buffer_tables, self._subgraphs, self._added
+            )
+        return Edited(content, {name: bytes(group) for name, group in self._groups.items()})
+
+    def write_numbers(self, numbers: Mapping[Place, Mapping[str, np.ndarray]]) -> None:
+        """Put scales and the like into their places."""
+        for (subgraph, tensor), fields in numbers.items():
+            if not fields:
+                continue
+            table = self._tensors[subgraph][tensor].table("quantization", "QuantizationParameters")
+            assert table is not None
+            for field, values in fields.items():
+                new = np.ascontiguousarray(values, _NUMBERS[field])
+                span = table.span(field, new.itemsize)
+                if span is None or span[1] != new.size:
+                    rule = f"is rewritten in place, {0 if span is None else span[1]} values"
+                    table.fail(field, rule, f"{new.size}")
+                self._content[span[0] : span[0] + new.nbytes] = new.tobytes()
+
+    def write_data(self, data: Mapping[Place, np.ndarray]) -> None:
+        """Put the bytes of tensors into their places, or into new buffers."""
+        spans = {place: span for place, span in self._spans() if span.size}
+        for subgraph, index in data.keys() - spans.keys():
+            rule = "must hold data to be changed"
+            self._tensors[subgraph][index].fail("buffer", rule, "none: its values were taken out")
+        kept = [span for span in self._metadata() if span.size]
+        for readers, is_whole in _overlapping(spans, kept):
+            new = {place: data[place] for place in readers if place in data}
+            if not new:
+                continue
+            distinct = {values.tobytes() for values in new.values()}
+            if is_whole and len(new) == len(readers) and len(distinct) == 1:
+                self._overwrite(spans[readers[0]], distinct.pop())
+            else:
+                self._part(new, spans)
+
+    def _overwrite(self, span: _Span, values: bytes) -> None:
+        if span.file == _ITSELF:
+            self._content[span.start : span.start + len(values)] = values
+            return
+        if span.file not in self._groups:
+            path = os.path.join(directory_of(self._model) or "", span.file)
+            self._groups[span.file] = bytearray(map_file(path))
+        self._groups[span.file][span.start : span.start + len(values)] = values
+
+    def _part(self, new: Mapping[Place, np.ndarray], spans: Mapping[Place, _Span]) -> None:
+        """Give tensors buffers of their own; those with the same bytes share one."""
+        indices: dict[bytes, int] = {}
+        for (subgraph, index), values in new.items():
+            tensor = self._tensors[subgraph][index]
+            if spans[subgraph, index].file != _ITSELF:
+                rule = "tensors that share an external buffer must all get the same values"
+                tensor.fail("external_buffer", rule, "others for some of them")
+            key = values.tobytes()
+            if key not in indices:
+                indices[key] = len(self._buffer_tables) + len(self._added)
+                self._added.append(values)
+            UINT32.pack_into(self._content, tensor.place("buffer"), indices[key])
+
+    def _spans(self) -> Iterator[tuple[Place, _Span]]:
+        for subgraph, tables in enumerate(self._tensors):
+            for index, table in enumerate(tables):
+                span = self._buffers.span(table.scalar("buffer", UINT32))
+                external = self._external.span(table)
+                if span is not None:
+                    yield (subgraph, index), _Span(_ITSELF, *span)
+                elif external is not None:
+                    yield (subgraph, index), _Span(*external)
+
+    def _metadata(self) -> Iterator[_Span]:
+        entries = self._root.tables("metadata", "Metadata")
+        indices = {table.scalar("buffer", UINT32) for table in entries}
+        for index in indices.union(self._root.integers("metadata_buffer")):
+            span = self._buffers.span(index)
+            if span is not None:
+                yield _Span(_ITSELF, *span)
+
+
+def _overlapping(
+    spans: Mapping[Place, _Span], kept: Iterable[_Span]
+) -> Iterator[tuple[list[Place], bool]]:
+    """Tensors whose bytes overlap, and whether all of them are the same and nobody else's."""
+    items: list[tuple[_Span, Place | None]] = [(span, place) for place, span in spans.items()]
+    items += [(span, None) for span in kept]
+    items.sort(key=lambda item: (item[0].file, item[0].start, item[0].size))
+    cluster: list[tuple[_Span, Place | None]] = []
+    end = 0
+    for span, place in items:
+        if cluster and (span.file != cluster[0][0].file or span.start >= end):
+            yield _cluster(cluster)
+            cluster, end = [], 0
+        cluster.append((span, place))
+        end = max(end, span.start + span.size)
+    if cluster:
+        yield _cluster(cluster)
+
+
+def _cluster(items: Sequence[tuple[_Span, Place | None]]) -> tuple[list[Place], bool]:
+    places = [place for _, place in items if place is not None]
+    return places, len(places) == len(items) and len({span for span, _ in items}) == 1
+
+
+def _confirm(
+    model: Model,
+    result: Edited,
+    data: Mapping[Place, np.ndarray],
+    numbers: Mapping[Place, Mapping[str, np.ndarray]],
+) -> None:
+    """Read the new content, and look whether exactly what was asked for has changed.
+
+    Raises:
+        ModelError: tables of the file that lie on top of each other have changed more.
+    """
+    again = read_model(Source(model.source, memoryview(result.content), directory_of(model)))
+    for subgraph in model.subgraphs:
+        for old in subgraph.tensors:
+            place = subgraph.index, old.index
+            new = again.subgraphs[subgraph.index].tensors[old.index]
+            wanted = data.get(place, old.stored) if new.buffer else new.stored
+            if not _same_data(wanted, new) or not _same_numbers(old, new, numbers.get(place, {})):
+                raise ModelError(
+                    f"{model.source}: tensor {old.name!r} shares its table, its scales or its data "
+                    "with a tensor that is to change, in a way that cannot be parted; change both"
+                )
+
+
+def _same_data(wanted: np.ndarray | None, new: Tensor) -> bool:
+    if wanted is None or new.stored is None:
+        return wanted is new.stored
+    return np.array_equal(wanted, new.stored[: wanted.size])
+
+
+def _same_numbers(old: Tensor, new: Tensor, changed: Mapping[str, np.ndarray]) -> bool:
+    before, after = old.quantization, new.quantization
+    if before is None or after is None:
+        return before is after
+    wanted = changed.get("scale", before.scale), changed.get("zero_point", before.zero_point)
+    found = after.scale, after.zero_point
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(wanted, found, strict=True))
