@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.compiler.program import Program, ResidentWeights
-from jaxdelegate.delegate.compilation import why_not
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.errors import DelegationError, OptionError, TensorError
+from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function import forms
 from jaxdelegate.function.arguments import check_names, device_of, dtype_of, fitting
 from jaxdelegate.function.parameters import Leaves
-from jaxdelegate.function.records import Parameter, Scale, unique_names
+from jaxdelegate.function.planning import Planned, Plans, Shapes, kept
+from jaxdelegate.function.records import Parameter, Scale
+from jaxdelegate.function.states import States
 from jaxdelegate.function.training import AS_STORED, Trainable, Training
 from jaxdelegate.lowering import error_probe, fake_quantization
 from jaxdelegate.lowering.callees import Callees
@@ -29,36 +29,23 @@ from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
+from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.propagation import declared_specs, subgraph_specs
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
-from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
-from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.runtime.simple_delegate import DelegateParams
+from jaxdelegate.runtime.subgraph import ModelStore
 
 Params = dict[str, Any]
-Shapes = tuple[Shape, ...]
-K = TypeVar("K")
 V = TypeVar("V")
 
-_ONCE = "CALL_ONCE"
 _EXPLICIT_AXES = (
     "apply: the inputs lie on a mesh with explicit axes; make it with axis_types=(AxisType.Auto, "
     "...), or call jax.sharding.auto_axes(apply, out_sharding=...)"
 )
-_SHAPES = 16  # lowerings kept per signature and platform, one per input-shape signature
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """A subgraph for certain input shapes: nodes, specs by tensor, and the outputs they make."""
-
-    nodes: tuple[Node, ...]
-    specs: Mapping[int, TensorSpec]
-    outputs: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +97,8 @@ class SubgraphFunction:
         self._resident: dict[jax.Device, ResidentWeights] = {}
         self._programs: OrderedDict[Hashable, Program | None] = OrderedDict()
         self._jitted: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
-        self._plans: OrderedDict[Shapes, Planned] = OrderedDict()
+        self._plans = Plans(self._raw_subgraph, inputs, outputs, self._store)
+        self._states = States(self._explicit, self._store)
         self._lowered: OrderedDict[Hashable, LoweredPartition] = OrderedDict()
         self._scales: dict[Training, dict[str, Scale]] = {}
 
@@ -243,7 +231,7 @@ class SubgraphFunction:
         known = dict(zip(self._inputs, arrays, strict=True))
         if program is not None:
             states = self.initial_state() if program.states else {}
-            first = {i: _of_all(i, states[self._state_names[i]], runs) for i in program.states}
+            first = {i: _of_all(i, states[self._states.names[i]], runs) for i in program.states}
             results = program([(known | first)[i] for i in (*program.inputs, *program.states)])
             known.update(zip(program.outputs, results, strict=False))
         with jax.enable_x64(True):
@@ -255,7 +243,7 @@ class SubgraphFunction:
         def compiled() -> Program | None:
             index = jax.devices(device.platform).index(device)
             delegate = JaxDelegate(self._options, platform=device.platform, device_index=index)
-            plan = self._all_taken(shapes, delegate.lowering_context)
+            plan = self._plans.all_taken(shapes, delegate.lowering_context)
             if not plan.nodes:
                 return None
             resident = self._resident.setdefault(device, ResidentWeights(client.of_jax(device)))
@@ -266,7 +254,7 @@ class SubgraphFunction:
             )
             return program
 
-        return _kept(self._programs, (device, shapes, runs), compiled)
+        return kept(self._programs, (device, shapes, runs), compiled)
 
     # ---- traced
 
@@ -292,7 +280,7 @@ class SubgraphFunction:
         """
         params = self._fitting_params(params, training)
         if state is not None:
-            check_names("state", state, self._state_names.values())
+            check_names("state", state, self._states.names.values())
         # The inputs' 64-bit dtypes must survive on the way into the jitted function.
         with jax.enable_x64(True):
             run = self._jit(io, platform, training)
@@ -319,12 +307,12 @@ class SubgraphFunction:
                 w: self._weight(partition, w, leaves, AS_STORED) for w in partition.preparations
             }
             first = self.initial_state() if partition.states else {}
-            states = tuple(first[self._state_names[i]] for i in partition.states)
+            states = tuple(first[self._states.names[i]] for i in partition.states)
         return Lowering(partition, weights, states)
 
     def _jit(self, io: str, platform: str | None, training: Training) -> Callable[..., Any]:
         how: dict[str, Any] = {"io": io, "platform": platform, "training": training}
-        return _kept(
+        return kept(
             self._jitted,
             (io, platform, training),
             lambda: jax.jit(functools.partial(self._call, **how)),
@@ -358,10 +346,10 @@ class SubgraphFunction:
     def _contexts(self, shapes: Shapes, platform: str | None) -> dict[str, LoweringContext]:
         """Those of the trace in which all operators can be lowered; raises if there are none."""
         contexts = forms.contexts(self._transformable, platform)
-        plan = self.plan(shapes)
-        possible = {name: c for name, c in contexts.items() if not _refused(plan, c)}
+        plan = self._plans.plan(shapes)
+        possible = {name: c for name, c in contexts.items() if not plan.refused(c)}
         if not possible:
-            self._all_taken(shapes, next(iter(contexts.values())))
+            self._plans.all_taken(shapes, next(iter(contexts.values())))
         return possible
 
     def _lowered_call(
@@ -375,7 +363,7 @@ class SubgraphFunction:
     ) -> tuple[tuple[Any, ...], Params]:
         weights = {w: self._weight(partition, w, params, training) for w in partition.preparations}
         known = dict(zip(self._inputs, arrays, strict=True))
-        known.update((i, states[self._state_names[i]]) for i in partition.states)
+        known.update((i, states[self._states.names[i]]) for i in partition.states)
         read = (*partition.inputs, *partition.states)
         if io == "float":
             results = self._float_call(partition, weights, [known[i] for i in read])
@@ -383,7 +371,7 @@ class SubgraphFunction:
             results = partition.call(weights, [known[i] for i in read])
         made = dict(zip((*partition.outputs, *partition.states), results, strict=True))
         known.update(made)
-        new = {**states, **{self._state_names[i]: made[i] for i in partition.states}}
+        new = {**states, **{self._states.names[i]: made[i] for i in partition.states}}
         return tuple(jnp.asarray(known[i]) for i in self.outputs), new
 
     def _float_call(
@@ -422,15 +410,11 @@ class SubgraphFunction:
     @property
     def has_state(self) -> bool:
         """Whether anything is kept from one call to the next."""
-        return bool(self._variables)
+        return bool(self._states.names)
 
     def initial_state(self, io: str = "file") -> Params:
         """What every state begins with, by name."""
-        with jax.enable_x64(True), jax.ensure_compile_time_eval():
-            first = {t: jnp.asarray(self._first_value(t)) for t in self._variables}
-            if io == "float":
-                first = {t: fake_quantization.enter(v, t.spec()) for t, v in first.items()}
-            return {self._state_names[t.index]: value for t, value in first.items()}
+        return self._states.initial(io)
 
     def drawing_by(self, key: Any, state: Params | None, io: str = "file") -> Params:
         """The state (None: the initial one) with random generators that begin where a key says.
@@ -438,41 +422,7 @@ class SubgraphFunction:
         Raises:
             TensorError: the model draws no random numbers.
         """
-        generators = [self._state_names[i] for i in sorted(self._explicit.initial)]
-        if not generators:
-            raise TensorError("apply: the model draws no random numbers: leave `key` out")
-        states = dict(self.initial_state(io) if state is None else state)
-        for number, name in enumerate(generators):
-            own = jax.random.fold_in(key, number)
-            states[name] = jax.random.bits(own, jnp.shape(states[name])[-1:], jnp.uint32)
-        return states
-
-    @functools.cached_property
-    def _variables(self) -> list[Tensor]:
-        return [t for t in self._subgraph.tensors if t.is_variable]
-
-    @functools.cached_property
-    def _resources(self) -> Mapping[Hashable, np.ndarray]:
-        """What CALL_ONCE assigns to resource variables, by their keys in the store."""
-        store = self._store()
-        for operator in self._raw_subgraph.operators:
-            if operator.name == _ONCE:
-                store(operator.options.init_subgraph_index)  # type: ignore[attr-defined]
-        return dict(store.resources)
-
-    def _first_value(self, tensor: Tensor) -> np.ndarray:
-        """Zeros, a random generator's seeds, or what CALL_ONCE assigns to a resource variable."""
-        if tensor.index in self._explicit.initial:
-            return self._explicit.initial[tensor.index]()
-        value = self._resources.get(self._explicit.resources.get(tensor.index))
-        if value is not None:
-            return np.asarray(value)
-        return np.full(tensor.shape, state_zero(tensor.spec()), tensor.dtype)
-
-    @functools.cached_property
-    def _state_names(self) -> dict[int, str]:
-        indices = [t.index for t in self._variables]
-        return dict(zip(indices, unique_names(self._subgraph, indices), strict=True))
+        return self._states.drawing_by(key, state, io)
 
     # ---- inputs
 
@@ -503,12 +453,20 @@ class SubgraphFunction:
 
     # ---- lowering
 
+    def plan(self, shapes: Shapes) -> Planned:
+        """The nodes and tensors for such inputs.
+
+        Raises:
+            InterpreterError: an operator refuses the shapes.
+        """
+        return self._plans.plan(shapes)
+
     def _partition(
         self, shapes: Shapes, context: LoweringContext, *, learns: bool
     ) -> LoweredPartition:
         """All operators as JAX can transform them, with weights in the file's layout."""
         learned = frozenset(self._trainable.by_place if learns else ())
-        return _kept(
+        return kept(
             self._lowered,
             (shapes, context, learns),
             lambda: self._transformable_partition(shapes, context, learned),
@@ -518,7 +476,7 @@ class SubgraphFunction:
         self, shapes: Shapes, context: LoweringContext, learned: frozenset[tuple[int, int]]
     ) -> LoweredPartition:
         own_index = self._raw_subgraph.index
-        plan = self._all_taken(shapes, context)
+        plan = self._plans.all_taken(shapes, context)
 
         def lower(precision: PrecisionPolicy) -> LoweredPartition:
             own = dataclasses.replace(context, precision=precision)
@@ -536,36 +494,6 @@ class SubgraphFunction:
         if delegate.checks_precision:
             return lower(error_probe.guarded(lower, context.precision, delegate.device))
         return lower(context.precision)
-
-    def _all_taken(self, shapes: Shapes, context: LoweringContext) -> Planned:
-        """The plan, if XLA can run all of it.
-
-        Raises:
-            DelegationError: it cannot; lists the operators by reason.
-        """
-        plan = self.plan(shapes)
-        refused = _refused(plan, context)
-        if refused:
-            raise DelegationError("XLA cannot run the whole model:\n" + _by_reason(refused))
-        return plan
-
-    def plan(self, shapes: Shapes) -> Planned:
-        """The nodes and tensors for such inputs.
-
-        Raises:
-            InterpreterError: an operator refuses the shapes.
-        """
-        return _kept(self._plans, shapes, lambda: self._planned(shapes))
-
-    def _planned(self, shapes: Shapes) -> Planned:
-        host = Host(self._raw_subgraph, model=self._store())
-        for index, shape in zip(self._inputs, shapes, strict=True):
-            host.resize(index, tuple(shape))
-        host.plan()
-        nodes = tuple(node for node in host.nodes() if node.name != _ONCE)  # see `_resources`
-        made = [i for i in self.outputs if i not in self._inputs]
-        specs = {t.index: host.spec(t.index) for t in self._subgraph.tensors}
-        return Planned(nodes, specs, tuple(dict.fromkeys(made)))
 
     def _store(self) -> ModelStore:
         return ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
@@ -594,31 +522,3 @@ def _of_all(index: int, value: jax.Array, runs: Runs) -> jax.Array:
         return value
     shape = runs.shape(index, value.shape)
     return jnp.broadcast_to(value, (runs.count, *value.shape)).reshape(shape)
-
-
-def _refused(plan: Planned, context: LoweringContext) -> list[tuple[Node, str]]:
-    asked = ((node, None if node.is_constant else why_not(node, context)) for node in plan.nodes)
-    return [(node, reason) for node, reason in asked if reason is not None]
-
-
-def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
-    """A line for each reason and operator: who, and why."""
-
-    def what(row: tuple[Node, str]) -> tuple[str, str]:
-        return row[0].name, row[1]
-
-    lines = []
-    for (name, reason), rows in itertools.groupby(sorted(refused, key=what), what):
-        numbers = ", ".join(f"#{node.index}" for node, _ in rows)
-        lines.append(f"{numbers} {name}: {reason}")
-    return "\n".join(lines)
-
-
-def _kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
-    """The entry of this key, made if there is none; the oldest ones go."""
-    if key not in entries:
-        entries[key] = make()
-    entries.move_to_end(key)
-    while len(entries) > _SHAPES:
-        entries.popitem(last=False)
-    return entries[key]

@@ -1,0 +1,114 @@
+"""A subgraph for certain input shapes: its nodes and tensors, and why XLA cannot run some."""
+
+import dataclasses
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from jaxdelegate.delegate.compilation import why_not
+from jaxdelegate.errors import DelegationError
+from jaxdelegate.function.states import ONCE
+from jaxdelegate.model.records import Subgraph
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.runtime.subgraph import Host, ModelStore
+
+Shapes = tuple[Shape, ...]
+K = TypeVar("K")
+V = TypeVar("V")
+
+_SHAPES = 16  # kept for each function and platform, one per input-shape signature
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A subgraph for certain input shapes: nodes, specs by tensor, and the outputs they make."""
+
+    nodes: tuple[Node, ...]
+    specs: Mapping[int, TensorSpec]
+    outputs: tuple[int, ...]
+
+    def refused(self, context: LoweringContext) -> list[tuple[Node, str]]:
+        """The nodes that XLA cannot run, and why."""
+        asked = (
+            (node, None if node.is_constant else why_not(node, context)) for node in self.nodes
+        )
+        return [(node, reason) for node, reason in asked if reason is not None]
+
+
+class Plans:
+    """The plans of a subgraph, made once for every input-shape signature."""
+
+    def __init__(
+        self,
+        subgraph: Subgraph,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        store: Callable[[], ModelStore],
+    ) -> None:
+        """Plan nothing yet.
+
+        Args:
+            subgraph: as the file has it.
+            inputs: tensors to be given.
+            outputs: tensors to be returned.
+            store: makes an empty store of the model.
+        """
+        self._subgraph, self._inputs, self._outputs = subgraph, inputs, outputs
+        self._store = store
+        self._plans: OrderedDict[Shapes, Planned] = OrderedDict()
+
+    def plan(self, shapes: Shapes) -> Planned:
+        """The nodes and tensors for such inputs.
+
+        Raises:
+            InterpreterError: an operator refuses the shapes.
+        """
+        return kept(self._plans, shapes, lambda: self._planned(shapes))
+
+    def all_taken(self, shapes: Shapes, context: LoweringContext) -> Planned:
+        """The plan, if XLA can run all of it.
+
+        Raises:
+            DelegationError: it cannot; lists the operators by reason.
+        """
+        plan = self.plan(shapes)
+        refused = plan.refused(context)
+        if refused:
+            raise DelegationError("XLA cannot run the whole model:\n" + _by_reason(refused))
+        return plan
+
+    def _planned(self, shapes: Shapes) -> Planned:
+        host = Host(self._subgraph, model=self._store())
+        for index, shape in zip(self._inputs, shapes, strict=True):
+            host.resize(index, tuple(shape))
+        host.plan()
+        nodes = tuple(node for node in host.nodes() if node.name != ONCE)  # see `States`
+        made = [i for i in self._outputs if i not in self._inputs]
+        specs = {t.index: host.spec(t.index) for t in host.subgraph.tensors}
+        return Planned(nodes, specs, tuple(dict.fromkeys(made)))
+
+
+def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
+    """A line for each reason and operator: who, and why."""
+
+    def what(row: tuple[Node, str]) -> tuple[str, str]:
+        return row[0].name, row[1]
+
+    lines = []
+    for (name, reason), rows in itertools.groupby(sorted(refused, key=what), what):
+        numbers = ", ".join(f"#{node.index}" for node, _ in rows)
+        lines.append(f"{numbers} {name}: {reason}")
+    return "\n".join(lines)
+
+
+def kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
+    """The entry of this key, made if there is none; the oldest ones go."""
+    if key not in entries:
+        entries[key] = make()
+    entries.move_to_end(key)
+    while len(entries) > _SHAPES:
+        entries.popitem(last=False)
+    return entries[key]
