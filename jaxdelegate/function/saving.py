@@ -166,7 +166,7 @@ class Saving:
         """
         if self._rescale:
             self._choose_scales()
-        scales = completed(self._rules, self._given)
+        scales = completed(self._rules, self._given, self._moved())
         for leaf in self._leaves.values():
             self._store(leaf, scales)
         if self._clamped:
@@ -176,6 +176,16 @@ class Saving:
                 ", ".join(self._clamped),
             )
         return edited(self._file, self._data, self._numbers(scales))
+
+    def _moved(self) -> dict[Place, bool]:
+        """Biases with new values, or of zeros, and whether any value is not zero."""
+        found = {}
+        for place in self._rules.by_bias():
+            leaf = self._leaf_at.get(place)
+            given = None if leaf is None else self._arrays.get(leaf.name)
+            if leaf is not None and (given is not None or not leaf.raw.any()):
+                found[place] = given is not None and bool(given.any())
+        return found
 
     def _store(self, leaf: StoredLeaf, scales: Scales) -> None:
         """Put a leaf's bytes down if its values change, or the grid that they are on."""

@@ -15,6 +15,7 @@ from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
 from jaxdelegate.quant.params import Quantization
 
+_NEAR = 1e-3  # of scales that count as one
 Scales = dict[Place, np.ndarray]
 
 
@@ -92,6 +93,13 @@ class ScaleRules:
             groups.setdefault(self._root(place), []).append(place)
         yield from ((self._by[places[-1]], places) for places in groups.values())
 
+    def by_bias(self) -> dict[Place, list[Bias]]:
+        """The uses of each bias."""
+        found: dict[Place, list[Bias]] = {}
+        for bias in self.biases:
+            found.setdefault(bias.place, []).append(bias)
+        return found
+
     def _read(self, subgraph: Subgraph, operator: Operator) -> None:
         places = [(subgraph.index, i) for i in (*operator.inputs, *operator.outputs) if i >= 0]
         outputs = [(subgraph.index, i) for i in operator.outputs if i >= 0]
@@ -139,12 +147,17 @@ def _equal(a: Quantization | None, b: Quantization | None) -> bool:
     return bool(a.scale[0] == b.scale[0] and np.array_equal(a.zero_point, b.zero_point))
 
 
-def completed(rules: ScaleRules, given: Mapping[Place, np.ndarray]) -> Scales:
+def completed(
+    rules: ScaleRules, given: Mapping[Place, np.ndarray], moved: Mapping[Place, bool]
+) -> Scales:
     """New scales, with those that follow from them: of tied tensors, and of biases.
+
+    Converters share biases of zeros between operators with different scales; those keep theirs.
 
     Args:
         rules: of the file.
         given: scales, of the shapes that the file has.
+        moved: constants with new values, or of zeros; whether any of their values is not zero.
 
     Raises:
         TensorError: a scale is fixed by an operator, or tied tensors are given different ones.
@@ -159,14 +172,19 @@ def completed(rules: ScaleRules, given: Mapping[Place, np.ndarray]) -> Scales:
     for place in scales:
         if place in rules.fixed:
             raise _error(rules, place, f"is part of {rules.fixed[place]}, which fixes it")
-    for bias in rules.biases:
-        if bias.input in scales or bias.weights in scales:
-            new = _bias_scale(rules, bias, scales)
-            known = scales.get(bias.place)
-            if known is not None and not np.array_equal(known, new):
-                what = "would need two scales, since two operators with other scales share it"
-                raise _error(rules, bias.place, what)
-            scales[bias.place] = new
+    for place, users in rules.by_bias().items():
+        is_moved = any(b.input in scales or b.weights in scales for b in users)
+        if not is_moved and (place not in moved or len(users) == 1):
+            continue
+        new = [_bias_scale(rules, bias, scales) for bias in users]
+        if all(np.allclose(new[0], other, rtol=_NEAR) for other in new):
+            scales.update({place: new[0]} if is_moved else {})
+        elif moved.get(place, True) or new[0].size == 1:  # kernels check a single scale
+            labels = ", ".join(bias.operator for bias in users)
+            what = f"is input x weights, which differs between its operators: {labels}"
+            raise _error(
+                rules, place, what, "keep its values zero: leave it out of what is trained"
+            )
     return scales
 
 
@@ -211,6 +229,7 @@ def _same(rules: ScaleRules, place: Place, new: np.ndarray) -> bool:
     return q is not None and np.array_equal(q.scale, new.reshape(-1))
 
 
-def _error(rules: ScaleRules, place: Place, what: str) -> TensorError:
+def _error(rules: ScaleRules, place: Place, what: str, remedy: str | None = None) -> TensorError:
     name = rules.tensor(place).name
-    return TensorError(f"save: the scale of {name!r} {what}; leave '{name}/scale' out")
+    remedy = remedy or f"leave '{name}/scale' out"
+    return TensorError(f"save: the scale of {name!r} {what}; {remedy}")

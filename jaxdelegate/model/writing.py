@@ -23,9 +23,11 @@ def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> N
 
     Raises:
         ModelError: files next to it belong to another model.
-        OSError: the disk is full, or the directory cannot be written to.
+        OSError: there is no such directory, it cannot be written to, or the disk is full.
     """
     target = os.path.realpath(os.fsdecode(path))
+    if not os.path.isdir(os.path.dirname(target)):
+        raise FileNotFoundError(f"save: {os.path.dirname(target)!r}: no such folder; make it first")
     for source, group, content in _groups(model, edited, target):
         os.makedirs(os.path.dirname(group), exist_ok=True)  # a group's name may have folders
         _write(group, map_file(source) if content is None else content)

@@ -222,6 +222,12 @@ def test_nothing_half_written_is_left(
     assert path.read_bytes() == b"before"
 
 
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    model = read_model(sums())
+    with pytest.raises(FileNotFoundError, match="missing': no such folder; make it first"):
+        write_files(tmp_path / "missing" / "m.tflite", model, edited(model, {}, {}))
+
+
 # ---- float16
 
 
