@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kernels", type=Path, default=library.LIBRARY, help=help_)
     help_ = "compile operator cases with all of XLA's optimizations, as models are"
     parser.addoption("--optimized", action="store_true", help=help_)
-    help_ = "also the derivatives of every case of every operator: half an hour on two cores"
+    help_ = "also walks over every case and every model: derivatives, saved files; half an hour"
     parser.addoption("--exhaustive", action="store_true", help=help_)
 
 
@@ -38,6 +38,16 @@ def pytest_configure(config: pytest.Config) -> None:
     library.LIBRARY = config.getoption("--kernels")
     if config.getoption("--optimized"):
         case.COMPILER_OPTIONS.clear()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out walks over all cases and all models, which take half an hour, unless asked for."""
+    if config.getoption("--exhaustive"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    items[:] = [item for item in items if item not in left_out]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture

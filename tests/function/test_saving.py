@@ -481,7 +481,7 @@ def test_a_real_file_without_changes_is_the_same(file: str, tmp_path: Path) -> N
     assert (tmp_path / "m").read_bytes() == path.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["float_view", "integer"])
 @pytest.mark.parametrize("file", [m["file"] for m in FILES if m["size"] <= LARGE] or ["none"])
 def test_stock_kernels_run_what_was_saved(file: str, mode: str, tmp_path: Path) -> None:
