@@ -64,20 +64,23 @@ def quantize(x: np.ndarray, quantization: Quantization, dtype: np.dtype) -> np.n
 
 
 def is_narrow(stored: np.ndarray, quantization: Quantization) -> bool:
-    """Whether a file's weight leaves out the least integer of its dtype, as symmetric ones do.
+    """Whether a file's weight leaves out the least integer of its dtype, as converters do.
 
-    Kernels that multiply int8 pairs in 16 bits rely on that (quantization_spec: weights are in
-    [-127, 127]). A weight that holds the least integer has the whole range.
+    Kernels that multiply pairs of 8-bit weights in 16 bits rely on that: int8 in [-127, 127]
+    (quantization_spec), uint8 in [1, 255] (gemmlowp's L8R8WithLhsNonzeroBitDepthParams). A weight
+    that holds the least integer has the whole range.
 
     Args:
         stored: the file's integers.
         quantization: theirs.
     """
     low, _ = integer_range(stored.dtype)
-    if low == 0 or stored.dtype.itemsize > _MOST_BYTES or quantization.zero_point.any():
-        return False
     blockwise = quantization.blockwise
-    if blockwise is not None and blockwise.zero_point is not None and blockwise.zero_point.any():
+    points = [quantization.zero_point]
+    if blockwise is not None and blockwise.zero_point is not None:
+        points.append(blockwise.zero_point)
+    is_symmetric = not any(point.any() for point in points)
+    if stored.dtype.itemsize > _MOST_BYTES or not (low == 0 or is_symmetric):
         return False
     return not bool((stored == low).any())
 
@@ -85,12 +88,12 @@ def is_narrow(stored: np.ndarray, quantization: Quantization) -> bool:
 def quantize_weight(
     x: np.ndarray, quantization: Quantization, dtype: np.dtype, *, narrow: bool
 ) -> np.ndarray:
-    """The integers that a file stores for float32 weights: the nearest, halves away from zero.
+    """The integers that a file stores for float weights: the nearest, halves away from zero.
 
     int32 and int64 (biases) are exact, where `quantize` has the precision of float32.
 
     Args:
-        x: in the file's layout.
+        x: in the file's layout; float64 keeps biases of more than 24 bits.
         quantization: per tensor, per channel, or in blocks.
         dtype: of the integers.
         narrow: whether the least one is left out; see `is_narrow`.
@@ -107,7 +110,7 @@ def quantize_weight(
     wide = np.float64 if dtype.itemsize > _MOST_BYTES else np.float32
     low, high = integer_range(dtype, narrow=narrow)
     with np.errstate(all="ignore"):
-        steps = round_half_away(x.astype(np.float32).astype(wide) / scale.astype(wide))
+        steps = round_half_away(x.astype(wide) / scale.astype(wide))
         steps = np.where(steps > low - zero_point, steps, low - zero_point)
     highest = high - zero_point
     whole = np.where(steps < highest, steps, 0).astype(np.int64)

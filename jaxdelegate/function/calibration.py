@@ -52,20 +52,18 @@ def calibrated(
         array = values.get(leaf.name, leaf.value)
         if array.size and leaf.quantization is not None:
             seen.update(dict.fromkeys(leaf.places, (float(array.min()), float(array.max()))))
-    tied = [places for _, places in rules.tied()]
-    alone = seen.keys() - {p for places in tied for p in places} - _constants(leaves)
-    for places in [*tied, *([p] for p in sorted(alone))]:
+    constants = {place for leaf in leaves.values() for place in leaf.places}
+    for group in rules.groups:
+        places = group.tensors
         known = [seen[p] for p in places if p in seen]
-        if not known or any(p in rules.fixed or not _is_activation(rules, p) for p in places):
+        is_weight = constants.issuperset(places)
+        can_change = group.fixed_by is None and all(_is_activation(rules, p) for p in places)
+        if not known or is_weight or not can_change:
             continue
         ends = min(low for low, _ in known), max(high for _, high in known)
         new = _chosen(rules.tensor(places[0]).dtype, *ends)
         if new is not None:
             yield from ((place, *new) for place in places)
-
-
-def _constants(leaves: Mapping[str, StoredLeaf]) -> set[Place]:
-    return {place for leaf in leaves.values() for place in leaf.places}
 
 
 def _is_activation(rules: ScaleRules, place: Place) -> bool:

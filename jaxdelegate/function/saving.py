@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -13,8 +14,8 @@ from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function.calibration import calibrated
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.parameters import Place
-from jaxdelegate.function.records import computed_names
-from jaxdelegate.function.scale_rules import ScaleRules, Scales, completed
+from jaxdelegate.function.records import Scale, computed_names
+from jaxdelegate.function.scale_rules import NewScales, ScaleRules, completed
 from jaxdelegate.function.stored_leaves import (
     StoredLeaf,
     checked,
@@ -22,6 +23,7 @@ from jaxdelegate.function.stored_leaves import (
     parameters,
     stored_leaves,
 )
+from jaxdelegate.function.training import SUFFIX, Trainable
 from jaxdelegate.model.editing import Edited, directory_of, edited
 from jaxdelegate.model.half import castable, with_halves
 from jaxdelegate.model.records import Model, read_model
@@ -30,7 +32,6 @@ from jaxdelegate.model.writing import write_files
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization, integer_range
 
-_SUFFIX = "/scale"
 _LOGGER = logging.getLogger("jaxdelegate")
 _HALF_LIMIT = 65520  # what float16 rounds to infinity
 
@@ -51,9 +52,9 @@ class Saving:
         self._leaves = stored_leaves(file, as_floats=self._as_floats)
         self._leaf_at = {p: leaf for leaf in self._leaves.values() for p in leaf.places}
         self._computed = computed_names(file.subgraphs[0])
-        self._rules = ScaleRules(file)
+        self._rules = ScaleRules(file, [leaf.places for leaf in self._leaves.values()])
         self._arrays: dict[str, np.ndarray] = {}
-        self._given: Scales = {}
+        self._given: NewScales = {}
         self._points: dict[Place, np.ndarray] = {}
         self._data: dict[Place, np.ndarray] = {}
         self._blocks: dict[str, Quantization] = {}
@@ -68,8 +69,8 @@ class Saving:
         for name, value in params.items():
             if name in self._leaves:
                 self._take_leaf(self._leaves[name], value)
-            elif name.endswith(_SUFFIX) and self._places(name.removesuffix(_SUFFIX)):
-                self._take_scale(name, name.removesuffix(_SUFFIX), value)
+            elif name.endswith(SUFFIX) and self._scaled_by(name):
+                self._take_scale(name, self._scaled_by(name), value)
             else:
                 self._check_folded(name, value)
 
@@ -91,16 +92,26 @@ class Saving:
         if not np.array_equal(array, leaf.value):
             self._arrays[leaf.name] = array
 
+    @functools.cached_property
+    def _learned(self) -> Mapping[str, Scale]:
+        return Trainable(self._file.subgraphs).scales if self._as_floats else {}
+
+    def _scaled_by(self, key: str) -> tuple[Place, ...]:
+        """Tensors whose scale has this key; others follow."""
+        if key in self._learned:
+            return self._learned[key].tensors[:1]
+        return self._places(key.removesuffix(SUFFIX))
+
     def _places(self, name: str) -> tuple[Place, ...]:
-        """The tensors whose scale has this name."""
+        """The tensors that have this name."""
         if name in self._leaves:
             return self._leaves[name].places
         return ((0, self._computed[name]),) if name in self._computed else ()
 
-    def _take_scale(self, key: str, name: str, value: Any) -> None:
-        places = self._places(name)
+    def _take_scale(self, key: str, places: tuple[Place, ...], value: Any) -> None:
         q = self._rules.quantization(places[0])
         if q is None:
+            name = self._rules.tensor(places[0]).name
             raise TensorError(f"save: params[{key!r}]: tensor {name!r} is not quantized")
         if q.blockwise is not None:
             self._take_block_scale(key, places, q, value)
@@ -128,14 +139,14 @@ class Saving:
             self._data[place] = encoded(holder, new).data
         stored = new.astype(holder.spec.dtype)
         blocks = dataclasses.replace(q.blockwise, scale=stored)
-        name = key.removesuffix(_SUFFIX)
+        name = key.removesuffix(SUFFIX)
         self._blocks[name] = dataclasses.replace(q, blockwise=blocks)
 
     def _check_folded(self, name: str, value: Any) -> None:
         """A leaf that no tensor of the file holds must be what it was."""
         folded = self._functions.leaves()
         if name not in folded:
-            known = [*folded, *self._leaves, *(f"{n}{_SUFFIX}" for n in self._scaled())]
+            known = [*folded, *self._leaves, *(f"{n}{SUFFIX}" for n in self._scaled())]
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
             meant = (
                 f"; did you mean {' or '.join(map(repr, dict.fromkeys(close)))}?" if close else ""
@@ -187,7 +198,7 @@ class Saving:
                 found[place] = given is not None and bool(given.any())
         return found
 
-    def _store(self, leaf: StoredLeaf, scales: Scales) -> None:
+    def _store(self, leaf: StoredLeaf, scales: NewScales) -> None:
         """Put a leaf's bytes down if its values change, or the grid that they are on."""
         given = self._arrays.get(leaf.name)
         for place in leaf.places:
@@ -206,7 +217,7 @@ class Saving:
         return not self._as_floats and place in self._given
 
     def _new_quantization(
-        self, leaf: StoredLeaf, place: Place, scales: Scales
+        self, leaf: StoredLeaf, place: Place, scales: NewScales
     ) -> Quantization | None:
         """The grid that replaces the file's; None: the file's."""
         if leaf.name in self._blocks:
@@ -217,7 +228,7 @@ class Saving:
         scale = scales.get(place, q.scale).reshape(-1)
         return dataclasses.replace(q, scale=scale, zero_point=self._points.get(place, q.zero_point))
 
-    def _numbers(self, scales: Scales) -> dict[Place, dict[str, np.ndarray]]:
+    def _numbers(self, scales: NewScales) -> dict[Place, dict[str, np.ndarray]]:
         """The fields of tensors' quantization that change; the recorded range follows."""
         numbers: dict[Place, dict[str, np.ndarray]] = {}
         for place in {**scales, **self._points}:
@@ -241,21 +252,25 @@ class Saving:
     # ---- new scales for changed weights
 
     def _choose_scales(self) -> None:
-        tied = {p for _, places in self._rules.tied() for p in places}
         derived = {bias.place for bias in self._rules.biases}
         for name, array in self._arrays.items():
             leaf = self._leaves[name]
             q = leaf.quantization
             if q is None or leaf.spec.dtype.itemsize > 2:
                 continue
-            if any(p in tied or p in derived or p in self._rules.fixed for p in leaf.places):
+            if not derived.isdisjoint(leaf.places) or not self._is_alone(leaf.places):
                 continue
             if leaf.places[0] in self._given or name in self._blocks:
                 continue
             if q.blockwise is not None:
-                self._take_block_scale(name + _SUFFIX, leaf.places, q, _block_scales(leaf, array))
+                self._take_block_scale(name + SUFFIX, leaf.places, q, _block_scales(leaf, array))
             else:
                 self._given.update(dict.fromkeys(leaf.places, _scales(leaf, array)))
+
+    def _is_alone(self, places: tuple[Place, ...]) -> bool:
+        """Whether no other tensor and no operator depends on a constant's scale."""
+        groups = [self._rules.group(place) for place in places]
+        return all(g.fixed_by is None and set(places).issuperset(g.tensors) for g in groups)
 
 
 def _scale_tensors(leaf: StoredLeaf) -> set[Place]:
@@ -274,13 +289,19 @@ def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
         what = f"wants the shape {list(old.shape)} of the stored scale, got {list(new.shape)}"
     elif new.dtype.kind not in "fV":
         what = f"wants float32, got {new.dtype}"
-    elif not (np.isfinite(new.astype(np.float32)) & (new.astype(np.float32) > 0)).all():
-        wrong = new.astype(np.float64).reshape(-1)
-        bad = wrong[~(np.isfinite(wrong) & (wrong.astype(np.float32) > 0))][0]
+    elif not (is_good := _is_scale(new)).all():
+        bad = new[~is_good].reshape(-1)[0]
         what = f"a scale must be positive and finite, got {bad:g}: train its logarithm"
     if what is not None:
         raise TensorError(f"save: params[{key!r}]: {what}")
     return new.astype(np.float32).reshape(old.shape)
+
+
+def _is_scale(values: np.ndarray) -> np.ndarray:
+    """Whether each is a normal float32 above zero."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    return np.isfinite(single) & (single >= np.finfo(np.float32).tiny)
 
 
 def _scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:

@@ -88,16 +88,15 @@ class StoredLeaf:
         return places
 
     @functools.cached_property
-    def range(self) -> tuple[int, int]:
-        """The integers that may be stored: without the lowest one where the file avoids it.
+    def is_narrow(self) -> bool:
+        """Whether the lowest integer is left out, where the leaf is floats."""
+        q = self.quantization
+        return q is not None and affine.is_narrow(self.raw, q)
 
-        Kernels for symmetric weights count on -127 as the lowest int8.
-        """
-        low, high = integer_range(self.spec.dtype)
-        q = self.spec.quantization
-        symmetric = q is None or not np.any(q.zero_point) or self.spec.dtype == np.uint8
-        narrow = symmetric and self.spec.dtype.itemsize <= _EXACT_BYTES and low not in self.raw
-        return low + narrow, high
+    @property
+    def range(self) -> tuple[int, int]:
+        """The integers that may be stored."""
+        return affine.integer_range(self.spec.dtype, narrow=self.is_narrow)
 
     def fail(self, what: str, remedy: str) -> TensorError:
         """An error about values for this leaf."""
@@ -229,24 +228,15 @@ def _quantized(
     """Integers on the grid, halves away from zero, and how many values left it."""
     own = leaf.quantization
     assert own is not None
-    low, high = leaf.range
-    scale, point = parameters(own if new is None else new, leaf.shape)
-    wide = np.float32 if leaf.spec.dtype.itemsize <= _EXACT_BYTES else np.float64
-    with np.errstate(all="ignore"):
-        steps = affine.round_half_away(array.astype(wide) / scale.astype(wide)) + point
+    q = own if new is None else new
+    scale, point = parameters(q, leaf.shape)
     changed = np.ones(array.shape, bool) if new is not None else array != leaf.value
-    zero = changed & np.broadcast_to(scale == 0, array.shape)
-    if zero.any():
+    if (changed & np.broadcast_to(scale == 0, array.shape)).any():
         raise leaf.fail("its stored scale is zero", "give it a scale: '<name>/scale', or rescale")
-    outside = changed & ((steps < low) | (steps > high))
-    bounded = np.clip(np.where(changed, steps, 0), low, _largest(high))
-    values = np.where(changed, bounded.astype(np.int64), leaf.raw.astype(np.int64))
-    return values.astype(leaf.spec.dtype), int(np.count_nonzero(outside))
-
-
-def _largest(high: int) -> float:
-    """The largest float64 that is no larger, so that it stays an integer of the type."""
-    return float(high) if high < 2**53 else float(np.nextafter(float(high), 0))
+    nearest = affine.quantize_weight(array, q, leaf.spec.dtype, narrow=leaf.is_narrow)
+    low, high = (scale * (end - point.astype(np.float64)) for end in leaf.range)
+    outside = changed & ((array < low - scale / 2) | (array > high + scale / 2))
+    return np.where(changed, nearest, leaf.raw), int(np.count_nonzero(outside))
 
 
 def parameters(q: Quantization, shape: Shape) -> tuple[np.ndarray, np.ndarray]:

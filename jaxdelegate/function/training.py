@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -94,11 +94,40 @@ class Trainable:
         named = {place: name for name, place in reversed(self._names())}
         found: dict[str, Scale] = {}
         order = {place: n for n, place in enumerate(dict.fromkeys(p for _, p in self._names()))}
-        groups = (tuple(sorted(g, key=order.__getitem__)) for g in self._shared.groups)
+        groups = (tuple(sorted(g, key=order.__getitem__)) for g in self._trainable())
         for places in sorted(groups, key=lambda g: order[g[0]]):
             name = self._unique(named[places[0]], places[0], found)
             found[name] = Scale(name, self._quantization(places[0]).scale, places)
         return found
+
+    def _trainable(self) -> Iterator[tuple[Place, ...]]:
+        """The groups whose scale can be any, and every bias that follows from it, too."""
+        kept = {place for factors in self._kept_factors() for place in factors}
+        for group in self._shared.groups:
+            is_free = group.fixed_by is None and not group.is_unequal
+            if is_free and kept.isdisjoint(group.tensors):
+                yield group.tensors
+
+    def _kept_factors(self) -> Iterator[tuple[Place, Place]]:
+        """Data and weights whose bias has other uses, no scale, or is computed."""
+        for bias in self._shared.biases:
+            leaf = self._first(bias.place)
+            factors = (bias.data, bias.weights)
+            tensor = self._tensor(bias.place)
+            if self._biases[leaf] != factors or tensor.stored is None or not _has_scale(tensor):
+                yield from (factors, self._biases[leaf])
+
+    @functools.cached_property
+    def _biases(self) -> dict[Place, tuple[Place, Place]]:
+        """For the first tensor of a bias's leaf, data and weights of its first use."""
+        found: dict[Place, tuple[Place, Place]] = {}
+        for bias in self._shared.biases:
+            found.setdefault(self._first(bias.place), (bias.data, bias.weights))
+        return found
+
+    def _first(self, place: Place) -> Place:
+        """The first tensor of a constant's leaf."""
+        return self._leaves.stored(*place) or place
 
     @functools.cached_property
     def by_place(self) -> dict[Place, str]:
@@ -158,7 +187,7 @@ class Trainable:
 
     def _factors(self, place: Place) -> Sequence[Place]:
         stored = self._leaves.stored(*place)
-        return () if stored is None else self._shared.biases.get(stored, ())
+        return () if stored is None else self._biases.get(stored, ())
 
     def _bias_scale(
         self, grid: WeightGrid, factors: Sequence[Place], scales: Mapping[str, Any]
@@ -207,3 +236,7 @@ class Trainable:
         quantization = self._tensor(place).quantization
         assert quantization is not None  # it has a scale
         return quantization
+
+
+def _has_scale(tensor: Tensor) -> bool:
+    return tensor.quantization is not None and tensor.quantization.has_scale

@@ -3,7 +3,7 @@
 from jaxdelegate.op_lowering.options import c_struct as c
 from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, MirrorPadMode, TensorType
-from jaxdelegate.op_lowering.options.operator import Batch, OperatorRecord, Result, table
+from jaxdelegate.op_lowering.options.operator import Batch, OperatorRecord, Result, Scales, table
 from jaxdelegate.op_lowering.options.record import Record
 
 
@@ -232,6 +232,7 @@ RECORDS = table(
         reads_unrounded=True,
         rereads=True,
         batch=Batch.AXES,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "ARG_MIN",
@@ -241,12 +242,23 @@ RECORDS = table(
         reads_unrounded=True,
         rereads=True,
         batch=Batch.AXES,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
-        "BATCH_TO_SPACE_ND", BatchToSpaceNDOptions, cost=costs.movement, result=Result.MOVED
+        "BATCH_TO_SPACE_ND",
+        BatchToSpaceNDOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord("BROADCAST_ARGS", cost=costs.movement),
-    OperatorRecord("BROADCAST_TO", BroadcastToOptions, cost=costs.movement, result=Result.MOVED),
+    OperatorRecord(
+        "BROADCAST_TO",
+        BroadcastToOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+    ),
     OperatorRecord(
         "CONCATENATION",
         ConcatenationOptions,
@@ -254,6 +266,7 @@ RECORDS = table(
         struct={"axis": c.INT, "fused_activation_function": c.ACTIVATION},
         result=Result.MOVED,
         batch=Batch.CONCATENATED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "DEPTH_TO_SPACE",
@@ -262,9 +275,14 @@ RECORDS = table(
         struct={"block_size": c.INT},
         result=Result.MOVED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
-        "DYNAMIC_UPDATE_SLICE", DynamicUpdateSliceOptions, cost=costs.movement, result=Result.MOVED
+        "DYNAMIC_UPDATE_SLICE",
+        DynamicUpdateSliceOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "EMBEDDING_LOOKUP",
@@ -272,6 +290,7 @@ RECORDS = table(
         result=Result.MOVED,
         reads_uint8_as_int8=True,
         picks_from=1,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "EXPAND_DIMS",
@@ -279,8 +298,9 @@ RECORDS = table(
         cost=costs.movement,
         result=Result.MOVED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
-    OperatorRecord("FILL", FillOptions, cost=costs.movement),
+    OperatorRecord("FILL", FillOptions, cost=costs.movement, scales=Scales.EQUAL),
     OperatorRecord(
         "GATHER",
         GatherOptions,
@@ -288,9 +308,15 @@ RECORDS = table(
         struct={"axis": c.INT, "batch_dims": c.INT},
         result=Result.MOVED,
         picks_from=0,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
-        "GATHER_ND", GatherNdOptions, cost=costs.movement, result=Result.MOVED, picks_from=0
+        "GATHER_ND",
+        GatherNdOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        picks_from=0,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord("HASHTABLE_LOOKUP", cost=costs.host_work),
     OperatorRecord("MATRIX_DIAG", MatrixDiagOptions, cost=costs.movement),
@@ -302,6 +328,7 @@ RECORDS = table(
         struct={"mode": c.after_unknown(MirrorPadMode)},
         result=Result.MOVED,
         batch=Batch.EDGES,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord("ONE_HOT", OneHotOptions, cost=costs.movement, struct={"axis": c.INT}),
     OperatorRecord(
@@ -310,10 +337,23 @@ RECORDS = table(
         cost=costs.movement,
         struct={"values_count": c.INT, "axis": c.INT},
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
-    OperatorRecord("PAD", PadOptions, cost=costs.movement, result=Result.MOVED, batch=Batch.EDGES),
     OperatorRecord(
-        "PADV2", PadV2Options, cost=costs.movement, result=Result.MOVED, batch=Batch.EDGES
+        "PAD",
+        PadOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        batch=Batch.EDGES,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "PADV2",
+        PadV2Options,
+        cost=costs.movement,
+        result=Result.MOVED,
+        batch=Batch.EDGES,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord("RANGE", RangeOptions, cost=costs.movement),
     OperatorRecord("RANK", RankOptions, cost=costs.movement, reads_values=False),
@@ -324,6 +364,7 @@ RECORDS = table(
         struct={"new_shape": c.counted(c.INT32, 8)},
         result=Result.MOVED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "REVERSE_SEQUENCE",
@@ -331,11 +372,23 @@ RECORDS = table(
         cost=costs.movement,
         struct={"seq_dim": c.INT, "batch_dim": c.INT},
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
-    OperatorRecord("REVERSE_V2", ReverseV2Options, cost=costs.movement, result=Result.MOVED),
-    OperatorRecord("SCATTER_ND", ScatterNdOptions, cost=costs.movement),
     OperatorRecord(
-        "SELECT", SelectOptions, cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "REVERSE_V2",
+        ReverseV2Options,
+        cost=costs.movement,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord("SCATTER_ND", ScatterNdOptions, cost=costs.movement, scales=Scales.EQUAL),
+    OperatorRecord(
+        "SELECT",
+        SelectOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "SELECT_V2",
@@ -343,13 +396,30 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
-        "SHAPE", ShapeOptions, cost=costs.movement, struct={"out_type": c.TYPE}, reads_values=False
+        "SHAPE",
+        ShapeOptions,
+        cost=costs.movement,
+        struct={"out_type": c.TYPE},
+        reads_values=False,
+        scales=Scales.EQUAL,
     ),
-    OperatorRecord("SLICE", SliceOptions, cost=costs.movement, result=Result.MOVED, picks_from=0),
     OperatorRecord(
-        "SPACE_TO_BATCH_ND", SpaceToBatchNDOptions, cost=costs.movement, result=Result.MOVED
+        "SLICE",
+        SliceOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        picks_from=0,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "SPACE_TO_BATCH_ND",
+        SpaceToBatchNDOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "SPACE_TO_DEPTH",
@@ -358,6 +428,7 @@ RECORDS = table(
         struct={"block_size": c.INT},
         result=Result.MOVED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "SPARSE_TO_DENSE",
@@ -365,9 +436,21 @@ RECORDS = table(
         cost=costs.movement,
         struct={"validate_indices": c.BOOL},
     ),
-    OperatorRecord("SPLIT", SplitOptions, cost=costs.movement, struct=c.SPLIT, result=Result.MOVED),
     OperatorRecord(
-        "SPLIT_V", SplitVOptions, cost=costs.movement, struct=c.SPLIT, result=Result.MOVED
+        "SPLIT",
+        SplitOptions,
+        cost=costs.movement,
+        struct=c.SPLIT,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "SPLIT_V",
+        SplitVOptions,
+        cost=costs.movement,
+        struct=c.SPLIT,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "SQUEEZE",
@@ -376,6 +459,7 @@ RECORDS = table(
         struct={"squeeze_dims": c.counted(c.INT32, 8)},
         result=Result.MOVED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STRIDED_SLICE",
@@ -391,15 +475,21 @@ RECORDS = table(
         },
         result=Result.MOVED,
         picks_from=0,
+        scales=Scales.EQUAL,
     ),
-    OperatorRecord("TILE", TileOptions, cost=costs.movement, result=Result.MOVED),
-    OperatorRecord("TOPK_V2", TopKV2Options, cost=costs.top_k, reads_unrounded=True),
+    OperatorRecord(
+        "TILE", TileOptions, cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL
+    ),
+    OperatorRecord(
+        "TOPK_V2", TopKV2Options, cost=costs.top_k, reads_unrounded=True, scales=Scales.EQUAL
+    ),
     OperatorRecord(
         "TRANSPOSE",
         TransposeOptions,
         cost=costs.movement,
         result=Result.MOVED,
         batch=Batch.PERMUTATION,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord("UNIQUE", UniqueOptions, cost=costs.host_work, struct={"idx_out_type": c.TYPE}),
     OperatorRecord(
@@ -408,7 +498,10 @@ RECORDS = table(
         cost=costs.movement,
         struct={"num": c.INT, "axis": c.INT},
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord("WHERE", WhereOptions, cost=costs.movement),
-    OperatorRecord("ZEROS_LIKE", ZerosLikeOptions, cost=costs.movement, reads_values=False),
+    OperatorRecord(
+        "ZEROS_LIKE", ZerosLikeOptions, cost=costs.movement, reads_values=False, scales=Scales.EQUAL
+    ),
 )

@@ -3,7 +3,14 @@
 from jaxdelegate.op_lowering.options import c_struct as c
 from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, TensorType
-from jaxdelegate.op_lowering.options.operator import Batch, Float16, OperatorRecord, Result, table
+from jaxdelegate.op_lowering.options.operator import (
+    Batch,
+    Float16,
+    OperatorRecord,
+    Result,
+    Scales,
+    table,
+)
 from jaxdelegate.op_lowering.options.record import Record
 
 
@@ -181,7 +188,12 @@ class RightShiftOptions(Record):
 
 RECORDS = table(
     OperatorRecord(
-        "ABS", AbsOptions, cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "ABS",
+        AbsOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "ADD",
@@ -190,6 +202,7 @@ RECORDS = table(
         struct=c.ADDED,
         is_elementwise=True,
         result=Result.REDUCED,
+        scales=Scales.FREE,
     ),
     OperatorRecord("ADD_N", AddNOptions, cost=costs.add_n, result=Result.REDUCED),
     OperatorRecord("ATAN2", ATan2Options, cost=costs.transcendental, is_elementwise=True),
@@ -225,9 +238,15 @@ RECORDS = table(
         struct=c.ACTIVATED,
         is_elementwise=True,
         reads_unrounded=True,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
-        "EQUAL", EqualOptions, cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+        "EQUAL",
+        EqualOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "EXP",
@@ -236,6 +255,7 @@ RECORDS = table(
         is_elementwise=True,
         reads_unrounded=True,
         float16=Float16.GROWTH,
+        scales=Scales.FREE,
     ),
     OperatorRecord("FLOOR", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
     OperatorRecord(
@@ -253,7 +273,12 @@ RECORDS = table(
         reads_unrounded=True,
     ),
     OperatorRecord(
-        "GREATER", GreaterOptions, cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+        "GREATER",
+        GreaterOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "GREATER_EQUAL",
@@ -261,10 +286,16 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         reads_unrounded=True,
+        scales=Scales.FREE,
     ),
     OperatorRecord("IMAG", cost=costs.movement),
     OperatorRecord(
-        "LESS", LessOptions, cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+        "LESS",
+        LessOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "LESS_EQUAL",
@@ -272,8 +303,15 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         reads_unrounded=True,
+        scales=Scales.FREE,
     ),
-    OperatorRecord("LOG", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord(
+        "LOG",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        reads_unrounded=True,
+        scales=Scales.FREE,
+    ),
     OperatorRecord("LOGICAL_AND", LogicalAndOptions, cost=costs.elementwise, is_elementwise=True),
     OperatorRecord("LOGICAL_NOT", LogicalNotOptions, cost=costs.elementwise, is_elementwise=True),
     OperatorRecord("LOGICAL_OR", LogicalOrOptions, cost=costs.elementwise, is_elementwise=True),
@@ -283,6 +321,7 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "MEAN",
@@ -291,6 +330,7 @@ RECORDS = table(
         struct=c.REDUCER,
         float16=Float16.SUM,
         batch=Batch.AXES,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "MINIMUM",
@@ -298,6 +338,7 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "MUL",
@@ -306,6 +347,7 @@ RECORDS = table(
         struct=c.ACTIVATED,
         is_elementwise=True,
         result=Result.REDUCED,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "NEG", NegOptions, cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
@@ -316,6 +358,7 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         reads_unrounded=True,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "POW",
@@ -335,6 +378,7 @@ RECORDS = table(
         struct=c.REDUCER,
         result=Result.MOVED,
         batch=Batch.AXES,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "REDUCE_MIN",
@@ -343,22 +387,44 @@ RECORDS = table(
         struct=c.REDUCER,
         result=Result.MOVED,
         batch=Batch.AXES,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
-        "REDUCE_PROD", ReducerOptions, cost=costs.per_input, struct=c.REDUCER, float16=Float16.SUM
+        "REDUCE_PROD",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        float16=Float16.SUM,
+        scales=Scales.FREE,
     ),
     OperatorRecord("RIGHT_SHIFT", RightShiftOptions, cost=costs.elementwise),
     OperatorRecord("ROUND", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
-    OperatorRecord("RSQRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord(
+        "RSQRT",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        reads_unrounded=True,
+        scales=Scales.FREE,
+    ),
     OperatorRecord("SEGMENT_SUM", SegmentSumOptions, cost=costs.per_input),
     OperatorRecord("SIGN", SignOptions, cost=costs.elementwise, is_elementwise=True),
     OperatorRecord("SIN", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
-    OperatorRecord("SQRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True),
+    OperatorRecord(
+        "SQRT",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        reads_unrounded=True,
+        scales=Scales.FREE,
+    ),
     OperatorRecord(
         "SQUARE", SquareOptions, cost=costs.elementwise, is_elementwise=True, float16=Float16.GROWTH
     ),
     OperatorRecord(
-        "SQUARED_DIFFERENCE", SquaredDifferenceOptions, cost=costs.elementwise, is_elementwise=True
+        "SQUARED_DIFFERENCE",
+        SquaredDifferenceOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "SUB",
@@ -367,6 +433,7 @@ RECORDS = table(
         struct=c.ADDED,
         is_elementwise=True,
         result=Result.REDUCED,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "SUM",
@@ -375,6 +442,7 @@ RECORDS = table(
         struct=c.REDUCER,
         float16=Float16.SUM,
         batch=Batch.AXES,
+        scales=Scales.FREE,
     ),
     OperatorRecord("UNSORTED_SEGMENT_MAX", UnsortedSegmentMaxOptions, cost=costs.per_input),
     OperatorRecord("UNSORTED_SEGMENT_MIN", UnsortedSegmentMinOptions, cost=costs.per_input),

@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.options.enums import (
     Padding,
     TensorType,
 )
-from jaxdelegate.op_lowering.options.operator import Batch, OperatorRecord, Result, table
+from jaxdelegate.op_lowering.options.operator import Batch, OperatorRecord, Result, Scales, table
 from jaxdelegate.op_lowering.options.record import Options, Record
 from jaxdelegate.op_lowering.spec import Specs
 
@@ -318,6 +318,7 @@ RECORDS = table(
         struct=c.POOL,
         result=Result.REDUCED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "BATCH_MATMUL",
@@ -328,6 +329,7 @@ RECORDS = table(
         result=Result.REDUCED,
         batch=Batch.MATRICES,
         channels=batch_matmul_channels,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "BIDIRECTIONAL_SEQUENCE_LSTM",
@@ -381,6 +383,8 @@ RECORDS = table(
         batch=Batch.FIRST_INPUT,
         reads_uint8_as_int8=True,
         channels=convolution_channels,
+        scales=Scales.FREE,
+        bias=(0, 1, 2),
     ),
     OperatorRecord(
         "CONV_3D",
@@ -389,6 +393,8 @@ RECORDS = table(
         struct=c.CONV_3D,
         multiplies=True,
         result=Result.REDUCED,
+        scales=Scales.FREE,
+        bias=(0, 1, 2),
     ),
     OperatorRecord(
         "CONV_3D_TRANSPOSE",
@@ -415,9 +421,23 @@ RECORDS = table(
         multiplies=True,
         result=Result.REDUCED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.FREE,
+        bias=(0, 1, 2),
     ),
-    OperatorRecord("DEQUANTIZE", DequantizeOptions, cost=costs.elementwise, is_elementwise=True),
-    OperatorRecord("ELU", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED),
+    OperatorRecord(
+        "DEQUANTIZE",
+        DequantizeOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "ELU",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.FREE,
+    ),
     OperatorRecord(
         "EMBEDDING_LOOKUP_SPARSE",
         EmbeddingLookupSparseOptions,
@@ -446,6 +466,8 @@ RECORDS = table(
         batch=Batch.ROWS,
         reads_uint8_as_int8=True,
         channels=matrix_channels,
+        scales=Scales.FREE,
+        bias=(0, 1, 2),
     ),
     OperatorRecord(
         "GELU",
@@ -454,6 +476,7 @@ RECORDS = table(
         struct={"approximate": c.BOOL},
         is_elementwise=True,
         result=Result.REDUCED,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "HARD_SWISH",
@@ -461,6 +484,7 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         result=Result.REDUCED,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "L2_NORMALIZATION",
@@ -468,6 +492,7 @@ RECORDS = table(
         cost=costs.l2_normalization,
         struct=c.ACTIVATED,
         batch=Batch.LAST_AXIS,
+        scales=Scales.OF_INPUTS,
     ),
     OperatorRecord("L2_POOL_2D", Pool2DOptions, cost=costs.l2_pool, struct=c.POOL),
     OperatorRecord(
@@ -477,6 +502,7 @@ RECORDS = table(
         struct={"alpha": c.FLOAT},
         is_elementwise=True,
         result=Result.REDUCED,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "LOCAL_RESPONSE_NORMALIZATION",
@@ -485,7 +511,11 @@ RECORDS = table(
         struct={"radius": c.INT, "bias": c.FLOAT, "alpha": c.FLOAT, "beta": c.FLOAT},
     ),
     OperatorRecord(
-        "LOGISTIC", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED
+        "LOGISTIC",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.OF_INPUTS,
     ),
     OperatorRecord(
         "LOG_SOFTMAX",
@@ -494,6 +524,7 @@ RECORDS = table(
         reads_unrounded=True,
         rereads=True,
         batch=Batch.LAST_AXIS,
+        scales=Scales.OF_INPUTS,
     ),
     OperatorRecord(
         "LSH_PROJECTION",
@@ -523,6 +554,7 @@ RECORDS = table(
         struct=c.POOL,
         result=Result.MOVED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "NON_MAX_SUPPRESSION_V4",
@@ -536,13 +568,39 @@ RECORDS = table(
         cost=costs.suppression,
         reads_unrounded=True,
     ),
-    OperatorRecord("PRELU", cost=costs.elementwise, is_elementwise=True, result=Result.REDUCED),
-    OperatorRecord("QUANTIZE", QuantizeOptions, cost=costs.elementwise, is_elementwise=True),
-    OperatorRecord("RELU", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED),
-    OperatorRecord("RELU6", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED),
-    OperatorRecord("RELU_0_TO_1", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED),
     OperatorRecord(
-        "RELU_N1_TO_1", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "PRELU",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "QUANTIZE", QuantizeOptions, cost=costs.elementwise, is_elementwise=True, scales=Scales.FREE
+    ),
+    OperatorRecord(
+        "RELU", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED, scales=Scales.FREE
+    ),
+    OperatorRecord(
+        "RELU6",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "RELU_0_TO_1",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "RELU_N1_TO_1",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.FREE,
     ),
     OperatorRecord(
         "RESIZE_BILINEAR",
@@ -552,6 +610,7 @@ RECORDS = table(
         result=Result.REDUCED,
         rereads=True,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "RESIZE_NEAREST_NEIGHBOR",
@@ -560,6 +619,7 @@ RECORDS = table(
         struct=c.RESIZE,
         result=Result.MOVED,
         batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord("RFFT2D", Rfft2dOptions, cost=costs.fourier),
     OperatorRecord(
@@ -585,6 +645,7 @@ RECORDS = table(
         reads_unrounded=True,
         rereads=True,
         batch=Batch.LAST_AXIS,
+        scales=Scales.OF_INPUTS,
     ),
     OperatorRecord(
         "SVDF",
@@ -599,7 +660,13 @@ RECORDS = table(
         result=Result.REDUCED,
         reads_uint8_as_int8=True,
     ),
-    OperatorRecord("TANH", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED),
+    OperatorRecord(
+        "TANH",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.OF_INPUTS,
+    ),
     OperatorRecord(
         "TRANSPOSE_CONV",
         TransposeConvOptions,
@@ -614,6 +681,8 @@ RECORDS = table(
         multiplies=True,
         result=Result.REDUCED,
         channels=convolution_channels,
+        scales=Scales.FREE,
+        bias=(2, 1, 3),
     ),
     OperatorRecord(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",

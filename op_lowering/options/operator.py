@@ -48,6 +48,20 @@ class Float16(enum.Enum):
     GROWTH = enum.auto()  # grows faster than its argument
 
 
+@enum.unique
+class Scales(enum.Enum):
+    """Which scales a file may choose for an operator's quantized tensors.
+
+    Source: the Prepare functions of TFLite's kernels, and tensorflow.org/lite/performance/
+    quantization_spec.
+    """
+
+    OF_KERNEL = enum.auto()  # none: the kernel demands them, or nobody here knows what it demands
+    OF_INPUTS = enum.auto()  # those of inputs; the kernel demands the output's
+    EQUAL = enum.auto()  # one for all: it copies or compares integers as they are
+    FREE = enum.auto()  # each: the kernel multiplies, or computes with the reals
+
+
 # The options are those of the record -> input and output channels.
 Channels = Callable[[Any, Specs, Specs], tuple[int, int]]
 
@@ -73,6 +87,8 @@ class OperatorRecord:
         picks_from: the input of which it reads as much as it writes; None: it reads all of them.
         reads_values: False: it needs the shape of its input only.
         channels: what tensor cores pad; None: it does not run on them.
+        scales: which ones a file may choose.
+        bias: positions of data, weights and bias, whose scale is the product of theirs.
     """
 
     name: str
@@ -92,6 +108,8 @@ class OperatorRecord:
     picks_from: int | None = None
     reads_values: bool = True
     channels: Channels | None = None
+    scales: Scales = Scales.OF_KERNEL
+    bias: tuple[int, int, int] | None = None
 
 
 def table(*records: OperatorRecord) -> dict[str, OperatorRecord]:

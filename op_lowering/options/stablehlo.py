@@ -10,7 +10,7 @@ from jaxdelegate.op_lowering.options.enums import (
     StablehloComparisonType,
     StablehloPrecisionConfig,
 )
-from jaxdelegate.op_lowering.options.operator import Float16, OperatorRecord, Result, table
+from jaxdelegate.op_lowering.options.operator import Float16, OperatorRecord, Result, Scales, table
 from jaxdelegate.op_lowering.options.record import Record
 
 
@@ -263,6 +263,7 @@ RECORDS = table(
         cost=costs.movement,
         struct=c.NOT_HANDED_OUT,
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STABLEHLO_CONVERT", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
@@ -361,6 +362,7 @@ RECORDS = table(
             "interior_padding": c.by_rank(8),
         },
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STABLEHLO_POWER",
@@ -429,6 +431,7 @@ RECORDS = table(
         struct=c.NOT_HANDED_OUT,
         result=Result.MOVED,
         picks_from=0,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STABLEHLO_SORT",
