@@ -4,14 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import flatbuffers
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import optax
 import pytest
-from ai_edge_litert import schema_py_generated as schema
 
 import jaxdelegate as jd
 from jaxdelegate.demo.tasks import TASKS
@@ -27,7 +25,6 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.quant import affine
-from jaxdelegate.quant.packing import pack
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.quantized import scaled
@@ -314,33 +311,18 @@ def test_a_scale_stays_positive() -> None:
             assert all(np.isfinite(g).all() for g in slopes.values())
 
 
-def saved(content: bytes, model: Any, params: dict[str, Any]) -> bytes:
-    """The file with the trained integers and scales, written by the schema's own classes."""
-    t = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content))
-    for name, scale in model.scales.items():
-        for subgraph, index in scale.tensors:
-            if name in params:
-                t.subgraphs[subgraph].tensors[index].quantization.scale = np.asarray(params[name])
-    for graph in t.subgraphs:
-        for operator in graph.operators:
-            bias = graph.tensors[operator.inputs[2]] if len(operator.inputs) > 2 else None
-            if bias is not None and bias.quantization is not None:
-                first, second = (graph.tensors[i].quantization.scale for i in operator.inputs[:2])
-                bias.quantization.scale = np.float32(first) * np.float32(second)
-    for name, parameter in model.parameters.items():
-        if parameter.quantization is None:
-            continue
-        subgraph, index = parameter.tensors[0]
-        data = model.graph.subgraphs[subgraph].tensors[index].data
-        scales = np.asarray(t.subgraphs[subgraph].tensors[index].quantization.scale, np.float32)
-        q = Quantization(scales, parameter.zero_point, parameter.quantization.quantized_dimension)
-        narrow = affine.is_narrow(data, parameter.quantization)
-        array = affine.quantize_weight(np.asarray(params[name]), q, data.dtype, narrow=narrow)
-        raw = pack(array) if data.dtype == ml_dtypes.int4 else array
-        t.buffers[parameter.buffer].data = np.frombuffer(raw.tobytes(), np.uint8)
-    builder = flatbuffers.Builder()
-    builder.Finish(t.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+@pytest.mark.parametrize("name", FILES)
+def test_a_saved_file_computes_what_was_trained(name: str, tmp_path: Path) -> None:
+    content = FILES[name]()
+    model = jd.load(content)
+    learned, params = model.function(**(TRAINED if name == "int4 in blocks" else LEARNED))
+    random = np.random.default_rng(0)
+    trained = {n: p * random.uniform(0.9, 1.1, p.shape).astype(p.dtype) for n, p in params.items()}
+    model.save(tmp_path / "saved.tflite", trained)
+    same, stored = jd.load(tmp_path / "saved.tflite").function(io="float")
+    xs = inputs_of(learned)
+    np.testing.assert_array_equal(same(stored, *xs)[0], learned(trained, *xs)[0])
+    assert (tmp_path / "saved.tflite").read_bytes() != content
 
 
 def train(
@@ -377,9 +359,8 @@ SLOW = pytest.mark.slow
         pytest.param("a network", "logits", "learned", marks=SLOW),
     ],
 )
-def test_what_is_trained_is_what_a_saved_file_computes(name: str, output: str, ranges: Any) -> None:
-    content = FILES[name]()
-    model = jd.load(content)
+def test_integers_learn(name: str, output: str, ranges: Any, tmp_path: Path) -> None:
+    model = jd.load(FILES[name]())
     apply, params = model.until(output).function(
         io="float", weights="fake_quantized", ranges=ranges
     )
@@ -395,7 +376,8 @@ def test_what_is_trained_is_what_a_saved_file_computes(name: str, output: str, r
     trained, losses = train(worse, loss, 40, 1e-2)
     assert losses[-1] < 0.2 * losses[0]
     assert all(np.any(trained[n] != worse[n]) for n in params)
-    file = saved(content, model, trained)
+    file = tmp_path / "saved.tflite"
+    model.save(file, trained)
     same, stored = jd.load(file).until(output).function(io="float")
     got = np.asarray(apply(trained, x)[0])
     np.testing.assert_array_equal(same(stored, x)[0], got)
@@ -448,7 +430,7 @@ def test_what_cannot_be_trained_is_said() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranges", ["kept", "learned"])
-def test_an_anomaly_detector_learns_other_sounds(ranges: Any) -> None:
+def test_an_anomaly_detector_learns_other_sounds(ranges: Any, tmp_path: Path) -> None:
     path = MODELS / "networks/model_ToyCar_quant_fullint.tflite"
     if not path.exists():
         pytest.skip("the shared models are not here")
@@ -463,7 +445,8 @@ def test_an_anomaly_detector_learns_other_sounds(ranges: Any) -> None:
 
     trained, losses = train(params, loss, 200, 1e-3)
     assert losses[-1] < 0.6 * losses[0]
-    exact, integer = jd.load(saved(path.read_bytes(), model, trained)).function()
+    model.save(tmp_path / "saved.tflite", trained)
+    exact, integer = jd.load(tmp_path / "saved.tflite").function()
     np.testing.assert_array_equal(exact(integer, x)[0], apply(trained, x)[0])
 
 
