@@ -10,9 +10,9 @@ from jax import export
 
 from jaxdelegate.errors import TensorError
 from jaxdelegate.function.arguments import check_names
+from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.records import Parameter
-from jaxdelegate.function.subgraph import Params
-from jaxdelegate.function.training import AS_STORED, Training
+from jaxdelegate.function.weights import Params
 
 
 class Function(Protocol):
@@ -26,7 +26,7 @@ class Function(Protocol):
     def parameters(self) -> Mapping[str, Parameter]:
         """What is known of each leaf of `params`."""
 
-    def leaves(self, training: Training) -> Params:
+    def leaves(self, mode: Mode) -> Params:
         """The weights, and the scales that are trained."""
 
     def shapes(self) -> list[tuple[int | str, ...]]:
@@ -43,10 +43,7 @@ class Function(Protocol):
         params: Params,
         arrays: Sequence[Any],
         state: Params | None = None,
-        *,
-        io: str = "file",
-        platform: str | None = None,
-        training: Training = AS_STORED,
+        mode: Mode = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
         """Outputs and the new state."""
 
@@ -89,9 +86,7 @@ class Apply:
 
     model: Any  # hashable, and answers `function_of(signature)` and `names_of(signature)`
     signature: str | None
-    io: str
-    platform: str | None
-    training: Training = AS_STORED
+    mode: Mode
 
     def __call__(
         self,
@@ -123,10 +118,9 @@ class Apply:
         names = self.model.names_of(self.signature)
         by_name = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else named
         function: Function = self.model.function_of(self.signature)
-        arrays = function.checked(names.in_order(by_name) if by_name else inputs, self.io)
-        states = state if key is None else function.drawing_by(key, state, self.io)
-        how: dict[str, Any] = {"io": self.io, "platform": self.platform, "training": self.training}
-        results, new = function.call(params, arrays, states, **how)
+        arrays = function.checked(names.in_order(by_name) if by_name else inputs, self.mode.io)
+        states = state if key is None else function.drawing_by(key, state, self.mode.io)
+        results, new = function.call(params, arrays, states, self.mode)
         outputs = dict(zip(names.outputs, results, strict=True)) if by_name else results
         return outputs if state is None else (outputs, new)
 
@@ -141,7 +135,9 @@ class Apply:
         with jax.enable_x64(True):
             return [
                 jax.ShapeDtypeStruct(tuple(map(size, shape)), dtype)  # type: ignore[no-untyped-call]
-                for shape, dtype in zip(function.shapes(), function.dtypes(self.io), strict=True)
+                for shape, dtype in zip(
+                    function.shapes(), function.dtypes(self.mode.io), strict=True
+                )
             ]
 
     def __repr__(self) -> str:

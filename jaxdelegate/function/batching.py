@@ -9,9 +9,10 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.function.arguments import fitting
+from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.records import Batching, Parameter
-from jaxdelegate.function.subgraph import Params, SubgraphFunction
-from jaxdelegate.function.training import AS_STORED, Training
+from jaxdelegate.function.subgraph import SubgraphFunction
+from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.passes.by_image import why_not_by_image
 from jaxdelegate.passes.runs import Runs
@@ -45,9 +46,9 @@ class BatchedFunction:
         """As of one image."""
         return self._single.parameters
 
-    def leaves(self, training: Training) -> Params:
+    def leaves(self, mode: Mode) -> Params:
         """As of one image."""
-        return self._single.leaves(training)
+        return self._single.leaves(mode)
 
     def dtypes(self, io: str = "file") -> list[np.dtype]:
         """As of one image."""
@@ -137,22 +138,18 @@ class BatchedFunction:
         params: Params,
         arrays: Sequence[Any],
         state: Params | None = None,
-        *,
-        io: str = "file",
-        platform: str | None = None,
-        training: Training = AS_STORED,
+        mode: Mode = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
         """Outputs and the new state."""
-        how: dict[str, Any] = {"io": io, "platform": platform, "training": training}
         if self._reason_for(arrays) is None:
-            return self._single.call(params, arrays, state, **how)
+            return self._single.call(params, arrays, state, mode)
 
         def image(values: Sequence[Any], own: Params | None) -> tuple[tuple[Any, ...], Params]:
             given = [
                 x if not is_batched or self._has_new_axis else x[None]
                 for x, is_batched in zip(values, self._is_batched, strict=True)
             ]
-            outputs, new = self._single.call(params, given, own, **how)
+            outputs, new = self._single.call(params, given, own, mode)
             return tuple(y[0] if y.shape[:1] == (1,) else y for y in outputs), new
 
         axes = [0 if is_batched else None for is_batched in self._is_batched]

@@ -13,16 +13,14 @@ from jaxdelegate.errors import ModelError, OptionError, TensorError
 from jaxdelegate.function import exporting, saving
 from jaxdelegate.function.apply import Apply
 from jaxdelegate.function.batching import BatchedFunction
-from jaxdelegate.function.forms import PLATFORMS
 from jaxdelegate.function.functions import Functions, View
+from jaxdelegate.function.mode import Io, Mode, Ranges, Weights, checked
 from jaxdelegate.function.records import Batching, Parameter, Scale, Signature, TensorInfo
-from jaxdelegate.function.subgraph import Params
-from jaxdelegate.function.training import Ranges, Weights, checked
+from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
 
-Io = Literal["file", "float"]
 Names = str | Sequence[str]
 
 # Of JaxDelegate's options those that change a program, less what is the caller's here.
@@ -183,14 +181,9 @@ class CallableModel:
                 weights, no scales that can change, or is computed in integers.
             ValueError: no such signature.
         """
-        if io not in ("file", "float"):
-            raise OptionError(f"io: want 'file' or 'float', got {io!r}")
-        if platform is not None and platform not in PLATFORMS:
-            raise OptionError(f"platform: want one of {', '.join(PLATFORMS)}, got {platform!r}")
-        training = checked(weights, ranges, self.options.quant_mode)
-        function = self._functions.function_of(signature)
-        apply = Apply(self._functions, signature, io, platform, training)
-        own, changed = function.leaves(training), self._params or {}
+        mode = checked(Mode(io, platform, weights, ranges), self.options.quant_mode)
+        apply = Apply(self._functions, signature, mode)
+        own, changed = self._functions.function_of(signature).leaves(mode), self._params or {}
         return apply, {n: changed.get(n, leaf) for n, leaf in own.items()}
 
     @property

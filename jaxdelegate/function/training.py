@@ -3,12 +3,11 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.errors import OptionError
 from jaxdelegate.function.parameters import Leaves, Place
 from jaxdelegate.function.records import Scale, computed_names
 from jaxdelegate.lowering import fake_quantization, learned_scales
@@ -18,56 +17,7 @@ from jaxdelegate.passes.shared_scales import SharedScales, shared_scales
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
-Weights = Literal["file", "fake_quantized"]
-Ranges = Literal["kept", "learned"]
-
 SUFFIX = "/scale"
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """What `function` was asked for.
-
-    Attributes:
-        weights: "fake_quantized": put on their grids in every call.
-        ranges: "learned": the scales are parameters.
-    """
-
-    weights: Weights = "file"
-    ranges: Ranges = "kept"
-
-    @property
-    def on_grid(self) -> bool:
-        """Whether weights are put on their grids."""
-        return self.weights == "fake_quantized"
-
-    @property
-    def learns(self) -> bool:
-        """Whether scales are parameters."""
-        return self.ranges == "learned"
-
-
-AS_STORED = Training()
-
-
-def checked(weights: str, ranges: str, quant_mode: str) -> Training:
-    """The arguments as a record.
-
-    Raises:
-        OptionError: an unknown value, or one that `quant_mode` has no use for.
-    """
-    if weights not in ("file", "fake_quantized"):
-        raise OptionError(f"weights: want 'file' or 'fake_quantized', got {weights!r}")
-    if ranges not in ("kept", "learned"):
-        raise OptionError(f"ranges: want 'kept' or 'learned', got {ranges!r}")
-    training = Training(weights, ranges)  # type: ignore[arg-type]
-    if training != AS_STORED and quant_mode != "float_view":
-        which = f"weights={weights!r}" if training.on_grid else f"ranges={ranges!r}"
-        raise OptionError(
-            f"{which} trains the floats that integers stand for, and this model was loaded with "
-            f"quant_mode={quant_mode!r}: load it with quant_mode='float_view', the default"
-        )
-    return training
 
 
 class Trainable:

@@ -1,0 +1,107 @@
+"""A subgraph lowered as JAX can transform it, once for every input-shape signature."""
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.function import forms
+from jaxdelegate.function.planning import Plans, Shapes, kept
+from jaxdelegate.function.training import Trainable
+from jaxdelegate.lowering import error_probe
+from jaxdelegate.lowering.callees import Callees
+from jaxdelegate.lowering.computation import LoweredPartition
+from jaxdelegate.lowering.partition import lower_partition
+from jaxdelegate.model.records import Subgraph
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.options import DelegateOptions
+
+
+class Lowerings:
+    """The lowerings of one subgraph; weights keep the file's layout in them."""
+
+    def __init__(
+        self,
+        subgraphs: Sequence[Subgraph],
+        index: int,
+        inputs: tuple[int, ...],
+        plans: Plans,
+        options: DelegateOptions,
+        trainable: Trainable,
+    ) -> None:
+        """Lower nothing yet.
+
+        Args:
+            subgraphs: all of the model's.
+            index: which of them.
+            inputs: tensors to be given.
+            plans: its nodes and tensors, by shapes of the inputs.
+            options: what is computed, and where.
+            trainable: scales of the whole file.
+        """
+        self._subgraphs, self._index, self._inputs = subgraphs, index, inputs
+        self._plans, self._trainable = plans, trainable
+        self._delegate = JaxDelegate(options, native_kernels=False)
+        self._lowered: OrderedDict[Hashable, LoweredPartition] = OrderedDict()
+
+    @property
+    def platform(self) -> str:
+        """The options' platform."""
+        return self._delegate.lowering_context.platform
+
+    def declared(self, shapes: Shapes, *, learns: bool) -> LoweredPartition:
+        """All operators, for whatever platform: to ask for their weights."""
+        context = next(iter(forms.contexts(self._delegate, None).values()))
+        return self._partition(shapes, context, learns=learns)
+
+    def by_platform(
+        self, shapes: Shapes, platform: str | None, *, learns: bool
+    ) -> dict[str, LoweredPartition]:
+        """All operators, by the platforms of a trace.
+
+        Args:
+            shapes: of the inputs.
+            platform: the only one; None: those that XLA may compile for.
+            learns: whether scales are read as weights.
+
+        Raises:
+            DelegationError: operators that XLA can run on none of them.
+        """
+        contexts = forms.contexts(self._delegate, platform)
+        plan = self._plans.plan(shapes)
+        possible = {name: c for name, c in contexts.items() if not plan.refused(c)}
+        if not possible:
+            self._plans.all_taken(shapes, next(iter(contexts.values())))
+        return {n: self._partition(shapes, c, learns=learns) for n, c in possible.items()}
+
+    def _partition(
+        self, shapes: Shapes, context: LoweringContext, *, learns: bool
+    ) -> LoweredPartition:
+        learned = frozenset(self._trainable.by_place if learns else ())
+        return kept(
+            self._lowered,
+            (shapes, context, learns),
+            lambda: self._new_partition(shapes, context, learned),
+        )
+
+    def _new_partition(
+        self, shapes: Shapes, context: LoweringContext, learned: frozenset[tuple[int, int]]
+    ) -> LoweredPartition:
+        plan = self._plans.all_taken(shapes, context)
+
+        def lower(precision: PrecisionPolicy) -> LoweredPartition:
+            own = dataclasses.replace(context, precision=precision)
+            return lower_partition(
+                [node.operator for node in plan.nodes],
+                plan.specs,
+                self._inputs,
+                plan.outputs,
+                Callees(self._subgraphs, own, learned).in_context(),
+                raw_weights=True,
+                learned={i for s, i in learned if s == self._index},
+            )
+
+        if self._delegate.checks_precision:
+            return lower(error_probe.guarded(lower, context.precision, self._delegate.device))
+        return lower(context.precision)

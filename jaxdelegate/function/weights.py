@@ -1,0 +1,177 @@
+"""The weights of a subgraph: what is known of them, and how its operators read them."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.function.arguments import check_names
+from jaxdelegate.function.lowerings import Lowerings
+from jaxdelegate.function.mode import Mode
+from jaxdelegate.function.parameters import Leaves
+from jaxdelegate.function.records import Parameter, Scale
+from jaxdelegate.function.training import Trainable
+from jaxdelegate.lowering.computation import LoweredPartition, Weight
+from jaxdelegate.model.records import Subgraph
+from jaxdelegate.op_lowering.common.downcast import downcast
+from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
+from jaxdelegate.passes.propagation import declared_specs, subgraph_specs
+
+Params = dict[str, Any]
+
+
+class SubgraphWeights:
+    """The leaves that a subgraph reads, and the scales that it can be trained with."""
+
+    def __init__(
+        self,
+        subgraphs: Sequence[Subgraph],
+        subgraph: Subgraph,
+        inputs: tuple[int, ...],
+        lowerings: Lowerings,
+        leaves: Leaves,
+        trainable: Trainable,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            subgraphs: all of the model's.
+            subgraph: with explicit states.
+            inputs: tensors to be given.
+            lowerings: its own.
+            leaves: names for the weights of the whole model.
+            trainable: grids and scales of the whole file.
+        """
+        self._subgraphs, self._subgraph, self._inputs = subgraphs, subgraph, inputs
+        self._lowerings, self._leaves, self._trainable = lowerings, leaves, trainable
+        self._scales: dict[Mode, dict[str, Scale]] = {}
+
+    @functools.cached_property
+    def _declared(self) -> LoweredPartition:
+        return self._as_declared(learns=False)
+
+    def _as_declared(self, *, learns: bool) -> LoweredPartition:
+        shapes = tuple(self._subgraph.tensors[i].shape for i in self._inputs)
+        return self._lowerings.declared(shapes, learns=learns)
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """What is known of each leaf of `params`, by name."""
+        found = {}
+        for weight in self._parameters_of(self._declared):
+            place = self._place(weight)
+            value = self._declared.constant(weight)
+            found[self._leaves.name(*place)] = self._leaves.parameter(*place, value)
+        return found
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """The weights by name, in the file's layout."""
+        values = {
+            self._leaves.name(*self._place(weight)): self._declared.constant(weight)
+            for weight in self._parameters_of(self._declared)
+        }
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():  # also inside of a trace
+            return {name: jnp.asarray(value) for name, value in values.items()}
+
+    def leaves(self, mode: Mode) -> Params:
+        """`params`, and the scales that are trained; see `scales`."""
+        return {
+            **self.params,
+            **{name: jnp.asarray(scale.value) for name, scale in self.scales(mode).items()},
+        }
+
+    def scales(self, mode: Mode) -> dict[str, Scale]:
+        """The scales that are trained, by name: of activations, and of weights put on their grids.
+
+        Raises:
+            OptionError: the subgraph has nothing of what is to be trained.
+        """
+        if mode not in self._scales:
+            places = [self._place(weight) for weight in self._parameters_of(self._declared)]
+            if mode.on_grid and not any(map(self._trainable.is_weight, places)):
+                raise OptionError("weights='fake_quantized': the model has no quantized weights")
+            found = self._used_scales(mode, places) if mode.learns else set()
+            if mode.learns and not found:
+                raise OptionError("ranges='learned': the model has no scales that can change")
+            known = self._trainable.scales
+            self._scales[mode] = {name: known[name] for name in known if name in found}
+        return self._scales[mode]
+
+    def _used_scales(self, mode: Mode, places: Iterable[tuple[int, int]]) -> set[str]:
+        partition = self._as_declared(learns=True)
+        activations = [self._place(w) for w in partition.preparations if w.is_scale]
+        found = {self._trainable.by_place[place] for place in activations}
+        of_weights = map(self._trainable.scale_of_weight, places if mode.on_grid else ())
+        return found | {name for name in of_weights if name is not None}
+
+    def _parameters_of(self, partition: LoweredPartition) -> Iterable[Weight]:
+        for weight in partition.preparations:
+            if self._is_parameter(partition, weight):
+                yield weight
+
+    def _is_parameter(self, partition: LoweredPartition, weight: Weight) -> bool:
+        if weight.is_scale:
+            return False
+        if weight.subgraph is None and weight.tensor not in self._fixed:
+            return False  # it follows from the inputs' shapes
+        if weight in partition.built_in:
+            return False
+        dtype = partition.constant(weight).dtype
+        return self._leaves.is_parameter(*self._place(weight), dtype)
+
+    @functools.cached_property
+    def _fixed(self) -> frozenset[int]:
+        """Tensors that are constant whatever comes in."""
+        declared = declared_specs(self._subgraph)
+        anything = tuple(
+            dataclasses.replace(declared[i], is_dynamic=True) for i in self._subgraph.inputs
+        )
+        specs = subgraph_specs(self._subgraph, anything, self._subgraphs)
+        return frozenset(i for i, spec in enumerate(specs) if spec.const is not None)
+
+    def _place(self, weight: Weight) -> tuple[int, int]:
+        subgraph = self._subgraph.index if weight.subgraph is None else weight.subgraph
+        return subgraph, weight.tensor
+
+    def read_by(self, partition: LoweredPartition, params: Params, mode: Mode) -> dict[Weight, Any]:
+        """Every weight of a partition, made of the leaves."""
+        return {w: self._weight(partition, w, params, mode) for w in partition.preparations}
+
+    def _weight(
+        self, partition: LoweredPartition, weight: Weight, params: Params, mode: Mode
+    ) -> Any:
+        """A weight as the partition reads it: a leaf, downcast where it is held so, or a value."""
+        value, place = partition.value(weight), self._place(weight)
+        scales = self.scales(mode)
+        if weight.is_scale:
+            name = self._trainable.by_place[place]
+            return jnp.asarray(params[name] if name in scales else value)
+        if not self._is_parameter(partition, weight):
+            return jnp.asarray(value)
+        leaf = params[self._leaves.name(*place)]
+        if mode.on_grid:
+            leaf = self._trainable.on_grid(place, leaf, {name: params[name] for name in scales})
+            leaf = fusion_barrier(leaf)  # operators see an array, as if it came in so
+        return downcast(jnp.asarray(leaf), value.dtype)
+
+    def fitting(self, params: Any, mode: Mode) -> Params:
+        """The leaves that this subgraph reads, and the scales.
+
+        Raises:
+            TensorError: one is missing, or has another shape than the file's.
+        """
+        wanted = {name: parameter.shape for name, parameter in self.parameters.items()}
+        wanted |= {name: scale.value.shape for name, scale in self.scales(mode).items()}
+        check_names("params", params, wanted)
+        for name, shape in wanted.items():
+            given = jnp.shape(params[name])
+            if given != shape:
+                raise TensorError(
+                    f"apply: params[{name!r}] wants the shape {list(shape)}, got {list(given)}"
+                )
+        return {name: params[name] for name in wanted}
