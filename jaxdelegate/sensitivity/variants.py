@@ -81,10 +81,12 @@ def why_not(
         specs: of its tensors, with constants that were folded.
         tensors: as the file has them.
     """
+    touched = [i for i in (*operator.inputs, *operator.outputs) if i in specs]
+    if any(tensors[i].spec().is_quantized for i in touched if i < len(tensors)):
+        return "it is quantized already: rank the float model that this one was made from"
     if operator.name not in scheme.operators:
         return "ai-edge-quantizer leaves this operator in float"
-    touched = [i for i in (*operator.inputs, *operator.outputs) if i in specs]
-    if any(specs[i].is_quantized or specs[i].dtype == np.float16 for i in touched):
+    if any(specs[i].dtype == np.float16 for i in touched):
         return "it is not float32"
     if not any(specs[i].dtype == np.float32 for i in touched):
         return "it has no float32 tensor"

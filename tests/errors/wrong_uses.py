@@ -496,10 +496,46 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "params['steps/scale']: a scale must be positive and finite, got 0",
         ),
         use(
+            "weights of another shape",
+            f"model = {LOAD}\nname, leaf = next(iter(model.params.items()))\n"
+            'model.save("tuned.tflite", {name: leaf[:1]})',
+            "TensorError",
+            "wants the shape",
+            "the file's layout stays",
+        ),
+        use(
+            "weights beyond float16",
+            f"model = {LOAD}\nname, leaf = next(iter(model.params.items()))\n"
+            'jd.save("model.tflite", "half.tflite", {name: leaf * 1e6}, dtype="float16")',
+            "TensorError",
+            "float16 ends at 65504",
+            "save float32",
+        ),
+        use(
             "another type of weights",
             'jd.save("model.tflite", "small.tflite", dtype="int8")',
             "OptionError",
             "dtype: want 'float16' or None, got 'int8'",
+        ),
+        use(
+            "the sensitivity of a quantized model",
+            'jd.quantization_sensitivity("integers.tflite")',
+            "ModelError",
+            "no operator could be quantized: it is quantized already",
+            "rank the float model",
+        ),
+        use(
+            "samples of another type",
+            'jd.quantization_sensitivity("model.tflite", [x.astype("float64")])',
+            "TensorError",
+            "sample 0",
+            "wants float32 [1, 8, 8, 3], got float64",
+        ),
+        use(
+            "an unknown scheme",
+            'jd.quantization_sensitivity("model.tflite", [x], "int3")',
+            "OptionError",
+            "schemes: want some of int8,int16x8,dynamic,int4",
         ),
         use(
             "an operator that XLA cannot run",
