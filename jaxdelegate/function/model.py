@@ -224,6 +224,11 @@ class CallableModel:
         """
         known = self.parameters
         for name in (*known, *params):
+            if name in self.scales:
+                raise TensorError(
+                    f"with_params: {name!r} is a scale, and this takes weights; apply and save "
+                    "take both"
+                )
             wanted = known[name].shape if name in known else None
             given = np.shape(params[name]) if name in params else None
             if wanted != given:

@@ -82,6 +82,9 @@ def test_weights_that_do_not_fit_are_named() -> None:
         model.with_params({"filter": params["filter"], "bias": params["bias"]})
     with pytest.raises(jd.TensorError, match="'heads' wants nothing, got an array of the shape"):
         model.with_params({**params, "heads": params["head"]})
+    quantized = jd.load(integers())
+    with pytest.raises(jd.TensorError, match="'x/scale' is a scale, and this takes weights"):
+        quantized.with_params({**quantized.params, "x/scale": np.ones(1, np.float32)})
     apply, _ = model.function()
     with pytest.raises(
         jd.TensorError, match=r"params\['head'\] wants the shape \[5, 36\], got \[36, 5\]"
