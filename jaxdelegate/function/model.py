@@ -436,6 +436,7 @@ def save(
     path: str | os.PathLike[str],
     params: Params | None = None,
     *,
+    fold_normalizations: bool = False,
     dtype: Literal["float16"] | None = None,
     rescale: bool = False,
     calibrate: Iterable[Any] | None = None,
@@ -449,6 +450,10 @@ def save(
         source: a model, a path, or a file's content.
         path: where to; it may be the source.
         params: as for `Model.save`.
+        fold_normalizations: remove MUL, DIV, ADD and SUB by constants of each channel directly
+            behind or before a float32 convolution or FULLY_CONNECTED, which gets other weights and
+            a bias for it, and their fused activation. The results are equal but for rounding.
+            The log names what is folded, and says where nothing is: the file stays as it is then.
         dtype: "float16": store float32 weights as float16, with a DEQUANTIZE operator for each, as
             TFLite's converter does. Scalars, and what custom operators read, stay float32.
         rescale: as for `Model.save`.
@@ -456,14 +461,17 @@ def save(
 
     Raises:
         OptionError: another dtype.
-        TensorError: see `Model.save`; or a value beyond the range of float16.
-        ModelError: see `Model.save`; or a file that cannot be written anew for float16.
+        TensorError: see `Model.save`; or folded weights that are not finite, or values beyond the
+            range of float16.
+        ModelError: see `Model.save`; or a file that cannot be written anew, as `dtype` and
+            `fold_normalizations` need.
         OSError: the file cannot be written.
     """
     if dtype not in (None, "float16"):
         raise OptionError(f"save: dtype: want 'float16' or None, got {dtype!r}")
     model = source if isinstance(source, CallableModel) else load(source)
-    model._save(path, params, rescale=rescale, calibrate=calibrate, half=dtype is not None)
+    how = {"rescale": rescale, "calibrate": calibrate}
+    model._save(path, params, fold=fold_normalizations, half=dtype is not None, **how)
 
 
 def _names(tensors: Names) -> tuple[str, ...]:

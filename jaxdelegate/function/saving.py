@@ -26,9 +26,11 @@ from jaxdelegate.function.stored_leaves import (
 from jaxdelegate.function.training import SUFFIX, Trainable
 from jaxdelegate.model.editing import Edited, directory_of, edited
 from jaxdelegate.model.half import castable, with_halves
+from jaxdelegate.model.merging import with_merged
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.model.source import Source
 from jaxdelegate.model.writing import write_files
+from jaxdelegate.passes.channel_folding import foldable
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization, integer_range
 
@@ -355,26 +357,51 @@ def save(
     *,
     rescale: bool = False,
     calibrate: Iterable[Any] | None = None,
+    fold: bool = False,
     half: bool = False,
 ) -> None:
-    """See `CallableModel.save`; with `half`, float32 weights become float16."""
+    """See `CallableModel.save`, and `jaxdelegate.save` for `fold` and `half`."""
     job = Saving(functions, rescale=rescale)
     job.take(params or {})
     if calibrate is not None:
         job.calibrate(calibrate)
     result = job.edited()
+    if fold:
+        result = _folded(functions.file, result)
     if half:
-        result = Edited(_with_halves(functions.file, result), {})
+        result = _with_halves(functions.file, result)
     write_files(path, functions.file, result)
 
 
-def _with_halves(file: Model, result: Edited) -> bytes:
+def _again(file: Model, result: Edited) -> Model:
+    """What is to be written, as it will be read."""
+    return read_model(Source(file.source, memoryview(result.content), directory_of(file)))
+
+
+def _folded(file: Model, result: Edited) -> Edited:
+    """The content with arithmetic by constants folded into products; the log says what.
+
+    Raises:
+        TensorError: new constants that would not be finite.
+    """
+    model = _again(file, result)
+    merged = foldable(model)
+    if not merged:
+        _LOGGER.warning("save: %s: no operator can be folded", file.source)
+        return result
+    for m in merged:
+        names = ", ".join(operator.scope for operator in m.others)
+        _LOGGER.info("save: %s: folded %s into %s", file.source, names, m.operator.scope)
+    return Edited(with_merged(model, merged, "folding"), {})
+
+
+def _with_halves(file: Model, result: Edited) -> Edited:
     """The content with float32 weights as float16.
 
     Raises:
         TensorError: a value beyond float16's range.
     """
-    new = read_model(Source(file.source, memoryview(result.content), directory_of(file)))
+    new = _again(file, result)
     places = list(castable(new))
     for subgraph, i in places:
         tensor = new.subgraphs[subgraph].tensors[i]
@@ -385,4 +412,4 @@ def _with_halves(file: Model, result: Edited) -> bytes:
                 f"save: dtype='float16': tensor {tensor.name!r} holds {largest:.6g}, float16 ends "
                 f"at {np.finfo(np.float16).max}; make its values smaller, or save float32"
             )
-    return with_halves(new, places)
+    return Edited(with_halves(new, places), {}) if places else result

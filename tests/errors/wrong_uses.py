@@ -19,6 +19,8 @@ import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     CustomOptions,
+    DivOptions,
+    FullyConnectedOptions,
     ReshapeOptions,
     WhileOptions,
 )
@@ -538,6 +540,14 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "schemes: want some of int8,int16x8,dynamic,int4",
         ),
         use(
+            "a normalization that divides by zero",
+            'jd.save("divided.tflite", "folded.tflite", fold_normalizations=True)',
+            "TensorError",
+            "folding DIV.1 into FULLY_CONNECTED.0: ",
+            "its filter 'weights' and its bias would not be finite in float32",
+            "look for zeros and large values in 'deviations'",
+        ),
+        use(
             "an operator that XLA cannot run",
             'jd.load("custom.tflite")(np.zeros((2, 3), "float32"))',
             "DelegationError",
@@ -675,6 +685,7 @@ def prepare(folder: Path) -> None:
         "rounded.tflite": _rounded(is_float=True),
         "integers.tflite": _rounded(is_float=False),
         "huge.tflite": broadcast(1 << 20),
+        "divided.tflite": _divided(),
         "models/model.tflite": content,
         "saved_model/saved_model.pb": b"",
     }
@@ -725,6 +736,17 @@ def _fixed() -> bytes:
     shape = builder.constant(np.array([1, 6], np.int32))
     builder.operator("RESHAPE", [x, shape], [y], ReshapeOptions(new_shape=(1, 6)))
     builder.outputs(y)
+    return builder.build()
+
+
+def _divided() -> bytes:
+    builder = ModelBuilder()
+    x, y, z = builder.input((1, 3)), builder.tensor((1, 2)), builder.tensor((1, 2))
+    w = builder.constant(np.ones((2, 3), np.float32), "weights")
+    builder.operator("FULLY_CONNECTED", [x, w, None], [y], FullyConnectedOptions())
+    deviations = builder.constant(np.float32([1, 0]), "deviations")
+    builder.operator("DIV", [y, deviations], [z], DivOptions())
+    builder.outputs(z)
     return builder.build()
 
 

@@ -1,0 +1,137 @@
+"""Operators of a file merged into others, which get new constants for it."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from jaxdelegate.model.records import Model, Operator
+from jaxdelegate.model.rewriting import Rewriting
+from jaxdelegate.op_lowering.options import ActivationFunctionType
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Constant:
+    """Values of a new tensor.
+
+    Attributes:
+        name: of the tensor.
+        values: float32.
+        replaced: the tensor that has the place of it; it stays where others read it. None: none.
+    """
+
+    name: str
+    values: np.ndarray
+    replaced: int | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Merged:
+    """An operator that does the work of others too.
+
+    Attributes:
+        subgraph: in which it is.
+        operator: the operator as it was.
+        others: the operators that go.
+        inputs: its inputs from now on: tensors of the file, or new constants.
+        output: what it writes from now on.
+        activation: its fused activation from now on.
+        version: the operator's version that it needs at least.
+    """
+
+    subgraph: int
+    operator: Operator
+    others: tuple[Operator, ...]
+    inputs: tuple[int | Constant, ...]
+    output: int
+    activation: ActivationFunctionType
+    version: int
+
+
+def with_merged(model: Model, merged: Sequence[Merged], purpose: str) -> bytes:
+    """The model's file with operators merged, and without the tensors that served only them.
+
+    Args:
+        model: as it was read.
+        merged: no operator is in two of them.
+        purpose: what errors say that the file is written anew for.
+
+    Raises:
+        ModelError: see `Rewriting`.
+    """
+    file = Rewriting(model, purpose)
+    for subgraph in model.subgraphs:
+        own = [m for m in merged if m.subgraph == subgraph.index]
+        for m in own:
+            _merge(file, m)
+        gone = {other.index for m in own for other in m.others}
+        table = file.t.subgraphs[subgraph.index]
+        table.operators = [o for i, o in enumerate(table.operators or []) if i not in gone]
+        touched = (i for m in own for o in (m.operator, *m.others) for i in (*o.inputs, *o.outputs))
+        _drop_tensors(file.t, subgraph.index, set(touched))
+    return file.content()
+
+
+def _merge(file: Rewriting, m: Merged) -> None:
+    table = file.t.subgraphs[m.subgraph].operators[m.operator.index]
+    inputs = [_tensor(file, m.subgraph, i) if isinstance(i, Constant) else i for i in m.inputs]
+    table.inputs, table.outputs = inputs, [m.output]
+    table.opcodeIndex = file.with_version(table.opcodeIndex, m.version)
+    if m.activation is not getattr(m.operator.options, "fused_activation_function", None):
+        _options(table, m.operator).fusedActivationFunction = int(m.activation)
+
+
+def _tensor(file: Rewriting, subgraph: int, constant: Constant) -> int:
+    tensor = schema.TensorT()
+    tensor.shape, tensor.type = list(constant.values.shape), schema.TensorType.FLOAT32
+    tensor.hasRank, tensor.name = True, constant.name
+    tensor.buffer = file.add_buffer(constant.values)
+    if constant.replaced is None:
+        return file.add_tensor(subgraph, tensor)
+    file.t.subgraphs[subgraph].tensors[constant.replaced] = tensor
+    return constant.replaced
+
+
+def _options(table: Any, operator: Operator) -> Any:
+    """An operator's options table, which a file may leave out."""
+    name = type(operator.options).__name__
+    number = getattr(schema.BuiltinOptions, name)
+    if table.builtinOptionsType != number:
+        table.builtinOptionsType = number
+        table.builtinOptions = getattr(schema, f"{name}T")()
+    return table.builtinOptions
+
+
+def _drop_tensors(t: Any, subgraph: int, candidates: set[int]) -> None:
+    """Take out those of the candidates that nothing refers to any more."""
+    places = list(_references(t, subgraph))
+    used = {i for part, field in places for i in np.atleast_1d(getattr(part, field)).tolist()}
+    gone = candidates - used - {-1}
+    tensors = t.subgraphs[subgraph].tensors
+    kept = [i for i in range(len(tensors)) if i not in gone]
+    number = {-1: -1} | {old: new for new, old in enumerate(kept)}
+    t.subgraphs[subgraph].tensors = [tensors[i] for i in kept]
+    for part, field in places:
+        old = getattr(part, field)
+        is_one = isinstance(old, int)
+        setattr(
+            part, field, number[old] if is_one else [number[i] for i in np.asarray(old).tolist()]
+        )
+
+
+def _references(t: Any, subgraph: int) -> Iterator[tuple[Any, str]]:
+    """Everything that names tensors of a subgraph: objects, and which field has the indices."""
+    table = t.subgraphs[subgraph]
+    found = [(table, "inputs"), (table, "outputs")]
+    for operator in table.operators or []:
+        found += [(operator, field) for field in ("inputs", "outputs", "intermediates")]
+    for signature in t.signatureDefs or []:
+        if signature.subgraphIndex == subgraph:
+            maps = [*(signature.inputs or []), *(signature.outputs or [])]
+            found += [(entry, "tensorIndex") for entry in maps]
+    for tensor in table.tensors or []:
+        details = None if tensor.quantization is None else tensor.quantization.details
+        found += [(details, field) for field in ("scales", "zeroPoints") if hasattr(details, field)]
+    return ((part, field) for part, field in found if getattr(part, field) is not None)

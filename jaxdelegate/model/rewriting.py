@@ -1,0 +1,216 @@
+"""A file written anew by the official schema: tensors and operators come and go.
+
+What that schema does not know would be lost, so such a file is refused.
+"""
+
+import copy
+import functools
+import io
+import itertools
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from jaxdelegate.errors import ModelError
+from jaxdelegate.model.flatbuffer import UINT8, Flatbuffer, Table
+from jaxdelegate.model.front import has_unknown_fields
+from jaxdelegate.model.layout import LAYOUT
+from jaxdelegate.model.records import Model
+
+_ALIGNMENT = 16  # of a buffer's data
+_UNIONS = {
+    field: {number: name for name, number in vars(union).items() if isinstance(number, int)}
+    for field, union in (
+        ("builtin_options", schema.BuiltinOptions),
+        ("builtin_options_2", schema.BuiltinOptions2),
+    )
+}
+_ORDERS = "model_control_dependencies"  # metadata that counts operators
+
+
+class Rewriting:
+    """A model's tables as objects of the schema.
+
+    Attributes:
+        t: the Model table; what changes it keeps the numbers of buffers and operator codes.
+    """
+
+    def __init__(self, model: Model, purpose: str) -> None:
+        """Unpack a file; what it keeps behind the flatbuffer comes inside.
+
+        Args:
+            model: as it was read.
+            purpose: what errors say that the file is written anew for.
+
+        Raises:
+            ModelError: the file has fields of a newer schema, counts operators in its metadata, or
+                keeps its weights in files next to it.
+        """
+        _check(model, purpose)
+        self._content = model.content
+        self.t = schema.ModelT.InitFromPackedBuf(bytes(model.content))
+        for buffer in self.t.buffers:
+            _move_inside(buffer, model.content)
+        for operator in self._operators():
+            _move_options_inside(operator, model.content)
+        self._buffers, self._codes = self._read_buffers(), self._used_codes()
+
+    def add_buffer(self, values: np.ndarray) -> int:
+        """Add a buffer with the bytes of an array, and return its index."""
+        buffer = schema.BufferT()
+        buffer.data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        self.t.buffers.append(buffer)
+        return len(self.t.buffers) - 1
+
+    def add_tensor(self, subgraph: int, tensor: Any) -> int:
+        """Add a TensorT to a subgraph, and return its index."""
+        self.t.subgraphs[subgraph].tensors.append(tensor)
+        return len(self.t.subgraphs[subgraph].tensors) - 1
+
+    def operator_code(self, code: Any) -> int:
+        """The index of an OperatorCodeT, which is added if the file has none like it."""
+        for i, other in enumerate(self.t.operatorCodes):
+            if vars(other) == vars(code):
+                return i
+        self.t.operatorCodes.append(code)
+        return len(self.t.operatorCodes) - 1
+
+    def with_version(self, index: int, version: int) -> int:
+        """The index of the operator code with this version at least."""
+        if self.t.operatorCodes[index].version >= version:
+            return index
+        code = copy.copy(self.t.operatorCodes[index])
+        code.version = version
+        return self.operator_code(code)
+
+    def content(self) -> bytes:
+        """The file, without data and operator codes that came out of use."""
+        for i in self._buffers - self._read_buffers():
+            self.t.buffers[i].data = None
+        self._drop_codes()
+        builder = _Builder(1024 + sum(len(b.data) for b in self.t.buffers if b.data is not None))
+        builder.Finish(self.t.Pack(builder), bytes(self._content[4:8]))
+        return _with_files(bytes(builder.Output()), self._content)
+
+    def _operators(self) -> Iterator[Any]:
+        return (o for subgraph in self.t.subgraphs for o in subgraph.operators or [])
+
+    def _read_buffers(self) -> set[int]:
+        tensors = {t.buffer for subgraph in self.t.subgraphs for t in subgraph.tensors or []}
+        metadata = {entry.buffer for entry in self.t.metadata or []}
+        older = self.t.metadataBuffer
+        return tensors | metadata | set(() if older is None else map(int, older))
+
+    def _used_codes(self) -> set[int]:
+        return {o.opcodeIndex for o in self._operators()}
+
+    def _drop_codes(self) -> None:
+        gone = self._codes - self._used_codes()
+        kept = [i for i in range(len(self.t.operatorCodes)) if i not in gone]
+        self.t.operatorCodes = [self.t.operatorCodes[i] for i in kept]
+        for operator in self._operators():
+            operator.opcodeIndex = kept.index(operator.opcodeIndex)
+
+
+class _Builder(flatbuffers.Builder):  # type: ignore[misc]  # flatbuffers has no types
+    """Aligns vectors of bytes as the schema demands of buffers; the generated code does not."""
+
+    def CreateNumpyVector(self, x: np.ndarray) -> int:  # noqa: N802 (overrides)
+        """A vector of numbers."""
+        if x.dtype != np.uint8:
+            return int(super().CreateNumpyVector(x))
+        self.StartVector(1, x.size, _ALIGNMENT)
+        self.head -= x.size
+        self.Bytes[self.head : self.head + x.size] = x.tobytes()
+        self.vectorNumElems = x.size
+        return int(self.EndVector())
+
+
+def _move_inside(buffer: Any, content: memoryview) -> None:
+    if buffer.offset > 1:
+        buffer.data = np.frombuffer(content, np.uint8, buffer.size, buffer.offset)
+    buffer.offset = buffer.size = 0
+
+
+def _move_options_inside(operator: Any, content: memoryview) -> None:
+    start, size = operator.largeCustomOptionsOffset, operator.largeCustomOptionsSize
+    if start > 1:
+        operator.customOptions = np.frombuffer(content, np.uint8, size, start)
+    operator.largeCustomOptionsOffset = operator.largeCustomOptionsSize = 0
+
+
+def _check(model: Model, purpose: str) -> None:
+    if model.external_buffer_groups:
+        rule = "its weights lie in files next to it; convert it with its weights inside"
+        raise ModelError(f"{model.source}: {purpose}: {rule}")
+    if _ORDERS in model.metadata:
+        rule = f"its metadata {_ORDERS!r} counts operators; convert it without"
+        raise ModelError(f"{model.source}: {purpose}: {rule}")
+    file = Flatbuffer(model.content, model.source, LAYOUT)
+    for table in _tables(file.root("Model")):
+        counts = {table.at: len(LAYOUT[table.kind])} | _options(table)
+        if any(has_unknown_fields(model.content, at, count) for at, count in counts.items()):
+            first = next(iter(LAYOUT[table.kind]))
+            table.fail(first, f"{purpose} must know all fields", "one of a newer schema")
+
+
+def _options(table: Table) -> dict[int, int]:
+    """Where the options of an operator start, and how many fields the schema knows of them."""
+    if table.kind != "Operator":
+        return {}
+    found = {}
+    for field, names in _UNIONS.items():
+        name, at = names.get(table.scalar(f"{field}_type", UINT8), "NONE"), table.target(field)
+        if at and name != "NONE":
+            found[at] = _field_count(name)
+    return found
+
+
+@functools.cache
+def _field_count(name: str) -> int:
+    """How many fields a table has: what the generated code says when it begins one."""
+    counter = _Counter()
+    getattr(schema, f"{name}Start")(counter)
+    return counter.count
+
+
+class _Counter:
+    """A builder that only notes how many fields a table has."""
+
+    count = 0
+
+    def StartObject(self, count: int) -> None:  # noqa: N802 (as flatbuffers.Builder)
+        """Note it."""
+        self.count = count
+
+
+def _tables(root: Table) -> Iterator[Table]:
+    """All tables that are written anew, but for operators' options."""
+    yield root
+    for field, kind in (
+        ("operator_codes", "OperatorCode"),
+        ("buffers", "Buffer"),
+        ("metadata", "Metadata"),
+        ("signature_defs", "SignatureDef"),
+    ):
+        yield from root.tables(field, kind)
+    for subgraph in root.tables("subgraphs", "SubGraph"):
+        yield subgraph
+        yield from itertools.chain(
+            subgraph.tables("tensors", "Tensor"), subgraph.tables("operators", "Operator")
+        )
+
+
+def _with_files(new: bytes, content: memoryview) -> bytes:
+    """The file with what was packed behind the old one: metadata writers append a ZIP archive."""
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        return new
+    stream = io.BytesIO(new)
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "a") as archive:
+        for entry in old.infolist():
+            archive.writestr(entry, old.read(entry))
+    return stream.getvalue()
