@@ -461,7 +461,6 @@ FILES = (
     if (SHARED / "manifest.json").exists()
     else []
 )
-LARGE = 2_000_000  # all of them up to 4 MB take ten minutes
 
 
 def _content_of(file: str) -> Path:
@@ -483,7 +482,7 @@ def test_a_real_file_without_changes_is_the_same(file: str, tmp_path: Path) -> N
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["float_view", "integer"])
-@pytest.mark.parametrize("file", [m["file"] for m in FILES if m["size"] <= LARGE] or ["none"])
+@pytest.mark.parametrize("file", [m["file"] for m in FILES] or ["none"])
 def test_stock_kernels_run_what_was_saved(file: str, mode: str, tmp_path: Path) -> None:
     path = _content_of(file)
     model = jd.load(path, quant_mode=mode)
