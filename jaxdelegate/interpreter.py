@@ -257,7 +257,7 @@ class Interpreter:
         return self._host(subgraph_index).why_rebatched
 
     def _ensure_safe(self) -> None:
-        if any(host.has_held_views for host in self._hosts.values()):
+        if any(host.views for host in self._hosts.values()):
             raise RuntimeError(_HELD_VIEW)
 
     # ---- tensors
