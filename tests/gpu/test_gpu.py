@@ -293,3 +293,26 @@ def test_results_stay_on_the_device() -> None:
     results = partition.program(list(feeds))
     assert {d.platform for y in results for d in y.devices()} == {delegate.device.platform}
     assert {d for w in partition.program.weights for d in w.devices()} <= {delegate.device}
+
+
+@pytest.mark.parametrize("split", [None, 3])
+def test_device_arrays_stay_on_the_device(split: int | None) -> None:
+    """No transfer in any direction, in one partition and between two."""
+    model, feeds, want = network("classifier")
+    delegates = [jd.JaxDelegate(platform=PLATFORM)]
+    if split is not None:
+        delegates.insert(0, jd.JaxDelegate(platform=PLATFORM, last_delegate_node_index=split))
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=delegates)
+    interpreter.allocate_tensors()
+    (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
+    given = jax.device_put(feeds[0], delegates[0].device)
+    interpreter.set_tensor(x["index"], given)
+    interpreter.invoke()  # what is moved once for a program is moved here
+    with jax.transfer_guard("disallow_explicit"):
+        for _ in range(2):
+            interpreter.set_tensor(x["index"], given)
+            interpreter.invoke()
+            result = interpreter.get_device_tensor(y["index"]).block_until_ready()
+    assert result.devices() == {delegates[0].device}
+    assert_close([np.asarray(result)], want, tolerance=NETWORK)
+    np.testing.assert_array_equal(np.asarray(given), feeds[0])
