@@ -21,7 +21,7 @@ class TensorError(JaxDelegateError, ValueError):
 
 
 class InterpreterError(JaxDelegateError, RuntimeError):
-    """The interpreter cannot do this now, or an operator failed on the host.
+    """The interpreter cannot do this now, or an operator or a partition failed.
 
     Stock interpreters raise RuntimeError in the same places: `invoke` before `allocate_tensors`,
     shapes that an operator refuses, an index out of range in the data, a held `tensor()` view.

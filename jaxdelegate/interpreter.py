@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.delegate import stored_start
+from jaxdelegate.delegate import device_arrays, stored_start
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 
 if TYPE_CHECKING:
+    import jax
+
     from jaxdelegate.delegate.stored_start import StoredStart
     from jaxdelegate.model.records import Model, SignatureDef
     from jaxdelegate.runtime.open_model import OpenModel
@@ -181,25 +183,32 @@ class Interpreter:
         if is_first and not self._preserve:
             stored_start.keep(self._delegates, self._model, host)
 
-    def invoke(self) -> None:
-        """Run the model. Blocking: results are there and device errors raised when it returns.
+    def invoke(self, *, wait: bool | None = None) -> None:
+        """Run the model.
+
+        Args:
+            wait: True: results are there and device errors raised when it returns. False: it need
+                not wait for the device; whoever reads a result does, and gets its errors. None:
+                wait as stock interpreters do, unless every input was set to a device array. With
+                live views (`tensor`) it always waits.
 
         Raises:
-            InterpreterError: `allocate_tensors` was not called, or an operator failed on the host.
+            InterpreterError: `allocate_tensors` was not called, or an operator or a partition
+                failed.
             RuntimeError: a numpy view from `tensor()` is still held.
         """
         if self._stored is not None and self._stored.is_allocated and self._stored.invoke():
             return
         self._ensure_safe()
-        self._invoke(0)
+        self._invoke(0, wait=wait)
 
-    def _invoke(self, subgraph_index: int) -> None:
+    def _invoke(self, subgraph_index: int, wait: bool | None = None) -> None:
         host = self._host(subgraph_index)
         if not host.is_allocated:
             raise InterpreterError(
                 "Invoke called on model that is not ready. Call allocate_tensors() first."
             )
-        host.invoke()
+        host.invoke(wait)
 
     def reset_all_variables(self) -> None:
         """Set every variable tensor to zero, recurrent state included."""
@@ -257,23 +266,33 @@ class Interpreter:
         return self._host(subgraph_index).why_rebatched
 
     def _ensure_safe(self) -> None:
-        if any(host.has_held_views for host in self._hosts.values()):
+        if any(host.views for host in self._hosts.values()):
             raise RuntimeError(_HELD_VIEW)
 
     # ---- tensors
 
     def set_tensor(self, tensor_index: int, value: Any) -> None:
-        """Copy an array into an input (or a variable) tensor.
+        """Set an input (or a variable) tensor.
+
+        Host arrays are copied. With a JaxDelegate an array of jax becomes the value itself, and one
+        that another library has on a device (`__dlpack__`) is copied there; on another device than
+        the delegate's it is moved to that. Kernels on the host copy it to the host when they run.
 
         Raises:
-            TensorError: dtype, rank or a dimension is not the tensor's, or nothing is allocated.
+            TensorError: dtype, rank or a dimension is not the tensor's, nothing is allocated, or
+                jax has not that device.
         """
         stored = self._stored
         known = None if stored is None else stored.input(tensor_index)
-        if stored is None or known is None or not stored.is_allocated:
+        if (
+            stored is None
+            or known is None
+            or not stored.is_allocated
+            or device_arrays.lies_on_device(value)
+        ):
             self._set(0, tensor_index, value)
             return
-        array = np.asarray(value)
+        array = np.asarray(device_arrays.taken(value))
         _check_value(tensor_index, known.name, array, np.dtype(known.dtype), known.shape)
         np.copyto(stored.values[tensor_index], array)
 
@@ -282,18 +301,22 @@ class Interpreter:
 
         host = self._checked(subgraph_index, index)
         spec = host.spec(index)
-        array = from_api_dtype(host.subgraph.tensors[index], _as_array(value, spec.dtype))
+        given = device_arrays.taken(value)
+        array = from_api_dtype(host.subgraph.tensors[index], _as_array(given, spec.dtype))
         _check_value(index, spec.name, array, spec.dtype, spec.shape)
+        if not isinstance(array, np.ndarray):
+            delegate = self._jax_delegate()
+            array = (
+                np.asarray(array)
+                if delegate is None
+                else device_arrays.placed(array, delegate.device)
+            )
         try:
-            buffer = host.array(index)
+            host.write(index, array)
         except LookupError:
             raise TensorError(
                 "Cannot set tensor: Tensor is unallocated. Try calling allocate_tensors() first"
             ) from None
-        if buffer.flags.writeable:
-            np.copyto(buffer, array)
-        else:
-            host.assign(index, array.copy())
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> np.ndarray:
         """A copy of a tensor's value.
@@ -311,12 +334,34 @@ class Interpreter:
         try:
             return to_api_dtype(host.subgraph.tensors[tensor_index], host.array(tensor_index))
         except LookupError:
-            hint = (
-                "; intermediates need experimental_preserve_all_tensors"
-                if host.is_allocated
-                else ""
-            )
-            raise TensorError(f"Tensor data is null. Run allocate_tensors() first{hint}") from None
+            raise _no_data(host) from None
+
+    def get_device_tensor(self, tensor_index: int, subgraph_index: int = 0) -> jax.Array:
+        """A tensor's value as an array of jax, on the device of the JaxDelegate.
+
+        What lies there is handed out without a copy and without waiting: do not donate it. A device
+        error is raised where it is read. What lies in host memory is copied to the device.
+
+        Raises:
+            TensorError: no such tensor, or it holds no data, as for `get_tensor`; or it holds
+                strings or handles, which are no device's.
+        """
+        from jaxdelegate.runtime.tensor_details import to_device_dtype  # noqa: PLC0415 (imports models)
+
+        host = self._checked(subgraph_index, tensor_index)
+        spec, value = host.spec(tensor_index), host.value(tensor_index)
+        if value is None:
+            raise _no_data(host)
+        if spec.dtype.hasobject:
+            raise TensorError(f"tensor {tensor_index} {spec.name!r} is no device's: use get_tensor")
+        delegate = self._jax_delegate()
+        array = device_arrays.placed(value, None if delegate is None else delegate.device)
+        result: jax.Array = to_device_dtype(host.subgraph.tensors[tensor_index], array)
+        return result
+
+    def _jax_delegate(self) -> JaxDelegate | None:
+        """The first that it has: device arrays are on its device."""
+        return next((d for d in self._delegates if isinstance(d, JaxDelegate)), None)
 
     def tensor(self, tensor_index: int) -> Callable[[], np.ndarray]:
         """A function that returns a live numpy view of a tensor's buffer.
@@ -437,6 +482,11 @@ class Interpreter:
         return SignatureRunner(self, signatures[signature_key])
 
 
+def _no_data(host: Host) -> TensorError:
+    hint = "; intermediates need experimental_preserve_all_tensors" if host.is_allocated else ""
+    return TensorError(f"Tensor data is null. Run allocate_tensors() first{hint}")
+
+
 def _opened(interpreter: Interpreter | None) -> None:
     if interpreter is not None:
         interpreter._open()
@@ -490,8 +540,7 @@ def _check_strict(
             )
 
 
-def _as_array(value: Any, dtype: np.dtype) -> np.ndarray:
-    array = np.asarray(value)
+def _as_array(array: Any, dtype: np.dtype) -> Any:
     if dtype.hasobject and array.dtype.kind in "SU":
         items = [s if isinstance(s, bytes) else s.encode() for s in array.ravel().tolist()]
         array = np.array([*items, None], object)[:-1].reshape(array.shape)
@@ -499,34 +548,12 @@ def _as_array(value: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def _check_value(
-    index: int, name: str, array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]
+    index: int, name: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]
 ) -> None:
-    if array.dtype == dtype and array.shape == tuple(shape):
-        return
-    from jaxdelegate.runtime import fitting  # noqa: PLC0415 (for errors only)
+    if array.dtype != dtype or array.shape != tuple(shape):
+        from jaxdelegate.runtime import fitting  # noqa: PLC0415 (for errors only)
 
-    wants = f"{name!r} wants {dtype} {list(shape)}, got {array.dtype} {list(array.shape)}"
-    wants += fitting.remedy(array.dtype, array.shape, dtype, shape)
-    wants += fitting.resize(array.shape, shape) if array.dtype == dtype else ""
-    if array.dtype != dtype:
-        from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES  # noqa: PLC0415
-
-        got = TENSOR_TYPES[array.dtype].name if array.dtype in TENSOR_TYPES else str(array.dtype)
-        raise TensorError(
-            f"Cannot set tensor: Got value of type {got} but expected type "
-            f"{TENSOR_TYPES[dtype].name} for input {index}, name: {name} ({wants})"
-        )
-    if array.ndim != len(shape):
-        raise TensorError(
-            f"Cannot set tensor: Dimension mismatch. Got {array.ndim} but expected {len(shape)} "
-            f"for input {index}. ({wants})"
-        )
-    for axis, (got_size, size) in enumerate(zip(array.shape, shape, strict=True)):
-        if got_size != size:
-            raise TensorError(
-                f"Cannot set tensor: Dimension mismatch. Got {got_size} but expected {size} "
-                f"for dimension {axis} of input {index}. ({wants})"
-            )
+        raise fitting.mismatch(index, name, array, dtype, shape)
 
 
 class SignatureRunner:
@@ -543,13 +570,24 @@ class SignatureRunner:
         Raises:
             ValueError: too few, too many or unknown names; a wrong dtype (TensorError).
         """
+        self._run(inputs)
+        get, index = self._interpreter.get_tensor, self._signature.subgraph
+        return {name: get(tensor, index) for name, tensor in self._signature.outputs.items()}
+
+    def on_device(self, **inputs: Any) -> dict[str, jax.Array]:
+        """The same, but the outputs stay on the device: see `Interpreter.get_device_tensor`."""
+        self._run(inputs)
+        get, index = self._interpreter.get_device_tensor, self._signature.subgraph
+        return {name: get(tensor, index) for name, tensor in self._signature.outputs.items()}
+
+    def _run(self, inputs: Mapping[str, Any]) -> None:
         expected, index = self._signature.inputs, self._signature.subgraph
         if len(inputs) != len(expected):
             raise ValueError(
                 "Invalid number of inputs provided for running a SignatureDef, "
                 f"expected {len(expected)} vs provided {len(inputs)}: it has {', '.join(expected)}"
             )
-        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        arrays = {name: device_arrays.taken(value) for name, value in inputs.items()}
         interpreter = self._interpreter
         for name, array in arrays.items():
             if name not in expected:
@@ -563,8 +601,6 @@ class SignatureRunner:
         for name, array in arrays.items():
             interpreter._set(index, expected[name], array)
         interpreter._invoke(index)
-        outputs: Mapping[str, int] = self._signature.outputs
-        return {name: interpreter.get_tensor(tensor, index) for name, tensor in outputs.items()}
 
     def __repr__(self) -> str:
         """The signature's key, inputs and outputs."""

@@ -191,7 +191,7 @@ class _OwnSubgraph:
         self._interpreter._set(self.index, index, array)
 
     def invoke(self) -> None:
-        self._interpreter._invoke(self.index)
+        self._interpreter._invoke(self.index, wait=True)
 
     def get(self, index: int) -> np.ndarray:
         return self._interpreter.get_tensor(index, self.index)

@@ -24,14 +24,16 @@ ARGUMENT_BYTES = 64 * 1024
 class JaxExecutable:
     """What jax has compiled: called under 64-bit types, as it was compiled."""
 
-    def __init__(self, compiled: jax.stages.Compiled) -> None:
-        """Take it over."""
-        self.compiled = compiled
+    def __init__(self, compiled: jax.stages.Compiled, runtime: client.Runtime) -> None:
+        """Take it over; it is for the device of `runtime`."""
+        self.compiled, self._runtime = compiled, runtime
 
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> Sequence[jax.Array]:
         """Run on device arrays, then on values of the host or the device."""
+        here = self._runtime.here
+        arrays = [v if isinstance(v, np.ndarray) else here(v) for v in values]
         with jax.enable_x64(True):
-            results: Sequence[jax.Array] = self.compiled(*constants, *values)
+            results: Sequence[jax.Array] = self.compiled(*constants, *arrays)
         return results
 
     def as_text(self) -> str:
@@ -106,7 +108,7 @@ def compile_partition(
             compiled = _compiled(lowered, _options(partition, platform))
     states = stored_states(partition.states, partition.outside)
     inputs, outputs = partition.inputs, partition.outputs
-    executable = JaxExecutable(compiled)
+    executable = JaxExecutable(compiled, weights.runtime)
     return Program(executable, prepared, inputs, outputs, states, donated, was_read(), call_lists)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,7 +50,7 @@ class Program:
     call_lists: tuple[Any, ...] = ()  # of the call batches in it (call_batching.py)
     file: str | None = None  # that holds it in the cache directory
 
-    @property
+    @functools.cached_property
     def constants(self) -> tuple[Any, ...]:
         """What the executable takes ahead of inputs and states."""
         return (*self.call_lists, *self.weights)

@@ -40,6 +40,11 @@ Result = tuple[Shape, np.dtype]
 _VIEWABLE = "biufc"
 
 
+def is_device_array(value: Any) -> bool:
+    """Whether a value is an array of jax, on whatever device."""
+    return isinstance(value, _jax.ArrayImpl)
+
+
 class NeedsJaxError(RuntimeError):
     """What was begun without jax has to be done with it."""
 
@@ -64,8 +69,11 @@ class Runtime:
         self.aval = functools.lru_cache(maxsize=1024)(aval)
         self.has_jax = not isinstance(sharding, _Sharding)
 
-    def put(self, array: np.ndarray) -> Any:
-        """A device array of these elements; on a CPU it may be a view of their memory."""
+    def put(self, array: Any) -> Any:
+        """A device array of these elements, of numpy or of another device.
+
+        On a CPU it may be a view of numpy's memory.
+        """
         aval = self.aval(array.shape, array.dtype)
         return _jax.batched_device_put(
             aval, self._sharding, [array], self._devices, True, enable_x64=True
@@ -73,9 +81,15 @@ class Runtime:
 
     def to_device(self, value: Any) -> Any:
         """An argument as an executable takes it: what lies on the device stays there."""
-        if self.has_jax and isinstance(value, _jax.ArrayImpl) and value.sharding == self._sharding:
-            return value
+        if self.has_jax and is_device_array(value):
+            return self.here(value)
         return self.put(np.asarray(value))
+
+    def here(self, value: Any) -> Any:
+        """A device array moved here from another device, without the host; all else as it is."""
+        if isinstance(value, _jax.ArrayImpl) and value.sharding != self._sharding:
+            return self.put(value)
+        return value
 
     def load(
         self, code: bytes | memoryview, arguments: int, results: Sequence[Result]

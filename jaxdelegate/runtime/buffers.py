@@ -1,6 +1,7 @@
-"""Host memory that XLA reads without a copy."""
+"""Host memory that XLA reads without a copy, and who looks at it."""
 
 import math
+import weakref
 
 import numpy as np
 
@@ -13,3 +14,32 @@ def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     raw = np.zeros(n + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + n].view(dtype).reshape(shape)
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """The same in such a buffer."""
+    buffer = aligned_zeros(array.shape, array.dtype)
+    np.copyto(buffer, array)
+    return buffer
+
+
+class HeldViews:
+    """Numpy views of buffers, as long as a user holds them or slices of them."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._views: list[weakref.ref[np.ndarray]] = []
+
+    def of(self, buffer: np.ndarray) -> np.ndarray:
+        """A live view, which counts until it is gone; empty arrays and strings do not."""
+        if buffer.dtype.hasobject or not buffer.size:
+            return buffer[...]
+        # A base of our own: jax refers to the buffer itself now and then, which must not count.
+        base = np.frombuffer(buffer.reshape(-1).view(np.uint8).data, buffer.dtype)
+        self._views.append(weakref.ref(base))
+        return base.reshape(buffer.shape)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        self._views = [view for view in self._views if view() is not None]
+        return bool(self._views)

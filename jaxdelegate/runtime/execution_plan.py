@@ -2,14 +2,16 @@
 
 import dataclasses
 import functools
-from typing import Protocol
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError
+from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import KERNEL_ERRORS, known_shapes, with_shape
+from jaxdelegate.passes.runs import Runs
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.runtime.partitioner import DelegatedNodes
@@ -212,5 +214,114 @@ class PartitionStep:
         return any(step.has_side_effect for step in self._inside)
 
     def run(self, host: OperatorHost) -> None:
-        """Evaluate the kernel."""
-        self.kernel.eval(host, self.params)
+        """Evaluate the kernel.
+
+        Raises:
+            InterpreterError: the device failed; names the nodes.
+        """
+        try:
+            self.kernel.eval(host, self.params)
+        except JaxDelegateError:
+            raise
+        except RuntimeError as error:
+            raise self.failed(error) from error
+
+    def failed(self, error: RuntimeError, others: str = "") -> InterpreterError:
+        """What to raise for an error of the delegate's device; `others` may have failed, too."""
+        first, last = self.params.nodes[0], self.params.nodes[-1]
+        nodes = f"Node number {first.index} ({first.name})"
+        if last is not first:
+            nodes = f"Nodes number {first.index} ({first.name}) to {last.index} ({last.name})"
+        device = self.delegate.device_name or self.delegate.name
+        return InterpreterError(f"{nodes}{others} failed to invoke on {device}: {error}")
+
+
+def device_error(
+    error: RuntimeError, steps: Sequence[Step], values: Mapping[int, Any]
+) -> InterpreterError:
+    """What to raise where a result was awaited; names the first partition that failed.
+
+    Results that are computed from its own fail with them. What became of partitions whose results
+    were released nobody can tell.
+
+    Args:
+        error: what the device raised.
+        steps: the plan.
+        values: that are held of the plan's tensors, by index.
+    """
+    released = ""
+    for step in steps:
+        if isinstance(step, PartitionStep):
+            held = [values[i] for i in (*step.params.outputs, *step.variables) if i in values]
+            if any(map(_has_failed, held)):
+                return step.failed(error, released)
+            released = released if held else " or a partition before it"
+    return InterpreterError(str(error))
+
+
+def _has_failed(value: Any) -> bool:
+    try:
+        getattr(value, "block_until_ready", bool)()
+    except RuntimeError:
+        return True
+    return False
+
+
+def must_wait(asked: bool | None, inputs: Iterable[Any]) -> bool:
+    """Whether `invoke` returns when results are there.
+
+    As stock interpreters do, unless every input is a device array: whoever gives those works on
+    the device, and waits where results are read.
+
+    Args:
+        asked: what the caller wants; None: nothing in particular.
+        inputs: the inputs' values.
+    """
+    if asked is not None:
+        return asked
+    has_none = True
+    for value in inputs:
+        if isinstance(value, np.ndarray):
+            return True
+        has_none = False
+    return has_none
+
+
+def partition_params(
+    nodes: tuple[Node, ...],
+    wanted: Container[int] | None,
+    specs: Sequence[TensorSpec],
+    runs: Runs | None,
+) -> DelegateParams:
+    """What a kernel for these nodes replaces.
+
+    Args:
+        nodes: of the partition.
+        wanted: tensors that others read; None: all.
+        specs: of all tensors.
+        runs: see `DelegateParams`.
+    """
+    made = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
+    read = {i: None for node in nodes for i in node.operator.inputs if i >= 0}
+    inputs = [i for i in read if i not in made and specs[i].const is None]
+    outputs = [i for i in made if wanted is None or i in wanted]
+    outputs = [i for i in outputs if specs[i].const is None]
+    return DelegateParams(nodes, tuple(inputs), tuple(outputs), runs)
+
+
+def last_reads(steps: Sequence[Step], stay: Container[int]) -> dict[int, list[int]]:
+    """Which tensors nobody reads after each step, by the step's position.
+
+    Args:
+        steps: the plan.
+        stay: tensors that are kept in any case.
+    """
+    last: dict[int, int] = {}
+    for position, step in enumerate(steps):
+        for index in (*step.reads, *step.writes):
+            if index not in stay:
+                last[index] = position
+    released: dict[int, list[int]] = {}
+    for index, position in last.items():
+        released.setdefault(position, []).append(index)
+    return released

@@ -1,11 +1,39 @@
 """What to do with an array that does not fit a tensor: the remedy in messages."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from jaxdelegate.errors import TensorError
+from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+
 _FLOATS = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
+
+
+def mismatch(
+    index: int, name: str, array: Any, dtype: np.dtype, shape: Sequence[int]
+) -> TensorError:
+    """What `set_tensor` raises for an array, of the host or a device, of another dtype or shape."""
+    wants = f"{name!r} wants {dtype} {list(shape)}, got {array.dtype} {list(array.shape)}"
+    wants += remedy(array.dtype, array.shape, dtype, shape)
+    wants += resize(array.shape, shape) if array.dtype == dtype else ""
+    if array.dtype != dtype:
+        got = TENSOR_TYPES[array.dtype].name if array.dtype in TENSOR_TYPES else str(array.dtype)
+        return TensorError(
+            f"Cannot set tensor: Got value of type {got} but expected type "
+            f"{TENSOR_TYPES[dtype].name} for input {index}, name: {name} ({wants})"
+        )
+    where, got_size, size = "", array.ndim, len(shape)
+    if got_size == size:
+        pairs = enumerate(zip(array.shape, shape, strict=True))
+        axis, (got_size, size) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+        where = f"dimension {axis} of "
+    return TensorError(
+        f"Cannot set tensor: Dimension mismatch. Got {got_size} but expected {size} "
+        f"for {where}input {index}. ({wants})"
+    )
 
 
 def remedy(got: np.dtype, shape: Sequence[int], wanted: np.dtype, declared: Sequence[int]) -> str:

@@ -6,7 +6,6 @@ The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API s
 import contextlib
 import dataclasses
 import logging
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -20,13 +19,13 @@ from jaxdelegate.passes.propagation import declared_specs, gather, propagate
 from jaxdelegate.passes.runs import Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.reference.kernel import Services
-from jaxdelegate.runtime import node_subsets, rebatching
-from jaxdelegate.runtime.buffers import aligned_zeros
+from jaxdelegate.runtime import execution_plan, node_subsets, rebatching
+from jaxdelegate.runtime.buffers import HeldViews, aligned_copy, aligned_zeros
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.fitting import remedy
 from jaxdelegate.runtime.gain import REFERENCE
 from jaxdelegate.runtime.partitioner import delegated_subsets
-from jaxdelegate.runtime.simple_delegate import DelegateParams, Node, SimpleDelegate
+from jaxdelegate.runtime.simple_delegate import Node, SimpleDelegate
 from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES, check_sizes
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -85,7 +84,8 @@ class Host:
         self._steps: list[Step] = []
         self._values: dict[int, Any] = {}
         self._pinned: dict[int, np.ndarray] = {}
-        self._views: list[weakref.ref[np.ndarray]] = []
+        self._is_running = False  # a program may still read input buffers
+        self.views = HeldViews()  # of pinned buffers
         self._released: dict[int, list[int]] = {}
         if self.delegates:
             try:
@@ -268,19 +268,12 @@ class Host:
             return steps
         others = [self._steps[i] for other in subsets if other is not subset for i in other.items]
         nodes = tuple(step.node for step in steps if isinstance(step, OperatorStep))
-        params = self._params(nodes, others)
+        read = frozenset().union(*(step.reads for step in others))
+        wanted = None if self.preserve_all_tensors else read.union(self.subgraph.outputs)
+        params = execution_plan.partition_params(nodes, wanted, self._specs, self._runs)
         kernel = delegate.create_kernel()
         kernel.init(self, params)
         return [PartitionStep(params, kernel, delegate)]
-
-    def _params(self, nodes: tuple[Node, ...], others: Iterable[Step]) -> DelegateParams:
-        made = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
-        read = {i: None for node in nodes for i in node.operator.inputs if i >= 0}
-        wanted = set(self.subgraph.outputs).union(*(step.reads for step in others))
-        inputs = [i for i in read if i not in made and self._specs[i].const is None]
-        outputs = [i for i in made if i in wanted or self.preserve_all_tensors]
-        outputs = [i for i in outputs if self._specs[i].const is None]
-        return DelegateParams(nodes, tuple(inputs), tuple(outputs), self._runs)
 
     def _prepare(self) -> None:
         steps: list[Step] = []
@@ -338,15 +331,22 @@ class Host:
         return self._values.get(index)
 
     def array(self, index: int) -> np.ndarray:
-        """A tensor's value in host memory.
+        """A tensor's value in host memory; waits for it.
 
         Raises:
             LookupError: nothing has computed it, or it was released after its last use.
+            InterpreterError: the device failed to compute it; names the nodes.
         """
+        try:
+            return np.asarray(self._held(index))
+        except RuntimeError as error:
+            raise execution_plan.device_error(error, self._steps, self._values) from error
+
+    def _held(self, index: int) -> Any:
         value = self.value(index)
         if value is None:
             raise LookupError(f"tensor {index} {self._specs[index].name!r} holds no data")
-        return np.asarray(value)
+        return value
 
     def assign(self, index: int, value: Any) -> None:
         """Set a tensor; a device array stays where it is until the host asks for it."""
@@ -355,64 +355,73 @@ class Host:
         else:
             self._values[index] = value
 
-    def pin(self, index: int) -> np.ndarray:
-        """A buffer in host memory that keeps its address: live views stand on it.
+    def write(self, index: int, array: Any) -> None:
+        """Set an input or a variable: to a copy of a host array, or to a device array itself.
 
         Raises:
-            LookupError: the tensor holds no data.
+            LookupError: the tensor holds no data yet.
         """
-        buffer = self._pinned.get(index)
-        if buffer is None:
-            value = self.array(index)
-            buffer = aligned_zeros(value.shape, value.dtype)
-            np.copyto(buffer, value)
-            self._pinned[index] = self._values[index] = buffer
-            self._released = self._last_reads()
-        return buffer
+        old, pinned = self._held(index), self._pinned.get(index)
+        is_own = isinstance(old, np.ndarray) and old.flags.writeable and not self._is_running
+        if pinned is not None:
+            np.copyto(pinned, array)
+            self._values[index] = pinned
+        elif not isinstance(array, np.ndarray):
+            self.assign(index, array)
+        elif is_own:
+            np.copyto(old, array)
+        else:
+            self.assign(index, aligned_copy(array))
 
     def view(self, index: int) -> np.ndarray:
-        """A live numpy view of a tensor's pinned buffer, counted until it and its slices are gone.
+        """A live numpy view of a tensor, in a buffer that keeps its address from now on.
 
         Raises:
             LookupError: the tensor holds no data.
         """
-        buffer = self.pin(index)
-        if buffer.dtype.hasobject or not buffer.size:
-            return buffer[...]
-        # A base of our own: jax refers to the buffer itself now and then, which must not count.
-        base = np.frombuffer(buffer.reshape(-1).view(np.uint8).data, buffer.dtype)
-        self._views.append(weakref.ref(base))
-        return base.reshape(buffer.shape)
-
-    @property
-    def has_held_views(self) -> bool:
-        """Whether a user still holds a numpy view of a pinned buffer."""
-        self._views = [view for view in self._views if view() is not None]
-        return bool(self._views)
+        if index not in self._pinned:
+            self._pinned[index] = self._values[index] = aligned_copy(self.array(index))
+            self._released = self._last_reads()
+        return self.views.of(self._pinned[index])
 
     # ---- run
 
-    def invoke(self) -> None:
-        """Run the plan; when this returns, results are there and device errors have been raised.
+    def invoke(self, wait: bool | None = None) -> None:
+        """Run the plan.
+
+        Args:
+            wait: return when results are there and device errors have been raised; None: do so
+                unless all inputs are device arrays. Live views are waited for in any case.
 
         Raises:
-            InterpreterError: an operator failed on the host; names the node.
+            InterpreterError: an operator or a partition failed; names its nodes.
         """
+        self._is_running = True
         for position, step in enumerate(self._steps):
             with self.watch(step):
                 step.run(self)
             for index in self._released.get(position, ()):
                 self._values.pop(index, None)
         self._own_results()
-        for index in self._awaited():
-            wait = getattr(self._values.get(index), "block_until_ready", None)
-            if wait is not None:
-                wait()
+        if self._pinned or execution_plan.must_wait(
+            wait, map(self._values.get, self.subgraph.inputs)
+        ):
+            self._await()
         for index, buffer in self._pinned.items():
             value = self._values.get(index)
             if value is not None and value is not buffer:
                 np.copyto(buffer, value)
                 self._values[index] = buffer
+
+    def _await(self) -> None:
+        try:
+            for index in self._awaited():
+                wait = getattr(self._values.get(index), "block_until_ready", None)
+                if wait is not None:
+                    wait()
+        except RuntimeError as error:
+            raise execution_plan.device_error(error, self._steps, self._values) from error
+        self._is_running = False
 
     def call(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run on these inputs, of whatever shapes; answers the outputs in host memory."""
@@ -422,17 +431,17 @@ class Host:
             self.allocate()
         for index, array in zip(self.subgraph.inputs, arrays, strict=True):
             self.assign(index, array)
-        self.invoke()
+        self.invoke(wait=True)
         return tuple(self.array(index) for index in self.subgraph.outputs)
 
     def _own_results(self) -> None:
         """Copy results that are views of an input's buffer: the next `set_tensor` writes there."""
-        inputs = [self._values.get(i) for i in self.subgraph.inputs]
-        buffers = [a for a in inputs if isinstance(a, np.ndarray)]
+        inputs = self.subgraph.inputs
         for index in (*self.subgraph.outputs, *self._variables):
             value = self._values.get(index)
-            if not isinstance(value, np.ndarray) or index in self.subgraph.inputs:
+            if not isinstance(value, np.ndarray) or index in inputs:
                 continue
+            buffers = (a for a in map(self._values.get, inputs) if isinstance(a, np.ndarray))
             if any(np.may_share_memory(value, buffer) for buffer in buffers):
                 self._values[index] = value.copy()
 
@@ -447,15 +456,8 @@ class Host:
         if self.preserve_all_tensors:
             return {}
         stay = {*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *self._pinned}
-        last: dict[int, int] = {}
-        for position, step in enumerate(self._steps):
-            for index in (*step.reads, *step.writes):
-                if index not in stay and self._specs[index].const is None:
-                    last[index] = position
-        released: dict[int, list[int]] = {}
-        for index, position in last.items():
-            released.setdefault(position, []).append(index)
-        return released
+        stay.update(i for i, spec in enumerate(self._specs) if spec.const is not None)
+        return execution_plan.last_reads(self._steps, stay)
 
 
 class ModelStore:

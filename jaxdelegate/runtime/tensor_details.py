@@ -32,7 +32,12 @@ def to_api_dtype(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     return array.astype(array_type(tensor)) if tensor.type in _WIDENED else np.array(array)
 
 
-def from_api_dtype(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+def to_device_dtype(tensor: Tensor, array: Any) -> Any:
+    """The same for a device array, which need not be copied."""
+    return array.astype(array_type(tensor)) if tensor.type in _WIDENED else array
+
+
+def from_api_dtype(tensor: Tensor, array: Any) -> Any:
     """An array that a user sets, in the tensor's own dtype where stock interpreters widen it."""
     is_held_wider = tensor.type in _WIDENED and array.dtype == array_type(tensor)
     return array.astype(tensor.dtype) if is_held_wider else array

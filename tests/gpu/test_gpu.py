@@ -43,37 +43,40 @@ pytestmark = [
 ]
 
 FLOAT_TABLES = (
-    "activation",
-    "comparison",
-    "convolution",
-    "elementwise",
-    "indexing",
-    "layout",
-    "lstm",
-    "matmul",
-    "normalization",
-    "padding",
-    "pooling",
-    "recurrent",
-    "reduction",
-    "resize",
-    "slicing",
-    "transpose_conv",
+    "builtin/activation",
+    "builtin/comparison",
+    "conv/convolution",
+    "builtin/elementwise",
+    "builtin/indexing",
+    "builtin/layout",
+    "recurrent/lstm",
+    "matmul/matmul",
+    "builtin/normalization",
+    "builtin/padding",
+    "builtin/pooling",
+    "recurrent/rnn",
+    "builtin/reduction",
+    "builtin/resize",
+    "builtin/slicing",
+    "conv/transpose_conv",
 )
+HALF_TABLES = ("conv/convolution", "matmul/matmul", "builtin/pooling", "recurrent/lstm")
 INTEGER_TABLES = (
-    "quantized_activation",
-    "quantized_convolution",
-    "quantized_elementwise",
-    "quantized_matmul",
-    "quantized_pooling",
-    "quantized_reduction",
+    "quantized/activation",
+    "conv/quantized",
+    "quantized/elementwise",
+    "matmul/quantized",
+    "quantized/pooling",
+    "quantized/reduction",
 )
 HALVES = ("float16", "bfloat16")
 HALF = Tolerance(of_largest=1e-2)
 
 
 def tables(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, OPERATOR_TESTS / f"test_{name}.py")
+    folder, file = name.split("/")
+    path = OPERATOR_TESTS / folder / f"test_{file}.py"
+    spec = importlib.util.spec_from_file_location(f"{folder}_{file}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -132,7 +135,7 @@ def test_integer_operators(case: Case) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("case", sample(("convolution", "matmul", "pooling", "lstm")), ids=str)
+@pytest.mark.parametrize("case", sample(HALF_TABLES), ids=str)
 def test_operators_in_half_precision(case: Case, dtype: str) -> None:
     if any(array.dtype != np.float32 for array in case.feeds()):
         pytest.skip("not a float32 case")
@@ -239,7 +242,7 @@ def test_another_device_is_another_program(tmp_path: Path) -> None:
 
 def test_states_are_kept_on_the_device(tmp_path: Path) -> None:
     """A recurrent case, twice from the cache: state goes from invoke to invoke."""
-    case = next(case for case in cases("lstm") if case.feeds()[0].dtype == np.float32)
+    case = next(case for case in cases("recurrent/lstm") if case.feeds()[0].dtype == np.float32)
     for _ in range(2):
         delegate = jd.JaxDelegate(platform=PLATFORM, serialization_dir=str(tmp_path / "programs"))
         on_device = jd.Interpreter(model_content=case.model(), experimental_delegates=[delegate])
@@ -290,3 +293,26 @@ def test_results_stay_on_the_device() -> None:
     results = partition.program(list(feeds))
     assert {d.platform for y in results for d in y.devices()} == {delegate.device.platform}
     assert {d for w in partition.program.weights for d in w.devices()} <= {delegate.device}
+
+
+@pytest.mark.parametrize("split", [None, 3])
+def test_device_arrays_stay_on_the_device(split: int | None) -> None:
+    """No transfer in any direction, in one partition and between two."""
+    model, feeds, want = network("classifier")
+    delegates = [jd.JaxDelegate(platform=PLATFORM)]
+    if split is not None:
+        delegates.insert(0, jd.JaxDelegate(platform=PLATFORM, last_delegate_node_index=split))
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=delegates)
+    interpreter.allocate_tensors()
+    (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
+    given = jax.device_put(feeds[0], delegates[0].device)
+    interpreter.set_tensor(x["index"], given)
+    interpreter.invoke()  # what is moved once for a program is moved here
+    with jax.transfer_guard("disallow_explicit"):
+        for _ in range(2):
+            interpreter.set_tensor(x["index"], given)
+            interpreter.invoke()
+            result = interpreter.get_device_tensor(y["index"]).block_until_ready()
+    assert result.devices() == {delegates[0].device}
+    assert_close([np.asarray(result)], want, tolerance=NETWORK)
+    np.testing.assert_array_equal(np.asarray(given), feeds[0])

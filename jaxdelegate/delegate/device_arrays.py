@@ -1,0 +1,74 @@
+"""Arrays that users keep on a device: jax's, and by DLPack those of other libraries.
+
+Like all around stored programs it imports jax only where somebody has such an array.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxdelegate.errors import TensorError
+from jaxdelegate.pjrt import client, jax_settings
+
+if TYPE_CHECKING:
+    import jax
+
+# DLPack's numbers for memory that the host reads: kDLCPU, kDLCUDAHost, kDLROCMHost.
+_HOST_MEMORY = (1, 3, 11)
+
+
+def lies_on_device(value: Any) -> bool:
+    """Whether it is an array of jax, a CPU's too, or by DLPack one that the host cannot read."""
+    if isinstance(value, np.ndarray):
+        return False
+    if client.is_device_array(value):
+        return True
+    where = getattr(value, "__dlpack_device__", None)
+    return where is not None and where()[0] not in _HOST_MEMORY
+
+
+def taken(value: Any) -> np.ndarray | jax.Array:
+    """A user's array: jax's as it is, another library's device array copied on its device.
+
+    Nobody can change an array of jax, so that it need not be copied. Anything else is numpy's.
+
+    Raises:
+        TensorError: jax has no such device, or not that dtype.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if not lies_on_device(value):
+        is_dlpack_only = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        return np.from_dlpack(value) if is_dlpack_only else np.asarray(value)
+    if client.is_device_array(value):
+        given: jax.Array = value
+        return given
+    imported = jax_settings.import_jax()
+    try:
+        with imported.enable_x64(True):  # else 64-bit types are cut
+            copied: jax.Array = imported.dlpack.from_dlpack(value).copy()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise TensorError(
+            f"Cannot set tensor: jax cannot take this {type(value).__name__} by DLPack: {error}; "
+            "give it as a numpy array"
+        ) from error
+    return copied
+
+
+def placed(array: Any, device: Any) -> jax.Array:
+    """The array on a device: as it is if it lies there, else moved at once.
+
+    Args:
+        array: jax's or numpy's; numpy's is copied in any case.
+        device: a jax.Device; None: jax's default for numpy's, where it lies for jax's.
+    """
+    if not client.is_device_array(array):
+        array = np.array(array)  # on a CPU jax reads the memory that it is given
+    result: jax.Array = array
+    if isinstance(array, np.ndarray) or (device is not None and array.devices() != {device}):
+        imported = jax_settings.import_jax()
+        with imported.enable_x64(True):
+            result = imported.device_put(array, device)
+    return result

@@ -1,0 +1,303 @@
+"""Arrays of a device in and out of the interpreter: what is moved, what is waited for.
+
+On a CPU jax's transfer guard sees what goes to a device, and not what the host reads. bfloat16
+shows that: numpy cannot read it through the buffer protocol, and calls `__array__`.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jaxlib import _jax
+
+import jaxdelegate as jd
+from jaxdelegate.errors import InterpreterError, TensorError
+from jaxdelegate.op_lowering.options import AddOptions, MulOptions
+from jaxdelegate.testing import ModelBuilder
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+X = np.arange(4, dtype=np.float32).reshape(1, 4)
+
+
+def chain(dtype: Any = np.float32) -> bytes:
+    """y = (x + x) * (x + x)."""
+    builder, dtype = ModelBuilder(), np.dtype(dtype)
+    x = builder.input((1, 4), dtype, "x", shape_signature=(-1, 4))
+    total, y = builder.tensor((1, 4), dtype), builder.tensor((1, 4), dtype)
+    builder.operator("ADD", [x, x], [total], AddOptions())
+    builder.operator("MUL", [total, total], [y], MulOptions())
+    builder.outputs(y)
+    builder.signature("run", {"x": x}, {"y": y})
+    return builder.build()
+
+
+def allocated(model: bytes, *delegates: jd.SimpleDelegate) -> jd.Interpreter:
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=delegates)
+    interpreter.allocate_tensors()
+    return interpreter
+
+
+def ends(interpreter: jd.Interpreter) -> tuple[int, int]:
+    (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
+    return x["index"], y["index"]
+
+
+def on_device(interpreter: jd.Interpreter, value: Any) -> jax.Array:
+    x, y = ends(interpreter)
+    interpreter.set_tensor(x, value)
+    interpreter.invoke()
+    return interpreter.get_device_tensor(y)
+
+
+# ---- what is moved
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[jax.Array]:
+    """The bfloat16 arrays that the host has read."""
+    seen: list[jax.Array] = []
+    original = _jax.ArrayImpl.__array__
+
+    def spy(array: jax.Array, *args: Any, **kwargs: Any) -> np.ndarray:
+        seen.append(array)
+        read: np.ndarray = original(array, *args, **kwargs)
+        return read
+
+    monkeypatch.setattr(_jax.ArrayImpl, "__array__", spy)
+    return seen
+
+
+def one_partition() -> list[jd.SimpleDelegate]:
+    return [jd.JaxDelegate()]
+
+
+def two_partitions() -> list[jd.SimpleDelegate]:
+    return [jd.JaxDelegate(last_delegate_node_index=0, min_gain=0), jd.JaxDelegate(min_gain=0)]
+
+
+@pytest.mark.parametrize("delegates", [one_partition, two_partitions])
+def test_nothing_is_moved(
+    delegates: Callable[[], list[jd.SimpleDelegate]], reads: list[jax.Array]
+) -> None:
+    interpreter = allocated(chain(BFLOAT16), *delegates())
+    x = jax.device_put(X.astype(BFLOAT16))
+    with jax.transfer_guard("disallow_explicit"):
+        y = on_device(interpreter, x)
+        again = on_device(interpreter, y)
+    assert not reads
+    np.testing.assert_array_equal(np.asarray(y).astype(np.float32), (X + X) ** 2)
+    np.testing.assert_array_equal(np.asarray(again).astype(np.float32), (4 * X**2 * 2) ** 2)
+    assert len(reads) == 2
+
+
+def test_host_arrays_are_moved(reads: list[jax.Array]) -> None:
+    """The counters of the test above do count."""
+    interpreter = allocated(chain(BFLOAT16), jd.JaxDelegate())
+    x, y = ends(interpreter)
+    interpreter.set_tensor(x, X.astype(BFLOAT16))
+    with (
+        jax.transfer_guard("disallow"),
+        pytest.raises(InterpreterError, match="host-to-device transfer"),
+    ):
+        interpreter.invoke()
+    interpreter.invoke()
+    interpreter.get_tensor(y)
+    assert len(reads) == 1
+
+
+def test_host_kernels_read_device_arrays(reads: list[jax.Array]) -> None:
+    interpreter = allocated(
+        chain(BFLOAT16), jd.JaxDelegate(first_delegate_node_index=1, min_gain=0)
+    )
+    y = on_device(interpreter, jnp.asarray(X, BFLOAT16))
+    assert len(reads) == 2  # both operands of ADD
+    np.testing.assert_array_equal(np.asarray(y).astype(np.float32), (X + X) ** 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_results_in_host_memory_are_put_on_the_device(dtype: type) -> None:
+    interpreter = allocated(chain(dtype))
+    x, _ = ends(interpreter)
+    y = on_device(interpreter, X.astype(dtype))
+    assert isinstance(y, jax.Array)
+    assert y.dtype == dtype
+    given = interpreter.get_device_tensor(x)
+    interpreter.set_tensor(x, X.astype(dtype) + 1)
+    np.testing.assert_array_equal(np.asarray(given), X)  # no view of the interpreter's buffer
+
+
+def test_a_users_array_is_neither_donated_nor_changed() -> None:
+    given = jnp.asarray(X)
+    interpreter = allocated(chain(), jd.JaxDelegate(donate_inputs=True))
+    x, y = ends(interpreter)
+    for _ in range(2):
+        np.testing.assert_array_equal(np.asarray(on_device(interpreter, given)), (X + X) ** 2)
+    assert interpreter.get_device_tensor(x) is given
+    interpreter.set_tensor(x, X + 1)  # a host array after it
+    interpreter.invoke()
+    np.testing.assert_array_equal(interpreter.get_tensor(y), (2 * X + 2) ** 2)
+    np.testing.assert_array_equal(np.asarray(given), X)
+
+
+def test_views_are_live_with_device_arrays() -> None:
+    interpreter = allocated(chain(), jd.JaxDelegate())
+    on_device(interpreter, X + 1)
+    x, y = map(interpreter.tensor, ends(interpreter))
+    assert x().shape == y().shape  # from now on they have an address
+    interpreter.set_tensor(ends(interpreter)[0], jnp.asarray(X))
+    np.testing.assert_array_equal(x(), X)
+    interpreter.invoke(wait=False)
+    np.testing.assert_array_equal(y(), (X + X) ** 2)
+
+
+def test_signature_runners_resize_for_device_arrays() -> None:
+    interpreter = jd.Interpreter(model_content=chain(), experimental_delegates=[jd.JaxDelegate()])
+    runner = interpreter.get_signature_runner("run")
+    images = jnp.concatenate([jnp.asarray(X)] * 3)
+    results = runner.on_device(x=images)
+    assert isinstance(results["y"], jax.Array)
+    wanted = np.tile((X + X) ** 2, (3, 1))
+    np.testing.assert_array_equal(np.asarray(results["y"]), wanted)
+    np.testing.assert_array_equal(runner(x=images)["y"], wanted)
+
+
+def test_a_stored_start_takes_device_arrays(tmp_path: Path) -> None:
+    for _ in range(2):
+        interpreter = allocated(chain(), jd.JaxDelegate(serialization_dir=str(tmp_path)))
+        np.testing.assert_array_equal(np.asarray(on_device(interpreter, X)), (X + X) ** 2)
+        y = on_device(interpreter, jnp.asarray(X) + 1)
+        np.testing.assert_array_equal(np.asarray(y), (2 * X + 2) ** 2)
+
+
+# ---- what does not fit
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (X.astype(np.float16), r"Got value of type FLOAT16 but expected type FLOAT32"),
+        (X[0], r"Dimension mismatch. Got 1 but expected 2 for input 0.*x\[np.newaxis\]"),
+        (np.tile(X, (2, 1)), r"Got 2 but expected 1 for dimension 0 .* resize_tensor_input"),
+    ],
+)
+def test_device_arrays_are_checked_as_numpys(value: np.ndarray, message: str) -> None:
+    interpreter = allocated(chain(), jd.JaxDelegate())
+    for array in (value, jnp.asarray(value)):
+        with pytest.raises(TensorError, match=message):
+            interpreter.set_tensor(0, array)
+
+
+def test_nothing_to_hand_out() -> None:
+    interpreter = allocated(chain(), jd.JaxDelegate())
+    with pytest.raises(TensorError, match="Tensor data is null"):
+        interpreter.get_device_tensor(ends(interpreter)[1])
+    with pytest.raises(TensorError, match="exceeds max tensor index"):
+        interpreter.get_device_tensor(17)
+
+
+# ---- DLPack
+
+
+class Exported:
+    """What other libraries have: an array by DLPack alone."""
+
+    def __init__(self, array: np.ndarray, device: int) -> None:
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        return self.array.__dlpack__()
+
+
+CPU, CUDA = 1, 2
+
+
+def test_host_arrays_by_dlpack() -> None:
+    interpreter = allocated(chain(), jd.JaxDelegate())
+    np.testing.assert_array_equal(
+        np.asarray(on_device(interpreter, Exported(X, CPU))), (2 * X) ** 2
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_device_arrays_by_dlpack_are_copied(monkeypatch: pytest.MonkeyPatch, dtype: type) -> None:
+    """A library may change its arrays. The host's memory stands for a device's here."""
+    monkeypatch.setattr("jaxdelegate.delegate.device_arrays._HOST_MEMORY", ())
+    theirs = X.astype(dtype)
+    interpreter = allocated(chain(dtype), jd.JaxDelegate())
+    x, _ = ends(interpreter)
+    interpreter.set_tensor(x, Exported(theirs, CPU))
+    theirs += 1
+    given = interpreter.get_device_tensor(x)
+    assert given.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(given), X)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="jax has another device here")
+def test_a_device_that_jax_has_not() -> None:
+    interpreter = allocated(chain(), jd.JaxDelegate())
+    with pytest.raises(
+        TensorError, match=r"jax cannot take this Exported by DLPack: .*numpy array"
+    ):
+        interpreter.set_tensor(0, Exported(X, CUDA))
+
+
+# ---- two devices
+
+TWO_DEVICES = """
+import jax, numpy as np
+import jaxdelegate as jd
+
+first, second = jax.devices()
+model = open("chain.tflite", "rb").read()
+x = np.arange(4, dtype=np.float32).reshape(1, 4)
+moved = jax.device_put(x, second)
+halves = jax.sharding.NamedSharding(
+    jax.make_mesh((2,), ("x",)), jax.sharding.PartitionSpec(None, "x")
+)
+for _ in range(2):  # compiled, then from the cache
+    delegates = [
+        jd.JaxDelegate(last_delegate_node_index=0, min_gain=0, serialization_dir="programs"),
+        jd.JaxDelegate(device_index=1, min_gain=0, serialization_dir="programs"),
+    ]
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=delegates)
+    interpreter.allocate_tensors()
+    y = interpreter.get_output_details()[0]["index"]
+    for given in (moved, jax.device_put(x, halves)):
+        interpreter.set_tensor(0, given)
+        assert interpreter.get_device_tensor(0).devices() == {first}
+        with jax.transfer_guard_host_to_device("disallow_explicit"):
+            interpreter.invoke()
+        np.testing.assert_array_equal(interpreter.get_tensor(y), (2 * x) ** 2)
+        assert interpreter._host(0).value(y).devices() == {second}
+assert [d.programs.statistics.loaded for d in delegates] == [1, 1]
+"""
+
+
+def test_two_devices(tmp_path: Path) -> None:
+    """From one device to another arrays go at once, not through the host."""
+    (tmp_path / "chain.tflite").write_bytes(chain())
+    environment = {
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", TWO_DEVICES],
+        cwd=tmp_path,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
