@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 SCRIPTS = [p.name for p in sorted(EXAMPLES.glob("*.py")) if p.name != "train_networks.py"]
 COMPILED, LOADED = "compiled or imported jax", "loaded what was compiled before"
+NOTICE = "INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"  # LiteRT's, to stderr
+SLOW = {"distil.py"}
 DOCKERFILE = (EXAMPLES / "container/Dockerfile").read_text()
 
 
@@ -28,13 +30,35 @@ def run(command: list[str], folder: Path) -> str:
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr.replace(NOTICE, "")) == (0, "")
     return done.stdout
 
 
-def check_quantization_aware(printed: str, _folder: Path) -> None:
-    before, after = (int(n) for n in re.findall(r"(\d+)%", printed))
-    assert before < after - 40
+def percentages(printed: str) -> list[int]:
+    return [int(n) for n in re.findall(r"(\d+)%", printed)]
+
+
+def check_trained_integers(printed: str, file: Path, gain: int) -> None:
+    before, after = percentages(printed)
+    assert before < after - gain
+    differ = re.findall(r"(\d+) of (\d+) results differ", printed)
+    assert [(int(n), int(results) > 0) for n, results in differ] == [(0, True)] * 2
+    assert read_model(file).subgraphs
+
+
+def check_quantization_aware(printed: str, folder: Path) -> None:
+    check_trained_integers(printed, folder / "tuned.tflite", gain=40)
+
+
+def check_distil(printed: str, folder: Path) -> None:
+    check_trained_integers(printed, folder / "distilled.tflite", gain=30)
+
+
+def check_fine_tune(printed: str, folder: Path) -> None:
+    before, after = percentages(printed)
+    assert before < after - 15
+    assert float(printed.rsplit(maxsplit=1)[-1]) < 2e-3
+    assert read_model(folder / "fine_tuned.tflite").subgraphs
 
 
 def check_own_delegate(printed: str, _folder: Path) -> None:
@@ -74,14 +98,18 @@ def check_compile_for_container(printed: str, _folder: Path) -> None:
 CHECKS = {
     "audio_batches.py": check_audio_batches,
     "compile_for_container.py": check_compile_for_container,
+    "distil.py": check_distil,
     "exact_integers.py": check_exact_integers,
+    "fine_tune.py": check_fine_tune,
     "own_delegate.py": check_own_delegate,
     "own_operator.py": check_own_operator,
     "quantization_aware.py": check_quantization_aware,
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SCRIPTS]
+)
 def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
     printed = run([sys.executable, "-W", "error", str(EXAMPLES / name)], tmp_path)
     assert printed.strip()

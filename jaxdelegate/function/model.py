@@ -272,7 +272,21 @@ class CallableModel:
         self._save(path, params, rescale=rescale, calibrate=calibrate)
 
     def _save(self, path: Any, params: Params | None, **how: Any) -> None:
-        saving.save(self._functions, path, self._params if params is None else params, **how)
+        saving.save(self._functions, path, self._all(params), **how)
+
+    def exact(self, params: Params | None = None) -> Self:
+        """The model that integer kernels run: what `save` would write, with quant_mode="integer".
+
+        Args:
+            params: as for `save`; None: this model's weights.
+
+        Raises:
+            TensorError, ModelError: as for `save`; or weights lie in files next to the model.
+        """
+        return self._like(saving.exact(self._functions, self._all(params)), None)
+
+    def _all(self, params: Params | None) -> Params | None:
+        return self._params if params is None else params
 
     # ---- other models of the same file
 

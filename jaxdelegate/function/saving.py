@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.errors import ModelError, OptionError, TensorError
 from jaxdelegate.function.calibration import calibrated
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.parameters import Place
@@ -211,7 +211,8 @@ class Saving:
                 leaf = dataclasses.replace(leaf, as_floats=True)
             result = encoded(leaf, leaf.exact if given is None else given, new)
             self._data[place] = result.data
-            if result.clamped and place == leaf.places[0]:
+            is_given = place in self._given  # a scale that was trained with its values
+            if result.clamped and place == leaf.places[0] and not is_given:
                 self._clamped.append(f"{leaf.name} ({result.clamped} of {leaf.raw.size})")
 
     def _stays(self, place: Place) -> bool:
@@ -361,16 +362,36 @@ def save(
     half: bool = False,
 ) -> None:
     """See `CallableModel.save`, and `jaxdelegate.save` for `fold` and `half`."""
-    job = Saving(functions, rescale=rescale)
-    job.take(params or {})
-    if calibrate is not None:
-        job.calibrate(calibrate)
-    result = job.edited()
+    result = _edited(functions, params, rescale=rescale, calibrate=calibrate)
     if fold:
         result = _folded(functions.file, result)
     if half:
         result = _with_halves(functions.file, result)
     write_files(path, functions.file, result)
+
+
+def exact(functions: Functions, params: Mapping[str, Any] | None) -> Functions:
+    """See `CallableModel.exact`."""
+    result, view = _edited(functions, params), functions.view
+    if result.groups:
+        raise ModelError("exact: weights lie in files next to the model: save it, and load that")
+    options = dataclasses.replace(view.options, quant_mode="integer")
+    file = _again(functions.file, result)
+    return Functions(file, dataclasses.replace(view, options=options), bytes(result.content))
+
+
+def _edited(
+    functions: Functions,
+    params: Mapping[str, Any] | None,
+    *,
+    rescale: bool = False,
+    calibrate: Iterable[Any] | None = None,
+) -> Edited:
+    job = Saving(functions, rescale=rescale)
+    job.take(params or {})
+    if calibrate is not None:
+        job.calibrate(calibrate)
+    return job.edited()
 
 
 def _again(file: Model, result: Edited) -> Model:

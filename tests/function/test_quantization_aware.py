@@ -381,8 +381,10 @@ def test_integers_learn(name: str, output: str, ranges: Any, tmp_path: Path) -> 
     same, stored = jd.load(file).until(output).function(io="float")
     got = np.asarray(apply(trained, x)[0])
     np.testing.assert_array_equal(same(stored, x)[0], got)
-    exact, integer = jd.load(file, quant_mode="integer").until(output).function(io="float")
+    exact, integer = model.until(output).exact(trained).function(io="float")
     on_device = np.asarray(exact(integer, x)[0])
+    again, other = jd.load(file, quant_mode="integer").until(output).function(io="float")
+    np.testing.assert_array_equal(again(other, x)[0], on_device)
     assert np.abs(on_device - got).max() < 1.01 * jd.load(file).tensors[output].quantization.scale
     assert ((on_device - want) ** 2).mean() < 0.25 * losses[0]
 

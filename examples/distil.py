@@ -1,0 +1,39 @@
+"""Distil a float network into its int8 sister, which learns to see noisy pictures as clean ones.
+
+    python examples/distil.py
+
+Nobody labels them. Writes distilled.tflite, and evaluates it in integers.
+"""
+
+import ai_edge_litert.interpreter as litert
+import jax
+import numpy as np
+import optax
+from network_training.samples import classification
+
+import jaxdelegate
+from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.testing.running import run_once
+
+task, REFERENCE = TASKS["classification"], litert.OpResolverType.BUILTIN_REF
+data = classification(600, seed=8).arrays  # x: uint8 [600, 64, 64, 3]; label: [600]
+clean = data["x"] / np.float32(127.5) - 1
+noisy = (clean + np.random.default_rng(0).normal(0, 0.3, clean.shape)).clip(-1, 1).astype("float32")
+wanted = jax.nn.softmax(jaxdelegate.load(task.network()).until("logits")(clean)[0] / 2)
+model = jaxdelegate.load(task.network(quantized=True)).until("logits")
+apply, params = model.function(io="float", weights="fake_quantized", ranges="learned")
+loss = optax.losses.kl_divergence  # at the temperature 2
+slopes = jax.jit(jax.grad(lambda p, x, y: loss(jax.nn.log_softmax(apply(p, x)[0] / 2), y).mean()))
+optimizer, tuned = optax.adam(1e-3), params
+memory = optimizer.init(params)
+for batch in [slice(i, i + 25) for i in range(0, 500, 25)] * 3:
+    updates, memory = optimizer.update(slopes(tuned, noisy[batch], wanted[batch]), memory)
+    updates |= {n: 10 * tuned[n] * updates[n] for n in model.scales}  # 1% of a scale, about
+    tuned = optax.apply_updates(tuned, updates)
+for name, weights in (("before", params), ("after", tuned)):  # images that training does not see
+    model.save("distilled.tflite", weights)
+    exact = model.exact(weights)(noisy[500:])[0]
+    stock = litert.Interpreter("distilled.tflite", experimental_op_resolver_type=REFERENCE)
+    found = run_once(stock, [noisy[500:]])[0]
+    print(f"{name}: {np.mean(exact.argmax(1) == data['label'][500:]):.0%} right,", end=" ")
+    print(f"{np.sum(found != exact)} of {found.size} results differ from stock LiteRT's")
