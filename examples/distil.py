@@ -20,8 +20,8 @@ data = classification(600, seed=8).arrays  # x: uint8 [600, 64, 64, 3]; label: [
 clean = data["x"] / np.float32(127.5) - 1
 noisy = (clean + np.random.default_rng(0).normal(0, 0.3, clean.shape)).clip(-1, 1).astype("float32")
 wanted = jax.nn.softmax(jaxdelegate.load(task.network()).until("logits")(clean)[0] / 2)
-model = jaxdelegate.load(task.network(quantized=True)).until("logits")
-apply, params = model.function(io="float", weights="fake_quantized", ranges="learned")
+model, how = jaxdelegate.load(task.network(quantized=True)), {"weights": "fake_quantized"}
+apply, params = model.until("logits").function(io="float", ranges="learned", **how)
 loss = optax.losses.kl_divergence  # at the temperature 2
 slopes = jax.jit(jax.grad(lambda p, x, y: loss(jax.nn.log_softmax(apply(p, x)[0] / 2), y).mean()))
 optimizer, tuned = optax.adam(1e-3), params
