@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from jaxdelegate.errors import OptionError
 
 Platform = Literal["gpu", "tpu", "cpu"]
@@ -99,8 +101,9 @@ class DelegateOptions:
     )
     compute_dtype: ComputeDtype | None = _option(
         None,
-        "The dtype of arithmetic; overrides the priorities. 'auto': the platform's reduced "
-        "precision, but float32 for the operators that it would make wrong.",
+        "The dtype of arithmetic, by its name or as numpy and jax have it; overrides the "
+        "priorities. 'auto': the platform's reduced precision, but float32 for the operators that "
+        "it would make wrong.",
         keyed=True,
     )
     accumulate_float32: bool | None = _option(
@@ -176,6 +179,7 @@ class DelegateOptions:
         Raises:
             OptionError: a value of the wrong type, out of range or in contradiction to another.
         """
+        object.__setattr__(self, "compute_dtype", _dtype_name(self.compute_dtype))
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
@@ -268,6 +272,17 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is Literal:
         return (hint,)
     return get_args(hint) or (hint,)
+
+
+def _dtype_name(value: Any) -> Any:
+    """The name of a dtype that is given as jax or numpy have it; all else stays."""
+    is_dtype = isinstance(value, np.dtype | type) or hasattr(value, "dtype")  # jax.numpy.bfloat16
+    if value is None or isinstance(value, str) or not is_dtype:
+        return value
+    try:
+        return np.dtype(value).name
+    except TypeError:
+        return value
 
 
 def _check(name: str, value: Any, hint: Any) -> None:

@@ -1,7 +1,10 @@
 import dataclasses
 import importlib.util
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxdelegate as jd
@@ -87,6 +90,16 @@ def test_priorities_that_v2_refuses(priorities: tuple[str, str, str]) -> None:
                 )
             )
         )
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.dtype(np.float16), jnp.float16, "float16"])
+def test_a_dtype_counts_as_its_name(dtype: Any) -> None:
+    options = DelegateOptions.of({"compute_dtype": dtype})
+    assert options == DelegateOptions(compute_dtype="float16")
+    assert isinstance(options.compute_dtype, str)
+    assert DelegateOptions(compute_dtype=jnp.bfloat16).compute_dtype == "bfloat16"
+    with pytest.raises(OptionError, match=r"compute_dtype: want 'float32' or .*, got 'int8'"):
+        DelegateOptions(compute_dtype=np.int8)
 
 
 def test_an_instance_with_overrides() -> None:
