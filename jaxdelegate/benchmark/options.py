@@ -17,8 +17,8 @@ def _option(default: Any, label: str, text: str) -> Any:
 class BenchmarkOptions:
     """Options of one benchmark; names, defaults and meaning as TFLite's benchmark_model has them.
 
-    What is not TFLite's: `batch_size`, `seed`, `profile_runs`, `perfetto_trace`, `energy`,
-    `check_precision`, `measure_peaks`.
+    What is not TFLite's: `batch_size`, `device_inputs`, `seed`, `profile_runs`, `perfetto_trace`,
+    `energy`, `check_precision`, `measure_peaks`.
     """
 
     num_runs: int = _option(50, "Min num runs", "Fewest timed runs; see min_secs and max_secs.")
@@ -87,6 +87,12 @@ class BenchmarkOptions:
     )
     batch_size: int = _option(
         0, "Batch size", "Resize the first dimension of every input to this; 0: as it is."
+    )
+    device_inputs: bool = _option(
+        False,
+        "Inputs on the device",
+        "Copy the inputs to the delegate's device once, before the runs, so that no copy to it is "
+        "timed. For JaxDelegate in jaxdelegate's interpreter.",
     )
     seed: int = _option(-1, "Seed", "Seed of the random inputs; -1: a new one (reported).")
     energy: bool | None = _option(

@@ -128,10 +128,11 @@ class _Run:
             self._log_prepared(ready)
             arrays = make_inputs(session.inputs, options.layers(), self._seed)
             device = _device(made)
+            given = session.on_device(arrays, device) if options.device_inputs else arrays
             before(session)
             with energy_meter(device, asked=options.energy) as meter:
-                warmup = self._repeat(session, arrays, warm=True)
-                joules, inference = self._metered(meter, session, arrays)
+                warmup = self._repeat(session, given, warm=True)
+                joules, inference = self._metered(meter, session, given)
         at_end = max(at_init.peak, HostMemory.now().peak)
         footprint = Footprint(
             max(at_init.peak - base.resident, 0),  # the kernel counts roughly
@@ -237,7 +238,7 @@ class _Run:
     # ---- runs
 
     def _metered(
-        self, meter: EnergyMeter | None, session: Session, arrays: Sequence[np.ndarray]
+        self, meter: EnergyMeter | None, session: Session, arrays: Sequence[Any]
     ) -> tuple[float | None, Stat]:
         """Joules for each inference, and the timed runs."""
         if meter is not None:
@@ -247,7 +248,7 @@ class _Run:
             return None, stat
         return meter.joules() / stat.count, stat
 
-    def _repeat(self, session: Session, arrays: Sequence[np.ndarray], *, warm: bool) -> Stat:
+    def _repeat(self, session: Session, arrays: Sequence[Any], *, warm: bool) -> Stat:
         """Run until both the count and the seconds are reached, but not beyond max_secs."""
         options = self._options
         n_runs, seconds = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.delegate import device_arrays
 from jaxdelegate.errors import DelegationError, InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.interpreter import Interpreter
 
@@ -132,8 +133,26 @@ class Session:
             self._tries_rebatch = self._subgraph.set_rebatch(False)
             self._guarded(self._subgraph.allocate)
 
-    def set(self, arrays: Sequence[np.ndarray]) -> None:
-        """Set every input.
+    def on_device(self, arrays: Sequence[np.ndarray], device: Any) -> list[Any]:
+        """The inputs as arrays on a device, for `set`.
+
+        Args:
+            arrays: one for each input.
+            device: the delegate's jax.Device; None: it has none.
+
+        Raises:
+            OptionError: only JaxDelegate in our interpreter takes such arrays.
+        """
+        if device is None or self.host != "jaxdelegate":
+            who = "no JaxDelegate" if device is None else "LiteRT's interpreter"
+            raise OptionError(
+                f"device_inputs: want JaxDelegate in jaxdelegate's interpreter, got {who}; leave "
+                "the flag out"
+            )
+        return [device_arrays.placed(array, device) for array in arrays]
+
+    def set(self, arrays: Sequence[Any]) -> None:
+        """Set every input: from the host, or as `on_device` returns them.
 
         Raises:
             InterpreterError: an array does not fit.
@@ -187,7 +206,7 @@ class _OwnSubgraph:
     def allocate(self) -> None:
         self._interpreter._host(self.index).allocate()
 
-    def set(self, index: int, array: np.ndarray) -> None:
+    def set(self, index: int, array: Any) -> None:
         self._interpreter._set(self.index, index, array)
 
     def invoke(self) -> None:

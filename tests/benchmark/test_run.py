@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -351,6 +352,28 @@ def test_memory_figures() -> None:
     assert any(line.startswith("Overall peak memory footprint (MB) via periodic") for line in lines)
     assert report.device_memory is not None
     assert report.device_memory.programs_bytes >= 2 * 4 * 4
+
+
+def test_inputs_on_the_device() -> None:
+    options = dataclasses.replace(SHORT, device_inputs=True)
+    seen: list[Any] = []
+
+    def note(session: Session) -> None:
+        seen.append(session.interpreter._host(0).value(int(session.inputs[0]["index"])))
+
+    report = benchmark(two_adds(), options, after=note)
+    assert report.inference.count == 3
+    assert isinstance(seen[0], jax.Array)
+
+
+@pytest.mark.parametrize(
+    ("values", "who"),
+    [({"interpreter": "litert"}, "LiteRT's interpreter"), ({"use_jax": False}, "no JaxDelegate")],
+)
+def test_inputs_on_a_device_that_nobody_has(values: dict[str, Any], who: str) -> None:
+    options = dataclasses.replace(SHORT, device_inputs=True)
+    with pytest.raises(jd.OptionError, match=f"device_inputs: want JaxDelegate .*, got {who}"):
+        benchmark(two_adds(), options, values=flag_values(**values))
 
 
 def test_a_sweep_over_batch_sizes() -> None:
