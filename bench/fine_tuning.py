@@ -1,0 +1,272 @@
+"""Training a quantized .tflite and writing it back: by us, and by litert-tunner if it is there.
+
+    python bench/fine_tuning.py --graph=model_ToyCar_quant_fullint.tflite [--steps=200] [--batch=32]
+        [--batches=20] [--rates=0.0001,0.001,0.01,0.1] [--judged=32] [--rounds=10]
+        [--peer_python=PYTHON] [--backend=jax] [--out=file.jsonl]
+
+For files with one input and one output. The inputs are random, of rank 8, over the range of the
+input. An output of the input's shape shall repeat the input ("reconstruction"); else the weights
+are disturbed, each by a random factor, and the outputs shall become those of the file as it was
+("recovery"). All sides read the same file and get the same examples in the same order; Adam's rate
+is the one of `--rates` with which that side ends best.
+
+Sides: `jaxdelegate` trains weights and biases on their grids, `jaxdelegate_learned` scales too,
+`litert_tunner` biases and scales of weights (its default), `litert_tunner_weights` weights too.
+litert-tunner runs in its own process, with Keras' `fit`, jitted, and with the steps of an epoch as
+one call or as many, whichever is faster.
+
+* `loss` and `stock_loss`: before and after, over the variance of the targets: what the side
+  computes, and what LiteRT's reference kernels compute from the file.
+* `apart`: what the trained model computes against what the reference kernels do from the saved
+  file, in steps of the output: the largest difference, and how many of the values differ.
+* `reloaded`: the trained model against the same side's reading of the saved file, in such steps.
+* `integer_apart`: `quant_mode="integer"` of the saved file against the reference kernels.
+* `unchanged`: bytes that differ if the file is read and saved at once.
+* `step_ms` and `ratio`: rounds of one epoch by turns; wall time, so the ratio of a round counts.
+"""
+
+import dataclasses
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+from agreement import stock_outputs
+from ai_edge_litert.interpreter import OpResolverType
+from harness import AbsentError, append, interleaved, last_line, ratios
+from processes import WorkerError
+from students import SCALES, WEIGHTS, JaxStudent, Student, TunerStudent, exact, steps_of, tuner
+
+import jaxdelegate as jd
+from jaxdelegate.model.records import Subgraph
+from jaxdelegate.quant.params import Quantization
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("graph", None, "A quantized .tflite.", required=True)
+flags.DEFINE_integer("steps", 200, "Of training.", 1)
+flags.DEFINE_integer("batch", 32, "Examples of a step.", 1)
+flags.DEFINE_integer("batches", 20, "Of an epoch; all examples.", 1)
+flags.DEFINE_list("rates", ["0.0001", "0.001", "0.01", "0.1"], "Adam's learning rates to try.")
+flags.DEFINE_integer("judged", 32, "Of the examples, those that losses are measured with.", 1)
+flags.DEFINE_integer("rounds", 10, "Timed epochs.", 1)
+flags.DEFINE_string("peer_python", None, "The interpreter that has litert-tunner; unset: we alone.")
+flags.DEFINE_string("backend", "jax", "Of Keras.")
+flags.DEFINE_string("out", None, "A file to append the JSON line to.")
+
+_RANK = 8
+_OVER = "litert_tunner_weights"
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is to be learned.
+
+    Attributes:
+        kind: "reconstruction" or "recovery".
+        start: the file that is trained.
+        x: inputs, in the file's dtype.
+        y: targets in steps, float32.
+        step: of the output: a difference of 1 there.
+    """
+
+    kind: str
+    start: Path
+    x: np.ndarray
+    y: np.ndarray
+    step: float
+
+
+def task_of(graph: Path, start: Path, count: int) -> Task:
+    """Generate the examples, and disturb the file where that is the task.
+
+    Raises:
+        AbsentError: several inputs or outputs, or an output that is not quantized.
+    """
+    main = jd.load(graph).graph.subgraphs[0]
+    if len(main.inputs) != 1 or len(main.outputs) != 1:
+        raise AbsentError("for files with one input and one output only")
+    into, out = _grid(main, main.inputs[0]), _grid(main, main.outputs[0])
+    if out is None:
+        raise AbsentError("the output is not quantized")
+    given, found = (main.tensors[i] for i in (main.inputs[0], main.outputs[0]))
+    (s, z), (t, u) = (side[0] for side in steps_of(graph))
+    reals = examples(given.shape[1:], count, _range(into))
+    x = reals.astype(np.float32) if given.quantization is None else _integers(reals, s, z, given)
+    unit = float(out.scale[0]) / t
+    if given.shape == found.shape:
+        start.write_bytes(graph.read_bytes())
+        return Task("reconstruction", start, x, np.float32(reals / t + u), unit)
+    disturb(graph, start)
+    content = graph.read_bytes()
+    rows = [stock_outputs(content, [x[i : i + 1]], OpResolverType.AUTO)[0] for i in range(count)]
+    return Task("recovery", start, x, np.concatenate(rows).astype(np.float32), unit)
+
+
+def examples(shape: Sequence[int], count: int, between: tuple[float, float]) -> np.ndarray:
+    """Floats [count, *shape] of a low rank around the middle; the ends are 8 deviations away."""
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(count, _RANK)), rng.normal(size=(_RANK, math.prod(shape)))
+    low, high = between
+    values = factors[0] @ factors[1] / math.sqrt(_RANK) * (high - low) / 16 + (high + low) / 2
+    return np.clip(values, low, high).reshape(count, *shape)
+
+
+def disturb(graph: Path, start: Path) -> None:
+    """The file with each of its quantized weights made smaller by up to 40%."""
+    model, rng = jd.load(graph), np.random.default_rng(1)
+    params = model.params
+    wide = {n for n, p in model.parameters.items() if p.quantization is not None and p.tensors}
+    matrices = sorted(n for n in wide if np.ndim(params[n]) > 1)
+    factors = {n: rng.uniform(0.6, 1.0, np.shape(params[n])) for n in matrices}
+    model.save(start, {n: np.float32(params[n] * f) for n, f in factors.items()})
+
+
+def _grid(main: Subgraph, index: int) -> Quantization | None:
+    """Of a tensor, or of the one on the other side of its QUANTIZE or DEQUANTIZE."""
+    ends = [index]
+    for op in main.operators:
+        if op.name in ("QUANTIZE", "DEQUANTIZE") and index in (op.inputs[0], op.outputs[0]):
+            ends += [op.inputs[0], op.outputs[0]]
+    grids = [main.tensors[i].quantization for i in ends]
+    return next((q for q in grids if q is not None), None)
+
+
+def _range(q: Quantization | None) -> tuple[float, float]:
+    """The floats of eight bits."""
+    if q is None:
+        return -1.0, 1.0
+    scale, zero = float(q.scale[0]), int(q.zero_point[0])
+    least = -128 if zero <= 0 else 0
+    return (least - zero) * scale, (least + 255 - zero) * scale
+
+
+def _integers(reals: np.ndarray, scale: float, zero: float, tensor: Any) -> np.ndarray:
+    info = np.iinfo(tensor.dtype)
+    return np.clip(np.rint(reals / scale) + zero, info.min, info.max).astype(tensor.dtype)
+
+
+def trained(student: Student, task: Task, folder: Path) -> dict[str, Any]:
+    """Train with each rate; what is said of the best.
+
+    Raises:
+        AbsentError: what no rate led to could be saved.
+    """
+    x, y = task.x[: FLAGS.judged], task.y[: FLAGS.judged]
+    runs = [
+        with_rate(student, task, float(rate), folder / f"{rate}.tflite") for rate in FLAGS.rates
+    ]
+    best = min(runs, key=lambda run: np.nan_to_num(run["loss"][1], nan=np.inf))
+    if "reason" in best:
+        raise AbsentError(best["reason"])
+    saved, own = best.pop("saved"), best.pop("own")
+    want = exact(saved, [x])[0]
+    best["first_epoch_s"] = runs[0]["first_epoch_s"]  # the others may find it compiled
+    best["failed"] = {str(run["rate"]): run["reason"] for run in runs if "reason" in run}
+    best["stock_loss"] = [relative(f, y) for f in (exact(task.start, [x])[0], want)]
+    off = np.abs(own.astype(np.float64) - want) / task.step
+    best["apart"] = {"largest": float(off.max()), "values": float((off > 0.5).mean())}
+    student.prepare(saved, 0.0)
+    best["reloaded"] = float(np.abs(student.predict([x])[0] - own).max() / task.step)
+    if isinstance(student, JaxStudent):
+        best["integer_apart"] = integer_apart(saved, x, want)
+    return {**best, "unchanged": unchanged(student, task.start, folder / "same.tflite")}
+
+
+def with_rate(student: Student, task: Task, rate: float, saved: Path) -> dict[str, Any]:
+    """Train from the start with one rate, and save."""
+    x, y = task.x[: FLAGS.judged], task.y[: FLAGS.judged]
+    student.prepare(task.start, rate)
+    before = relative(student.predict([x])[0], y)
+    epochs = [student.epoch() for _ in range(max(1, FLAGS.steps // FLAGS.batches))]
+    row: dict[str, Any] = {"rate": rate, "first_epoch_s": round(epochs[0][0], 2)}
+    own = student.predict([x])[0]
+    try:
+        student.save(saved)
+    except (WorkerError, jd.JaxDelegateError) as error:  # a rate so high that nothing is left
+        return {**row, "loss": [before, np.inf], "reason": last_line(error)}
+    return {**row, "loss": [before, relative(own, y)], "saved": saved, "own": own}
+
+
+def relative(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The mean squared error over the variance of what is wanted."""
+    wide = wanted.astype(np.float64)
+    return float(np.mean((found - wide) ** 2) / wide.var())
+
+
+def integer_apart(saved: Path, x: np.ndarray, want: np.ndarray) -> float:
+    """Exact evaluation by us against LiteRT's reference kernels: the largest difference."""
+    apply, params = jd.load(saved, quant_mode="integer").function()
+    return float(np.abs(np.asarray(apply(params, x)[0]).astype(np.float64) - want).max())
+
+
+def unchanged(student: Student, start: Path, out: Path) -> int:
+    """How many bytes differ if nothing is trained."""
+    student.prepare(start, 0.0)
+    student.save(out)
+    a, b = (np.frombuffer(p.read_bytes(), np.uint8) for p in (start, out))
+    return abs(len(a) - len(b)) + int((a[: len(b)] != b[: len(a)]).sum())
+
+
+def sides(task: Task) -> dict[str, Student]:
+    """All that take part."""
+    data = [task.x], [task.y], FLAGS.batch
+    found: dict[str, Student] = {
+        "jaxdelegate": JaxStudent("kept", *data),
+        "jaxdelegate_learned": JaxStudent("learned", *data),
+    }
+    if FLAGS.peer_python:
+        for name, pattern in (("litert_tunner", SCALES), (_OVER, WEIGHTS)):
+            found[name] = TunerStudent(tuner(FLAGS.peer_python, FLAGS.backend), pattern, *data)
+    return found
+
+
+def timings(students: Mapping[str, Student]) -> dict[str, Any]:
+    """Epochs by turns."""
+    times = interleaved({n: s.epoch for n, s in students.items()}, rounds=FLAGS.rounds)
+    steps = {n: round(1e3 * float(np.median(t)) / FLAGS.batches, 2) for n, t in times.items()}
+    over = _OVER if _OVER in times else "jaxdelegate"
+    shown = {
+        n: {key: round(v, 3) for key, v in row.items()} for n, row in ratios(times, over).items()
+    }
+    return {"step_ms": steps, "over": over, "ratio": shown}
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """One line: every side trained, or the reason; then the times."""
+    count = FLAGS.batch * FLAGS.batches
+    task = task_of(Path(FLAGS.graph), folder / "start.tflite", count)
+    students, rows = sides(task), {}
+    for name, student in students.items():
+        place = folder / name
+        place.mkdir()
+        try:
+            rows[name] = trained(student, task, place)
+        except (AbsentError, WorkerError, jd.JaxDelegateError) as error:
+            rows[name] = {"reason": last_line(error)}
+    ready = {n: s for n, s in students.items() if "reason" not in rows[n]}
+    found = {"task": task.kind, "sides": rows, **timings(ready)}
+    peers = [s for s in students.values() if isinstance(s, TunerStudent)]
+    if peers:
+        found["peer"] = peers[0].versions()
+    for peer in peers:
+        peer.stop()
+    return found
+
+
+def main(_argv: Sequence[str]) -> None:
+    """Train, compare, measure, print."""
+    row = {"bench": "fine_tuning", "model": Path(FLAGS.graph).name}
+    settings = {n: getattr(FLAGS, n) for n in ("steps", "batch", "batches", "judged")}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = measure(Path(folder))
+        except AbsentError as error:
+            found = {"reason": last_line(error)}
+    append({**row, **settings, **found}, FLAGS.out)
+
+
+if __name__ == "__main__":
+    app.run(main)
