@@ -5,18 +5,18 @@
         [--peer_python=PYTHON] [--backend=jax] [--out=file.jsonl]
 
 For files with one input and one output. The inputs are random, of rank 8, over the range of the
-input. An output of the input's shape shall repeat the input ("reconstruction"); else the weights
-are disturbed, each by a random factor, and the outputs shall become those of the file as it was
-("recovery"). All sides read the same file and get the same examples in the same order; Adam's rate
-is the one of `--rates` with which that side ends best.
+input; the targets are the outputs of the file, as LiteRT computes them. What is trained is the file
+with each weight made smaller by a random factor of up to 40%. All sides read the same file and get
+the same examples in the same order; Adam's rate is the one of `--rates` with which that side ends
+best.
 
 Sides: `jaxdelegate` trains weights and biases on their grids, `jaxdelegate_learned` scales too,
 `litert_tunner` biases and scales of weights (its default), `litert_tunner_weights` weights too.
 litert-tunner runs in its own process, with Keras' `fit`, jitted, and with the steps of an epoch as
 one call or as many, whichever is faster.
 
-* `loss` and `stock_loss`: before and after, over the variance of the targets: what the side
-  computes, and what LiteRT's reference kernels compute from the file.
+* `loss` and `stock_loss`: before and after; the mean squared error of what the side computes, and
+  of what LiteRT's reference kernels compute from the file. 1 is that of the targets' mean.
 * `apart`: what the trained model computes against what the reference kernels do from the saved
   file, in steps of the output: the largest difference, and how many of the values differ.
 * `reloaded`: the trained model against the same side's reading of the saved file, in such steps.
@@ -38,11 +38,21 @@ from agreement import stock_outputs
 from ai_edge_litert.interpreter import OpResolverType
 from harness import AbsentError, append, interleaved, last_line, ratios
 from processes import WorkerError
-from students import SCALES, WEIGHTS, JaxStudent, Student, TunerStudent, exact, steps_of, tuner
+from students import (
+    SCALES,
+    WEIGHTS,
+    JaxStudent,
+    Student,
+    TunerStudent,
+    exact,
+    real,
+    steps_of,
+    stored,
+    tuner,
+)
 
 import jaxdelegate as jd
-from jaxdelegate.model.records import Subgraph
-from jaxdelegate.quant.params import Quantization
+from jaxdelegate.model.records import Subgraph, Tensor
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "A quantized .tflite.", required=True)
@@ -65,14 +75,12 @@ class Task:
     """What is to be learned.
 
     Attributes:
-        kind: "reconstruction" or "recovery".
         start: the file that is trained.
-        x: inputs, in the file's dtype.
-        y: targets in steps, float32.
-        step: of the output: a difference of 1 there.
+        x: inputs, float32.
+        y: targets, float32.
+        step: of the output.
     """
 
-    kind: str
     start: Path
     x: np.ndarray
     y: np.ndarray
@@ -80,7 +88,7 @@ class Task:
 
 
 def task_of(graph: Path, start: Path, count: int) -> Task:
-    """Generate the examples, and disturb the file where that is the task.
+    """Generate the examples, and disturb the file.
 
     Raises:
         AbsentError: several inputs or outputs, or an output that is not quantized.
@@ -88,21 +96,16 @@ def task_of(graph: Path, start: Path, count: int) -> Task:
     main = jd.load(graph).graph.subgraphs[0]
     if len(main.inputs) != 1 or len(main.outputs) != 1:
         raise AbsentError("for files with one input and one output only")
-    into, out = _grid(main, main.inputs[0]), _grid(main, main.outputs[0])
-    if out is None:
+    into, out = _quantized(main, main.inputs[0]), _quantized(main, main.outputs[0])
+    if out is None or out.quantization is None:
         raise AbsentError("the output is not quantized")
-    given, found = (main.tensors[i] for i in (main.inputs[0], main.outputs[0]))
-    (s, z), (t, u) = (side[0] for side in steps_of(graph))
-    reals = examples(given.shape[1:], count, _range(into))
-    x = reals.astype(np.float32) if given.quantization is None else _integers(reals, s, z, given)
-    unit = float(out.scale[0]) / t
-    if given.shape == found.shape:
-        start.write_bytes(graph.read_bytes())
-        return Task("reconstruction", start, x, np.float32(reals / t + u), unit)
+    (taken,), (given,) = steps_of(graph)
+    shape = main.tensors[main.inputs[0]].shape[1:]
+    x = real(stored(examples(shape, count, _range(into)), taken), taken)
     disturb(graph, start)
-    content = graph.read_bytes()
-    rows = [stock_outputs(content, [x[i : i + 1]], OpResolverType.AUTO)[0] for i in range(count)]
-    return Task("recovery", start, x, np.concatenate(rows).astype(np.float32), unit)
+    content, kernels = graph.read_bytes(), OpResolverType.AUTO
+    rows = [stock_outputs(content, [stored(x[i : i + 1], taken)], kernels)[0] for i in range(count)]
+    return Task(start, x, real(np.concatenate(rows), given), float(out.quantization.scale[0]))
 
 
 def examples(shape: Sequence[int], count: int, between: tuple[float, float]) -> np.ndarray:
@@ -111,7 +114,7 @@ def examples(shape: Sequence[int], count: int, between: tuple[float, float]) -> 
     factors = rng.normal(size=(count, _RANK)), rng.normal(size=(_RANK, math.prod(shape)))
     low, high = between
     values = factors[0] @ factors[1] / math.sqrt(_RANK) * (high - low) / 16 + (high + low) / 2
-    return np.clip(values, low, high).reshape(count, *shape)
+    return np.clip(values, low, high).reshape(count, *shape).astype(np.float32)
 
 
 def disturb(graph: Path, start: Path) -> None:
@@ -124,28 +127,23 @@ def disturb(graph: Path, start: Path) -> None:
     model.save(start, {n: np.float32(params[n] * f) for n, f in factors.items()})
 
 
-def _grid(main: Subgraph, index: int) -> Quantization | None:
-    """Of a tensor, or of the one on the other side of its QUANTIZE or DEQUANTIZE."""
+def _quantized(main: Subgraph, index: int) -> Tensor | None:
+    """A tensor, or the one on the other side of its QUANTIZE or DEQUANTIZE."""
     ends = [index]
     for op in main.operators:
         if op.name in ("QUANTIZE", "DEQUANTIZE") and index in (op.inputs[0], op.outputs[0]):
             ends += [op.inputs[0], op.outputs[0]]
-    grids = [main.tensors[i].quantization for i in ends]
-    return next((q for q in grids if q is not None), None)
+    tensors = [main.tensors[i] for i in ends]
+    return next((t for t in tensors if t.quantization is not None), None)
 
 
-def _range(q: Quantization | None) -> tuple[float, float]:
-    """The floats of eight bits."""
-    if q is None:
+def _range(tensor: Tensor | None) -> tuple[float, float]:
+    """The floats that a tensor's integers stand for; [-1, 1] where nothing is known."""
+    if tensor is None or tensor.quantization is None:
         return -1.0, 1.0
+    q, info = tensor.quantization, np.iinfo(tensor.dtype)
     scale, zero = float(q.scale[0]), int(q.zero_point[0])
-    least = -128 if zero <= 0 else 0
-    return (least - zero) * scale, (least + 255 - zero) * scale
-
-
-def _integers(reals: np.ndarray, scale: float, zero: float, tensor: Any) -> np.ndarray:
-    info = np.iinfo(tensor.dtype)
-    return np.clip(np.rint(reals / scale) + zero, info.min, info.max).astype(tensor.dtype)
+    return (info.min - zero) * scale, (info.max - zero) * scale
 
 
 def trained(student: Student, task: Task, folder: Path) -> dict[str, Any]:
@@ -162,10 +160,10 @@ def trained(student: Student, task: Task, folder: Path) -> dict[str, Any]:
     if "reason" in best:
         raise AbsentError(best["reason"])
     saved, own = best.pop("saved"), best.pop("own")
-    want = exact(saved, [x])[0]
+    want = exact(saved, x)
     best["first_epoch_s"] = runs[0]["first_epoch_s"]  # the others may find it compiled
     best["failed"] = {str(run["rate"]): run["reason"] for run in runs if "reason" in run}
-    best["stock_loss"] = [relative(f, y) for f in (exact(task.start, [x])[0], want)]
+    best["stock_loss"] = [relative(f, y) for f in (exact(task.start, x), want)]
     off = np.abs(own.astype(np.float64) - want) / task.step
     best["apart"] = {"largest": float(off.max()), "values": float((off > 0.5).mean())}
     student.prepare(saved, 0.0)
@@ -191,15 +189,17 @@ def with_rate(student: Student, task: Task, rate: float, saved: Path) -> dict[st
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The mean squared error over the variance of what is wanted."""
+    """The mean squared error over the variance of what is wanted, from example to example."""
     wide = wanted.astype(np.float64)
-    return float(np.mean((found - wide) ** 2) / wide.var())
+    return float(np.mean((found - wide) ** 2) / wide.var(axis=0).mean())
 
 
 def integer_apart(saved: Path, x: np.ndarray, want: np.ndarray) -> float:
     """Exact evaluation by us against LiteRT's reference kernels: the largest difference."""
     apply, params = jd.load(saved, quant_mode="integer").function()
-    return float(np.abs(np.asarray(apply(params, x)[0]).astype(np.float64) - want).max())
+    (taken,), (given,) = steps_of(saved)
+    found = real(np.asarray(apply(params, stored(x, taken))[0]), given)
+    return float(np.abs(found.astype(np.float64) - want).max())
 
 
 def unchanged(student: Student, start: Path, out: Path) -> int:
@@ -247,7 +247,7 @@ def measure(folder: Path) -> dict[str, Any]:
         except (AbsentError, WorkerError, jd.JaxDelegateError) as error:
             rows[name] = {"reason": last_line(error)}
     ready = {n: s for n, s in students.items() if "reason" not in rows[n]}
-    found = {"task": task.kind, "sides": rows, **timings(ready)}
+    found = {"sides": rows, **timings(ready)}
     peers = [s for s in students.values() if isinstance(s, TunerStudent)]
     if peers:
         found["peer"] = peers[0].versions()

@@ -32,7 +32,7 @@ from agreement import reference
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from harness import append, without_folders
 from processes import Worker, WorkerError, serve
-from students import WEIGHTS, JaxStudent, Student, TunerStudent, real, steps_of, tuner
+from students import WEIGHTS, JaxStudent, Student, TunerStudent, real, steps_of, stored, tuner
 
 from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.running import random_inputs
@@ -73,12 +73,12 @@ def begin(path: str, data: str) -> str | None:
     Returns:
         Why there is nothing to train; None: there is.
     """
-    x = random_inputs(StockInterpreter(path).get_input_details())
-    y = reference(Path(path).read_bytes(), x)
-    _, steps = steps_of(Path(path))
+    raw = random_inputs(StockInterpreter(path).get_input_details())
+    x = [real(a, step) for a, step in zip(raw, steps_of(Path(path))[0], strict=True)]
+    y = computed(Path(path), x)
     arrays: Mapping[str, Any] = {f"x{i}": a for i, a in enumerate(x)}
     np.savez(data, **arrays, **{f"y{i}": a for i, a in enumerate(y)})
-    if not any(a.dtype.kind == "f" or s != (1, 0) for a, s in zip(y, steps, strict=True)):
+    if all(a.dtype.kind != "f" for a in y):
         return "no output is a float or quantized"
     tensors = [t for s in read_model(path).subgraphs for t in s.tensors if t.data is not None]
     if all(t.quantization is None and t.dtype.kind != "f" for t in tensors):
@@ -115,18 +115,25 @@ def _peer() -> Worker:
     return tuner(FLAGS.peer_python, FLAGS.backend)
 
 
+def computed(path: Path, x: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What stock LiteRT computes."""
+    inputs, outputs = steps_of(path)
+    given = [stored(a, step) for a, step in zip(x, inputs, strict=True)]
+    found = reference(path.read_bytes(), given)
+    return [real(y, step) for y, step in zip(found, outputs, strict=True)]
+
+
 def apart(path: Path, x: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
-    """How far outputs (in steps) are from stock LiteRT's, over these: root mean squares.
+    """How far outputs are from stock LiteRT's, over these: root mean squares.
 
     Two steps of a quantized output are free.
     """
     worst = 0.0
-    want = reference(path.read_bytes(), x)
-    for y, w, step in zip(found, want, steps_of(path)[1], strict=True):
+    for y, w, step in zip(found, computed(path, x), steps_of(path)[1], strict=True):
         if y.shape != w.shape:
             raise ValueError(f"an output of shape {y.shape} for {w.shape}")
-        a, b = (real(v.astype(np.float64), step) for v in (y, w))
-        free = _FREE * step[0] if step != (1, 0) else 0.0
+        a, b = (v.astype(np.float64) for v in (y, w))
+        free = _FREE * step.scale if step.is_quantized else 0.0
         off = (_rms(a - b) - free) / (_rms(b) or 1.0)
         worst = max(worst, off if np.isfinite(off) else np.inf)
     return worst

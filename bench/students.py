@@ -1,12 +1,13 @@
 """The two sides of bench/fine_tuning.py, each with the same methods, and stock LiteRT beside them.
 
-Inputs are in the dtypes of the .tflite file. Outputs and targets are in steps: floats on the scale
-of the file's integers, where an output is quantized. Both sides minimize the sum over the outputs
-of the mean squared error of that.
+Inputs, outputs and targets are the floats that a file's integers stand for: scales that are learned
+change the integers. Both sides minimize the sum over the outputs of the mean squared error, in
+steps of the outputs that are quantized.
 """
 
+import dataclasses
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,7 +40,7 @@ class Student(Protocol):
         """Train with every batch once: wall seconds, and the mean loss."""
 
     def predict(self, x: Arrays) -> list[np.ndarray]:
-        """Outputs in steps."""
+        """Outputs."""
 
     def save(self, path: Path) -> None:
         """Write the .tflite file."""
@@ -72,7 +73,7 @@ class JaxStudent:
         weights = "fake_quantized" if is_quantized else "file"
         ranges = self._ranges if self.model.scales else "kept"
         self._apply, self._start = self.model.function(io="float", weights=weights, ranges=ranges)
-        self._inputs, self._outputs = steps_of(path)
+        self._units = [step.scale for step in steps_of(path)[1]]
         self._optimizer = optax.adam(1.0)
         floats = {n for n, p in parameters.items() if p.tensors and jnp.issubdtype(p.dtype, "f")}
         self._trained = sorted(n for n in self._start if n in floats or n in self.model.scales)
@@ -81,8 +82,8 @@ class JaxStudent:
 
     def _loss(self, trained: Any, rest: Any, x: Arrays, y: Arrays) -> jax.Array:
         found = self._apply({**rest, **trained}, *x)
-        pairs = zip(found, y, self._outputs, strict=True)
-        errors = [jnp.mean(((f - r) / s) ** 2) for f, r, (s, _) in pairs if f.dtype.kind == "f"]
+        pairs = zip(found, y, self._units, strict=True)
+        errors = [jnp.mean(((f - r) / unit) ** 2) for f, r, unit in pairs if f.dtype.kind == "f"]
         if not errors:
             raise AbsentError("no output is a float or quantized")
         return sum(errors[1:], errors[0])
@@ -103,21 +104,15 @@ class JaxStudent:
     def _epoch(self) -> float:
         losses = []
         for at in self._batches:
-            x = self._reals([a[at] for a in self._x])
-            y = [(a[at] - z) * s for a, (s, z) in zip(self._y, self._outputs, strict=True)]
+            x, y = ([a[at] for a in side] for side in (self._x, self._y))
             self.params, self._memory, loss = self._step(
                 self.params, self._memory, self._rate, x, y
             )
             losses.append(loss)
         return float(np.mean(jax.device_get(losses)))
 
-    def _reals(self, x: Arrays) -> list[np.ndarray]:
-        return [real(a, step) for a, step in zip(x, self._inputs, strict=True)]
-
     def predict(self, x: Arrays) -> list[np.ndarray]:
-        found = self._run(self.params, *self._reals(x))
-        pairs = zip(found, self._outputs, strict=True)
-        return [np.asarray(y) / s + z if s != 1 or z else np.asarray(y) for y, (s, z) in pairs]
+        return [np.asarray(y) for y in self._run(self.params, *x)]
 
     def save(self, path: Path) -> None:
         # Leaves that no file stores stay as they are, and a file without scales takes none.
@@ -156,7 +151,7 @@ class TunerStudent:
         self._seconds = seconds
         self._per_call = 0
         self._folder = tempfile.TemporaryDirectory()
-        self._data = self._file("data.npz", x, y)
+        self._x, self._y = x, y
         self._batches = len(x[0]) // batch if batch else 1
 
     def _file(self, name: str, x: Arrays, y: Arrays = ()) -> str:
@@ -164,6 +159,10 @@ class TunerStudent:
         arrays: Mapping[str, Any] = {f"x{i}": a for i, a in enumerate(x)}
         np.savez(path, **arrays, **{f"y{i}": a for i, a in enumerate(y)})
         return str(path)
+
+    def _integers(self, x: Arrays) -> list[np.ndarray]:
+        """Its models take those as floats."""
+        return [stored(a, step) for a, step in zip(x, self._inputs, strict=True)]
 
     def _ask(self, command: str, **arguments: Any) -> Any:
         return self._worker.ask(self._seconds, do=command, **arguments)
@@ -174,7 +173,10 @@ class TunerStudent:
         self._load(path, rate, self._per_call)
 
     def _load(self, path: Path, rate: float, per_call: int) -> None:
-        self._ask("load", path=str(path), data=self._data, batch=self._batch)
+        self._inputs, self._outputs = steps_of(path)
+        y = [a / s.scale + s.zero for a, s in zip(self._y, self._outputs, strict=True)]
+        data = self._file("data.npz", self._integers(self._x), y)
+        self._ask("load", path=str(path), data=data, batch=self._batch)
         self._ask("prepare", rate=rate, pattern=self._pattern, steps_per_execution=per_call)
 
     def _faster(self, path: Path) -> int:
@@ -200,9 +202,10 @@ class TunerStudent:
 
     def predict(self, x: Arrays) -> list[np.ndarray]:
         out = Path(self._folder.name, "out.npz")
-        self._ask("predict", data=self._file("inputs.npz", x), out=str(out))
+        self._ask("predict", data=self._file("inputs.npz", self._integers(x)), out=str(out))
         with np.load(out) as file:
-            return [file[name] for name in file.files]
+            found = [file[name] for name in file.files]
+        return [real(y, step) for y, step in zip(found, self._outputs, strict=True)]
 
     def save(self, path: Path) -> None:
         self._ask("save", path=str(path))
@@ -211,11 +214,21 @@ class TunerStudent:
         return int(self._ask("moved"))
 
 
-Step = tuple[float, float]
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """How an input or output stores floats; the scale is 1 and the zero point 0 if as they are."""
+
+    scale: float
+    zero: float
+    dtype: np.dtype
+
+    @property
+    def is_quantized(self) -> bool:
+        return (self.scale, self.zero) != (1.0, 0.0)
 
 
 def steps_of(path: Path) -> tuple[list[Step], list[Step]]:
-    """Scale and zero point of each input and output of a file; 1 and 0 where there are none."""
+    """Of each input and each output of a file."""
     interpreter = StockInterpreter(str(path))
     details = interpreter.get_input_details(), interpreter.get_output_details()
     inputs, outputs = ([_step(d) for d in side] for side in details)
@@ -224,30 +237,31 @@ def steps_of(path: Path) -> tuple[list[Step], list[Step]]:
 
 def _step(detail: Mapping[str, Any]) -> Step:
     scale, zero = detail["quantization"]
-    return (float(scale), float(zero)) if scale else (1.0, 0.0)
+    return Step(float(scale) or 1.0, float(zero), np.dtype(detail["dtype"]))
 
 
 def real(x: np.ndarray, step: Step) -> np.ndarray:
     """The floats that integers stand for; what has no scale stays as it is."""
-    if step == (1.0, 0.0):
+    if not step.is_quantized:
         return x
-    return np.float32(step[0]) * (x.astype(np.float32) - np.float32(step[1]))
+    return np.float32(step.scale) * (x.astype(np.float32) - np.float32(step.zero))
 
 
-def exact(path: Path, x: Arrays) -> list[np.ndarray]:
-    """What LiteRT's reference kernels compute, one example at a time, as the file stores it."""
-    content = path.read_bytes()
-    rows = [
-        stock_outputs(content, [a[i : i + 1] for a in x], OpResolverType.BUILTIN_REF)
-        for i in range(len(x[0]))
-    ]
-    return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+def stored(x: np.ndarray, step: Step) -> np.ndarray:
+    """What a file's input takes for floats."""
+    if not step.is_quantized:
+        return x
+    info = np.iinfo(step.dtype)
+    return np.clip(np.rint(x / step.scale) + step.zero, info.min, info.max).astype(step.dtype)
 
 
-def furthest(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
-    """The largest difference of any value."""
-    pairs = zip(got, want, strict=True)
-    return max(float(np.abs(g.astype(np.float64) - w).max(initial=0)) for g, w in pairs)
+def exact(path: Path, x: np.ndarray) -> np.ndarray:
+    """What LiteRT's reference kernels compute of a file's one input, one example at a time."""
+    (into,), (out,) = steps_of(path)
+    content, given = path.read_bytes(), stored(x, into)
+    kernels = OpResolverType.BUILTIN_REF
+    rows = [stock_outputs(content, [given[i : i + 1]], kernels)[0] for i in range(len(given))]
+    return real(np.concatenate(rows), out)
 
 
 def tuner(python: str, backend: str) -> Worker:
