@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import optax
 import pytest
+from ai_edge_litert import interpreter as litert
 from ai_edge_litert import schema_py_generated as schema
 
 import jaxdelegate as jd
@@ -31,6 +32,7 @@ from jaxdelegate.quant.packing import pack
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.quantized import scaled
+from jaxdelegate.testing.running import run_once
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -448,7 +450,8 @@ def test_what_cannot_be_trained_is_said() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranges", ["kept", "learned"])
-def test_an_anomaly_detector_learns_other_sounds(ranges: Any) -> None:
+@pytest.mark.litert
+def test_an_anomaly_detector_learns_other_sounds(ranges: Any, tmp_path: Path) -> None:
     path = MODELS / "networks/model_ToyCar_quant_fullint.tflite"
     if not path.exists():
         pytest.skip("the shared models are not here")
@@ -463,8 +466,22 @@ def test_an_anomaly_detector_learns_other_sounds(ranges: Any) -> None:
 
     trained, losses = train(params, loss, 200, 1e-3)
     assert losses[-1] < 0.6 * losses[0]
-    exact, integer = jd.load(saved(path.read_bytes(), model, trained)).function()
-    np.testing.assert_array_equal(exact(integer, x)[0], apply(trained, x)[0])
+    same, stored = jd.load(saved(path.read_bytes(), model, trained)).function()
+    np.testing.assert_array_equal(same(stored, x)[0], apply(trained, x)[0])
+    file = tmp_path / "tuned.tflite"
+    model.save(file, trained)
+    on_device = reference_kernels(file, x)
+    errors = [((y - x) ** 2).mean() for y in (reference_kernels(path, x), on_device)]
+    np.testing.assert_allclose(errors, [losses[0], losses[-1]], rtol=0.01)
+    exact, integers = jd.load(file, quant_mode="integer").function()
+    np.testing.assert_array_equal(exact(integers, x)[0], on_device)
+
+
+def reference_kernels(path: Path, x: np.ndarray) -> np.ndarray:
+    """LiteRT's, of one input and one output."""
+    kernels = litert.OpResolverType.BUILTIN_REF
+    interpreter = litert.Interpreter(str(path), experimental_op_resolver_type=kernels)
+    return run_once(interpreter, [x])[0]
 
 
 @pytest.mark.slow
