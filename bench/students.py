@@ -27,7 +27,6 @@ import jaxdelegate as jd
 SCALES = r".*(bias|weight_scale)$"
 WEIGHTS = r".*(bias|weight_scale|weight_int8|kernel)$"
 WORKER = Path(__file__).with_name("litert_tunner_worker.py")
-_SCALES_RATE = 10.0  # by the scale itself: docs/fine_tuning.md
 
 
 class Student(Protocol):
@@ -92,11 +91,24 @@ class JaxStudent:
         trained = {n: params[n] for n in self._trained}
         loss, slopes = jax.value_and_grad(self._loss)(trained, params, x, y)
         updates, memory = self._optimizer.update(slopes, memory)
-        updates = {
-            n: rate * u * (_SCALES_RATE * params[n] if n in self.model.scales else 1)
-            for n, u in updates.items()
-        }
+        updates = {n: rate * self._unit(n, params) * u for n, u in updates.items()}
         return {**params, **optax.apply_updates(trained, updates)}, memory, loss
+
+    def _unit(self, name: str, params: Any) -> Any:
+        """What Adam moves a leaf by at the rate 1: as litert-tunner's variables are scaled.
+
+        A quantized weight by a step of its grid, a scale by itself, all others by 1.
+        """
+        if name in self.model.scales:
+            return params[name]
+        parameter = self.model.parameters[name]
+        q = parameter.quantization
+        if q is None or parameter.stored_dtype.itemsize > 2:  # a bias
+            return 1.0
+        shape = [1] * len(parameter.shape)
+        if q.is_per_channel:
+            shape[q.quantized_dimension] = -1
+        return q.scale.reshape(shape)
 
     def epoch(self) -> tuple[float, float]:
         return timed(self._epoch)
