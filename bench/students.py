@@ -228,15 +228,12 @@ class TunerStudent:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """How an input or output stores floats; the scale is 1 and the zero point 0 if as they are."""
+    """How an input or output stores floats; as they are: the scale is 1 and the zero point 0."""
 
     scale: float
     zero: float
     dtype: np.dtype
-
-    @property
-    def is_quantized(self) -> bool:
-        return (self.scale, self.zero) != (1.0, 0.0)
+    is_quantized: bool
 
 
 def steps_of(path: Path) -> tuple[list[Step], list[Step]]:
@@ -249,7 +246,7 @@ def steps_of(path: Path) -> tuple[list[Step], list[Step]]:
 
 def _step(detail: Mapping[str, Any]) -> Step:
     scale, zero = detail["quantization"]
-    return Step(float(scale) or 1.0, float(zero), np.dtype(detail["dtype"]))
+    return Step(float(scale) or 1.0, float(zero), np.dtype(detail["dtype"]), bool(scale))
 
 
 def real(x: np.ndarray, step: Step) -> np.ndarray:
