@@ -6,8 +6,9 @@
 
 For files with one input and one output. The inputs are random, of rank 8, over the range of the
 input; the targets are the outputs of the file, as LiteRT computes them. What is trained is the file
-with each weight made smaller by a random factor of up to 40%. All sides read the same file and get
-the same examples in the same order; Adam's rate is the one of `--rates` with which that side ends
+with each weight times a random factor from 0.7 to 1.3. All sides read the same file and get the
+same examples in the same order. Adam moves a quantized weight in steps of its grid, a scale by its
+share, a bias as it is, on all sides; its rate is the one of `--rates` with which that side ends
 best.
 
 Sides: `jaxdelegate` trains weights and biases on their grids, `jaxdelegate_learned` scales too,
@@ -118,12 +119,12 @@ def examples(shape: Sequence[int], count: int, between: tuple[float, float]) -> 
 
 
 def disturb(graph: Path, start: Path) -> None:
-    """The file with each of its quantized weights made smaller by up to 40%."""
+    """The file with each of its quantized weights times a random factor, clamped."""
     model, rng = jd.load(graph), np.random.default_rng(1)
     params = model.params
     wide = {n for n, p in model.parameters.items() if p.quantization is not None and p.tensors}
     matrices = sorted(n for n in wide if np.ndim(params[n]) > 1)
-    factors = {n: rng.uniform(0.6, 1.0, np.shape(params[n])) for n in matrices}
+    factors = {n: rng.uniform(0.7, 1.3, np.shape(params[n])) for n in matrices}
     model.save(start, {n: np.float32(params[n] * f) for n, f in factors.items()})
 
 
