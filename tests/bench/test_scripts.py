@@ -200,8 +200,8 @@ def test_gradients_beside_lax(tmp_path: Path) -> None:
 def test_fine_tuning_of_a_quantized_network(tmp_path: Path) -> None:
     path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
     path.write_bytes(quantized_layer())
-    sizes = ["--steps=20", "--batch=8", "--batches=2", "--judged=4", "--rounds=2"]
-    ran = script("fine_tuning.py", f"--graph={path}", f"--out={out}", "--rates=0.01", *sizes)
+    sizes = ["--steps=80", "--batch=8", "--batches=2", "--judged=4", "--rounds=2"]
+    ran = script("fine_tuning.py", f"--graph={path}", f"--out={out}", "--rates=0.3", *sizes)
     assert ran.returncode == 0, ran.stderr
     (row,) = records(out)
     assert set(row["sides"]) == {"jaxdelegate", "jaxdelegate_learned"} == set(row["step_ms"])
