@@ -40,7 +40,12 @@ def threads() -> int:
 def last_line(error: BaseException) -> str:
     """The last line of a message that says anything; of paths the file's name is enough."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return _FOLDERS.sub("", lines[-1]) if lines else type(error).__name__
+    return without_folders(lines[-1]) if lines else type(error).__name__
+
+
+def without_folders(text: str) -> str:
+    """Of each path the file's name."""
+    return _FOLDERS.sub("", text)
 
 
 _FEWEST_ROUNDS = 5

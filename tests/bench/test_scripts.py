@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from jaxdelegate.model.records import read_model
+from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1, small_classifier
+from jaxdelegate.testing.quantized import scaled
 
 pytestmark = pytest.mark.litert
 BENCH = Path(__file__).parents[2] / "bench"
@@ -43,6 +45,22 @@ def float16_weights() -> bytes:
     w, y = builder.tensor((4,)), builder.tensor((1, 4))
     builder.operator("DEQUANTIZE", [builder.constant(np.ones(4, np.float16))], [w])
     builder.operator("ADD", [x, w], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def quantized_layer() -> bytes:
+    """One FULLY_CONNECTED in int8, with a scale for each of its four outputs."""
+    rng = np.random.default_rng(0)
+    builder, scales = ModelBuilder(), np.float32([0.01, 0.02, 0.01, 0.005])
+    x = builder.input((1, 16), np.int8, "x", quantization=scaled(0.05, 3))
+    w = builder.constant(
+        rng.integers(-127, 128, (4, 16)).astype(np.int8), "w", quantization=scaled(scales)
+    )
+    sums = scaled(scales * np.float32(0.05))
+    b = builder.constant(rng.integers(-99, 99, 4).astype(np.int32), "b", quantization=sums)
+    y = builder.tensor((1, 4), np.int8, "y", quantization=scaled(0.2, -2))
+    builder.operator("FULLY_CONNECTED", [x, w, b], [y], FullyConnectedOptions(), version=5)
     builder.outputs(y)
     return builder.build()
 
@@ -177,3 +195,44 @@ def test_gradients_beside_lax(tmp_path: Path) -> None:
     (row,) = records(out)
     assert row["differs_by"] < 1e-2
     assert row["ratio"]["median"] > 0
+
+
+def test_fine_tuning_of_a_quantized_network(tmp_path: Path) -> None:
+    path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
+    path.write_bytes(quantized_layer())
+    sizes = ["--steps=80", "--batch=8", "--batches=2", "--judged=4", "--rounds=2"]
+    ran = script("fine_tuning.py", f"--graph={path}", f"--out={out}", "--rates=0.3", *sizes)
+    assert ran.returncode == 0, ran.stderr
+    (row,) = records(out)
+    assert set(row["sides"]) == {"jaxdelegate", "jaxdelegate_learned"} == set(row["step_ms"])
+    for found in row["sides"].values():
+        assert (found["integer_apart"], found["reloaded"], found["unchanged"]) == (0, 0, 0)
+        assert found["loss"][1] < 0.5 * found["loss"][0]
+        assert found["stock_loss"][1] < 0.5 * found["stock_loss"][0]
+        assert found["apart"]["largest"] <= 1
+
+
+def test_what_fine_tuning_is_not_measured_for(tmp_path: Path) -> None:
+    path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
+    path.write_bytes(small_classifier())
+    ran = script("fine_tuning.py", f"--graph={path}", f"--out={out}")
+    assert ran.returncode == 0, ran.stderr
+    assert records(out)[0]["reason"] == "the output is not quantized"
+
+
+@pytest.mark.slow
+def test_which_files_can_be_trained(tmp_path: Path) -> None:
+    """Without litert-tunner: its side says why there is nothing."""
+    (tmp_path / "int8.tflite").write_bytes(quantized_layer())
+    (tmp_path / "half.tflite").write_bytes(float16_weights())
+    (tmp_path / "none.tflite").write_bytes(fixed_batch())
+    lines, out = tmp_path / "lines.jsonl", tmp_path / "out.jsonl"
+    places = [f"--models={tmp_path}", f"--lines={lines}", f"--out={out}"]
+    ran = script("fine_tuning_coverage.py", *places, "--peer_python=/absent/python")
+    assert ran.returncode == 0, ran.stderr
+    rows = {row["model"]: row for row in records(lines)}
+    assert rows["none.tflite"]["left_out"] == "no constants to train"
+    assert rows["int8.tflite"]["jaxdelegate"] == rows["half.tflite"]["jaxdelegate"] == "trained"
+    assert "No such file" in rows["int8.tflite"]["litert_tunner"]
+    (row,) = records(out)
+    assert row["trained"]["int8 activations"]["jaxdelegate"] == 1

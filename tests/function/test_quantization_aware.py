@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import optax
 import pytest
+from ai_edge_litert import interpreter as litert
 
 import jaxdelegate as jd
 from jaxdelegate.demo.tasks import TASKS
@@ -28,6 +29,7 @@ from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.quantized import scaled
+from jaxdelegate.testing.running import run_once
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -432,6 +434,7 @@ def test_what_cannot_be_trained_is_said() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranges", ["kept", "learned"])
+@pytest.mark.litert
 def test_an_anomaly_detector_learns_other_sounds(ranges: Any, tmp_path: Path) -> None:
     path = MODELS / "networks/model_ToyCar_quant_fullint.tflite"
     if not path.exists():
@@ -447,9 +450,22 @@ def test_an_anomaly_detector_learns_other_sounds(ranges: Any, tmp_path: Path) ->
 
     trained, losses = train(params, loss, 200, 1e-3)
     assert losses[-1] < 0.6 * losses[0]
-    model.save(tmp_path / "saved.tflite", trained)
-    exact, integer = jd.load(tmp_path / "saved.tflite").function()
-    np.testing.assert_array_equal(exact(integer, x)[0], apply(trained, x)[0])
+    file = tmp_path / "tuned.tflite"
+    model.save(file, trained)
+    same, stored = jd.load(file).function()
+    np.testing.assert_array_equal(same(stored, x)[0], apply(trained, x)[0])
+    on_device = reference_kernels(file, x)
+    errors = [((y - x) ** 2).mean() for y in (reference_kernels(path, x), on_device)]
+    np.testing.assert_allclose(errors, [losses[0], losses[-1]], rtol=0.01)
+    exact, integers = jd.load(file, quant_mode="integer").function()
+    np.testing.assert_array_equal(exact(integers, x)[0], on_device)
+
+
+def reference_kernels(path: Path, x: np.ndarray) -> np.ndarray:
+    """LiteRT's, of one input and one output."""
+    kernels = litert.OpResolverType.BUILTIN_REF
+    interpreter = litert.Interpreter(str(path), experimental_op_resolver_type=kernels)
+    return run_once(interpreter, [x])[0]
 
 
 @pytest.mark.slow

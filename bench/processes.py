@@ -1,0 +1,103 @@
+"""A process that answers requests, one JSON line each: for what needs another interpreter.
+
+Needs nothing but Python's own library, so that both interpreters can import it.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Request = Mapping[str, Any]
+
+
+class WorkerError(Exception):
+    """A request that was not answered; the text says why."""
+
+
+class Worker:
+    """A process that runs `serve`; started by the first request, and anew after it died.
+
+    Args:
+        command: what to start.
+        environment: variables besides those of this process.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
+        self._command = list(command)
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, seconds: float, **request: Any) -> Any:
+        """What the process answers.
+
+        Raises:
+            WorkerError: it failed with an exception, died, or took longer than `seconds`.
+        """
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            stdin.write(json.dumps(request) + "\n")
+            stdin.flush()
+        except BrokenPipeError:
+            raise WorkerError(f"the process ended with status {self.stop()}") from None
+        if not select.select([stdout], [], [], seconds)[0]:
+            self.stop()
+            raise WorkerError(f"no result after {seconds:g} s")
+        line = stdout.readline()
+        if not line:
+            raise WorkerError(f"the process ended with status {self.stop(wait=10)}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer["result"]
+
+    def stop(self, wait: float = 0) -> int | None:
+        """End the process, after `wait` seconds if it does not by itself; its exit status."""
+        if self._process is None:
+            return None
+        process, self._process = self._process, None
+        try:
+            return process.wait(wait)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def serve(commands: Mapping[str, Callable[..., Any]]) -> None:
+    """Answer requests from stdin until it ends: `do` names the command, the rest are arguments.
+
+    What the commands print goes to stderr.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = {"result": commands[request.pop("do")](**request)}
+        except Exception as error:  # whatever a library raises is the answer
+            passed_on = isinstance(error, WorkerError)
+            answer = {"error": str(error) if passed_on else f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall seconds, and the result."""
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result
