@@ -7,10 +7,9 @@ import numpy as np
 from jaxdelegate.errors import TensorError
 from jaxdelegate.function.parameters import Place
 from jaxdelegate.model.records import Model, Tensor
-from jaxdelegate.passes.shared_scales import Bias, ScaleGroup, shared_scales
+from jaxdelegate.passes.shared_scales import NEAR, Bias, ScaleGroup, shared_scales
 from jaxdelegate.quant.params import Quantization
 
-_NEAR = 1e-3  # of scales that count as one
 NewScales = dict[Place, np.ndarray]
 
 
@@ -75,7 +74,7 @@ def completed(
         if not is_moved and (place not in moved or len(users) == 1):
             continue
         new = [_bias_scale(rules, bias, scales) for bias in users]
-        if all(np.allclose(new[0], other, rtol=_NEAR) for other in new):
+        if all(np.allclose(new[0], other, rtol=NEAR) for other in new):
             scales.update({place: new[0]} if is_moved else {})
         elif moved.get(place, True) or new[0].size == 1:  # kernels check a single scale
             labels = ", ".join(bias.operator for bias in users)

@@ -7,13 +7,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdelegate.function.parameters import Leaves, Place
 from jaxdelegate.function.records import Scale, computed_names
 from jaxdelegate.lowering import fake_quantization, learned_scales
 from jaxdelegate.lowering.weight_grids import WeightGrid
 from jaxdelegate.model.records import Subgraph, Tensor
-from jaxdelegate.passes.shared_scales import SharedScales, shared_scales
+from jaxdelegate.passes.shared_scales import NEAR, SharedScales, shared_scales
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
@@ -75,6 +76,20 @@ class Trainable:
             found.setdefault(self._first(bias.place), (bias.data, bias.weights))
         return found
 
+    @functools.cached_property
+    def _of_many_grids(self) -> frozenset[Place]:
+        """Biases, by the first tensors of their leaves, whose uses have different scales."""
+        products: dict[Place, list[np.ndarray]] = {}
+        for bias in self._shared.biases:
+            factors = [self._tensor(p).quantization for p in (bias.data, bias.weights)]
+            scales = [np.ones(1, np.float32) if q is None else q.scale for q in factors]
+            products.setdefault(self._first(bias.place), []).append(scales[0] * scales[1])
+        return frozenset(
+            place
+            for place, own in products.items()
+            if not all(np.allclose(own[0], other, rtol=NEAR) for other in own)
+        )
+
     def _first(self, place: Place) -> Place:
         """The first tensor of a constant's leaf."""
         return self._leaves.stored(*place) or place
@@ -119,6 +134,9 @@ class Trainable:
     def on_grid(self, place: Place, leaf: Any, scales: Mapping[str, Any]) -> Any:
         """A leaf on the grid of the integers that the file stores for it.
 
+        A bias that operators with different scales share has several grids, and is zero on all of
+        them: it stays as it is, and has no gradient.
+
         Args:
             place: the constant tensor that reads it.
             leaf: float32, in the file's layout.
@@ -127,6 +145,8 @@ class Trainable:
         grid = self._grid(place)
         if grid is None:
             return leaf
+        if self._leaves.stored(*place) in self._of_many_grids:
+            return lax.stop_gradient(leaf)
         name = self.scale_of_weight(place)
         if name is not None and name in scales:
             return grid.put(leaf, scales[name])

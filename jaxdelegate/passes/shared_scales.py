@@ -18,6 +18,8 @@ from jaxdelegate.quant.params import Quantization
 
 Place = tuple[int, int]  # subgraph, tensor
 
+NEAR = 1e-3  # relative: scales of a bias that count as one
+
 _LOOPS = ("STABLEHLO_WHILE", "WHILE")
 _BRANCHES = ("IF", "STABLEHLO_CASE")  # their first input chooses
 _CALLS = ("CALL", "STABLEHLO_COMPOSITE")
@@ -124,6 +126,7 @@ class _Found:
         record = record_of(operator.name)
         results = self._quantized(s, operator.outputs)
         touched = [*results, *self._quantized(s, operator.inputs)]
+        self._fix(self._quantized(s, operator.intermediates), label)
         if called_subgraphs(operator.options):
             self._call(s, operator, touched, label)
         elif record.scales is Scales.EQUAL:

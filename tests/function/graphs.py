@@ -10,7 +10,7 @@ from jaxdelegate.op_lowering.options import (
     ReshapeOptions,
 )
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing import ModelBuilder, quantized
 from jaxdelegate.testing.builder import SubgraphBuilder
 
 RNG = np.random.default_rng(7)
@@ -129,4 +129,22 @@ def integers() -> bytes:
     y = builder.tensor((1, 3), np.int8, "y", quantization=out)
     builder.operator("FULLY_CONNECTED", [x, w, b], [y], FullyConnectedOptions(), version=5)
     builder.outputs(y)
+    return builder.build()
+
+
+def shared_zeros() -> bytes:
+    """int8: two FULLY_CONNECTED [1, 2] -> [1, 2] with other scales and one bias of zeros."""
+    builder, x_scale, y_scale = ModelBuilder(), quantized.scaled(0.1), quantized.scaled(2)
+    x = builder.input((1, 2), np.int8, "x", quantization=x_scale)
+    zeros = np.zeros(2, np.int32)
+    bias = builder.constant(zeros, "bias", quantization=quantized.scaled([0.01, 0.02]))
+    for i, scale in enumerate((0.1, 0.3)):
+        w = np.array([[10, 20], [-30, 40]], np.int8)
+        q = quantized.scaled([scale, 2 * scale])
+        kernel = builder.constant(w + i, f"w{i}", quantization=q)
+        y = builder.tensor((1, 2), np.int8, f"y{i}", quantization=y_scale)
+        inputs = [x, kernel, bias]
+        builder.operator("FULLY_CONNECTED", inputs, [y], FullyConnectedOptions(), version=5)
+        x = y
+    builder.outputs(x)
     return builder.build()

@@ -30,6 +30,7 @@ from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import run_once
+from tests.function.graphs import shared_zeros
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -299,6 +300,19 @@ def test_equal_scales_that_the_file_does_not_have_are_left_alone() -> None:
     b.operator("CONCATENATION", [x, y], [z], ConcatenationOptions(axis=1), version=2)
     b.outputs(z)
     assert not jd.load(b.build()).scales
+
+
+def test_a_bias_that_has_several_scales_stays_zero(tmp_path: Path) -> None:
+    model = jd.load(shared_zeros())
+    learned, params = model.function(**LEARNED)
+    x = np.float32([[1, -2]])
+    slopes = jax.grad(lambda p: (learned(p, x)[0] ** 2).sum())(params)
+    assert not np.any(slopes["bias"])
+    assert np.all(slopes["w0"] != 0)
+    tuned = {name: leaf - 1e-3 * np.sign(slopes[name]) for name, leaf in params.items()}
+    model.save(tmp_path / "m", tuned)
+    same, stored = jd.load(tmp_path / "m").function(io="float")
+    np.testing.assert_array_equal(same(stored, x)[0], learned(tuned, x)[0])
 
 
 def test_a_scale_stays_positive() -> None:

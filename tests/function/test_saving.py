@@ -22,7 +22,7 @@ from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.testing.sparse import csr
-from tests.function.graphs import classifier, integers, shared_weights
+from tests.function.graphs import classifier, integers, shared_weights, shared_zeros
 
 SHARED = Path(__file__).parents[3] / "shared" / "models"
 REFERENCE = litert.OpResolverType.BUILTIN_REF
@@ -287,19 +287,7 @@ def test_a_new_scale_takes_the_bias_along(tmp_path: Path) -> None:
 
 
 def test_zeros_that_operators_with_other_scales_share(tmp_path: Path) -> None:
-    builder = ModelBuilder()
-    x = builder.input((1, 2), np.int8, "x", quantization=one_scale(0.1))
-    bias = builder.constant(np.zeros(2, np.int32), "bias", quantization=two_scales(0.01))
-    for i, scale in enumerate((0.1, 0.3)):
-        w = np.array([[10, 20], [-30, 40]], np.int8)
-        kernel = builder.constant(w + i, f"w{i}", quantization=two_scales(scale))
-        y = builder.tensor((1, 2), np.int8, f"y{i}", quantization=one_scale(2))
-        builder.operator(
-            "FULLY_CONNECTED", [x, kernel, bias], [y], FullyConnectedOptions(), version=5
-        )
-        x = y
-    builder.outputs(x)
-    model = jd.load(builder.build())
+    model = jd.load(shared_zeros())
     again = saved(model, tmp_path, {"x/scale": np.float32([0.2])})
     np.testing.assert_array_equal(again.params["bias"], [0, 0])
     given = np.array([[5, -7]], np.int8)
