@@ -13,9 +13,9 @@ Engines that are absent are named with the reason; one that computes on the CPU 
 First `pytest -m gpu`. Then bench/compare.py for each network, batch and dtype, in a process of its
 own: engines are judged before they are timed, rounds are interleaved. PyTorch's max-autotune, which
 compiles for minutes, and torch.compile without CUDA graphs come last. `--out` gets a JSON line for
-each; beside it are the table (.md) and, where matplotlib is installed, the plot (.png). Run it again
-to go on: what has a line is not measured again. It ends with 1 if a test failed or an engine of
-ours did not run.
+each; beside it are the table (.md) and, where matplotlib is installed, the plot (.png). Run it
+again to go on: what has a line is not measured again. It ends with 1 if a test failed or an engine
+of ours did not run.
 
 To try the script on a machine without a GPU: --platform=cpu --networks=small_bert --rounds=3.
 """

@@ -186,5 +186,8 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git
+        return None
     return done.stdout.strip() or None
