@@ -2,8 +2,8 @@
 
     NPROC=1 taskset -c 0 python bench/compare.py --graph=model.tflite [--batch=1] [--rounds=30]
         [--precision_loss] [--quant_mode=integer] [--platform=gpu] [--compute_dtype=float16]
-        [--onnx=model.onnx] [--float_graph=model_float32.tflite] [--input_range=0,255] [--roofline]
-        [--out=bench/results/compare.jsonl]
+        [--onnx=model.onnx] [--float_graph=model_float32.tflite] [--input_range=0,255]
+        [--roofline=measured] [--out=bench/results/compare.jsonl]
 
 bench/run_all.py runs it over a folder of models and a matrix of settings.
 
@@ -17,7 +17,9 @@ where precision loss is allowed, OpenVINO may compute in bfloat16.
 ONNX Runtime reads what `python -m tf2onnx.convert --tflite model.tflite --opset 17 --output
 model.onnx` writes: its input stays [N, H, W, C] as the .tflite's, and has the file's batch.
 On a GPU, PyTorch (bench/torch_engines.py) and LiteRT's WebGPU accelerator stand beside them;
-`--engines=pytorch` and the like ask for those on a CPU, too.
+`--engines=pytorch` and the like ask for those on a CPU, too. There float32 means float32 for all of
+them: TensorFloat-32 is off. `--roofline` says what bounds the time: peaks that are measured, or
+those of the device's datasheet (bench/device_peaks.py).
 """
 
 import dataclasses
@@ -32,10 +34,21 @@ import numpy as np
 from absl import app, flags
 from agreement import Arrays, Judge, file_kind, inputs, judge
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
-from engines import ENGINES, ON_GPU, UNJUDGED, Run, Settings, to_host
-from harness import AbsentError, append, interleaved, last_line, ratios, spread, threads
+from device_peaks import datasheet_peaks
+from engines import ENGINES, ON_GPU, UNJUDGED, Engine, Settings, assert_place, to_host
+from harness import (
+    AbsentError,
+    append,
+    gpu_facts,
+    interleaved,
+    last_line,
+    ratios,
+    spread,
+    threads,
+)
+from onnx_engines import ONNX_ENGINES
 from roofline import model_seconds, peaks_record
-from torch_engines import TORCH_ENGINES
+from torch_engines import SLOW, TORCH_ENGINES
 
 from jaxdelegate.benchmark.peaks import measured_peaks
 from jaxdelegate.delegate import precision_policy
@@ -55,10 +68,15 @@ flags.DEFINE_string("compute_dtype", None, "Of the delegate; unset: float32.")
 flags.DEFINE_bool("precision_loss", None, "The delegate's is_precision_loss_allowed.")
 flags.DEFINE_string("quant_mode", None, "The delegate's, for quantized models.")
 flags.DEFINE_list("engines", None, "Only these, beside XNNPACK and ours; unset: the device's.")
-flags.DEFINE_bool("roofline", False, "Measure the device's peaks, and what they bound.")
+flags.DEFINE_enum(
+    "roofline", None, ["measured", "datasheet"], "The device's peaks, and what they bound."
+)
+flags.DEFINE_enum(
+    "reference", "exact", ["exact", "plain"], "LiteRT's kernels that say what is right."
+)
 flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 
-OURS, OVER = "jaxdelegate", "litert_xnnpack"
+OURS, OVER, STAYS = "jaxdelegate", "litert_xnnpack", "_on_device"
 # What engines refuse a model with, at whatever step; OSError: the bridge's library is not built.
 _REFUSALS = (AbsentError, OSError, RuntimeError, ValueError, NotImplementedError)
 
@@ -92,12 +110,12 @@ def reduced_dtype(options: Mapping[str, Any]) -> np.dtype | None:
 class Line:
     """The engines that agree, and what is said of each of them and of the others."""
 
-    runs: dict[str, Run] = dataclasses.field(default_factory=dict)
+    runs: dict[str, Engine] = dataclasses.field(default_factory=dict)
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
     by_yardstick: dict[str, float] = dataclasses.field(default_factory=dict)
     absent: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def admit(self, name: str, run: Run, outputs: Arrays, rule: Judge) -> None:
+    def admit(self, name: str, run: Engine, outputs: Arrays, rule: Judge) -> None:
         """Judge an engine by its outputs.
 
         Raises:
@@ -111,9 +129,9 @@ class Line:
             self.by_yardstick[name] = times
 
 
-def engines(of: Settings) -> dict[str, Callable[[Settings, Arrays], Run]]:
-    everything = ENGINES | TORCH_ENGINES
-    fit = everything if of.on_gpu else {name: ENGINES[name] for name in {*ENGINES} - ON_GPU}
+def engines(of: Settings) -> dict[str, Callable[[Settings, Arrays], Engine]]:
+    everything = ENGINES | ONNX_ENGINES | TORCH_ENGINES
+    fit = {*everything} - SLOW if of.on_gpu else {*ENGINES, "onnxruntime"} - ON_GPU
     wanted = {*fit} if FLAGS.engines is None else {*FLAGS.engines, OURS, OVER}
     return {name: make for name, make in everything.items() if name in wanted}
 
@@ -123,6 +141,7 @@ def line_up(of: Settings, arrays: Arrays, rule: Judge) -> Line:
     for name, make in engines(of).items():
         try:
             run = make(of, arrays)
+            assert_place(name, run, of.platform)
             if name in UNJUDGED:
                 line.runs[name] = run
             else:
@@ -142,7 +161,8 @@ def measured(of: Settings) -> dict[str, Any]:
     low, high = map(float, FLAGS.input_range)
     details = StockInterpreter(model_content=content).get_input_details()
     arrays = inputs(details, FLAGS.batch, (low, high))
-    line = line_up(of, arrays, judge(content, arrays, of.short))
+    rule = judge(content, arrays, of.short, exact=FLAGS.reference == "exact")
+    line = line_up(of, arrays, rule)
     for name in (OVER, OURS):
         if name in line.absent:
             raise AbsentError(f"{name}: {line.absent[name]}")
@@ -152,18 +172,46 @@ def measured(of: Settings) -> dict[str, Any]:
         "error": line.errors,
         "error_by_yardstick": line.by_yardstick,
         "absent": line.absent,
+        "devices": {name: run.device for name, run in line.runs.items()},
         "ms": {name: spread([1e3 * t for t in own]) for name, own in times.items()},
         "ratio_to_litert": ratios(times, OVER),
+        "ratio_to_peer": ratios_to_peers(times, {n: r.platform for n, r in line.runs.items()}),
     }
     if "jaxdelegate_float_twin" in times:
         found["ratio_to_float_twin"] = ratios(times, "jaxdelegate_float_twin")[OURS]
     return found
 
 
+def ratios_to_peers(
+    times: Mapping[str, list[float]], platforms: Mapping[str, str]
+) -> dict[str, Any]:
+    """Our time over that of the fastest peer on the same kind of device, by where arrays lie."""
+    found = {}
+    for where, own in (("host", OURS), ("device", f"{OURS}{STAYS}")):
+        peers = [
+            name
+            for name in times
+            if not name.startswith(OURS)
+            and name.endswith(STAYS) == (where == "device")
+            and platforms[name] == platforms[OURS]
+        ]
+        if own in times and peers:
+            fastest = min(peers, key=lambda name: np.median(times[name]))
+            found[where] = {"peer": fastest, **ratios(times, fastest)[own]}
+    return found
+
+
 def bound(of: Settings) -> dict[str, Any]:
     """The least time that the roofline allows, of arrays that lie on the device."""
     device = jax.devices(FLAGS.platform)[0]
-    peaks = measured_peaks(device, of.short or np.dtype(np.float32))
+    dtype = np.dtype(np.float32) if of.short is None else of.short
+    try:
+        if FLAGS.roofline == "measured":
+            peaks = measured_peaks(device, dtype)
+        else:
+            peaks = datasheet_peaks(device.device_kind, _arithmetic(of, dtype))
+    except AbsentError as error:
+        return {"no_roofline": str(error)}
     try:
         ms = 1e3 * model_seconds(of.graph, FLAGS.batch, peaks, of.short)
     except AbsentError as error:
@@ -171,9 +219,15 @@ def bound(of: Settings) -> dict[str, Any]:
     return {"peaks": peaks_record(peaks), "roofline_ms": ms}
 
 
+def _arithmetic(of: Settings, dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.int8) if of.options.get("quant_mode") == "integer" else dtype
+
+
 def main(_argv: list[str]) -> None:
     warnings.simplefilter("ignore", UserWarning)  # LiteRT's words about its own interpreter
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # room for the other engines
+    if FLAGS.compute_dtype != "tensorfloat32":
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # cuBLAS, cuDNN and TensorRT, whoever calls them
     of = settings()
     try:
         found = measured(of)
@@ -188,6 +242,9 @@ def main(_argv: list[str]) -> None:
             "batch": FLAGS.batch,
             "threads": of.threads,
             "device": str(jax.devices(FLAGS.platform)[0]),
+            "device_kind": jax.devices(FLAGS.platform)[0].device_kind,
+            "gpu": gpu_facts() if of.on_gpu else None,
+            "engines": FLAGS.engines or [],
             "options": dict(of.options),
             "kind": file_kind(of.graph.read_bytes()),
             **found,

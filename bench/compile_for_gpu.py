@@ -97,7 +97,7 @@ def compiled(graph: Path, batch: int, options: DelegateOptions, device: jax.Devi
             subgraph.inputs,
             subgraph.outputs,
             Callees(model.subgraphs, context).in_context(),
-            rewrites=rewrites.chosen(options.rewrites),
+            rewrites=rewrites.enabled(options.rewrites),
         )
     except (InterpreterError, LoweringError) as error:
         raise AbsentError(last_line(error)) from error
@@ -110,6 +110,7 @@ def measure(graph: Path, batch: int, options: DelegateOptions, device: jax.Devic
     text = executable.as_text()
     if FLAGS.hlo:
         name = f"{graph.stem}_{batch}_{options.compute_dtype}_{options.quant_mode}.txt"
+        Path(FLAGS.hlo).mkdir(parents=True, exist_ok=True)
         (Path(FLAGS.hlo) / name).write_text(text, encoding="utf-8")
     return {**described(hlo_text.kernels(text)), "mb": megabytes(executable)}
 

@@ -1,7 +1,8 @@
 """The engines that bench/compare.py puts side by side, each as a function from inputs to outputs.
 
-Times hold what a caller waits for: setting inputs, the run, and outputs as host arrays. Only
-`jaxdelegate_on_device` begins and ends with arrays on the device.
+Times hold what a caller waits for: setting inputs, the run, and outputs as host arrays. Those whose
+names end in `on_device` begin and end with arrays on the device. Every engine says where it
+computes, so that one that fell back on a CPU is not taken for a GPU's.
 """
 
 import dataclasses
@@ -19,6 +20,26 @@ from harness import AbsentError, last_line
 import jaxdelegate as jd
 
 Run = Callable[[Arrays], Sequence[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """A model that is ready to run.
+
+    Attributes:
+        run: inputs to outputs.
+        device: where it computes: "cpu", "gpu" or "tpu", and what there is to say besides.
+    """
+
+    run: Run
+    device: str = "cpu"
+
+    def __call__(self, arrays: Arrays) -> Sequence[Any]:
+        return self.run(arrays)
+
+    @property
+    def platform(self) -> str:
+        return self.device.split()[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,63 +63,68 @@ class Settings:
     twin: Path | None = None
 
     @property
+    def platform(self) -> str:
+        """Of the delegate: "cpu", "gpu" or "tpu"."""
+        found: str = jax.devices(self.options.get("platform"))[0].platform
+        return found
+
+    @property
     def on_gpu(self) -> bool:
-        return jax.devices(self.options.get("platform"))[0].platform == "gpu"
+        return self.platform == "gpu"
 
 
-def xnnpack(settings: Settings, arrays: Arrays) -> Run:
-    return _ready(StockInterpreter(str(settings.graph), num_threads=settings.threads), arrays)
+def xnnpack(settings: Settings, arrays: Arrays) -> Engine:
+    interpreter = StockInterpreter(str(settings.graph), num_threads=settings.threads)
+    return Engine(_ready(interpreter, arrays))
 
 
-def own_interpreter(settings: Settings, arrays: Arrays) -> Run:
+def own_interpreter(settings: Settings, arrays: Arrays) -> Engine:
     delegate = jd.JaxDelegate(**settings.options)
-    return _ready(jd.Interpreter(settings.graph, experimental_delegates=[delegate]), arrays)
+    interpreter = jd.Interpreter(settings.graph, experimental_delegates=[delegate])
+    return Engine(_ready(interpreter, arrays), _place(delegate))
 
 
-def in_stock_interpreter(settings: Settings, arrays: Arrays) -> Run:
+def in_stock_interpreter(settings: Settings, arrays: Arrays) -> Engine:
+    delegate = jd.JaxDelegate(**settings.options)
     interpreter = StockInterpreter(
-        str(settings.graph),
-        experimental_delegates=[jd.JaxDelegate(**settings.options)],
-        num_threads=settings.threads,
+        str(settings.graph), experimental_delegates=[delegate], num_threads=settings.threads
     )
-    return _ready(interpreter, arrays)
+    return Engine(_ready(interpreter, arrays), _place(delegate))
 
 
-def on_device(settings: Settings, arrays: Arrays) -> Run:
-    """The model's one program, on arrays that lie on the device; results stay there."""
+def on_device(settings: Settings, arrays: Arrays) -> Engine:
+    """Our interpreter between arrays on the device; the call waits for the results."""
     delegate = jd.JaxDelegate(**settings.options)
     interpreter = jd.Interpreter(settings.graph, experimental_delegates=[delegate])
     _prepare(interpreter, arrays)
-    partitions = delegate.partitions()
-    if len(partitions) != 1:
-        raise AbsentError(f"the model runs as {len(partitions)} programs")
-    program = partitions[0].program
-    own = [d["index"] for d in interpreter.get_input_details()]
-    wanted = [d["index"] for d in interpreter.get_output_details()]
-    if program.states or not {*program.inputs} <= {*own} or not {*wanted} <= {*program.outputs}:
-        raise AbsentError("the program is not the whole model")
-    given = dict(zip(own, jax.device_put(list(arrays), delegate.device), strict=True))
-    values = [given[i] for i in program.inputs]
-    places = [program.outputs.index(i) for i in wanted]
+    place = _place(delegate)
+    inputs = [d["index"] for d in interpreter.get_input_details()]
+    outputs = [d["index"] for d in interpreter.get_output_details()]
+    resident = jax.device_put(list(arrays), delegate.device)
 
     def run(_given: Arrays) -> list[jax.Array]:
-        results = jax.block_until_ready(program(values))
-        return [results[place] for place in places]
+        for index, array in zip(inputs, resident, strict=True):
+            interpreter.set_tensor(index, array)
+        interpreter.invoke()
+        return jax.block_until_ready([interpreter.get_device_tensor(i) for i in outputs])
 
-    return run
+    return Engine(run, place)
 
 
-def function(settings: Settings, arrays: Arrays) -> Run:
+def function(settings: Settings, arrays: Arrays) -> Engine:
     if settings.short is not None:
         raise AbsentError("jaxdelegate.load computes in float32")
     if settings.options.get("quant_mode") == "integer":
         raise AbsentError("jaxdelegate.load computes in the float view")
     model = jd.load(settings.graph)
-    model(*arrays)
-    return lambda given: [np.asarray(y) for y in model(*given)]
+    (device,) = model(*arrays)[0].devices()
+    return Engine(
+        lambda given: [np.asarray(y) for y in model(*given)],
+        f"{device.platform} {device.device_kind}",
+    )
 
 
-def float_twin(settings: Settings, arrays: Arrays) -> Run:
+def float_twin(settings: Settings, arrays: Arrays) -> Engine:
     """Our interpreter on the float32 network that a quantized file was made of: for time only."""
     if settings.twin is None:
         raise AbsentError("no --float_graph given")
@@ -107,11 +133,11 @@ def float_twin(settings: Settings, arrays: Arrays) -> Run:
     details = interpreter.get_input_details()
     own = [a.astype(d["dtype"]) for a, d in zip(arrays, details, strict=True)]
     run = _ready(interpreter, own)
-    return lambda _given: run(own)
+    return Engine(lambda _given: run(own), _place(delegate))
 
 
-def openvino(settings: Settings, arrays: Arrays) -> Run:
-    library = _module("openvino")
+def openvino(settings: Settings, arrays: Arrays) -> Engine:
+    library = module("openvino")
     dtype = "bf16" if settings.short is not None else "f32"
     hints = {"INFERENCE_NUM_THREADS": settings.threads, "INFERENCE_PRECISION_HINT": dtype}
     try:
@@ -121,43 +147,20 @@ def openvino(settings: Settings, arrays: Arrays) -> Run:
     except RuntimeError as error:
         raise AbsentError(last_line(error)) from error
     request = compiled.create_infer_request()
-    return lambda given: [np.array(y) for y in request.infer(list(given)).values()]
+    return Engine(lambda given: [np.array(y) for y in request.infer(list(given)).values()])
 
 
-def onnx_runtime(settings: Settings, arrays: Arrays) -> Run:
-    library = _module("onnxruntime")
-    if settings.onnx is None:
-        raise AbsentError("no --onnx given")
-    session_options = library.SessionOptions()
-    session_options.intra_op_num_threads = settings.threads
-    session_options.log_severity_level = 3
-    providers = _providers(library, settings)
-    try:
-        session = library.InferenceSession(str(settings.onnx), session_options, providers)
-        names = [i.name for i in session.get_inputs()]
-        run = lambda given: session.run(None, dict(zip(names, given, strict=True)))  # noqa: E731
-        run(arrays)
-    except Exception as error:  # its classes derive from Exception only
-        raise AbsentError(last_line(error)) from error
-    return run
+def litert_gpu(settings: Settings, arrays: Arrays) -> Engine:
+    """LiteRT's own accelerator, over WebGPU; it computes in float16 where that is allowed.
 
-
-def _providers(library: Any, settings: Settings) -> list[Any]:
-    """Where ONNX Runtime runs, best first."""
-    there = library.get_available_providers()
-    is_half = settings.short == np.float16
-    tensorrt = ("TensorrtExecutionProvider", {"trt_fp16_enable": is_half})
-    wanted = [tensorrt, ("CUDAExecutionProvider", {})] if settings.on_gpu else []
-    return [p for p in wanted if p[0] in there] or ["CPUExecutionProvider"]
-
-
-def litert_gpu(settings: Settings, arrays: Arrays) -> Run:
-    """LiteRT's own accelerator, over WebGPU; it computes in float16 where that is allowed."""
+    Its Python interface writes to and reads from its buffers: it always begins and ends with host
+    arrays.
+    """
     if not settings.on_gpu:
         raise AbsentError("there is no GPU")
-    options = _module("ai_edge_litert.options").Options
-    gpu_options = _module("ai_edge_litert.gpu_options").GpuOptions
-    accelerators = _module("ai_edge_litert.hardware_accelerator").HardwareAccelerator
+    options = module("ai_edge_litert.options").Options
+    gpu_options = module("ai_edge_litert.gpu_options").GpuOptions
+    accelerators = module("ai_edge_litert.hardware_accelerator").HardwareAccelerator
     return compiled_model(
         settings,
         arrays,
@@ -165,13 +168,14 @@ def litert_gpu(settings: Settings, arrays: Arrays) -> Run:
             hardware_accelerators=accelerators.GPU,
             gpu_options=gpu_options(enforce_f32=settings.short is None),
         ),
+        device="gpu WebGPU",
     )
 
 
-def litert_ynnpack(settings: Settings, arrays: Arrays) -> Run:
+def litert_ynnpack(settings: Settings, arrays: Arrays) -> Engine:
     """LiteRT's CPU options have YNNPACK take what it can, ahead of XNNPACK."""
-    options = _module("ai_edge_litert.options").Options
-    cpu_options = _module("ai_edge_litert.cpu_options").CpuOptions
+    options = module("ai_edge_litert.options").Options
+    cpu_options = module("ai_edge_litert.cpu_options").CpuOptions
     own = cpu_options(num_threads=settings.threads, enable_ynnpack=True)
     try:
         return compiled_model(settings, arrays, options(cpu_options=own))
@@ -179,9 +183,13 @@ def litert_ynnpack(settings: Settings, arrays: Arrays) -> Run:
         raise AbsentError(f"LiteRT does not run it with YNNPACK: {error}") from error
 
 
-def compiled_model(settings: Settings, arrays: Arrays, options: Any) -> Run:
-    """The model by LiteRT's newer API; `options` say on which accelerator."""
-    library = _module("ai_edge_litert.compiled_model")
+def compiled_model(settings: Settings, arrays: Arrays, options: Any, device: str = "cpu") -> Engine:
+    """The model by LiteRT's newer API; `options` say on which accelerator, `device` names it.
+
+    Raises:
+        AbsentError: it does not run there, or not all of it.
+    """
+    library = module("ai_edge_litert.compiled_model")
     shapes = StockInterpreter(str(settings.graph))
     _prepare(shapes, arrays)
     wanted = [(tuple(d["shape"]), d["dtype"]) for d in shapes.get_output_details()]
@@ -189,6 +197,8 @@ def compiled_model(settings: Settings, arrays: Arrays, options: Any) -> Run:
         model = library.CompiledModel.from_file(str(settings.graph), options=options)
         for i, array in enumerate(arrays):
             model.resize_input_tensor(i, array.shape, strict=False)
+        if device != "cpu" and not model.is_fully_accelerated():
+            raise AbsentError("LiteRT leaves operators on the CPU")
         sources, targets = model.create_input_buffers(0), model.create_output_buffers(0)
     except (RuntimeError, ValueError) as error:
         raise AbsentError(last_line(error)) from error
@@ -202,10 +212,10 @@ def compiled_model(settings: Settings, arrays: Arrays, options: Any) -> Run:
             for target, (shape, dtype) in zip(targets, wanted, strict=True)
         ]
 
-    return run
+    return Engine(run, device)
 
 
-ENGINES: dict[str, Callable[[Settings, Arrays], Run]] = {
+ENGINES: dict[str, Callable[[Settings, Arrays], Engine]] = {
     "litert_xnnpack": xnnpack,
     "jaxdelegate": own_interpreter,
     "jaxdelegate_in_stock": in_stock_interpreter,
@@ -215,16 +225,38 @@ ENGINES: dict[str, Callable[[Settings, Arrays], Run]] = {
     "litert_ynnpack": litert_ynnpack,
     "litert_gpu": litert_gpu,
     "openvino": openvino,
-    "onnxruntime": onnx_runtime,
 }
 UNJUDGED = frozenset(("jaxdelegate_float_twin",))  # another network's outputs
 ON_GPU = frozenset(("jaxdelegate_on_device", "litert_gpu"))  # left out on a CPU if not asked for
+_CPU_PEERS = frozenset(("litert_xnnpack", "litert_ynnpack", "openvino"))  # whatever the delegate's
+
+
+def assert_place(name: str, engine: Engine, platform: str) -> None:
+    """An engine counts only where it was asked to compute.
+
+    Raises:
+        AbsentError: it computes elsewhere, as one that fell back on a CPU does.
+    """
+    wanted = "cpu" if name in _CPU_PEERS else platform
+    if engine.platform != wanted:
+        raise AbsentError(f"computes on {engine.device}, not on the {wanted}")
 
 
 def to_host(result: Any) -> np.ndarray:
     """An engine's output as numpy's, from wherever it lies."""
     array: np.ndarray = np.asarray(result.float().cpu() if hasattr(result, "cpu") else result)
     return array
+
+
+def _place(delegate: jd.JaxDelegate) -> str:
+    """Where a delegate's programs run.
+
+    Raises:
+        AbsentError: some operators run on the host instead.
+    """
+    if delegate.device.platform != "cpu" and (left := delegate.report().left):
+        raise AbsentError(f"{len(left)} operators stay on the host: {left[0].reason}")
+    return f"{delegate.device.platform} {delegate.device.device_kind}"
 
 
 def _prepare(interpreter: Any, arrays: Arrays) -> None:
@@ -257,7 +289,12 @@ def _ready(interpreter: Any, arrays: Arrays) -> Run:
     return run
 
 
-def _module(name: str) -> Any:
+def module(name: str) -> Any:
+    """A library that need not be there.
+
+    Raises:
+        AbsentError: it is not.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:

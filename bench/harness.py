@@ -21,7 +21,27 @@ PACKAGES = (
     "ai-edge-litert",
     "openvino",
     "onnxruntime",
+    "onnxruntime-gpu",
+    "tensorrt",
     "torch",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
+_GPU_FACTS = (
+    "name",
+    "driver_version",
+    "memory.total",
+    "mig.mode.current",
+    "ecc.mode.current",
+    "power.limit",
+    "clocks.max.sm",
+    "clocks.current.sm",
+    "clocks.max.memory",
+    "temperature.gpu",
+    "pcie.link.gen.current",
+    "pcie.link.width.current",
 )
 
 
@@ -126,6 +146,17 @@ def machine() -> dict[str, Any]:
     }
 
 
+def gpu_facts() -> list[dict[str, str]] | None:
+    """What nvidia-smi says of each GPU; None: there is no nvidia-smi."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FACTS)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.split(", ") for line in done.stdout.splitlines()]
+    return [dict(zip(_GPU_FACTS, row, strict=True)) for row in rows]
+
+
 def append(result: Mapping[str, Any], path: str | None, *, echo: bool = True) -> None:
     """Print a result as one JSON line, and append it to a file if one is given."""
     line = json.dumps({**result, "machine": machine()})
@@ -160,5 +191,8 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git
+        return None
     return done.stdout.strip() or None

@@ -13,29 +13,26 @@ the largest float of the inputs, such as {"efficientnet": [0, 255]}.
 
 Whatever stands in `--out` already is not measured again, so that an interrupted run goes on where
 it was; `--again` measures refused ones anew. A process that fails or takes longer than `--timeout`
-leaves a line with the reason. Threads are pinned to the first cores of the machine.
+leaves a line with the reason. Threads are pinned to the first cores of the machine. On a GPU only
+the peers on the CPU have threads: there is one number of them, the largest of `--threads`, or one
+for each core.
 """
 
-import dataclasses
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import app, flags
 from agreement import file_kind
-from harness import append
+from matrix import CORES, Case, measure, pending
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("models", None, "A folder of .tflite files.", required=True)
 flags.DEFINE_string("out", None, "The file to append JSON lines to.", required=True)
 flags.DEFINE_list("only", [], "Beginnings of names; unset: all files.")
 flags.DEFINE_list("columns", [], "Of float32, precision_loss, float16, integer, float_view.")
-flags.DEFINE_list("threads", ["1", "2"], "How many threads.")
+flags.DEFINE_list("threads", [], "How many threads; unset: 1,2 on a CPU, else all cores.")
 flags.DEFINE_list("batches", ["1", "8"], "How many images.")
 flags.DEFINE_string("platform", "cpu", "Of the delegate.")
 flags.DEFINE_string("onnx", None, "A folder of the same models for ONNX Runtime.")
@@ -46,7 +43,6 @@ flags.DEFINE_float("timeout", 900.0, "Seconds that one process may take.", 1.0)
 flags.DEFINE_bool("again", False, "Measure anew what was refused.")
 flags.DEFINE_bool("dry_run", False, "Only print what would run.")
 
-COMPARE = Path(__file__).with_name("compare.py")
 # What is asked of a file, by its kind: columns of the matrix and the delegate's options there.
 COLUMNS: dict[str, dict[str, dict[str, Any]]] = {
     "float32": {"float32": {}, "precision_loss": {"is_precision_loss_allowed": True}},
@@ -56,42 +52,6 @@ COLUMNS: dict[str, dict[str, dict[str, Any]]] = {
         "float_view": {"quant_mode": "float_view"},
     },
 }
-_FLAG_OF = {"is_precision_loss_allowed": "precision_loss"}  # compare.py's name of an option
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One process: a model and what it is asked for."""
-
-    graph: Path
-    kind: str
-    column: str
-    batch: int
-    threads: int
-    platform: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"platform": self.platform, **COLUMNS[self.kind][self.column]}
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return key_of(
-            dataclasses.asdict(self) | {"graph": self.graph.stem, "options": self.options}
-        )
-
-    def arguments(self) -> list[str]:
-        return [
-            f"--graph={self.graph}",
-            f"--batch={self.batch}",
-            *(f"--{_FLAG_OF.get(name, name)}={value}" for name, value in self.options.items()),
-        ]
-
-
-def key_of(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells measurements apart."""
-    options = tuple(sorted(record["options"].items()))
-    return record["graph"], record["batch"], record["threads"], options
 
 
 def cases(
@@ -111,7 +71,15 @@ def cases(
             for column in wanted:
                 for graph, kind in kinds.items():
                     if column in COLUMNS[kind]:
-                        yield Case(graph, kind, column, batch, n, platform)
+                        options = {"platform": platform, **COLUMNS[kind][column]}
+                        yield Case(graph, kind, batch, n, options)
+
+
+def thread_counts(given: Sequence[str], platform: str) -> list[int]:
+    """What the matrix has of threads: on an accelerator it is not multiplied by them."""
+    if platform == "cpu":
+        return [int(n) for n in given or ("1", "2")]
+    return [max((int(n) for n in given), default=len(CORES))]
 
 
 def float_twin(graph: Path, kinds: Mapping[Path, str]) -> Path | None:
@@ -122,18 +90,9 @@ def float_twin(graph: Path, kinds: Mapping[Path, str]) -> Path | None:
     return max(twins, key=lambda g: len(g.stem), default=None)
 
 
-def done(path: Path, *, again: bool) -> set[tuple[Any, ...]]:
-    """The keys of the lines that `path` has; `again`: only those with times."""
-    if not path.exists():
-        return set()
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    compared = [r for r in records if r["bench"] == "compare"]
-    return {key_of(r) for r in compared if not (again and "refused" in r)}
-
-
 def extra_arguments(case: Case, kinds: Mapping[Path, str], ranges: Mapping[str, Any]) -> list[str]:
     """Files and inputs that belong to the model."""
-    found = [f"--rounds={FLAGS.rounds}", f"--seconds={FLAGS.seconds}", f"--out={FLAGS.out}"]
+    found = [f"--rounds={FLAGS.rounds}", f"--seconds={FLAGS.seconds}"]
     onnx = Path(FLAGS.onnx or "", f"{case.graph.stem}.onnx")
     if FLAGS.onnx and onnx.exists():
         found.append(f"--onnx={onnx}")
@@ -144,31 +103,8 @@ def extra_arguments(case: Case, kinds: Mapping[Path, str], ranges: Mapping[str, 
         if case.graph.stem.startswith(beginning):
             found.append(f"--input_range={low},{high}")
     if FLAGS.platform != "cpu":
-        found.append("--roofline")
+        found.append("--roofline=measured")
     return found
-
-
-def run(case: Case, extra: Sequence[str], timeout: float) -> str | None:
-    """Measure in a process of its own; why it came to nothing, if it did."""
-    script = [sys.executable, str(COMPARE), *case.arguments(), *extra]
-    cores = sorted(_CORES)[: case.threads] if case.platform == "cpu" else sorted(_CORES)
-    os.sched_setaffinity(0, cores)  # the process inherits it
-    environment = {**os.environ, "NPROC": str(case.threads)}
-    try:
-        ended = subprocess.run(
-            script, env=environment, timeout=timeout, capture_output=True, text=True, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"no result after {timeout:.0f} s"
-    finally:
-        os.sched_setaffinity(0, _CORES)
-    if ended.returncode == 0:
-        return None
-    said = [line for line in ended.stderr.splitlines() if line.strip()]
-    return f"exit code {ended.returncode}: {said[-1] if said else 'no message'}"
-
-
-_CORES = os.sched_getaffinity(0)
 
 
 def main(_argv: list[str]) -> None:
@@ -176,31 +112,16 @@ def main(_argv: list[str]) -> None:
     kinds = {g: file_kind(g.read_bytes()) for g in graphs}
     chosen = {g: k for g, k in kinds.items() if not FLAGS.only or g.stem.startswith((*FLAGS.only,))}
     ranges = json.loads(Path(FLAGS.input_ranges).read_text()) if FLAGS.input_ranges else {}
-    batches, threads = [int(n) for n in FLAGS.batches], [int(n) for n in FLAGS.threads]
-    known = done(Path(FLAGS.out), again=FLAGS.again)
+    threads = thread_counts(FLAGS.threads, FLAGS.platform)
+    batches = [int(n) for n in FLAGS.batches]
     matrix = cases(chosen, FLAGS.columns, batches, threads, FLAGS.platform)
-    pending = [case for case in matrix if case.key not in known]
-    for i, case in enumerate(pending):
-        print(f"{i + 1}/{len(pending)}", case.graph.stem, *case.arguments()[1:], case.threads)
-        if FLAGS.dry_run:
-            continue
-        start = time.perf_counter()
-        refused = run(case, extra_arguments(case, kinds, ranges), FLAGS.timeout)
-        print(f"    {time.perf_counter() - start:.0f} s", refused or "", flush=True)
-        if refused is not None:
-            append(
-                {
-                    "bench": "compare",
-                    "graph": case.graph.stem,
-                    "batch": case.batch,
-                    "threads": case.threads,
-                    "device": case.platform,
-                    "options": case.options,
-                    "kind": case.kind,
-                    "refused": refused,
-                },
-                FLAGS.out,
-            )
+    left = pending(matrix, Path(FLAGS.out), again=FLAGS.again)
+    if FLAGS.dry_run:
+        for i, case in enumerate(left):
+            print(f"{i + 1}/{len(left)}", case.graph.stem, *case.arguments()[1:], case.threads)
+        return
+    extra = lambda case: extra_arguments(case, kinds, ranges)  # noqa: E731
+    measure(left, extra, Path(FLAGS.out), timeout=FLAGS.timeout)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """PyTorch among the engines of bench/compare.py, as its users run a network on a GPU.
 
 The network is the .tflite itself (bench/torch_network.py), in the short dtype where precision loss
-is allowed: eager, by torch.compile, and by torch.compile with CUDA graphs. Those that end in
-`on_device` begin and end with arrays on the device.
+is allowed: eager, by torch.compile, by torch.compile with CUDA graphs, and with its longest search
+for kernels (CUDA graphs as well). Those that end in `on_device` begin and end with arrays on the
+device. float32 is float32: TensorFloat-32 is off.
 """
 
+import functools
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from agreement import Arrays
-from engines import Run, Settings
+from engines import Engine, Settings, module
 from harness import AbsentError, last_line
 
 from jaxdelegate.model.records import read_model
@@ -19,20 +22,26 @@ _WAYS: dict[str, dict[str, Any] | None] = {
     "pytorch": None,  # not compiled
     "pytorch_compile": {},
     "pytorch_cuda_graphs": {"mode": "reduce-overhead"},
+    "pytorch_max_autotune": {"mode": "max-autotune"},
 }
 
 
-def _engine(way: str, *, stays: bool) -> Callable[[Settings, Arrays], Run]:
+def _engine(way: str, *, stays: bool) -> Callable[[Settings, Arrays], Engine]:
     """What makes an engine; where `stays`, arrays stay on the device."""
 
-    def make(settings: Settings, arrays: Arrays) -> Run:
-        try:
-            torch: Any = importlib.import_module("torch")
-        except ImportError as error:
-            raise AbsentError("torch is not installed") from error
-        network, device, dtype = _network(torch, settings)
-        compiled = _WAYS[way]
-        run = network if compiled is None else torch.compile(network, **compiled)
+    def make(settings: Settings, arrays: Arrays) -> Engine:
+        torch = module("torch")
+        device = "cuda" if settings.on_gpu else "cpu"
+        if settings.platform not in ("cpu", "gpu"):
+            raise AbsentError(f"it runs on no {settings.platform} here")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise AbsentError("this torch sees no GPU")
+        torch.set_num_threads(settings.threads)
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        name = "float32" if settings.short is None else settings.short.name
+        dtype = getattr(torch, name)
+        run = _runner(way, settings.graph, device, name)
 
         def moved(given: Arrays) -> list[Any]:
             tensors = [torch.from_numpy(a).to(device) for a in given]
@@ -51,26 +60,27 @@ def _engine(way: str, *, stays: bool) -> Callable[[Settings, Arrays], Run]:
 
         try:
             call(arrays)
+            with torch.inference_mode():
+                used = {y.device.type for y in run(*resident)}
         except Exception as error:  # compilers raise all sorts
             raise AbsentError(last_line(error)) from error
-        return call
+        return Engine(call, "gpu" if used == {"cuda"} else " ".join(sorted(used)))
 
     return make
 
 
-def _network(torch: Any, settings: Settings) -> tuple[Any, str, Any]:
-    """The network on its device, the device, and the dtype that it computes in."""
-    network_module = importlib.import_module("torch_network")
-    device = "cuda" if settings.on_gpu else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise AbsentError("this torch sees no GPU")
-    dtype = getattr(torch, "float32" if settings.short is None else settings.short.name)
-    torch.set_num_threads(settings.threads)
-    network = network_module.Network(read_model(settings.graph)).eval()
-    return network.to(device, dtype), device, dtype
+@functools.cache
+def _runner(way: str, graph: Path, device: str, dtype: str) -> Callable[..., Any]:
+    """The network on its device, compiled once for both kinds of arrays."""
+    torch, network_module = (importlib.import_module(n) for n in ("torch", "torch_network"))
+    network = network_module.Network(read_model(graph)).eval().to(device, getattr(torch, dtype))
+    compiled = _WAYS[way]
+    run: Callable[..., Any] = network if compiled is None else torch.compile(network, **compiled)
+    return run
 
 
-TORCH_ENGINES: dict[str, Callable[[Settings, Arrays], Run]] = {
+TORCH_ENGINES: dict[str, Callable[[Settings, Arrays], Engine]] = {
     **{way: _engine(way, stays=False) for way in _WAYS},
     **{f"{way}_on_device": _engine(way, stays=True) for way in _WAYS},
 }
+SLOW = frozenset(("pytorch_max_autotune", "pytorch_max_autotune_on_device"))  # minutes to compile

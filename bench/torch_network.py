@@ -1,4 +1,4 @@
-"""A convolutional .tflite in PyTorch, weights and all: the peer on a GPU.
+"""A .tflite in PyTorch, weights and all: the peer on a GPU.
 
 PyTorch's users keep images as channels_last. Tensors here are [N, H, W, C] as in the file, and a
 convolution sees a view of them as [N, C, H, W], which is the same memory; so no layout is changed
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from harness import AbsentError
 
 from jaxdelegate.model.records import Model, Operator
-from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, Padding
+from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, Padding, TensorType
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, propagate
 
@@ -29,23 +29,26 @@ Step = Callable[..., Tensor]  # the run-time inputs, constants bound
 class Network(torch.nn.Module):
     """The main subgraph of a model.
 
-    Constants of it are buffers: `.to(device, dtype)` moves them.
+    Constants of it are buffers: `.to(device, dtype)` moves them, and every float inside follows.
     """
 
     def __init__(self, model: Model) -> None:
         """Take over the weights.
 
         Raises:
-            AbsentError: operators that have no translation here.
+            AbsentError: operators or quantized tensors, which have no translation here.
         """
         super().__init__()
         subgraph = model.subgraphs[0]
+        if any(t.quantization is not None for t in subgraph.tensors):
+            raise AbsentError("no translation to PyTorch of quantized tensors")
         specs = propagate(subgraph.operators, declared_specs(subgraph), model.subgraphs)
         operators = [op for op in subgraph.operators if not is_constant(gather(specs, op.outputs))]
         unknown = sorted({op.name for op in operators} - {*_STEPS})
         if unknown:
             raise AbsentError(f"no translation to PyTorch of {', '.join(unknown)}")
         self._inputs, self._outputs = subgraph.inputs, subgraph.outputs
+        self.register_buffer("_unit", torch.ones(()))  # of the dtype that floats have
         self._plan = [
             (op, _STEPS[op.name](op.options, gather(specs, op.inputs))) for op in operators
         ]
@@ -57,13 +60,26 @@ class Network(torch.nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         known = dict(zip(self._inputs, inputs, strict=True))
         for operator, step in self._plan:
-            known[operator.outputs[0]] = step(*self._values(operator, known))
+            y = step(*self._values(operator, known))
+            known[operator.outputs[0]] = y.to(self._unit.dtype) if y.is_floating_point() else y
         return tuple(known[i] for i in self._outputs)
 
     def _values(self, operator: Operator, known: Mapping[int, Tensor]) -> list[Tensor | None]:
         return [
             known[i] if i in known else getattr(self, f"tensor_{i}", None) for i in operator.inputs
         ]
+
+
+class Casting(torch.nn.Module):
+    """A network in another dtype, with float32 inputs and outputs."""
+
+    def __init__(self, network: Network, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._network, self._dtype = network.to(dtype), dtype
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        cast = [x.to(self._dtype) if x.is_floating_point() else x for x in inputs]
+        return tuple(y.float() for y in self._network(*cast))
 
 
 def _activated(y: Tensor, options: Any) -> Tensor:
@@ -154,6 +170,10 @@ def _unary(_o: Any, _inputs: Any, *, function: Callable[[Tensor], Tensor]) -> St
     return function
 
 
+def _squared_difference(_o: Any, _inputs: Any) -> Step:
+    return lambda a, b: torch.square(a - b)
+
+
 def _fully_connected(o: Any, _inputs: Any) -> Step:
     def fully_connected(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         rows = x if o.keep_num_dims else x.reshape(-1, w.shape[1])
@@ -169,6 +189,35 @@ def _softmax(o: Any, _inputs: Any) -> Step:
 def _mean(o: Any, inputs: Sequence[TensorSpec | None]) -> Step:
     axes = [int(axis) for axis in np.ravel(_constant(inputs, 1))]
     return lambda x, _axes: torch.mean(x, axes, keepdim=o.keep_dims)
+
+
+def _batch_matmul(o: Any, _inputs: Any) -> Step:
+    def batch_matmul(x: Tensor, y: Tensor) -> Tensor:
+        return torch.matmul(x.mT if o.adj_x else x, y.mT if o.adj_y else y)
+
+    return batch_matmul
+
+
+def _transpose(_o: Any, inputs: Sequence[TensorSpec | None]) -> Step:
+    order = [int(axis) for axis in _constant(inputs, 1)]
+    return lambda x, _order: x.permute(order)
+
+
+def _gather(o: Any, inputs: Sequence[TensorSpec | None]) -> Step:
+    table, rows = inputs
+    if o.axis != 0 or o.batch_dims or table is None or rows is None or len(table.shape) != 2:
+        raise AbsentError("no translation to PyTorch of a GATHER that is no embedding")
+    return lambda table, rows: F.embedding(rows, table)
+
+
+def _gelu(o: Any, _inputs: Any) -> Step:
+    return functools.partial(F.gelu, approximate="tanh" if o.approximate else "none")
+
+
+def _cast(o: Any, inputs: Sequence[TensorSpec | None]) -> Step:
+    if o.out_data_type != TensorType.FLOAT32 or inputs[0] is None or inputs[0].dtype.kind == "f":
+        raise AbsentError("no translation to PyTorch of a CAST other than from integers to float32")
+    return lambda x: x.float()
 
 
 def _pad(_o: Any, inputs: Sequence[TensorSpec | None]) -> Step:
@@ -209,10 +258,14 @@ def _constant(inputs: Sequence[TensorSpec | None], place: int) -> np.ndarray:
 _STEPS: dict[str, Callable[[Any, Sequence[TensorSpec | None]], Step]] = {
     "ADD": functools.partial(_binary, function=torch.add),
     "AVERAGE_POOL_2D": functools.partial(_pool, largest=False),
+    "BATCH_MATMUL": _batch_matmul,
+    "CAST": _cast,
     "CONCATENATION": _concatenation,
     "CONV_2D": _convolution,
     "DEPTHWISE_CONV_2D": functools.partial(_convolution, depthwise=True),
     "FULLY_CONNECTED": _fully_connected,
+    "GATHER": _gather,
+    "GELU": _gelu,
     "HARD_SWISH": functools.partial(_unary, function=F.hardswish),
     "LOGISTIC": functools.partial(_unary, function=torch.sigmoid),
     "MAX_POOL_2D": functools.partial(_pool, largest=True),
@@ -223,6 +276,9 @@ _STEPS: dict[str, Callable[[Any, Sequence[TensorSpec | None]], Step]] = {
     "RELU6": functools.partial(_unary, function=F.relu6),
     "RESHAPE": _reshape,
     "RESIZE_BILINEAR": _resize_bilinear,
+    "RSQRT": functools.partial(_unary, function=torch.rsqrt),
     "SOFTMAX": _softmax,
+    "SQUARED_DIFFERENCE": _squared_difference,
     "SUB": functools.partial(_binary, function=torch.sub),
+    "TRANSPOSE": _transpose,
 }

@@ -29,6 +29,7 @@ OTHERS = {
     ". .venv/bin/activate": "the shell",
     "export XLA_FLAGS=": "a setting of JAX; tests/test_sharding.py makes it",
     "nvidia-smi": "needs an NVIDIA driver",
+    "docker ": "needs Docker",
     "model-explorer": "a package of half a gigabyte",
     'python -c "import jax': "takes as long as importing jax",
 }

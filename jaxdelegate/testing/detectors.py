@@ -15,8 +15,9 @@ from jaxdelegate.op_lowering.options import (
     Pool2DOptions,
     ReshapeOptions,
 )
-from jaxdelegate.testing import networks
 from jaxdelegate.testing.builder import ModelBuilder
+from jaxdelegate.testing.layers import Layers, scaled
+from jaxdelegate.testing.networks import MOBILENET_V1_BLOCKS
 
 _CELLS = 4  # to each side of the color detector's grid
 _COLORS = 2  # red and green
@@ -70,14 +71,14 @@ def mobilenet_v1_ssd(
         classes: how many classes, besides the background.
         seed: of the random weights.
     """
-    net = networks._Network(seed)
+    net = Layers(seed)
     shape = (1, size, size, 3)
     x = net.builder.input(shape, np.float32, "input")
-    x, shape = net.convolution(x, shape, networks._scaled(32, width), 3, 2)
+    x, shape = net.convolution(x, shape, scaled(32, width), 3, 2)
     boxes, scores, anchors = [], [], []
-    for i, (filters, stride) in enumerate(networks._MOBILENET_V1_BLOCKS):
+    for i, (filters, stride) in enumerate(MOBILENET_V1_BLOCKS):
         x, shape = net.depthwise(x, shape, stride)
-        x, shape = net.convolution(x, shape, networks._scaled(filters, width), 1, 1)
+        x, shape = net.convolution(x, shape, scaled(filters, width), 1, 1)
         if i in _FEATURE_BLOCKS:
             n = shape[1] * shape[2] * _ANCHORS
             boxes.append(_flat(net.builder, _head(net, x, shape, 4), (1, n, 4)))

@@ -8,10 +8,14 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 PLAIN = (
+    "accept_report",
     "agreement",
+    "device_peaks",
     "engines",
     "harness",
     "hlo_text",
+    "matrix",
+    "onnx_engines",
     "roofline",
     "torch_engines",
     "torch_network",

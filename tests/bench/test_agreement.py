@@ -73,6 +73,15 @@ def test_a_short_dtype_is_judged_by_what_rounding_does_to_the_model(agreement: A
     assert "disagrees" in rule.why_not([want[::-1]])  # the other image's
 
 
+def test_float16_may_be_a_rounding_step_further_away(agreement: Any) -> None:
+    arrays = agreement.inputs([IMAGE], 2)
+    rule = agreement.judge(small_classifier(), arrays, np.dtype(np.float16))
+    (want,) = rule.want
+    assert rule.why_not([want + 0.9e-3 * want.max()]) is None
+    assert "disagrees" in rule.why_not([want + 3e-3 * want.max()])
+    assert "disagrees" in rule.why_not([want[::-1]])
+
+
 def test_rounding_a_file_leaves_its_biases(agreement: Any) -> None:
     content = convolution()
     rounded = agreement.rounded_file(content, BFLOAT16)

@@ -41,7 +41,9 @@ def test_without_the_plugin_it_says_so(tmp_path: Path) -> None:
 @needs_plugin
 def test_a_network_as_few_kernels(tmp_path: Path) -> None:
     """Each of 28 layers is one kernel, with what follows it; no filter is laid out anew."""
-    (short,) = records(tmp_path)
+    folder = tmp_path / "programs" / "of_h100"
+    (short,) = records(tmp_path, f"--hlo={folder}")
+    assert [path.read_text().startswith("HloModule") for path in folder.iterdir()] == [True]
     assert short["compiled_for"].endswith("which was not there")
     assert short["kernels"] <= 28 + 5
     assert "layout" not in short["kinds"]

@@ -68,7 +68,6 @@ def test_ynnpack_computes_the_model_or_is_absent(engines: Any, graph: Path) -> N
         ("jaxdelegate_function", {"options": {"quant_mode": "integer"}}, "float view"),
         ("jaxdelegate_float_twin", {}, "--float_graph"),
         ("litert_gpu", {"options": {"platform": "cpu"}}, "no GPU"),
-        ("onnxruntime", {}, "onnx"),
     ],
 )
 def test_who_is_absent_says_why(
@@ -77,6 +76,27 @@ def test_who_is_absent_says_why(
     arrays = [np.zeros((1, 16, 16, 3), np.float32)]
     with pytest.raises(pytest.importorskip("harness").AbsentError, match=why):
         engines.ENGINES[name](engines.Settings(graph, **settings), arrays)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime_tensorrt_on_device"])
+def test_onnx_runtime_is_absent_where_it_is_not_installed(
+    graph: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx_engines, engines = pytest.importorskip("onnx_engines"), pytest.importorskip("engines")
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    with pytest.raises(pytest.importorskip("harness").AbsentError, match="not installed"):
+        onnx_engines.ONNX_ENGINES[name](engines.Settings(graph), [])
+
+
+def test_an_engine_that_computes_elsewhere_does_not_count(engines: Any) -> None:
+    absent = pytest.importorskip("harness").AbsentError
+    on_cpu = engines.Engine(lambda given: given, "cpu CPUExecutionProvider")
+    with pytest.raises(absent, match="on cpu CPUExecutionProvider, not on the gpu"):
+        engines.assert_place("onnxruntime", on_cpu, "gpu")
+    engines.assert_place("onnxruntime", on_cpu, "cpu")
+    engines.assert_place("litert_xnnpack", on_cpu, "gpu")  # what a GPU is compared with
+    with pytest.raises(absent, match="not on the cpu"):
+        engines.assert_place("jaxdelegate", engines.Engine(on_cpu.run, "gpu NVIDIA L4"), "cpu")
 
 
 def test_pytorch_is_absent_where_it_is_not_installed(

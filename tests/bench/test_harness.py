@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,3 +47,16 @@ def test_what_a_long_message_ends_with(harness: Any) -> None:
 def test_folders_of_this_machine_are_left_out(harness: Any) -> None:
     error = RuntimeError("no /some/folder/a-b.onnx, 1/2 of it; see https://x.org/y")
     assert harness.last_line(error) == "no a-b.onnx, 1/2 of it; see https://x.org/y"
+
+
+def test_facts_of_a_gpu_are_those_of_nvidia_smi(
+    harness: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert harness.gpu_facts() is None
+    row = ", ".join(f"value {i}" for i in range(len(harness._GPU_FACTS)))
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{row}'\necho '{row}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    first, second = harness.gpu_facts()
+    assert first == second
+    assert (first["name"], first["driver_version"]) == ("value 0", "value 1")

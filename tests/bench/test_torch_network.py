@@ -20,7 +20,8 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.networks import small_classifier
+from jaxdelegate.testing.attention_networks import bert_small
+from jaxdelegate.testing.networks import mobilenet_v2, small_classifier
 from jaxdelegate.testing.running import random_inputs, run_once
 
 torch = pytest.importorskip("torch")
@@ -106,3 +107,23 @@ def test_the_engine_computes_the_model(tmp_path: Path, on_device: bool) -> None:
     outputs = [engines.to_host(y) for y in run(arrays)]
     assert rule.why_not(outputs) is None
     assert rule.error(outputs) > 0  # it did compute in float16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_transformer_is_the_same_in_pytorch(dtype: str) -> None:
+    content = bert_small(length=8, layers=1, hidden=16, heads=2, vocabulary=50)
+    stock = Interpreter(model_content=content)
+    x = random_inputs(stock.get_input_details())
+    (want,) = run_once(stock, x)
+    network = pytest.importorskip("torch_network").Network(read_model(content)).eval()
+    with torch.inference_mode():
+        (got,) = network.to(getattr(torch, dtype))(*map(torch.from_numpy, x))
+    assert got.dtype == getattr(torch, dtype)
+    error = np.abs(got.float().numpy() - want).max()
+    assert error < (1e-2 if dtype == "float16" else 1e-5) * np.abs(want).max()
+
+
+def test_quantized_tensors_are_absent() -> None:
+    content = mobilenet_v2(size=32, width=0.25, classes=10, quantized=True)
+    with pytest.raises(pytest.importorskip("harness").AbsentError, match="quantized"):
+        pytest.importorskip("torch_network").Network(read_model(content))

@@ -20,27 +20,23 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
-from jaxdelegate.measuring.tolerance import EXACT, NETWORK, Tolerance, assert_close
+from jaxdelegate.measuring.tolerance import EXACT, NETWORK, assert_close
 from jaxdelegate.testing import Case
 from jaxdelegate.testing.networks import mobilenet_v1, small_classifier
 from jaxdelegate.testing.running import random_inputs, run_once
+from tests.gpu.on_device import (
+    HALF,
+    HALVES,
+    NEEDS_DEVICE,
+    PLATFORM,
+    has_platform,
+    reference,
+    run,
+)
 
-PLATFORM = os.environ.get("JAXDELEGATE_GPU_PLATFORM", "gpu")
 OPERATOR_TESTS = Path(__file__).parents[1] / "op_lowering"
 SAMPLE = 6  # cases of each table, evenly spread
-
-
-def has_platform() -> bool:
-    try:
-        return bool(jax.devices(PLATFORM))
-    except RuntimeError:
-        return False
-
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not has_platform(), reason=f"JAX has no {PLATFORM} here"),
-]
+pytestmark = NEEDS_DEVICE
 
 FLOAT_TABLES = (
     "builtin/activation",
@@ -69,8 +65,6 @@ INTEGER_TABLES = (
     "quantized/pooling",
     "quantized/reduction",
 )
-HALVES = ("float16", "bfloat16")
-HALF = Tolerance(of_largest=1e-2)
 
 
 def tables(name: str) -> ModuleType:
@@ -102,24 +96,12 @@ def sample(names: Sequence[str]) -> list[Case]:
     return [case for name in names for case in cases(name)] if has_platform() else []
 
 
-def run(
-    model: bytes, feeds: Sequence[np.ndarray], **options: object
-) -> tuple[list[np.ndarray], jd.JaxDelegate]:
-    delegate = jd.JaxDelegate({"platform": PLATFORM, **options})
-    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[delegate])
-    return run_once(interpreter, feeds), delegate
-
-
 def delegated(model: bytes, feeds: Sequence[np.ndarray], **options: object) -> list[np.ndarray]:
     outputs, delegate = run(model, feeds, **options)
     left = delegate.report().left
     if left:
         pytest.skip(f"stays on the host: {left[0].reason}")
     return outputs
-
-
-def reference(model: bytes, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return run_once(jd.Interpreter(model_content=model), feeds)
 
 
 @pytest.mark.parametrize("case", sample(FLOAT_TABLES), ids=str)

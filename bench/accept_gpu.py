@@ -1,0 +1,238 @@
+"""The ten-minute run: whether jaxdelegate is right on this machine's GPU, then how fast it is.
+
+    python bench/accept_gpu.py [--out=accept_gpu.jsonl] [--minutes=10]
+        [--platform=gpu] [--networks=mobilenet_v2,resnet50] [--batches=1,128]
+        [--columns=float16,float32,integer,float_view] [--rounds=30] [--seconds=5]
+        [--notests] [--select=EXPRESSION]
+
+Needs the repository, jaxdelegate installed with its extra for CUDA, and pytest; no network, no
+files: networks are built in memory with random weights (jaxdelegate.testing). What else is
+installed takes part: torch, onnxruntime-gpu (with onnx and onnxscript, to write its files).
+Engines that are absent are named with the reason; one that computes on the CPU is absent.
+
+First `pytest -m gpu`. Then bench/compare.py for each network, batch and dtype, in a process of its
+own: engines are judged before they are timed, rounds are interleaved. PyTorch's max-autotune, which
+compiles for minutes, and torch.compile without CUDA graphs come last. `--out` gets a JSON line for
+each; beside it are the table (.md) and, where matplotlib is installed, the plot (.png). Run it
+again to go on: what has a line is not measured again. It ends with 1 if a test failed or an engine
+of ours did not run.
+
+To try the script on a machine without a GPU: --platform=cpu --networks=small_bert --rounds=3.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from absl import app, flags
+from accept_report import failures, plot, table
+from harness import append
+from matrix import CORES, Case, lines, measure, pending
+
+from jaxdelegate.testing.attention_networks import bert_small
+from jaxdelegate.testing.networks import deeplab_v3, mobilenet_v1, mobilenet_v2, resnet50
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("out", "accept_gpu.jsonl", "The file to append JSON lines to.")
+flags.DEFINE_string("platform", "gpu", "gpu or tpu; cpu only to try the script.")
+flags.DEFINE_list("networks", [], "Names; unset: all of full size.")
+flags.DEFINE_list("columns", [], "Of float16, float32, integer, float_view; unset: all.")
+flags.DEFINE_list("batches", ["1", "128"], "How many images.")
+flags.DEFINE_float("minutes", 10.0, "No further measurement begins after these.", 0.0)
+flags.DEFINE_integer("rounds", 30, "Timed rounds.", 3)
+flags.DEFINE_float("seconds", 5.0, "No further round after these, once five are done.", 0.0)
+flags.DEFINE_float("timeout", 600.0, "Seconds that one process may take.", 1.0)
+flags.DEFINE_bool("tests", True, "Run tests/gpu first.")
+flags.DEFINE_string("select", None, "Only these tests: pytest's -k.")
+
+ROOT = Path(__file__).parents[1]
+NETWORKS: dict[str, Callable[[], bytes]] = {
+    "mobilenet_v2": mobilenet_v2,
+    "resnet50": resnet50,
+    "bert_small": bert_small,
+    "deeplab_v3": deeplab_v3,
+    "mobilenet_v1": mobilenet_v1,
+    "mobilenet_v2_int8": lambda: mobilenet_v2(quantized=True),
+}
+# Only on request: to try the script.
+SMALL: dict[str, Callable[[], bytes]] = {
+    "small_mobilenet_v2": lambda: mobilenet_v2(size=32, width=0.25, classes=10),
+    "small_mobilenet_v2_int8": lambda: mobilenet_v2(
+        size=32, width=0.25, classes=10, quantized=True
+    ),
+    "small_bert": lambda: bert_small(length=8, layers=1, hidden=16, heads=2, vocabulary=50),
+}
+_INT8 = "_int8"
+# The delegate's options, the most wanted first; those of quantized files have a quant_mode.
+COLUMNS: dict[str, dict[str, str]] = {
+    "float16": {"compute_dtype": "float16"},
+    "float32": {},
+    "integer": {"quant_mode": "integer"},
+    "float_view": {"quant_mode": "float_view"},
+}
+_OURS = ("litert_xnnpack", "jaxdelegate", "jaxdelegate_on_device")
+
+
+def _both(*names: str) -> tuple[str, ...]:
+    """With arrays on the host, and with arrays on the device."""
+    return tuple(f"{name}{where}" for name in names for where in ("", "_on_device"))
+
+
+_USUAL = (
+    *_OURS,
+    "litert_gpu",
+    *_both("pytorch", "pytorch_cuda_graphs", "onnxruntime", "onnxruntime_tensorrt"),
+)
+_SLOW = _both("pytorch_compile", "pytorch_max_autotune")
+_QUANTIZED = (*_OURS, "litert_gpu", "jaxdelegate_float_twin")
+_PROBE = """
+import json, sys, jax
+device = jax.devices(sys.argv[1])[0]
+print(json.dumps({"device": str(device), "kind": device.device_kind, "count": jax.device_count()}))
+"""
+
+
+def the_device(platform: str) -> dict[str, Any]:
+    """What JAX has of a platform, asked in a process of its own: this one leaves the device alone.
+
+    Raises:
+        app.UsageError: it has none.
+    """
+    command = [sys.executable, "-c", _PROBE, platform]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        said = asked.stderr.strip().splitlines()
+        raise app.UsageError(
+            f"JAX finds no {platform} here: {said[-1] if said else 'no message'}. docs/gpu.md says "
+            "how to install it; --platform=cpu tries this script without one"
+        )
+    found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
+    return found
+
+
+def run_tests(platform: str, select: str | None) -> dict[str, Any]:
+    """`pytest -m gpu`, as a record; `failed` counts errors as well."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), "-m", "gpu", "-q"]
+        command += [f"--junit-xml={report}", "-p", "no:cacheprovider"]
+        command += ["-k", select] if select else []
+        environment = {**os.environ, "JAXDELEGATE_GPU_PLATFORM": platform}
+        environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        start = time.perf_counter()
+        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+        seconds = time.perf_counter() - start
+        counts = counted(report) if report.exists() else None
+    said = ended.stdout.decode(errors="replace").strip().splitlines()
+    found = {"bench": "accept_tests", "select": select, "seconds": seconds}
+    if counts is None or not counts["tests"]:
+        return {**found, "not_run": said[-1] if said else "pytest did not start: is it installed?"}
+    return {**found, **counts}
+
+
+def counted(report: Path) -> dict[str, Any]:
+    """How many tests passed, failed and were skipped, and the names of those that failed."""
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    bad = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    skipped = sum(c.find("skipped") is not None for c in cases)
+    return {
+        "tests": len(cases),
+        "failed": len(bad),
+        "skipped": skipped,
+        "failures": [c.get("name") for c in bad],
+    }
+
+
+def cases(
+    graphs: Mapping[str, Path], columns: Sequence[str], batches: Sequence[int], platform: str
+) -> Iterator[Case]:
+    """The most wanted first; what compiles for minutes comes last, beside ours once more."""
+    is_slow = importlib.util.find_spec("torch") is not None
+    for engines in (_USUAL, (*_OURS, *_SLOW)) if is_slow else ((*_USUAL, *_SLOW),):
+        for column in columns:
+            options = {"platform": platform, **COLUMNS[column]}
+            for batch in batches:
+                for name, graph in graphs.items():
+                    if name.endswith(_INT8) != ("quant_mode" in options):
+                        continue
+                    if not name.endswith(_INT8):
+                        yield Case(graph, "float32", batch, len(CORES), options, engines)
+                    elif engines[: len(_USUAL)] == _USUAL:
+                        yield Case(graph, "quantized", batch, len(CORES), options, _QUANTIZED)
+
+
+def built(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    """The networks as files, since bench/compare.py and other engines read those.
+
+    Raises:
+        app.UsageError: an unknown name.
+    """
+    makers, wanted = NETWORKS | SMALL, names or [*NETWORKS]
+    if unknown := {*wanted} - {*makers}:
+        raise app.UsageError(
+            f"--networks: no {', '.join(sorted(unknown))}; there are {', '.join(makers)}"
+        )
+    found = {name: folder / f"{name}.tflite" for name in wanted}
+    for name, path in found.items():
+        path.write_bytes(makers[name]())
+    return found
+
+
+def extra_arguments(case: Case) -> list[str]:
+    found = [f"--rounds={FLAGS.rounds}", f"--seconds={FLAGS.seconds}", "--reference=plain"]
+    if case.platform == "gpu":
+        found.append("--roofline=datasheet")
+    twin = case.graph.with_name(case.graph.name.replace(_INT8, ""))
+    if case.kind == "quantized" and twin.exists():
+        found.append(f"--float_graph={twin}")
+    return found
+
+
+def columns() -> list[str]:
+    wanted: list[str] = FLAGS.columns or [*COLUMNS]
+    if unknown := {*wanted} - {*COLUMNS}:
+        raise app.UsageError(
+            f"--columns: no {', '.join(sorted(unknown))}; there are {', '.join(COLUMNS)}"
+        )
+    return wanted
+
+
+def report(out: Path) -> list[str]:
+    """Write the table and the plot; what speaks against the machine."""
+    records = lines(out)
+    text = table(records)
+    out.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+    plot(records, out.with_suffix(".png"))
+    return failures(records)
+
+
+def main(_argv: list[str]) -> None:
+    out, until = Path(FLAGS.out), time.perf_counter() + 60 * FLAGS.minutes
+    wanted, batches = columns(), [int(n) for n in FLAGS.batches]
+    device = the_device(FLAGS.platform)
+    print(f"{device['count']} x {device['kind']}")
+    tested = [r for r in lines(out) if r["bench"] == "accept_tests" and "tests" in r]
+    if FLAGS.tests and not tested:
+        append({**device, **run_tests(FLAGS.platform, FLAGS.select)}, str(out), echo=False)
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = built(Path(folder), FLAGS.networks)
+        matrix = pending(cases(graphs, wanted, batches, FLAGS.platform), out)
+        left = measure(matrix, extra_arguments, out, timeout=FLAGS.timeout, until=until)
+    found = report(out)
+    if left:
+        print(f"{len(left)} measurements are left: run the same command again")
+    if found:
+        sys.exit("\n".join(found))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,69 @@
+"""What the makers of GPUs promise: peaks of arithmetic and of memory, by the device's name.
+
+bench/compare.py --roofline=datasheet takes them. Sources, all by NVIDIA: data sheets of H100, H200,
+A100, L4 and T4 Tensor Core GPUs; "NVIDIA Ada GPU Architecture", table 2 (RTX 4090). Figures are
+without sparsity. float32 is that of CUDA cores, without TensorFloat-32. A part of a GPU (MIG), or
+one that is not in the table, has no peaks here: the share of a roofline is then not known.
+"""
+
+import dataclasses
+
+import numpy as np
+from harness import AbsentError
+
+from jaxdelegate.benchmark.peaks import DevicePeaks
+
+_TERA, _GIGA = 1e12, 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Datasheet:
+    """TFLOP/s (int8: TOP/s) and GB/s of one GPU.
+
+    Attributes:
+        float32: CUDA cores.
+        half: tensor cores, float16 and bfloat16 operands and float32 sums.
+        int8: tensor cores.
+        memory: GB/s.
+    """
+
+    float32: float
+    half: float
+    int8: float
+    memory: float
+
+
+_H100_SXM = Datasheet(67, 989.4, 1978.9, 3350)
+_A100_40 = Datasheet(19.5, 312, 624, 1555)
+# By what `jax.Device.device_kind` says.
+DATASHEETS = {
+    "NVIDIA H200": dataclasses.replace(_H100_SXM, memory=4800),
+    "NVIDIA H100 80GB HBM3": _H100_SXM,
+    "NVIDIA H100 PCIe": Datasheet(51, 756, 1513, 2000),
+    "NVIDIA A100-SXM4-80GB": dataclasses.replace(_A100_40, memory=2039),
+    "NVIDIA A100 80GB PCIe": dataclasses.replace(_A100_40, memory=1935),
+    "NVIDIA A100-SXM4-40GB": _A100_40,
+    "NVIDIA A100-PCIE-40GB": _A100_40,
+    "NVIDIA L4": Datasheet(30.3, 121, 242, 300),
+    "Tesla T4": Datasheet(8.1, 65, 130, 300),
+    "NVIDIA GeForce RTX 4090": Datasheet(82.6, 165.2, 660.6, 1008),
+}
+
+
+def datasheet_peaks(kind: str, dtype: np.dtype) -> DevicePeaks:
+    """The peaks of a whole GPU.
+
+    Args:
+        kind: the name of the device.
+        dtype: of the operands of products.
+
+    Raises:
+        AbsentError: the table does not have the device, or no such arithmetic of it.
+    """
+    sheet = DATASHEETS.get(kind)
+    if sheet is None:
+        raise AbsentError(f"no datasheet of {kind!r} in bench/device_peaks.py")
+    name = {"float16": "half", "bfloat16": "half"}.get(np.dtype(dtype).name, np.dtype(dtype).name)
+    if name not in ("float32", "half", "int8"):
+        raise AbsentError(f"no peak of {dtype} in bench/device_peaks.py")
+    return DevicePeaks(getattr(sheet, name) * _TERA, {1: sheet.memory * _GIGA}, str(dtype))

@@ -1,0 +1,173 @@
+"""On a GPU: whole networks at batch, attention, float16 beyond its range, int8, shipped models."""
+
+import functools
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.measuring.tolerance import NETWORK, Tolerance, assert_close
+from jaxdelegate.op_lowering.options import (
+    BatchMatMulOptions,
+    Conv2DOptions,
+    FullyConnectedOptions,
+    Padding,
+    ReducerOptions,
+)
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.attention_networks import bert_small
+from jaxdelegate.testing.networks import mobilenet_v2
+from jaxdelegate.testing.running import random_inputs
+from tests.gpu.on_device import HALF, NEEDS_DEVICE, reference, run, stock
+
+pytestmark = NEEDS_DEVICE
+BECAUSE = "the whole network in half precision"
+FULL = {"require_full_delegation": True}
+LARGEST_HALF = 65504.0
+
+
+def feeds(model: bytes, batch: int) -> list[np.ndarray]:
+    details = jd.Interpreter(model_content=model).get_input_details()
+    return random_inputs([{**d, "shape": np.array([batch, *d["shape"][1:]])} for d in details])
+
+
+@functools.cache
+def mobilenet() -> bytes:
+    return mobilenet_v2(size=96, width=0.5, classes=100)
+
+
+@pytest.mark.parametrize("batch", [32, 128])
+def test_mobilenet_at_batch(batch: int) -> None:
+    """Beyond 2^23 products depthwise convolutions are lowered in another way."""
+    x = feeds(mobilenet(), batch)
+    want = stock(mobilenet(), x)
+    float32, _ = run(mobilenet(), x, compute_dtype="float32", **FULL)
+    assert_close(float32, want, tolerance=NETWORK)
+    float16, _ = run(mobilenet(), x, compute_dtype="float16", **FULL)
+    assert_close(float16, float32, tolerance=HALF, because=BECAUSE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_attention_of_a_transformer(dtype: str, batch: int) -> None:
+    """Heads of 64 and a mask: what cuDNN's fused attention takes in float16."""
+    model = bert_small(length=128, layers=2, hidden=128, heads=2, vocabulary=100)
+    x = feeds(model, batch)
+    got, _ = run(model, x, compute_dtype=dtype, **FULL)
+    if dtype == "float32":
+        assert_close(got, stock(model, x), tolerance=NETWORK)
+    else:
+        assert_close(got, stock(model, x), tolerance=HALF, because=BECAUSE)
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+def test_int8_to_the_bit(batch: int) -> None:
+    model = mobilenet_v2(size=32, width=0.5, classes=10, quantized=True)
+    x = feeds(model, batch)
+    got, _ = run(model, x, quant_mode="integer", **FULL)
+    np.testing.assert_array_equal(got[0], stock(model, x, exact=True)[0])
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("quantized", [False, True])
+def test_shipped_models(name: str, quantized: bool) -> None:
+    task = TASKS[name]
+    model, x = task.network(quantized), [task.inputs(task.picture(0))]
+    got, _ = run(model, x, quant_mode="integer", **FULL)
+    want = reference(
+        model, x
+    )  # LiteRT leaves places of detections that it did not find as they are
+    if quantized:
+        because = "int8 inside, float outside: equal to the bit but for the last dequantization"
+        assert_close(got, want, tolerance=Tolerance(of_largest=1e-6), because=because)
+    else:
+        assert_close(got, want, tolerance=NETWORK)
+
+
+# ---- float16 beyond its range
+
+
+class Sums:
+    """Sums of 64 products of 40 by 40, 102,400, and a hundredth of them."""
+
+    def __init__(self) -> None:
+        self.builder = ModelBuilder("sums beyond float16")
+
+    def then(
+        self, name: str, inputs: list[int], shape: tuple[int, ...], options: object = None
+    ) -> int:
+        y = self.builder.tensor(shape, name=f"sums_by_{name}")
+        self.builder.operator(name, inputs, [y], options)  # type: ignore[arg-type]
+        return y
+
+    def full(self, *shape: int) -> int:
+        return self.builder.constant(np.full(shape, 40, np.float32))
+
+    def model(self, y: int, shape: tuple[int, ...]) -> bytes:
+        scale = self.builder.constant(np.float32(0.01))
+        self.builder.outputs(self.then("MUL", [y, scale], shape))
+        return self.builder.build()
+
+
+def by_convolution(window: int) -> bytes:
+    s, shape = Sums(), (1, 8, 8, 16)
+    x = s.builder.input((1, 8, 8, 64 // window**2), name="x")
+    zeros = s.builder.constant(np.zeros(16, np.float32))
+    inputs = [x, s.full(16, window, window, 64 // window**2), zeros]
+    return s.model(s.then("CONV_2D", inputs, shape, Conv2DOptions(Padding.SAME, 1, 1)), shape)
+
+
+def by_matrix() -> bytes:
+    s, shape = Sums(), (4, 16)
+    inputs = [s.builder.input((4, 64), name="x"), s.full(16, 64)]
+    return s.model(s.then("FULLY_CONNECTED", [*inputs, -1], shape, FullyConnectedOptions()), shape)
+
+
+def by_batch_matmul() -> bytes:
+    s, shape = Sums(), (2, 4, 16)
+    inputs = [s.builder.input((2, 4, 64), name="x"), s.full(2, 64, 16)]
+    return s.model(s.then("BATCH_MATMUL", inputs, shape, BatchMatMulOptions()), shape)
+
+
+def by_sum() -> bytes:
+    """LiteRT#9249: a sum of 4096 values, added up in float16."""
+    s, shape = Sums(), (1, 1)
+    axes = s.builder.constant(np.array([1], np.int32))
+    inputs = [s.builder.input((1, 4096), name="x"), axes]
+    return s.model(s.then("SUM", inputs, shape, ReducerOptions(keep_dims=True)), shape)
+
+
+OVERFLOWS: list[Callable[[], bytes]] = [
+    functools.partial(by_convolution, 1),
+    functools.partial(by_convolution, 4),
+    by_matrix,
+    by_batch_matmul,
+    by_sum,
+]
+IDS = ["CONV_2D_1x1", "CONV_2D_4x4", "FULLY_CONNECTED", "BATCH_MATMUL", "SUM"]
+
+
+@pytest.mark.parametrize("build", OVERFLOWS, ids=IDS)
+@pytest.mark.parametrize("dtype", ["float16", "auto"])
+def test_float16_beyond_its_range(build: Callable[[], bytes], dtype: str) -> None:
+    """Right, or held at 65504; else a warning names the operator. `auto` has to be right."""
+    model = build()
+    x = [np.full(a.shape, 40, np.float32) for a in feeds(model, _batch(model))]
+    (want,) = stock(model, x)
+    assert want.max() > LARGEST_HALF / 100
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        (got,), _ = run(model, x, compute_dtype=dtype, **FULL)
+    if dtype == "float16" and any("sums_by_" in str(w.message) for w in warned):
+        return
+    held = np.minimum(want, LARGEST_HALF / 100) if dtype == "float16" else want
+    is_right = np.abs(got - want) <= 1e-2 * want
+    assert np.isfinite(got).all()
+    assert np.all(is_right | (np.abs(got - held) <= 1e-2 * held))
+
+
+def _batch(model: bytes) -> int:
+    return int(jd.Interpreter(model_content=model).get_input_details()[0]["shape"][0])
