@@ -30,6 +30,7 @@ class Lowered:
             they share the prepared constants. None: the input shapes.
         takes_reduced: `run` also takes float32 inputs as float16 or bfloat16.
         is_on_grid: its result is on the context's grid already.
+        may_overflow: a result beyond float16's range is infinite.
     """
 
     run: Function
@@ -37,6 +38,7 @@ class Lowered:
     layout: Hashable = None
     takes_reduced: bool = False
     is_on_grid: bool = False
+    may_overflow: bool = False
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         """Run on arrays in the file's layout."""

@@ -252,6 +252,7 @@ def _step(
         isinstance(lowered, Lowered) and lowered.takes_reduced,
         isinstance(lowered, Lowered) and lowered.is_on_grid,
         parts,
+        isinstance(lowered, Lowered) and lowered.may_overflow,
     )
 
 

@@ -105,7 +105,7 @@ def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tup
     Args:
         platform: "cpu", "gpu" or "tpu".
         c: its geometry.
-        is_clamped: whether a clamp follows that has an upper end.
+        is_clamped: whether a clamp follows that has an upper end, if only that of float16's range.
     """
     if platform == "gpu":
         return _gpu_algorithm(c, is_clamped=is_clamped)

@@ -67,6 +67,8 @@ _Conv2D = Conv2DOptions | DepthwiseConv2DOptions
 _Conv = TypeVar("_Conv", bound=_Conv2D | Conv3DOptions)
 _Geometry = Callable[[_Conv, Shape, Shape], Convolution]
 
+_BOUNDED = frozenset([Act.RELU6, Act.RELU_N1_TO_1])
+
 
 def _conv_2d(o: _Conv2D, x: Shape, w: Shape) -> Convolution:
     return Convolution(_windows_2d(o, x, w), x[3], w[3], w[0], x[0])
@@ -251,7 +253,14 @@ class _Family(Generic[_Conv]):
             return laid_out
 
         prepared = {1: prepare, 2: arithmetic.reduced} if arithmetic.ends_short else {1: prepare}
-        return Lowered(convolution, prepared, (layout, arithmetic.operand), takes_reduced=True)
+        is_bounded = activation in _BOUNDED or arithmetic.operand != np.float16
+        return Lowered(
+            convolution,
+            prepared,
+            (layout, arithmetic.operand),
+            takes_reduced=True,
+            may_overflow=arithmetic.ends_short and not is_bounded,
+        )
 
 
 def _float_algorithms(
@@ -259,7 +268,7 @@ def _float_algorithms(
 ) -> Algorithms:
     operand = Arithmetic.of_convolution(context, tensors.x, tensors.w).operand
     can_transform = tensors.w.const is not None and operand == np.float32
-    is_clamped = activation in (Act.RELU6, Act.RELU_N1_TO_1)
+    is_clamped = activation in _BOUNDED or operand == np.float16
     return float_algorithms(context.platform, c, can_transform=can_transform, is_clamped=is_clamped)
 
 

@@ -254,8 +254,9 @@ def test_a_gpu_reads_filters_as_cudnn_does_and_ends_short(precision: str) -> Non
         (Act.RELU_N1_TO_1, 1, 1, "dot_general"),
         (Act.RELU6, 2, 1, "convolution"),
         (Act.RELU6, 1, 3, "convolution"),
-        (Act.RELU, 1, 1, "convolution"),
-        (Act.NONE, 1, 1, "convolution"),
+        (Act.RELU, 1, 1, "dot_general"),  # at the end of float16's range
+        (Act.NONE, 1, 1, "dot_general"),
+        (Act.NONE, 1, 3, "convolution"),
     ],
 )
 def test_a_gpu_clamps_at_the_end_of_matrix_products(
@@ -281,6 +282,7 @@ def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE)
     """What a GPU makes of CONV_2D in float16 on one pixel, by the emulation of its roundings."""
     x = np.float32(channels).reshape(1, 1, 1, -1)
     w = np.float32(filters).reshape(-1, 1, 1, x.size)
+    w = np.pad(w, ((0, 0), (1, 1), (1, 1), (0, 0)))  # one pixel by itself would be a matrix product
     arrays = (x, w, np.float32(bias))
     specs = [TensorSpec("t", a.shape, a.dtype, const=None if a is x else a) for a in arrays]
     context = LoweringContext().on_gpu(emulated_policy("float16"))
