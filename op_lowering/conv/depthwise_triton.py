@@ -22,6 +22,7 @@ from jaxdelegate.op_lowering.conv.algorithms import Convolution, is_short_on_gpu
 from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.spec import Grid
 
 TRITON = "triton"  # the algorithm's name
 
@@ -69,14 +70,25 @@ def convolution(context: LoweringContext, c: Convolution, spatial_io: Prepare, e
         spatial_io: turns the file's filter into [H, W, 1, C].
         end: what follows the sums, bias and residual added; of float32.
     """
-    stored = context.precision.storage
-    run = functools.partial(depthwise, c, end, stored)
+    grid = context.grid
+    whole = end if grid is None else lambda total: on_grid(end(total), grid)
+    run = functools.partial(depthwise, c, whole, context.precision.storage)
     return Lowered(
         lambda *arrays: (run(*arrays),),
         {1: lambda w: spatial_io(w).reshape(-1, c.channels)},
         (TRITON,),
         takes_reduced=True,
+        is_on_grid=grid is not None,
     )
+
+
+def on_grid(x: jax.Array, grid: Grid) -> jax.Array:
+    """float32 on the grid of a quantized tensor; see lowering/fake_quantization.py, `simulate`."""
+    first, last, inverse, low, scale = map(np.float32, grid)
+    inside = jnp.minimum(jnp.where(x > first, x, first), last)
+    steps = (inside - first) * inverse
+    whole = jnp.floor(steps)  # steps are not negative: halves go up
+    return (whole + (steps - whole >= np.float32(0.5)).astype(np.float32) + low) * scale
 
 
 def depthwise(

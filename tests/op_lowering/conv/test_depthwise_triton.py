@@ -13,9 +13,10 @@ from jax.experimental import pallas as pl
 
 from jaxdelegate.delegate.precision_policy import device_policy
 from jaxdelegate.delegate.target import Target
+from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.conv.algorithms import Convolution
-from jaxdelegate.op_lowering.conv.depthwise_triton import TRITON, depthwise
+from jaxdelegate.op_lowering.conv.depthwise_triton import TRITON, depthwise, on_grid
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     DepthwiseConv2DOptions,
@@ -28,6 +29,7 @@ from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Case, const, f32
 from jaxdelegate.testing.case import run_together
+from jaxdelegate.testing.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 GPU = LoweringContext(platform="gpu", triton_kernels=True)
@@ -130,6 +132,23 @@ def test_ends_in_what_stands_after_it(nonlinearity: Nonlinearity, count: int) ->
     ]
     (got,), (want,) = run_together(calls)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_ends_on_the_grid_of_a_quantized_tensor() -> None:
+    """As the float view rounds: ties away from zero, NaN to the lowest value."""
+    scale, zero_point = np.float32(0.037), 11
+    spec = TensorSpec("y", (4000,), np.dtype(np.int8), scaled(scale, zero_point))
+    grid = fake_quantization.grid_of(spec)
+    assert grid is not None
+    ties = (np.arange(-140, 120) + np.float32(0.5)) * scale
+    x = np.concatenate([ties, np.nextafter(ties, 99), [np.nan, np.inf, -np.inf]]).astype(np.float32)
+    ((got,), (want,)) = run_together(
+        [
+            (lambda v: (on_grid(v, grid),), [x]),
+            (lambda v: (fake_quantization.simulate(v, spec),), [x]),
+        ]
+    )
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.usefixtures("_interpreted")
