@@ -88,7 +88,7 @@ def compiled(graph: Path, batch: int, options: DelegateOptions, device: jax.Devi
     subgraph = model.subgraphs[0]
     policy = precision_policy.policy_for(options, "gpu", frozenset())
     context = LoweringContext(
-        platform="gpu", precision=policy, quant_mode=options.quant_mode, native_kernels=False
+        platform="gpu", precision=policy, quant_mode=options.quant_mode, triton_kernels=True
     )
     try:
         partition = lowering.lower_partition(

@@ -25,6 +25,7 @@ _KINDS = (
     ("convolution with its end", "__cudnn$convBiasActivationForward"),
     ("convolution", "__cudnn$conv"),
     ("attention", "__cudnn$fmha"),
+    ("own kernel", "__gpu$xla.gpu.triton"),
     ("matrix product", "__triton_gemm"),
     ("matrix product", "__triton_nested_gemm"),
     ("matrix product", "__cublas$"),

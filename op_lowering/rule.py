@@ -30,6 +30,7 @@ class Lowered:
             they share the prepared constants. None: the input shapes.
         takes_reduced: `run` also takes float32 inputs as float16 or bfloat16.
         is_on_grid: its result is on the context's grid already.
+        may_overflow: a result beyond float16's range is infinite.
     """
 
     run: Function
@@ -37,6 +38,7 @@ class Lowered:
     layout: Hashable = None
     takes_reduced: bool = False
     is_on_grid: bool = False
+    may_overflow: bool = False
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         """Run on arrays in the file's layout."""
@@ -69,6 +71,7 @@ class LoweringContext:
     op_version: int = 1
     native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
     native_bfloat16: bool = False  # and that one among them which multiplies bfloat16
+    triton_kernels: bool = False  # may call a GPU's, which JAX cannot differentiate
     quantized_later: bool = False  # a quantized operator works on the result of its results
     grid: Grid | None = None  # its only result goes on that one next; `Lowered.is_on_grid`
     intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
@@ -93,7 +96,12 @@ class LoweringContext:
     def on_gpu(self, precision: PrecisionPolicy) -> Self:
         """The same as for a GPU, whose part any device may take, under a precision policy."""
         return dataclasses.replace(
-            self, platform="gpu", precision=precision, native_kernels=False, native_bfloat16=False
+            self,
+            platform="gpu",
+            precision=precision,
+            native_kernels=False,
+            native_bfloat16=False,
+            triton_kernels=False,
         )
 
 

@@ -4,6 +4,7 @@ Needs 64-bit types. Multipliers, shifts and exponents are integers, numpy arrays
 an array must have the rank of the data, as jax's strict rank promotion demands.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax import lax
 Integers = jax.Array | np.ndarray | int
 
 _INT32 = np.dtype(np.int32)
+_MOST = (1 << 31) - 1
 
 
 def wide(x: Integers) -> jax.Array:
@@ -87,6 +89,19 @@ def _scale_once(x: Integers, multiplier: Integers, right_shift: Integers) -> jax
     return wrap((wide(x) * _number(multiplier) + half) >> right_shift, _INT32)
 
 
+def multiply_in_halves(x: jax.Array, multiplier: jax.Array, shift: jax.Array) -> jax.Array:
+    """multiply_by_quantized_multiplier in nothing but int32: for kernels of a device's own.
+
+    Args:
+        x: int32.
+        multiplier: int32, not negative.
+        shift: int32, from -31 to 30; both broadcast to `x`, and may be traced.
+    """
+    left, right = jnp.maximum(shift, 0), jnp.maximum(-shift, 0)
+    product = high_mul_in_halves(x << left, multiplier)
+    return _divided_by_pot(product, right, (1 << right) - 1)
+
+
 def multiply_by_quantized_multiplier_64(
     x: Integers, multiplier: Integers, shift: Integers
 ) -> jax.Array:
@@ -120,6 +135,18 @@ def multiply_greater_than_one(
 
 def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
     """The product a * b / 2**(bits - 1), ties upwards, saturated."""
+    if dtype_of(a) != _INT32 or not _is_between(b, 0, _MOST):
+        return _wide_high_mul(a, b)
+    # GPUs and TPUs have no 64-bit multiplier, and fuse what has 32 bits into more of their kernels.
+    result: jax.Array = lax.platform_dependent(
+        jnp.asarray(a),
+        cpu=functools.partial(_wide_high_mul, b=b),
+        default=functools.partial(high_mul_in_halves, b=b),
+    )
+    return result
+
+
+def _wide_high_mul(a: Integers, b: Integers) -> jax.Array:
     dtype = dtype_of(a)
     value_bits = 8 * dtype.itemsize - 1
     product = (wide(a) * _number(b) + (1 << (value_bits - 1))) >> value_bits
@@ -127,6 +154,25 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array
     if _is_between(b, least + 1, largest):  # only the square of the least value is beyond
         return wrap(product, dtype)
     return wrap(jnp.minimum(product, largest), dtype)
+
+
+def high_mul_in_halves(a: jax.Array, b: Integers) -> jax.Array:
+    """saturating_rounding_doubling_high_mul of int32 by 0 <= b, without 64-bit integers.
+
+    With a = a1 * 2**16 + a0 and b likewise, the product is high * 2**32 + low * 2**16 + a rest of
+    16 bits, which the rounding at bit 30 does not see. No step but a0 * b0, which is taken for
+    unsigned, exceeds int32.
+    """
+    b = jnp.asarray(b, _INT32)
+    a1, a0, b1, b0 = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
+    outer, inner = a1 * b0, a0 * b1
+    low = (outer & 0xFFFF) + (inner & 0xFFFF) + _upper_half(a0 * b0)
+    high = a1 * b1 + (outer >> 16) + (inner >> 16) + (low >> 16)
+    return 2 * high + ((((low & 0xFFFF) >> 14) + 1) >> 1)
+
+
+def _upper_half(x: jax.Array) -> jax.Array:
+    return lax.shift_right_logical(x, jnp.full_like(x, 16))
 
 
 def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
@@ -157,9 +203,13 @@ def rounding_divide_by_pot(x: Integers, exponent: Integers) -> jax.Array:
 
 def _round_by_pot_32(x: jax.Array, exponent: np.ndarray) -> jax.Array:
     mask = ((np.int64(1) << exponent.astype(np.int64)) - 1).astype(np.int32)
-    threshold = jnp.asarray(mask >> 1) + (x < 0).astype(np.int32)
-    quotient = lax.shift_right_arithmetic(*jnp.broadcast_arrays(x, exponent.astype(np.int32)))
-    return quotient + ((x & jnp.asarray(mask)) > threshold).astype(np.int32)
+    return _divided_by_pot(x, jnp.asarray(exponent, np.int32), jnp.asarray(mask))
+
+
+def _divided_by_pot(x: jax.Array, exponent: jax.Array, mask: jax.Array) -> jax.Array:
+    threshold = (mask >> 1) + (x < 0).astype(np.int32)
+    quotient = lax.shift_right_arithmetic(*jnp.broadcast_arrays(x, exponent))
+    return quotient + ((x & mask) > threshold).astype(np.int32)
 
 
 def saturating_left_shift(x: Integers, amount: Integers) -> jax.Array:

@@ -5,6 +5,7 @@ Imports jax and all that lowers; a delegate that finds its programs on disk does
 
 import dataclasses
 import importlib.util
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,10 +14,11 @@ import jax
 from jaxdelegate.compiler import aot
 from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.errors import JaxDelegateError, LoweringError, OptionError
-from jaxdelegate.lowering import error_probe, microbatching
+from jaxdelegate.lowering import error_probe, microbatching, value_bounds
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition
+from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -24,6 +26,9 @@ from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 from jaxdelegate.tuning.selector import Tuner
 
+_LOGGER = logging.getLogger("jaxdelegate")
+
+_MOST_NAMED = 5  # operators in one message
 _CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 
 # What jax raises without a device; it asserts one where JAX_PLATFORMS names none that is there.
@@ -141,6 +146,7 @@ class Compilation:
             if self.checks_precision:
                 precision = error_probe.guarded(lower, precision, self.device)
             partition = self._tuned(node, specs, outputs, lower(precision))
+            self._warn_of_overflow(partition)
             return aot.compile_partition(partition, weights, self.donates, runs)
         except JaxDelegateError:
             raise
@@ -150,6 +156,19 @@ class Compilation:
                 f"nodes {first.index} ({first.name}) to {last.index} ({last.name}) "
                 f"could not be compiled for {self.device}: {error}"
             ) from error
+
+    def _warn_of_overflow(self, partition: LoweredPartition) -> None:
+        """Name convolutions that float16 may make infinite; where all was checked, in passing."""
+        found = value_bounds.overflowing(partition)
+        if found:
+            _LOGGER.log(
+                logging.INFO if self.checks_precision else logging.WARNING,
+                "float16: a result beyond 65504 becomes infinite, and NaN may follow, in %d "
+                "convolutions that nothing bounds: %s. Check the model with representative inputs "
+                "(jaxdelegate check_precision), or take compute_dtype='bfloat16'.",
+                len(found),
+                _named(found),
+            )
 
     def _runs(
         self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
@@ -205,3 +224,9 @@ class Compilation:
             )
 
         return lower
+
+
+def _named(operators: Sequence[Operator]) -> str:
+    """The first of them, by index and name."""
+    named = [f"#{operator.index} {operator.name}" for operator in operators[:_MOST_NAMED]]
+    return ", ".join([*named, "..."] if len(operators) > _MOST_NAMED else named)

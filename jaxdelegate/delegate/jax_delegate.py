@@ -112,6 +112,7 @@ class JaxDelegate(SimpleDelegate):
             enable_quant=self.options.enable_quant,
             native_kernels=self._is_native,
             native_bfloat16=self._is_native and kernels.multiplies_bfloat16(),
+            triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
         )
 
     @functools.cached_property

@@ -13,6 +13,8 @@ from jaxdelegate.pjrt.client import Runtime
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
+_AMPERE = 8.0  # compute capability
+
 
 def with_jax() -> ModuleType:
     """The module that compiles, and jax with it."""
@@ -52,6 +54,16 @@ class Target:
             OptionError: there is none.
         """
         return with_jax().find_device(*self._asked)
+
+    @property
+    def runs_triton(self) -> bool:
+        """Whether XLA compiles kernels by Triton for it: for NVIDIA's GPUs from Ampere on."""
+        if self.platform != "gpu":
+            return False
+        try:  # others have names there, as AMD's "gfx90a"
+            return float(getattr(self.device, "compute_capability", "")) >= _AMPERE
+        except ValueError:
+            return False
 
     @property
     def runtime(self) -> Runtime:

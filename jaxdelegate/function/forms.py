@@ -62,6 +62,7 @@ def _on(delegate: JaxDelegate, platform: str) -> LoweringContext:
         precision=precision,
         native_kernels=False,
         native_bfloat16=False,
+        triton_kernels=False,
     )
 
 

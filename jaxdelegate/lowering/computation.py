@@ -62,6 +62,7 @@ class LoweredOperator:
     takes_reduced: bool  # its inputs may come as they are held
     is_on_grid: bool  # it rounds its result itself, as the float view wants it
     parts: tuple[Operator, ...]
+    may_overflow: bool = False  # a result beyond float16's range is infinite
 
 
 @dataclasses.dataclass(frozen=True)

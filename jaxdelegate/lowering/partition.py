@@ -71,7 +71,7 @@ def lower_partition(
     """
     if context.precision.rounds_exactly:
         # Another device has no such kernels: which rewrites are made depends on no dtype then.
-        context = dataclasses.replace(context, native_kernels=False)
+        context = dataclasses.replace(context, native_kernels=False, triton_kernels=False)
     if not raw_weights:  # a loop of the delegate's programs runs until its condition ends it
         context = dataclasses.replace(context, static_loop=None)
     preparations: dict[Weight, Prepare | None] = {}
@@ -252,6 +252,7 @@ def _step(
         isinstance(lowered, Lowered) and lowered.takes_reduced,
         isinstance(lowered, Lowered) and lowered.is_on_grid,
         parts,
+        isinstance(lowered, Lowered) and lowered.may_overflow,
     )
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common.basics import clamp, scalar
+from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise, unary
 from jaxdelegate.op_lowering.dtypes import FLOATS
@@ -26,11 +26,6 @@ _SQRT_TWO_OVER_PI = 0.7978845608028654
 
 def _elu(x: jax.Array) -> jax.Array:
     return jnp.where(x < 0, jnp.expm1(jnp.minimum(x, scalar(0, x))), x)
-
-
-def hard_swish(x: jax.Array) -> jax.Array:
-    """X * min(max(x + 3, 0), 6) / 6."""
-    return x * clamp(x + scalar(3, x), 0, 6) / scalar(6, x)
 
 
 def _gelu(x: jax.Array) -> jax.Array:

@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import Padding
+from jaxdelegate.op_lowering.options import Nonlinearity, Padding
 from jaxdelegate.op_lowering.spec import Shape
 
 # A value that numpy computes beforehand or jax at run time: array methods serve both.
@@ -55,6 +56,18 @@ def why_not_activation(activation: Act) -> str | None:
 def fused_activation(activation: Act) -> Callable[[jax.Array], jax.Array]:
     """The function that a kernel applies to its result (kernels/kernel_util.h)."""
     return _ACTIVATIONS[activation]
+
+
+def hard_swish(x: jax.Array) -> jax.Array:
+    """X * min(max(x + 3, 0), 6) / 6."""
+    return x * clamp(x + scalar(3, x), 0, 6) / scalar(6, x)
+
+
+def end_of(activation: Act, nonlinearity: Nonlinearity) -> Callable[[jax.Array], jax.Array]:
+    """What a convolution ends in: its nonlinearity if it has one, else its fused activation."""
+    if nonlinearity is Nonlinearity.NONE:
+        return fused_activation(activation)
+    return hard_swish if nonlinearity is Nonlinearity.HARD_SWISH else lambda x: x * lax.logistic(x)
 
 
 def window_padding(

@@ -35,9 +35,11 @@ _PATCHES = 1 << 28  # bytes of one image that are better not laid out in memory
 _SHORT, _MANY_RESULTS = 8, 1 << 19
 # Depthwise filters of more bytes leave the first-level cache from one pixel to the next.
 _CACHED_FILTER = 1 << 15
-# Products up to which a GPU's depthwise convolution is a sum of taps: XLA's kernel takes about ten
-# instructions for each (PTX for an H100), all of them as long as another kernel's launch.
-_TAP_READS = 1 << 23
+# Products up to which a GPU's depthwise convolution is a sum of taps: XLA's loop takes about ten
+# instructions for each (SASS for an H100), all of them as long as another kernel's launch. Of few
+# taps it always is: as many instructions take as long as cuDNN's way through memory.
+_SHORT_ON_GPU = 1 << 23
+_FEW_TAPS = 9
 _BLOCK, _VECTOR = 96, 16  # channels of one block, at most, and what they are a multiple of
 
 
@@ -103,7 +105,7 @@ def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tup
     Args:
         platform: "cpu", "gpu" or "tpu".
         c: its geometry.
-        is_clamped: whether a clamp follows that has an upper end.
+        is_clamped: whether a clamp follows that has an upper end, if only that of float16's range.
     """
     if platform == "gpu":
         return _gpu_algorithm(c, is_clamped=is_clamped)
@@ -126,9 +128,14 @@ def _gpu_algorithm(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
     """
     if is_clamped and c.is_matrix_product:
         return as_matrix, dot
-    if _is_unrolled_depthwise(c) and c.results * c.products <= _TAP_READS:
+    if _is_unrolled_depthwise(c) and (c.products <= _FEW_TAPS or is_short_on_gpu(c)):
         return by_tap, tap_sum
     return by_library("gpu")
+
+
+def is_short_on_gpu(c: Convolution) -> bool:
+    """Whether any kernel computes it in as long as a GPU needs to start one."""
+    return c.results * c.products <= _SHORT_ON_GPU
 
 
 def _grouped_algorithm(c: Convolution) -> tuple[Layout, Run]:

@@ -46,7 +46,7 @@ def float_algorithms(
         c: its geometry.
         can_transform: whether the filter is float32 and constant, so that sums of its values cost
             neither time nor precision.
-        is_clamped: whether a clamp follows that has an upper end.
+        is_clamped: whether a clamp follows that has an upper end, if only that of float16's range.
     """
     own = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
     tiled = (transformed, winograd)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxdelegate.op_lowering.common.algorithms import chosen
-from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.basics import Array, end_of, fused_activation
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
     finish,
@@ -25,6 +25,7 @@ from jaxdelegate.op_lowering.conv import (
     cpu_kernel,
     cpu_kernel_dynamic_range,
     cpu_kernel_int8,
+    depthwise_triton,
     kernel_order,
 )
 from jaxdelegate.op_lowering.conv import dynamic_range as dynamic_range_convolution
@@ -65,6 +66,8 @@ from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 _Conv2D = Conv2DOptions | DepthwiseConv2DOptions
 _Conv = TypeVar("_Conv", bound=_Conv2D | Conv3DOptions)
 _Geometry = Callable[[_Conv, Shape, Shape], Convolution]
+
+_BOUNDED = frozenset([Act.RELU6, Act.RELU_N1_TO_1])
 
 
 def _conv_2d(o: _Conv2D, x: Shape, w: Shape) -> Convolution:
@@ -152,8 +155,12 @@ class _Family(Generic[_Conv]):
         if kernel_order.is_chosen(context, c, tensors):
             return {}
         own = cpu_kernel.algorithms(context, tensors, c)
-        activation = o.fused_activation_function
-        return {**dict.fromkeys(own), **_float_algorithms(context, c, tensors, activation)}
+        others = _float_algorithms(context, c, tensors, o.fused_activation_function)
+        if not depthwise_triton.takes(context, tensors, c):
+            return {**dict.fromkeys(own), **others}
+        triton = {depthwise_triton.TRITON: None}
+        by_default = depthwise_triton.is_chosen(context, tensors, c)
+        return {**triton, **others} if by_default else {**others, **triton}
 
     def lower(self, context: LoweringContext, o: _Conv, inputs: Specs, outputs: Specs) -> Function:
         x, w = inputs[:2]
@@ -192,6 +199,9 @@ class _Family(Generic[_Conv]):
             return cpu_kernel.convolution(
                 own, c, activation, self.spatial_io, nonlinearity, context.grid
             )
+        if depthwise_triton.is_chosen(context, tensors, c):
+            end = end_of(activation, nonlinearity)
+            return depthwise_triton.convolution(context, c, self.spatial_io, end)
         layout, run = by_library(context.platform)
         is_meant = context.platform == "gpu" and context.algorithm in (None, run.__name__)
         by_cudnn = is_meant and nonlinearity is Nonlinearity.NONE and c.groups == 1
@@ -208,6 +218,9 @@ class _Family(Generic[_Conv]):
         own = cpu_kernel.chosen(context, tensors, c)
         if own is not None:
             return cpu_kernel.convolution(own, c, activation, self.spatial_io, grid=context.grid)
+        if depthwise_triton.is_chosen(context, tensors, c):
+            end = fused_activation(activation)
+            return depthwise_triton.convolution(context, c, self.spatial_io, end)
         algorithm = chosen(_float_algorithms(context, c, tensors, activation), context.algorithm)
         return self._by_algorithm(context, c, tensors, activation, algorithm)
 
@@ -240,7 +253,14 @@ class _Family(Generic[_Conv]):
             return laid_out
 
         prepared = {1: prepare, 2: arithmetic.reduced} if arithmetic.ends_short else {1: prepare}
-        return Lowered(convolution, prepared, (layout, arithmetic.operand), takes_reduced=True)
+        is_bounded = activation in _BOUNDED or arithmetic.operand != np.float16
+        return Lowered(
+            convolution,
+            prepared,
+            (layout, arithmetic.operand),
+            takes_reduced=True,
+            may_overflow=arithmetic.ends_short and not is_bounded,
+        )
 
 
 def _float_algorithms(
@@ -248,7 +268,7 @@ def _float_algorithms(
 ) -> Algorithms:
     operand = Arithmetic.of_convolution(context, tensors.x, tensors.w).operand
     can_transform = tensors.w.const is not None and operand == np.float32
-    is_clamped = activation in (Act.RELU6, Act.RELU_N1_TO_1)
+    is_clamped = activation in _BOUNDED or operand == np.float16
     return float_algorithms(context.platform, c, can_transform=can_transform, is_clamped=is_clamped)
 
 

@@ -14,9 +14,17 @@ from jaxdelegate.op_lowering.common.algorithms import chosen
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import Arithmetic, Axes
 from jaxdelegate.op_lowering.common.window import Spreads
-from jaxdelegate.op_lowering.conv.algorithms import Convolution, Layout, Run, tap_sum
+from jaxdelegate.op_lowering.conv.algorithms import (
+    Convolution,
+    Layout,
+    Run,
+    dot,
+    grouped_dot,
+    tap_sum,
+)
 from jaxdelegate.op_lowering.conv.candidates import integer_algorithms
 from jaxdelegate.op_lowering.options import Padding
+from jaxdelegate.op_lowering.quantized import product_triton
 from jaxdelegate.op_lowering.quantized.integer_products import (
     Piece,
     Zero,
@@ -27,6 +35,7 @@ from jaxdelegate.op_lowering.quantized.integer_products import (
     product,
     to_int8,
 )
+from jaxdelegate.op_lowering.quantized.products import INT8, INT32, Epilogue, Tensors
 from jaxdelegate.op_lowering.rule import LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -37,6 +46,25 @@ class _Bytes(Arithmetic):
     def dot(self, x: jax.Array, w: jax.Array, contract: Axes, batch: Axes = ((), ())) -> jax.Array:
         """See integer_products.product."""
         return product(x, w, contract, batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class _EndedBytes(Arithmetic):
+    """int8, summed in int32, and requantized by the kernel that sums; see product_triton.py."""
+
+    offset: jax.Array | None = None  # int32 [O], added to the sums
+    end: Epilogue | None = None
+
+    def dot(
+        self, x: jax.Array, w: jax.Array, _contract: Axes, _batch: Axes = ((), ())
+    ) -> jax.Array:
+        """Of one matrix, [*1, M, K] x [*1, K, N]."""
+        assert self.offset is not None
+        assert self.end is not None
+        y = product_triton.product(
+            x.reshape(x.shape[-2:]), w.reshape(w.shape[-2:]), self.offset, self.end
+        )
+        return y.reshape(*x.shape[:-1], -1)
 
 
 _INT8 = _Bytes(np.dtype(np.int8), np.dtype(np.int32), "default")
@@ -94,6 +122,23 @@ class IntegerConvolution:
             zero = moved(zero, np.dtype(x.dtype))
         parts = pieces(to_int8(x), zero)
         return add_up((part.factor, self._centered(part, w)) for part in parts)
+
+    def takes_end(self, context: LoweringContext, tensors: Tensors, end: Epilogue) -> bool:
+        """Whether one kernel of a GPU multiplies matrices and ends them: see `ended`."""
+        rows = self.c.results // self.c.output_channels
+        is_matrix = self.c.groups == 1 and self.run in (dot, grouped_dot)
+        shape = rows, self.c.products, self.c.output_channels
+        is_known = self.w_sums is not None
+        return is_matrix and is_known and product_triton.takes(context, tensors, end, shape)
+
+    def ended(
+        self, x: jax.Array, zero: int, w: jax.Array, bias: jax.Array | None, end: Epilogue
+    ) -> jax.Array:
+        """Convolve and end at once; as `end(self(x, zero, w), bias)`."""
+        offset = -zero * jnp.asarray(self.w_sums)
+        offset = offset if bias is None else offset + bias.reshape(-1)
+        arithmetic = _EndedBytes(INT8, INT32, "default", offset=offset, end=end)
+        return self.run(arithmetic, self._bare, self._padded(Piece(x, zero)), w)
 
     @functools.cached_property
     def _bare(self) -> Convolution:

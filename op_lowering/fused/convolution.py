@@ -6,21 +6,18 @@ to run the convolution stand next to them, for whoever measures.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax import lax
 
-from jaxdelegate.op_lowering.builtin.activation import hard_swish
-from jaxdelegate.op_lowering.common.basics import fused_activation
+from jaxdelegate.op_lowering.common.basics import end_of
 from jaxdelegate.op_lowering.common.products import why_not_fused
 from jaxdelegate.op_lowering.conv.algorithms import by_library
 from jaxdelegate.op_lowering.conv.convolution import family
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     FusedConvolutionOptions,
-    Nonlinearity,
 )
 from jaxdelegate.op_lowering.quantized.products import Tensors
 from jaxdelegate.op_lowering.rule import (
@@ -82,7 +79,7 @@ def _by_xla(
     """The convolution in another algorithm, and then what stands after it."""
     bare = dataclasses.replace(context, grid=None)  # what goes on the grid is the end
     plain: Any = family(o.convolution).lower(bare, o.convolution, inputs[:3], outputs)
-    ended = _end(o)
+    ended = end_of(o.fused_activation_function, o.nonlinearity)
 
     def run(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None, residual: jax.Array | None = None
@@ -92,14 +89,6 @@ def _by_xla(
 
     lowered: Lowered = dataclasses.replace(plain, run=run)
     return lowered
-
-
-def _end(o: FusedConvolutionOptions) -> Callable[[jax.Array], jax.Array]:
-    if o.nonlinearity is Nonlinearity.NONE:
-        return fused_activation(o.fused_activation_function)
-    return (
-        hard_swish if o.nonlinearity is Nonlinearity.HARD_SWISH else lambda x: x * lax.logistic(x)
-    )
 
 
 def _algorithms(

@@ -254,8 +254,9 @@ def test_a_gpu_reads_filters_as_cudnn_does_and_ends_short(precision: str) -> Non
         (Act.RELU_N1_TO_1, 1, 1, "dot_general"),
         (Act.RELU6, 2, 1, "convolution"),
         (Act.RELU6, 1, 3, "convolution"),
-        (Act.RELU, 1, 1, "convolution"),
-        (Act.NONE, 1, 1, "convolution"),
+        (Act.RELU, 1, 1, "dot_general"),  # at the end of float16's range
+        (Act.NONE, 1, 1, "dot_general"),
+        (Act.NONE, 1, 3, "convolution"),
     ],
 )
 def test_a_gpu_clamps_at_the_end_of_matrix_products(
@@ -268,9 +269,9 @@ def test_a_gpu_clamps_at_the_end_of_matrix_products(
 
 @pytest.mark.parametrize(
     ("images", "size", "run"),
-    [(1, 3, tap_sum), (1, 17, xla_units_first), (900, 3, xla_units_first)],
+    [(1, 5, tap_sum), (1, 17, xla_units_first), (900, 3, tap_sum), (900, 5, xla_units_first)],
 )
-def test_a_small_depthwise_convolution_is_one_kernel_on_a_gpu(
+def test_a_short_depthwise_convolution_is_one_kernel_on_a_gpu(
     images: int, size: int, run: Any
 ) -> None:
     windows = (Window(32, size, 1, SAME, 1), Window(32, size, 1, SAME, 1))
@@ -281,6 +282,7 @@ def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE)
     """What a GPU makes of CONV_2D in float16 on one pixel, by the emulation of its roundings."""
     x = np.float32(channels).reshape(1, 1, 1, -1)
     w = np.float32(filters).reshape(-1, 1, 1, x.size)
+    w = np.pad(w, ((0, 0), (1, 1), (1, 1), (0, 0)))  # one pixel by itself would be a matrix product
     arrays = (x, w, np.float32(bias))
     specs = [TensorSpec("t", a.shape, a.dtype, const=None if a is x else a) for a in arrays]
     context = LoweringContext().on_gpu(emulated_policy("float16"))
@@ -297,13 +299,14 @@ def test_an_emulation_rounds_once_as_cudnn_does() -> None:
 
 
 @pytest.mark.parametrize(("name", "depth"), [("DEPTHWISE_CONV_2D", 1), ("CONV_2D", 2)])
-@pytest.mark.parametrize("size", [32, 400])  # a sum of taps where it is depthwise, and cuDNN's
-def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int) -> None:
+@pytest.mark.parametrize(("size", "filters"), [(32, 3), (300, 5)])  # a sum of taps, and cuDNN's
+def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int, filters: int) -> None:
     """In the kernel after cuDNN's, which is there anyway: no infinity, and no rounded bias."""
     is_depthwise = name == "DEPTHWISE_CONV_2D"
     x = np.ones((1, size, size, 64), np.float32)
     x[0, 0, 0, 0] = 60000
-    w = np.ones((1, 3, 3, 64) if is_depthwise else (64, 3, 3, depth), np.float32)
+    shape = (1, filters, filters, 64) if is_depthwise else (64, filters, filters, depth)
+    w = np.ones(shape, np.float32)
     x[0, 1, 1, 0] = 60000  # 2 x 60000 is beyond float16
     bias = np.full(64, 2049, np.float32)
     bias[0] = 0
@@ -314,7 +317,7 @@ def test_groups_end_in_float32_on_a_gpu(name: str, depth: int, size: int) -> Non
     ((y,),) = run_together([(lowered, [x, w, bias])])
     assert y.dtype == np.float32
     assert np.all(np.isfinite(y))
-    assert y[0, 5, 5, -1] == 9 * depth + 2049
+    assert y[0, 5, 5, -1] == filters * filters * depth + 2049
 
 
 def spec(shape: tuple[int, ...], dtype: Any = np.float32, **details: Any) -> TensorSpec:
