@@ -8,6 +8,7 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 PLAIN = (
+    "absent_device",
     "agreement",
     "engines",
     "harness",
