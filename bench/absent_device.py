@@ -21,6 +21,7 @@ from harness import AbsentError, append, last_line
 from jax.experimental import topologies
 from roofline import batched_specs, fused
 
+from jaxdelegate import demo
 from jaxdelegate.compiler.program import Executable, Program, ResidentWeights
 from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -39,6 +40,7 @@ FLAGS = flags.FLAGS
 
 # One chip of a host that has four, the fewest that libtpu describes.
 _TPU_TOPOLOGY, _CHIPS = "v5e:2x2", (2, 2, 1)
+SHIPPED = Path(demo.__file__).with_name("networks")
 _BUILT = {"mobilenet_v1": networks.mobilenet_v1}  # networks that need no file
 _CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE")
 
@@ -67,7 +69,9 @@ class Case:
 
 def define_flags(dtype: str) -> None:
     """The flags of both benches; `dtype`: the default of --compute_dtype."""
-    flags.DEFINE_list("graph", [], f".tflite files, or of {', '.join(_BUILT)}, built here.")
+    flags.DEFINE_list(
+        "graph", [], f".tflite files, or names of shipped ones, or {', '.join(_BUILT)}."
+    )
     flags.DEFINE_list("batch", ["1"], "Batches, in place of a first dimension of 1.")
     flags.DEFINE_list("compute_dtype", [dtype], "As JaxDelegate's option.")
     flags.DEFINE_list("quant_mode", ["float_view"], "As JaxDelegate's option.")
@@ -103,7 +107,7 @@ def _cases(folder: Path) -> Iterator[Case]:
 
 
 def again(results: Path, models: Path, folder: Path) -> Iterator[Case]:
-    """The cases of earlier results whose models are in `models`, or can be built in `folder`."""
+    """The cases of earlier results whose models are in `models`, or need no file."""
     for line in results.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         graph = _graph(models / record["graph"], folder)
@@ -112,7 +116,9 @@ def again(results: Path, models: Path, folder: Path) -> Iterator[Case]:
 
 
 def _graph(name: Path, folder: Path) -> Path:
-    """A file; one that is called as a network that can be built is built."""
+    """A file; or, by its name alone, one that the package ships, or a network that it can build."""
+    if (SHIPPED / name.name).exists():
+        return SHIPPED / name.name
     build = _BUILT.get(name.name)
     if build is None:
         return name
@@ -230,7 +236,7 @@ def compiled(case: Case, device: jax.Device) -> Executable:
                 interpreter.resize_tensor_input(detail["index"], shape)
         interpreter.allocate_tensors()
     except JaxDelegateError as error:
-        raise AbsentError(last_line(error)) from error
+        raise AbsentError(str(error).partition("\n")[0]) from error  # XLA appends traces
     (partition,) = delegate.partitions()
     return partition.program.executable
 
