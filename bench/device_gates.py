@@ -72,7 +72,8 @@ def worse(before: Record, now: Record) -> list[str]:
     if "absent" in now:
         return [] if "absent" in before else [f"does not compile: {now['absent']}"]
     old, new = figures(before), figures(now)
-    found = [f"{name}: {old[name]:g} before" for name in sorted(old.keys() - new.keys())]
+    lost = sorted(old.keys() - new.keys())
+    found = [f"{name}: {old[name]:g} before, now not known" for name in lost]
     for name in sorted(old.keys() & new.keys()):
         change = new[name] - old[name]
         if (-change if name in _LEAST else change) > _MARGIN * old[name]:
@@ -82,15 +83,16 @@ def worse(before: Record, now: Record) -> list[str]:
 
 def failures(before: Iterable[Record], now: Iterable[Record]) -> list[str]:
     """A line for each case that is worse; cases that only one side has are none."""
-    old = {_case(record): record for record in before}
+    old = {case_of(record): record for record in before}
     return [
-        f"{' '.join(map(str, _case(record)))}: {'; '.join(found)}"
+        f"{' '.join(map(str, case_of(record)))}: {'; '.join(found)}"
         for record in now
-        if (found := worse(old.get(_case(record), {"absent": ""}), record))
+        if (found := worse(old.get(case_of(record), {"absent": ""}), record))
     ]
 
 
-def _case(record: Record) -> tuple[Any, ...]:
+def case_of(record: Record) -> tuple[Any, ...]:
+    """What a line is about."""
     return tuple(record.get(name) for name in _CASE)
 
 
@@ -156,7 +158,7 @@ def _jaxpr(partition: LoweredPartition) -> str:
     def call(arrays: Sequence[Any], values: Sequence[Any]) -> Any:
         return partition.call(dict(zip(weights, arrays, strict=True)), values)
 
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.default_matmul_precision(None):
         values = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
         shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]  # type: ignore[no-untyped-call]
         return str(jax.make_jaxpr(call)([partition.value(w) for w in weights], shapes))
@@ -181,21 +183,22 @@ def compiled_again(bench: str, models: str | None) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "lines.jsonl"
         command = [sys.executable, str(Path(__file__).with_name(f"{bench}.py")), f"--out={out}"]
-        command.append(f"--again={_results(bench)}")
+        command.append(f"--again={results(bench)}")
         subprocess.run([*command, *([f"--models={models}"] if models else [])], check=True)
         return records(out) if out.exists() else []
 
 
-def _results(bench: str) -> Path:
+def results(bench: str) -> Path:
+    """The file of a bench's committed lines."""
     return _RESULTS / f"{bench}.jsonl"
 
 
 def update(bench: str, now: Sequence[Record]) -> None:
     """Put today's lines in the places of those of the same cases."""
-    new = {_case(record): record for record in now}
-    lines = [new.get(_case(record), record) for record in records(_results(bench))]
+    new = {case_of(record): record for record in now}
+    lines = [new.get(case_of(record), record) for record in records(results(bench))]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    _results(bench).write_text(text, encoding="utf-8")
+    results(bench).write_text(text, encoding="utf-8")
 
 
 def main(_argv: list[str]) -> None:
@@ -204,7 +207,7 @@ def main(_argv: list[str]) -> None:
         return
     found = []
     for bench in _BENCHES:
-        before, now = records(_results(bench)), compiled_again(bench, FLAGS.models)
+        before, now = records(results(bench)), compiled_again(bench, FLAGS.models)
         found += failures(before, now)
         print(f"{bench}: {len(now)} of {len(before)} lines compiled again")
         if FLAGS.update:

@@ -10,6 +10,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 PLAIN = (
     "absent_device",
     "agreement",
+    "device_gates",
     "engines",
     "harness",
     "hlo_text",
