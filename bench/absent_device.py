@@ -84,19 +84,19 @@ def define_flags(dtype: str) -> None:
 def run(bench: str, device: jax.Device, measure: Callable[[Case], dict[str, Any]]) -> None:
     """A line of results for each case of the flags; what cannot be compiled says why."""
     with tempfile.TemporaryDirectory() as folder:
-        for case in _cases(Path(folder)):
+        there = f"{device.device_kind}, which was not there"
+        for case in _cases(Path(folder), there):
             try:
                 found = measure(case)
             except AbsentError as error:
                 found = {"absent": str(error)}
-            there = {"compiled_for": f"{device.device_kind}, which was not there"}
-            append({"bench": bench, **case.head, **there, **found}, FLAGS.out)
+            append({"bench": bench, **case.head, "compiled_for": there, **found}, FLAGS.out)
 
 
-def _cases(folder: Path) -> Iterator[Case]:
-    """What the flags ask for; `folder` takes models that are built."""
+def _cases(folder: Path, there: str) -> Iterator[Case]:
+    """What the flags ask for, of a device; `folder` takes models that are built."""
     if FLAGS.again:
-        yield from again(Path(FLAGS.again), Path(FLAGS.models or folder), folder)
+        yield from again(Path(FLAGS.again), Path(FLAGS.models or folder), folder, there)
         return
     for name in FLAGS.graph:
         graph = _graph(Path(name), folder)
@@ -106,12 +106,12 @@ def _cases(folder: Path) -> Iterator[Case]:
                     yield Case(graph, batch, dtype, mode)
 
 
-def again(results: Path, models: Path, folder: Path) -> Iterator[Case]:
-    """The cases of earlier results whose models are in `models`, or need no file."""
+def again(results: Path, models: Path, folder: Path, there: str) -> Iterator[Case]:
+    """The cases of earlier results of a device whose models are in `models`, or need no file."""
     for line in results.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         graph = _graph(models / record["graph"], folder)
-        if graph.exists():
+        if graph.exists() and record["compiled_for"] == there:
             yield Case(graph, record["batch"], record["compute_dtype"], record["quant_mode"])
 
 

@@ -38,8 +38,12 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.testing import networks
 
 FLAGS = flags.FLAGS
+_GPUS = ("h100", "rtx4090")
 _RESULTS = Path(__file__).with_name("results")
-_BENCHES = ("compile_for_gpu", "compile_for_tpu")
+_COMMANDS = (
+    *(("compile_for_gpu", f"--target={Path(__file__).with_name(f'{gpu}.txtpb')}") for gpu in _GPUS),
+    ("compile_for_tpu",),
+)
 DIGESTS = _RESULTS / "lowering_digests.json"
 
 _MARGIN = 0.05
@@ -174,17 +178,17 @@ def write_digests() -> None:
 # ---- the command
 
 
-def compiled_again(bench: str, models: str | None) -> list[dict[str, Any]]:
+def compiled_again(bench: str, *arguments: str) -> list[dict[str, Any]]:
     """Today's lines of a bench.
 
     Raises:
         CalledProcessError: it has failed, and said why.
     """
+    script = Path(__file__).with_name(f"{bench}.py")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "lines.jsonl"
-        command = [sys.executable, str(Path(__file__).with_name(f"{bench}.py")), f"--out={out}"]
-        command.append(f"--again={results(bench)}")
-        subprocess.run([*command, *([f"--models={models}"] if models else [])], check=True)
+        files = f"--out={out}", f"--again={results(bench)}"
+        subprocess.run([sys.executable, str(script), *files, *arguments], check=True)
         return records(out) if out.exists() else []
 
 
@@ -205,11 +209,12 @@ def main(_argv: list[str]) -> None:
     if FLAGS.digests:
         write_digests()
         return
+    models = [f"--models={FLAGS.models}"] if FLAGS.models else []
     found = []
-    for bench in _BENCHES:
-        before, now = records(results(bench)), compiled_again(bench, FLAGS.models)
+    for bench, *arguments in _COMMANDS:
+        before, now = records(results(bench)), compiled_again(bench, *arguments, *models)
         found += failures(before, now)
-        print(f"{bench}: {len(now)} of {len(before)} lines compiled again")
+        print(f"{bench} {' '.join(arguments)}: compiled {len(now)} of {len(before)} lines again")
         if FLAGS.update:
             update(bench, now)
     print("\n".join(found) or "nothing is worse by more than 5%")

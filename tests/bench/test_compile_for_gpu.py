@@ -65,10 +65,13 @@ def test_dtypes_and_batches(tmp_path: Path) -> None:
 @needs_plugin
 def test_the_cases_of_earlier_results(tmp_path: Path) -> None:
     earlier = tmp_path / "earlier.jsonl"
+    h100 = "NVIDIA H100 80GB HBM3, which was not there"
+    how = {"batch": 2, "compute_dtype": "float32", "quant_mode": "integer", "compiled_for": h100}
     cases = [
-        {"graph": graph, "batch": 2, "compute_dtype": "float32", "quant_mode": "integer"}
+        {"graph": graph, **how}
         for graph in ("mobilenet.tflite", "not_there.tflite", "classification_int8.tflite")
     ]
+    cases.append({**cases[0], "compiled_for": "another GPU"})
     earlier.write_text("".join(json.dumps(case) + "\n" for case in cases))
     lines = records(tmp_path, f"--again={earlier}", f"--models={tmp_path}")
     assert [{name: line[name] for name in cases[0]} for line in lines] == [cases[0], cases[2]]
