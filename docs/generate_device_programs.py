@@ -4,7 +4,7 @@ python docs/generate_device_programs.py
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,24 +35,30 @@ def tpu_row(r: Record) -> list[Any]:
     return [r["fusions"], r["products"], r["convolutions"], r["wide_operations"], scratch]
 
 
-def table(head: str, records: Iterable[Record], row: Any) -> str:
+def table(head: str, records: Iterable[Record], row: Callable[[Record], list[Any]]) -> str:
     """One row for each line of results; what does not compile says why in a line below."""
     lines, notes = [], []
     for r in records:
         name = r["graph"].removesuffix(".tflite")
         case = [name, r["batch"], r["compute_dtype"], r["quant_mode"]]
         if "absent" in r:
-            notes.append(f"* {' '.join(map(str, case))}: {r['absent']}")
+            reason = r["absent"].partition(" %")[0]  # XLA names the instruction
+            notes.append(f"* {' '.join(map(str, case))}: {reason}")
         else:
             lines.append(f"| {' | '.join(map(str, [*case, *row(r)]))} |")
     rule = "|---|--:|---|---|" + "--:|" * (head.count("|") - 5)
     return "\n".join([head, rule, *lines, *(["", *notes] if notes else [])])
 
 
-def source(records: Sequence[Record]) -> str:
-    """For what, and by which compiler."""
-    versions = records[0]["machine"]["versions"]
-    return f"Compiled for {records[0]['compiled_for']}, by jax {versions['jax']}."
+def tables(records: Sequence[Record], head: str, row: Callable[[Record], list[Any]]) -> str:
+    """A table for each device, and who compiled for it."""
+    devices = dict.fromkeys(r["compiled_for"] for r in records)
+    parts = []
+    for device in devices:
+        own = [r for r in records if r["compiled_for"] == device]
+        versions = own[0]["machine"]["versions"]
+        parts.append(f"For {device}, by jax {versions['jax']}:\n\n{table(head, own, row)}\n")
+    return "\n".join(parts)
 
 
 def _whole(value: float | None) -> str:
@@ -71,8 +77,7 @@ def main() -> None:
     for bench, head, row in (("compile_for_gpu", GPU, gpu_row), ("compile_for_tpu", TPU, tpu_row)):
         results = ROOT / "bench" / "results" / f"{bench}.jsonl"
         records = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-        text = f"{source(records)}\n\n{table(head, records, row)}"
-        page = replaced(page, bench, text)
+        page = replaced(page, bench, tables(records, head, row))
     PAGE.write_text(page, encoding="utf-8")
 
 

@@ -70,18 +70,24 @@ def test_committed_lines_are_of_different_cases(gates: Any, bench: str) -> None:
     assert {"mobilenet_v1", "classification_int8.tflite"} <= {line["graph"] for line in lines}
 
 
+def short_lines(gates: Any, graph: str) -> list[dict[str, Any]]:
+    """Of a GPU, at batch 1 in float16."""
+    lines = gates.records(gates.results("compile_for_gpu"))
+    return [line for line in lines if gates.case_of(line)[:3] == (graph, 1, "float16")]
+
+
 @pytest.mark.parametrize("graph", ["mobilenet_v2_1.0_224.tflite", "deeplabv3_mnv2_aspp_257.tflite"])
 def test_small_networks_are_one_cuda_graph_or_two(gates: Any, graph: str) -> None:
-    lines = gates.records(gates.results("compile_for_gpu"))
-    (line,) = (r for r in lines if gates.case_of(r)[:3] == (graph, 1, "float16"))
-    assert line["captured"] >= 0.9 * line["launches"]
-    assert line["graphs"] <= 2
+    lines = short_lines(gates, graph)
+    assert lines
+    assert all(line["captured"] >= 0.9 * line["launches"] for line in lines)
+    assert all(line["graphs"] <= 2 for line in lines)
 
 
 def test_bert_moves_little_more_than_it_has_to(gates: Any) -> None:
-    lines = gates.records(gates.results("compile_for_gpu"))
-    (bert,) = (r for r in lines if "bert" in r["graph"] and gates.case_of(r)[1:3] == (1, "float16"))
-    assert bert["moved_mb"] <= 1.3 * bert["least_mb"]
+    lines = short_lines(gates, "bert_small_L4_H512_S128.tflite")
+    assert lines
+    assert all(line["moved_mb"] <= 1.3 * line["least_mb"] for line in lines)
 
 
 def test_a_tpu_convolves_on_its_matrix_unit(gates: Any) -> None:
