@@ -163,7 +163,8 @@ def tpu() -> jax.Device:
 
 
 def _described(plugin: str, name: str, platform: str, **details: Any) -> jax.Device:
-    jax.config.update("jax_platforms", "cpu")  # the plugin is not to look for a device
+    # The plugin is not to look for a device.
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     try:
         topology = topologies.get_topology_desc(name, platform, **details)  # type: ignore[no-untyped-call]
     except (RuntimeError, NotImplementedError) as error:

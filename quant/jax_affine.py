@@ -23,7 +23,8 @@ def _round_half_away(x: jax.Array) -> jax.Array:
 
 def as_float32(x: jax.Array) -> jax.Array:
     """A float64 value rounded to float32's precision; a conversion there and back may vanish."""
-    return lax.platform_dependent(x, tpu=_there_and_back, default=_reduced)
+    rounded: jax.Array = lax.platform_dependent(x, tpu=_there_and_back, default=_reduced)
+    return rounded
 
 
 def _reduced(x: jax.Array) -> jax.Array:
