@@ -166,7 +166,7 @@ def _described(plugin: str, name: str, platform: str, **details: Any) -> jax.Dev
     # The plugin is not to look for a device.
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     try:
-        topology = topologies.get_topology_desc(name, platform, **details)  # type: ignore[no-untyped-call]
+        topology = topologies.get_topology_desc(name, platform, **details)
     except (RuntimeError, NotImplementedError) as error:
         raise AbsentError(f"{plugin}: {last_line(error)}") from error
     device: jax.Device = topology.devices[0]
