@@ -49,7 +49,7 @@ def device_gates(session: nox.Session) -> None:
 
     `-- --models=FOLDER` for more than what is built; `-- --update` replaces the figures.
     """
-    session.install("-e", ".[cuda12]", "libtpu", "pytest", "pytest-timeout")
+    session.install("-e", ".[cuda12,tpu]", "pytest", "pytest-timeout")
     session.run("python", "bench/device_gates.py", *session.posargs)
     session.run(
         "pytest", "tests/bench/test_compile_for_gpu.py", "tests/bench/test_compile_for_tpu.py"

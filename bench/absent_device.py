@@ -1,8 +1,8 @@
 """Programs for a device that is not there, made as JaxDelegate makes them.
 
 XLA compiles for a GPU or a TPU from a description of it; neither it nor its driver is needed, only
-jax's plugin (`pip install "jax[cuda12]"`, `pip install libtpu`). Nothing runs: there are no times,
-and none of the choices that XLA makes by timing.
+jax's plugin (`pip install "jax[cuda12,tpu]"`). Nothing runs: there are no times, and none of the
+choices that XLA makes by timing.
 """
 
 import ctypes.util

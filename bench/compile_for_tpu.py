@@ -5,12 +5,12 @@
         [--hlo=folder] [--out=bench/results/compile_for_tpu.jsonl]
     python bench/compile_for_tpu.py --again=bench/results/compile_for_tpu.jsonl --models=folder
 
-Needs libtpu (`pip install libtpu`), and no TPU: XLA compiles the whole model for one chip of a TPU
-v5e, as JaxDelegate has it. Nothing runs: there are no times. `products` are convolutions and
-matrix products, which the matrix unit computes; if they are fewer than the model's
-`convolutions`, some are sums of taps. `moved_mb` is
-what the compiler's own cost analysis says, `least_mb` what ideal fusion would move
-(bench/roofline.py); `wide_operations` have 64-bit results, which a TPU emulates.
+Needs libtpu (`pip install "jax[tpu]"`), and no TPU: XLA compiles the whole model for one chip of a
+TPU v5e, as JaxDelegate has it. Nothing runs: there are no times. `products` are convolutions and
+matrix products, which the matrix unit computes; if they are fewer than the model's `convolutions`,
+some are sums of taps. `moved_mb` is what the compiler's own cost analysis says, `least_mb` what
+ideal fusion would move (bench/roofline.py); `wide_operations` have 64-bit results, which a TPU
+emulates.
 """
 
 from typing import Any
