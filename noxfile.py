@@ -1,4 +1,7 @@
-"""Checks in other environments: `nox -s install`; `nox -s litert_1_4 tf_lite` for older hosts."""
+"""Checks in other environments: `nox -s install`; `nox -s litert_1_4 tf_lite` for older hosts.
+
+`nox -s device_gates` installs gigabytes, compilers for a GPU and a TPU, and needs neither device.
+"""
 
 import tempfile
 from pathlib import Path
@@ -38,3 +41,16 @@ def install(session: nox.Session, compiler: str) -> None:
         session.chdir(folder)
         session.install(*map(str, Path().glob("*.tar.gz")), env=environment)
         session.run("jaxdelegate", "demo", "--size=64", "--width=0.25")
+
+
+@nox.session
+def device_gates(session: nox.Session) -> None:
+    """Programs for a GPU and a TPU that are not there, against the committed figures.
+
+    `-- --models=FOLDER` for more than what is built; `-- --update` replaces the figures.
+    """
+    session.install("-e", ".[cuda12,tpu]", "pytest", "pytest-timeout")
+    session.run("python", "bench/device_gates.py", *session.posargs)
+    session.run(
+        "pytest", "tests/bench/test_compile_for_gpu.py", "tests/bench/test_compile_for_tpu.py"
+    )

@@ -1,4 +1,4 @@
-"""The kernels of an optimized XLA:GPU program, read from its text: what they do, what they move.
+"""What an optimized program of XLA consists of, read from its texts: kernels, what they move.
 
 Every instruction that is no bookkeeping launches something. Bodies of loops and branches count
 once. A kernel's bytes are its operands and its results, whole: a gather that reads a few rows of a
@@ -36,6 +36,12 @@ _KINDS = (
 )
 _LAYOUT = re.compile(r"copy|(wrapped_)?transpose(_copy)?_?(fusion)?(\.\d+)*")
 
+# Thunks of XLA:GPU that hold others; a command buffer is a CUDA graph.
+_GRAPH, _HOLDERS = "kCommandBuffer", ("kSequential", "kWhile", "kConditional", "kAsyncStart")
+_THUNK = re.compile(r"^( *)\d+: (k\w+)")
+_WIDE = re.compile(r"\b[suf]64\[")
+_PRODUCTS = ("convolution", "dot")
+
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
 _ARRAY = re.compile(r"\b([a-z]+)(\d*)(?:e\dm\d\w*)?\[([\d,]*)\]")
@@ -54,6 +60,7 @@ class Kernel:
         written: bytes of its results.
         float32: bytes of its results that are float32.
         target: of a custom call; else "".
+        opcode: of the instruction.
     """
 
     name: str
@@ -62,6 +69,7 @@ class Kernel:
     written: int
     float32: int
     target: str = ""
+    opcode: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +123,46 @@ def host_calls(found: Sequence[Kernel]) -> list[str]:
     return sorted({k.target for k in found if re.search(r"callback|jaxdelegate|cpu", k.target)})
 
 
+def captured(thunks: str) -> dict[str, int]:
+    """How much of a program CUDA graphs launch, by XLA's dump of its thunks.
+
+    Returns:
+        `launches`: all thunks; `captured`: those inside of graphs; `graphs`: their number.
+
+    Raises:
+        ValueError: the text holds no thunk.
+    """
+    lines = [(len(m[1]), m[2]) for m in map(_THUNK.match, thunks.splitlines()) if m is not None]
+    if not lines:
+        raise ValueError("no thunk in the dump")
+    launches = inside = graphs = 0
+    graph_indent: int | None = None
+    for indent, kind in lines:
+        if graph_indent is not None and indent <= graph_indent:
+            graph_indent = None
+        if kind == _GRAPH:
+            graphs, graph_indent = graphs + 1, indent
+        elif kind not in _HOLDERS:
+            launches += 1
+            inside += graph_indent is not None
+    return {"launches": launches, "captured": inside, "graphs": graphs}
+
+
+def wide_operations(hlo: str) -> int:
+    """How many instructions, fused ones included, have 64-bit results."""
+    return sum(
+        bool(_WIDE.search(i.shape))
+        for body in _computations(hlo)[0].values()
+        for i in body
+        if i.opcode not in _BOOKKEEPING
+    )
+
+
+def products(hlo: str) -> int:
+    """How many convolutions and matrix products there are, fused ones included."""
+    return sum(i.opcode in _PRODUCTS for body in _computations(hlo)[0].values() for i in body)
+
+
 def array_bytes(shape: str, dtype: str | None = None) -> int:
     """The bytes of all arrays in the text of a shape, or a tuple of them; or those of one dtype."""
     return sum(
@@ -146,6 +194,7 @@ def _kernel(instruction: _Instruction, shapes: dict[str, str]) -> Kernel:
         size(),
         size("f32"),
         target[1] if target else "",
+        instruction.opcode,
     )
 
 

@@ -23,7 +23,18 @@ def _round_half_away(x: jax.Array) -> jax.Array:
 
 def as_float32(x: jax.Array) -> jax.Array:
     """A float64 value rounded to float32's precision; a conversion there and back may vanish."""
+    rounded: jax.Array = lax.platform_dependent(x, tpu=_there_and_back, default=_reduced)
+    return rounded
+
+
+def _reduced(x: jax.Array) -> jax.Array:
     return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
+
+
+def _there_and_back(x: jax.Array) -> jax.Array:
+    """XLA:TPU, which has no float64, reduces the precision of no pair of float32."""
+    kept: jax.Array = lax.optimization_barrier(x.astype(np.float32))  # type: ignore[no-untyped-call]
+    return kept.astype(np.float64)
 
 
 def quotient(x: _Real, y: _Real) -> jax.Array:

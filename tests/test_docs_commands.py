@@ -28,6 +28,7 @@ OTHERS = {
     "python3 -m venv": "makes an environment",
     ". .venv/bin/activate": "the shell",
     "export XLA_FLAGS=": "a setting of JAX; tests/test_sharding.py makes it",
+    "nox -s device_gates": "compilers of gigabytes",
     "nvidia-smi": "needs an NVIDIA driver",
     "docker ": "needs Docker",
     "model-explorer": "a package of half a gigabyte",

@@ -16,7 +16,7 @@ from jaxlib import version as jaxlib_version
 
 from jaxdelegate.cache.digests import file_digest
 from jaxdelegate.cache.key import Part
-from jaxdelegate.compiler.xla_options import compiler_options
+from jaxdelegate.compiler.xla_options import compiler_options, platform_of
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.kernels.processor import host_cpu, max_cpu_isa, threads
 
@@ -33,15 +33,16 @@ def environment_parts(device: Any) -> dict[str, Part]:
     Args:
         device: jaxlib's, which is also jax's.
     """
-    options = (compiler_options(device.platform, exact=exact) for exact in (True, False))
+    platform = platform_of(device.platform)
+    options = (compiler_options(platform, exact=exact) for exact in (True, False))
     values = {
-        "versions": versions(device.platform).items(),
+        "versions": versions(platform).items(),
         "device": device_identity(device),
         "host_cpu": host_cpu(),
         "max_cpu_isa": [max_cpu_isa()],
         "xla_flags": ((name, os.environ.get(name)) for name in _VARIABLES),
         "threads": threads(),
-        "kernels": [_digest_of(kernels.LIBRARY) if device.platform == "cpu" else None],
+        "kernels": [_digest_of(kernels.LIBRARY) if platform == "cpu" else None],
         "compiler_options": (tuple(o.items()) for o in options),
     }
     return {name: _part(tuple(value)) for name, value in values.items()}

@@ -1,5 +1,6 @@
 """A lowered partition -> one XLA program, compiled ahead of time, its weights on the device."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from jaxdelegate.compiler.xla_options import Options, compiler_options, platform
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
+
+_LOGGER = logging.getLogger("jaxdelegate")
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
 # shapes and partitions; smaller ones are baked in, where XLA can fold them.
@@ -105,7 +108,7 @@ def compile_partition(
             jitted = jax.jit(program, donate_argnums=numbers, keep_unused=True)
             lowered = jitted.lower(*avals)
         with watch_jax_cache() as was_read:
-            compiled = _compiled(lowered, _options(partition, platform))
+            compiled = compiled_with(_options(partition, platform), lowered)
     states = stored_states(partition.states, partition.outside)
     inputs, outputs = partition.inputs, partition.outputs
     executable = JaxExecutable(compiled, weights.runtime)
@@ -150,14 +153,18 @@ def _options(partition: LoweredPartition, platform: str) -> Options:
     return compiler_options(platform, exact=exact)
 
 
-def _compiled(lowered: jax.stages.Lowered, options: Options) -> jax.stages.Compiled:
-    """Compile; the names of options are no promise of jaxlib's, and no program depends on them."""
-    try:
-        return lowered.compile(compiler_options=dict(options))  # type: ignore[arg-type]
-    except jax.errors.JaxRuntimeError as error:
-        if not any(name in str(error) for name in options):
-            raise
-        return lowered.compile()
+def compiled_with(options: Options, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile with the options that this XLA knows: their names and values are no promise."""
+    left = dict(options)
+    while True:
+        try:
+            return lowered.compile(compiler_options=left)  # type: ignore[arg-type]
+        except jax.errors.JaxRuntimeError as error:
+            unknown = [name for name in left if name in str(error)]
+            if not unknown:
+                raise
+            _LOGGER.info("XLA compiles without %s: %s", ", ".join(unknown), error)
+            left = {name: value for name, value in left.items() if name not in unknown}
 
 
 def _name(partition: LoweredPartition) -> str:

@@ -1,5 +1,7 @@
 """What XLA is told when it compiles a program: a function of platform, processor and threads."""
 
+import os
+import re
 from collections.abc import Mapping
 
 from jaxdelegate.kernels.processor import cpu_features, is_single_threaded
@@ -9,6 +11,14 @@ Options = Mapping[str, int | str]
 # What to leave to the library: sums along axes, matrix products; else also convolutions.
 _SUMS, _MATRICES = "LIBRARY_FUSION_TYPE_REDUCE", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
 
+_GPU: Options = {
+    # What CUDA graphs take in: XLA's own list, and cuDNN's convolutions.
+    "xla_gpu_enable_command_buffer": (
+        "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONVOLUTION"
+    ),
+    # Matrix products are not split into partial sums, which go through memory in float32.
+    "xla_gpu_experimental_force_split_k": 1,
+}
 
 # By JAX's names of platforms: the plugins of one may have several.
 _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}
@@ -20,19 +30,27 @@ def platform_of(name: str) -> str:
 
 
 def compiler_options(platform: str, *, exact: bool) -> Options:
-    """Options by the names that XLA's own flags have.
+    """Options by the names that XLA's own flags have, without those that XLA_FLAGS names.
 
-    Vectors of 512 bits gain some percent on a processor that has them. The library that
-    XLA:CPU leaves products to (YNN) is slower than its own kernels for float32 on one thread,
-    mostly; on several threads it is the faster one, and the only fast one for matrices of int8 and
-    bfloat16.
+    An XLA may know them or not: docs/design/gpu.md has what those of a GPU do.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
         exact: whether all products of the program have float32 factors.
     """
-    if platform != "cpu":
-        return {}
+    options = {"cpu": _cpu_options(exact=exact), "gpu": _GPU}.get(platform, {})
+    said = re.findall(r"--(\w+)", os.environ.get("XLA_FLAGS", ""))
+    return {name: value for name, value in options.items() if name not in said}
+
+
+def _cpu_options(*, exact: bool) -> Options:
+    """Those of XLA:CPU.
+
+    Vectors of 512 bits gain some percent on a processor that has them. The library that
+    XLA:CPU leaves products to (YNN) is slower than its own kernels for float32 on one thread,
+    mostly; on several threads it is the faster one, and the only fast one for matrices of int8 and
+    bfloat16.
+    """
     options: dict[str, int | str] = {}
     if "avx512f" in cpu_features():
         options["xla_cpu_prefer_vector_width"] = 512

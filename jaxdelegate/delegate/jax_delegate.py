@@ -74,7 +74,7 @@ class JaxDelegate(SimpleDelegate):
         """
         super().__init__()
         self.options: DelegateOptions = DelegateOptions.of(options, **more)
-        self.target = Target(self.options.platform, self.options.device_index)
+        self.target = self.find_target()
         self._platform = self.target.platform
         if self.options.native_kernels is None and self._platform == "cpu":
             default = native_kernels_by_default()
@@ -94,6 +94,14 @@ class JaxDelegate(SimpleDelegate):
         self.programs: ProgramCache | None = None
         if self.options.serialization_dir:
             self.programs = ProgramCache(self.options.serialization_dir)
+
+    def find_target(self) -> Target:
+        """The device of the options.
+
+        Raises:
+            OptionError: it is not there.
+        """
+        return Target(self.options.platform, self.options.device_index)
 
     @functools.cached_property
     def lowering_context(self) -> LoweringContext:

@@ -65,8 +65,8 @@ def by_cudnn(scale: float, operand: np.dtype, written_out: Function) -> Function
         q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None
     ) -> tuple[jax.Array]:
         bias = None
-        if mask is not None:  # cuDNN wants both sequence lengths written out
-            bias = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
+        if mask is not None:  # cuDNN wants sequence lengths written out, jax.vmap of it the heads
+            bias = jnp.broadcast_to(mask, (mask.shape[0], q.shape[2], q.shape[1], k.shape[1]))
             bias = downcast(bias, operand)
         try:
             with jax.numpy_dtype_promotion("standard"):  # jax's own code mixes dtypes

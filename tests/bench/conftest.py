@@ -8,8 +8,10 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 PLAIN = (
+    "absent_device",
     "accept_report",
     "agreement",
+    "device_gates",
     "device_peaks",
     "engines",
     "harness",

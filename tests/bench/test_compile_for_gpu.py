@@ -47,7 +47,9 @@ def test_a_network_as_few_kernels(tmp_path: Path) -> None:
     assert short["compiled_for"].endswith("which was not there")
     assert short["kernels"] <= 28 + 5
     assert "layout" not in short["kinds"]
-    assert short["host_calls"] == []
+    assert short["captured"] == short["launches"] >= short["kernels"]
+    assert short["graphs"] == 1
+    assert (short["host_calls"], short["wide_operations"]) == ([], 0)
     assert short["moved_mb"] < 3 * short["least_mb"]
 
 
@@ -60,3 +62,18 @@ def test_dtypes_and_batches(tmp_path: Path) -> None:
     float32, bfloat16 = lines[:2]
     assert bfloat16["moved_mb"] < 0.8 * float32["moved_mb"]
     assert lines[2]["gflop"] == pytest.approx(4 * float32["gflop"])
+
+
+@needs_plugin
+def test_the_cases_of_earlier_results(tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier.jsonl"
+    h100 = "NVIDIA H100 80GB HBM3, which was not there"
+    how = {"batch": 2, "compute_dtype": "float32", "quant_mode": "integer", "compiled_for": h100}
+    cases = [
+        {"graph": graph, **how}
+        for graph in ("mobilenet.tflite", "not_there.tflite", "classification_int8.tflite")
+    ]
+    cases.append({**cases[0], "compiled_for": "another GPU"})
+    earlier.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    lines = records(tmp_path, f"--again={earlier}", f"--models={tmp_path}")
+    assert [{name: line[name] for name in cases[0]} for line in lines] == [cases[0], cases[2]]

@@ -102,6 +102,40 @@ def test_bytes_of_a_shape(hlo_text: Any, shape: str, size: int) -> None:
     assert hlo_text.array_bytes(shape) == size
 
 
+def test_wide_operations_and_products(hlo_text: Any) -> None:
+    """In whatever computation; what computes nothing is none."""
+    assert (hlo_text.wide_operations(PROGRAM), hlo_text.products(PROGRAM)) == (0, 0)
+    fused = """\
+%fused (p: s64[4]) -> f16[4,8] {
+  %p = s64[4]{0} parameter(0)
+  %add.1 = s64[4]{0} add(%p, %p)
+  %convert.2 = (f64[4]{0}, s32[]) convert(%add.1)
+  %dot.1 = f32[4,8]{1,0} dot(%convert.2, %p)
+  ROOT %convolution.1 = f16[4,8]{1,0} convolution(%dot.1, %p)
+}
+
+"""
+    assert hlo_text.wide_operations(fused + PROGRAM) == 2
+    assert hlo_text.products(fused + PROGRAM) == 2
+
+
+def test_what_graphs_launch(hlo_text: Any) -> None:
+    """As XLA:GPU writes it."""
+    dump = """\
+000: kCommandBuffer [source | sink]
+    001: kCustomKernel [source       | next=003 (2)] loop_fusion grid: [128, 1, 1]
+    002: kCuDnn        [prev=001 (1) | sink        ] kCuDnn
+003: kConvolution [prev=000 (1) | sink] kConvolution
+004: kWhile [prev=003 (1) | sink]
+    005: kCommandBuffer [source | sink]
+        006: kKernel [source | sink] fusion
+    007: kKernel [source | sink] condition
+"""
+    assert hlo_text.captured(dump) == {"launches": 5, "captured": 3, "graphs": 2}
+    with pytest.raises(ValueError, match="no thunk"):
+        hlo_text.captured("")
+
+
 def test_a_text_without_an_entry_is_refused(hlo_text: Any) -> None:
     with pytest.raises(ValueError, match="no ENTRY computation"):
         hlo_text.kernels("HloModule nothing\n")

@@ -6,6 +6,7 @@ import pytest
 
 from jaxdelegate.compiler import aot, xla_options
 
+SPLIT = "xla_gpu_experimental_force_split_k"
 VECTORS, LIBRARY = "xla_cpu_prefer_vector_width", "xla_cpu_experimental_ynn_fusion_type"
 
 
@@ -22,13 +23,32 @@ VECTORS, LIBRARY = "xla_cpu_prefer_vector_width", "xla_cpu_experimental_ynn_fusi
 def test_options_follow_processor_threads_and_factors(
     monkeypatch: pytest.MonkeyPatch, features, single, exact, names
 ) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.setattr(xla_options, "cpu_features", lambda: frozenset(features))
     monkeypatch.setattr(xla_options, "is_single_threaded", lambda: single)
     assert set(xla_options.compiler_options("cpu", exact=exact)) == names
-    assert xla_options.compiler_options("gpu", exact=exact) == {}
+    assert xla_options.compiler_options("tpu", exact=exact) == {}
+
+
+def test_on_a_gpu_graphs_take_in_convolutions_and_no_control_flow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    options = xla_options.compiler_options("gpu", exact=True)
+    kinds = str(options["xla_gpu_enable_command_buffer"]).split(",")
+    assert {"FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONVOLUTION"} <= set(kinds)
+    assert not {"WHILE", "CONDITIONAL"} & set(kinds)  # nor does XLA by default
+
+
+def test_what_xla_flags_name_is_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    free = set(xla_options.compiler_options("gpu", exact=True))
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=x --{SPLIT}=0")
+    assert free - set(xla_options.compiler_options("gpu", exact=True)) == {SPLIT}
 
 
 def test_short_factors_leave_matrices_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.setattr(xla_options, "is_single_threaded", lambda: True)
     exact, short = (xla_options.compiler_options("cpu", exact=e)[LIBRARY] for e in (True, False))
     assert "DOT" not in str(exact)
@@ -41,7 +61,21 @@ def test_short_factors_leave_matrices_to_the_library(monkeypatch: pytest.MonkeyP
 def test_options_that_jaxlib_does_not_know_are_left_out(options) -> None:
     x = jnp.arange(3.0)
     lowered = jax.jit(lambda v: v * v).lower(x)
-    assert aot._compiled(lowered, options)(x).tolist() == [0, 1, 4]
+    assert aot.compiled_with(options, lowered)(x).tolist() == [0, 1, 4]
+
+
+def test_options_that_jaxlib_knows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = jax.jit(lambda v: v * v).lower(jnp.arange(3.0))
+    given = []
+    compile_it = jax.stages.Lowered.compile
+
+    def listen(self: jax.stages.Lowered, compiler_options: dict[str, int]) -> jax.stages.Compiled:
+        given.append(dict(compiler_options))
+        return compile_it(self, compiler_options=compiler_options)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", listen)
+    aot.compiled_with({VECTORS: 256, "xla_cpu_no_such_option": 1}, lowered)
+    assert given[-1] == {VECTORS: 256}
 
 
 def test_what_else_goes_wrong_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +86,4 @@ def test_what_else_goes_wrong_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
     with pytest.raises(jax.errors.JaxRuntimeError, match="out of luck"):
-        aot._compiled(lowered, {VECTORS: 512})
+        aot.compiled_with({VECTORS: 512}, lowered)

@@ -52,6 +52,8 @@ def test_fused_attention_is_its_decomposition(monkeypatch: pytest.MonkeyPatch, h
 
     def by_xla(*arrays: Any, implementation: str, **more: Any) -> jax.Array:
         asked.append(implementation)
+        *_, bias = arrays
+        assert bias is None or bias.shape[1:] == (N, T, S)  # jax's batching of cuDNN's reshapes it
         return attention(*arrays, implementation="xla", **more)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)

@@ -1,0 +1,277 @@
+"""Programs for a device that is not there, made as JaxDelegate makes them.
+
+XLA compiles for a GPU or a TPU from a description of it; neither it nor its driver is needed, only
+jax's plugin (`pip install "jax[cuda12,tpu]"`). Nothing runs: there are no times, and none of the
+choices that XLA makes by timing.
+"""
+
+import ctypes.util
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from harness import AbsentError, append, last_line
+from jax.experimental import topologies
+from roofline import batched_specs, fused
+
+from jaxdelegate import demo
+from jaxdelegate.compiler.program import Executable, Program, ResidentWeights
+from jaxdelegate.compiler.xla_options import platform_of
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.delegate.model_state import ModelState
+from jaxdelegate.delegate.target import Target
+from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.model.records import read_model
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.pjrt import client
+from jaxdelegate.runtime.simple_delegate import DelegateParams
+from jaxdelegate.testing import networks
+
+FLAGS = flags.FLAGS
+
+# One chip of a host that has four, the fewest that libtpu describes.
+_TPU_TOPOLOGY, _CHIPS = "v5e:2x2", (2, 2, 1)
+SHIPPED = Path(demo.__file__).with_name("networks")
+_BUILT = {"mobilenet_v1": networks.mobilenet_v1}  # networks that need no file
+_CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is compiled.
+
+    Attributes:
+        graph: a .tflite.
+        batch: in place of a first dimension of 1.
+        compute_dtype: as JaxDelegate's option.
+        quant_mode: the same.
+    """
+
+    graph: Path
+    batch: int
+    compute_dtype: str
+    quant_mode: str
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The beginning of its line of results, which no other line has."""
+        return {**dataclasses.asdict(self), "graph": self.graph.name}
+
+
+def define_flags(dtype: str) -> None:
+    """The flags of both benches; `dtype`: the default of --compute_dtype."""
+    flags.DEFINE_list(
+        "graph", [], f".tflite files, or names of shipped ones, or {', '.join(_BUILT)}."
+    )
+    flags.DEFINE_list("batch", ["1"], "Batches, in place of a first dimension of 1.")
+    flags.DEFINE_list("compute_dtype", [dtype], "As JaxDelegate's option.")
+    flags.DEFINE_list("quant_mode", ["float_view"], "As JaxDelegate's option.")
+    flags.DEFINE_string("again", None, "Results, whose cases are compiled in place of --graph.")
+    flags.DEFINE_string("models", None, "The folder of the models of --again.")
+    flags.DEFINE_string("hlo", None, "A folder for the optimized programs' texts.")
+    flags.DEFINE_string("out", None, "A file to append JSON lines to.")
+
+
+def run(bench: str, device: jax.Device, measure: Callable[[Case], dict[str, Any]]) -> None:
+    """A line of results for each case of the flags; what cannot be compiled says why."""
+    with tempfile.TemporaryDirectory() as folder:
+        there = f"{device.device_kind}, which was not there"
+        for case in _cases(Path(folder), there):
+            try:
+                found = measure(case)
+            except AbsentError as error:
+                found = {"absent": str(error)}
+            append({"bench": bench, **case.head, "compiled_for": there, **found}, FLAGS.out)
+
+
+def _cases(folder: Path, there: str) -> Iterator[Case]:
+    """What the flags ask for, of a device; `folder` takes models that are built."""
+    if FLAGS.again:
+        yield from again(Path(FLAGS.again), Path(FLAGS.models or folder), folder, there)
+        return
+    for name in FLAGS.graph:
+        graph = _graph(Path(name), folder)
+        for batch in map(int, FLAGS.batch):
+            for dtype in FLAGS.compute_dtype:
+                for mode in FLAGS.quant_mode:
+                    yield Case(graph, batch, dtype, mode)
+
+
+def again(results: Path, models: Path, folder: Path, there: str) -> Iterator[Case]:
+    """The cases of earlier results of a device whose models are in `models`, or need no file."""
+    for line in results.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        graph = _graph(models / record["graph"], folder)
+        if graph.exists() and record["compiled_for"] == there:
+            yield Case(graph, record["batch"], record["compute_dtype"], record["quant_mode"])
+
+
+def _graph(name: Path, folder: Path) -> Path:
+    """A file; or, by its name alone, one that the package ships, or a network that it can build."""
+    if (SHIPPED / name.name).exists():
+        return SHIPPED / name.name
+    build = _BUILT.get(name.name)
+    if build is None:
+        return name
+    path = folder / name.name
+    path.write_bytes(build())
+    return path
+
+
+def keep_text(case: Case, text: str) -> None:
+    """Write a program's text where --hlo wants it."""
+    if FLAGS.hlo:
+        name = f"{case.graph.stem}_{case.batch}_{case.compute_dtype}_{case.quant_mode}.txt"
+        Path(FLAGS.hlo).mkdir(parents=True, exist_ok=True)
+        (Path(FLAGS.hlo) / name).write_text(text, encoding="utf-8")
+
+
+def gpu(target: Path, dumps: Path) -> jax.Device:
+    """A GPU to compile for.
+
+    Args:
+        target: a text proto of XLA's GpuTargetConfigProto.
+        dumps: a folder for what XLA writes of each program.
+
+    Raises:
+        AbsentError: jax's CUDA plugin is not installed.
+    """
+    flags = f"--xla_gpu_autotune_level=0 --xla_dump_to={dumps}"  # read once, by the plugin
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    if ctypes.util.find_library("cuda") is None:  # the driver's, which the plugin would ask
+        os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+    text = target.read_text(encoding="utf-8")
+    return _described("jax's CUDA plugin", "", "cuda", target_config=text, topology="1x1x1")
+
+
+def tpu() -> jax.Device:
+    """A chip of a TPU v5e to compile for.
+
+    Raises:
+        AbsentError: libtpu is not installed.
+    """
+    return _described("libtpu", _TPU_TOPOLOGY, "tpu", chips_per_host_bounds=_CHIPS)
+
+
+def _described(plugin: str, name: str, platform: str, **details: Any) -> jax.Device:
+    # The plugin is not to look for a device.
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    try:
+        topology = topologies.get_topology_desc(name, platform, **details)
+    except (RuntimeError, NotImplementedError) as error:
+        raise AbsentError(f"{plugin}: {last_line(error)}") from error
+    device: jax.Device = topology.devices[0]
+    return device
+
+
+class _Shapes(ResidentWeights):
+    """Weights of a device that is not there: shapes and dtypes only."""
+
+    def get(self, _weight: Any, _const: Any, value: Callable[[], Any]) -> Any:
+        array = value()
+        return jax.ShapeDtypeStruct(array.shape, array.dtype)  # type: ignore[no-untyped-call]
+
+
+class _Described(Target):
+    """A device of a topology."""
+
+    def __init__(self, device: jax.Device) -> None:
+        self.can_do_without_jax = False
+        self.device = device
+        self.platform = platform_of(device.platform)
+
+
+class _Compiler(JaxDelegate):
+    """A delegate whose programs can be looked at, and not run."""
+
+    def __init__(self, device: jax.Device, options: DelegateOptions) -> None:
+        self._absent = device
+        super().__init__(options)
+
+    def find_target(self) -> Target:
+        return _Described(self._absent)
+
+    def program(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        state: ModelState,  # noqa: ARG002 (whose weights would be put on the device)
+    ) -> Program:
+        weights = _Shapes(client.of_jax(self.device))
+        program: Program = self.compilation.program(node, specs, outputs, weights)
+        return program
+
+
+def compiled(case: Case, device: jax.Device) -> Executable:
+    """A whole model as one program.
+
+    Args:
+        case: which, and how.
+        device: of `gpu` or `tpu`.
+
+    Raises:
+        AbsentError: the shapes do not allow the batch, or an operator stays on the host.
+    """
+    options = DelegateOptions(
+        compute_dtype=case.compute_dtype,  # type: ignore[arg-type]
+        quant_mode=case.quant_mode,  # type: ignore[arg-type]
+        rebatch=True,
+        require_full_delegation=True,
+    )
+    delegate = _Compiler(device, options)
+    try:
+        interpreter = Interpreter(str(case.graph), experimental_delegates=[delegate])
+        for detail in interpreter.get_input_details():
+            if tuple(detail["shape"][:1]) == (1,):
+                shape = (case.batch, *detail["shape"][1:])
+                interpreter.resize_tensor_input(detail["index"], shape)
+        interpreter.allocate_tensors()
+    except JaxDelegateError as error:
+        raise AbsentError(str(error).partition("\n")[0]) from error  # XLA appends traces
+    (partition,) = delegate.partitions()
+    return partition.program.executable
+
+
+def megabytes(executable: Executable) -> dict[str, float] | None:
+    """What a program takes on the device; None where the compiler does not tell."""
+    stats = executable.memory_analysis()
+    return stats and {
+        "arguments": stats.argument_size_in_bytes / 1e6,
+        "outputs": stats.output_size_in_bytes / 1e6,
+        "scratch": stats.temp_size_in_bytes / 1e6,
+    }
+
+
+def accessed(executable: Any) -> float | None:
+    """The MB that the compiler's cost analysis says; None where it does not."""
+    costs = executable.compiled.cost_analysis() or {}
+    return costs["bytes accessed"] / 1e6 if "bytes accessed" in costs else None
+
+
+def convolutions(case: Case) -> int:
+    """How many convolutions the model has."""
+    operators = read_model(case.graph).subgraphs[0].operators
+    return sum(operator.name in _CONVOLUTIONS for operator in operators)
+
+
+def least(case: Case) -> dict[str, float | None]:
+    """Arithmetic and traffic under ideal fusion; None where an operator's cost is not known."""
+    model = read_model(case.graph)
+    subgraph = model.subgraphs[0]
+    short = np.dtype(np.float16) if case.compute_dtype in ("float16", "bfloat16") else None
+    try:
+        groups = fused(subgraph, batched_specs(subgraph, case.batch, model.subgraphs), short)
+    except (AbsentError, JaxDelegateError):
+        return {"gflop": None, "least_mb": None}
+    flops, moved = sum(g.flops for g in groups), sum(g.bytes for g in groups)
+    return {"gflop": flops / 1e9, "least_mb": moved / 1e6}

@@ -1,0 +1,119 @@
+"""Comparing figures of programs for absent devices, and whether lowerings have changed."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import pytest
+
+
+@pytest.fixture
+def gates() -> Any:
+    return pytest.importorskip("device_gates")
+
+
+GPU = {
+    "graph": "a.tflite", "batch": 1, "compute_dtype": "float16", "quant_mode": "float_view",
+    "compiled_for": "H100", "kernels": 60, "launches": 60, "captured": 60, "graphs": 1,
+    "wide_operations": 0, "host_calls": [], "moved_mb": 30.0, "least_mb": 25.0,
+}  # fmt: skip
+TPU = {"fusions": 40, "products": 28, "wide_operations": 0, "host_calls": [], "moved_mb": 90.0}
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "said"),
+    [
+        (GPU, {}, []),
+        (GPU, {"kernels": 63, "moved_mb": 31.4, "captured": 58}, []),  # 5% and less
+        (GPU, {"kernels": 30, "moved_mb": 26.0}, []),
+        (GPU, {"kernels": 64}, ["kernels: 60 before, now 64"]),
+        (GPU, {"captured": 56}, ["captured_share: 1 before, now 0.933333"]),
+        (GPU, {"launches": 120, "captured": 120}, []),
+        (GPU, {"graphs": 2}, ["graphs: 1 before, now 2"]),
+        (GPU, {"moved_mb": 31.6}, ["moved_over_least: 1.2 before, now 1.264"]),
+        (GPU, {"moved_mb": 60.0, "least_mb": 50.0}, []),
+        (GPU, {"wide_operations": 1}, ["wide_operations: 0 before, now 1"]),
+        (GPU, {"host_calls": ["python"]}, ["host_calls: 0 before, now 1"]),
+        (TPU, {"products": 26}, ["products: 28 before, now 26"]),
+        (TPU, {"products": 40}, []),
+        (TPU, {"fusions": 43}, ["fusions: 40 before, now 43"]),
+        (TPU, {"moved_mb": None}, ["moved_over_least: 90 before, now not known"]),
+    ],
+)
+def test_what_is_worse(
+    gates: Any, before: dict[str, Any], change: dict[str, Any], said: Sequence[str]
+) -> None:
+    assert gates.worse(before, {**before, **change}) == said
+
+
+def test_what_compiles_no_more_is_worse(gates: Any) -> None:
+    absent = {"absent": "no such shape"}
+    assert gates.worse(GPU, absent) == ["does not compile: no such shape"]
+    assert gates.worse(absent, absent) == gates.worse(absent, GPU) == []
+
+
+def test_cases_are_compared_with_themselves(gates: Any) -> None:
+    large = {**GPU, "batch": 128, "kernels": 80}
+    before = [GPU, large]
+    assert gates.failures(before, [large, GPU]) == []
+    (line,) = gates.failures(before, [GPU, {**large, "kernels": 90}])
+    assert line == "a.tflite 128 float16 float_view H100: kernels: 80 before, now 90"
+    assert gates.failures(before, [{**large, "graph": "b.tflite", "kernels": 90}]) == []
+
+
+@pytest.mark.parametrize("bench", ["compile_for_gpu", "compile_for_tpu"])
+def test_committed_lines_are_of_different_cases(gates: Any, bench: str) -> None:
+    """And some need no file, so that the session compiles them anywhere."""
+    lines = gates.records(gates.results(bench))
+    assert len({gates.case_of(line) for line in lines}) == len(lines)
+    assert {"mobilenet_v1", "classification_int8.tflite"} <= {line["graph"] for line in lines}
+
+
+def short_lines(gates: Any, graph: str) -> list[dict[str, Any]]:
+    """Of a GPU, at batch 1 in float16."""
+    lines = gates.records(gates.results("compile_for_gpu"))
+    return [line for line in lines if gates.case_of(line)[:3] == (graph, 1, "float16")]
+
+
+@pytest.mark.parametrize("graph", ["mobilenet_v2_1.0_224.tflite", "deeplabv3_mnv2_aspp_257.tflite"])
+def test_small_networks_are_one_cuda_graph_or_two(gates: Any, graph: str) -> None:
+    lines = short_lines(gates, graph)
+    assert lines
+    assert all(line["captured"] >= 0.9 * line["launches"] for line in lines)
+    assert all(line["graphs"] <= 2 for line in lines)
+
+
+def test_bert_moves_little_more_than_it_has_to(gates: Any) -> None:
+    lines = short_lines(gates, "bert_small_L4_H512_S128.tflite")
+    assert lines
+    assert all(line["moved_mb"] <= 1.3 * line["least_mb"] for line in lines)
+
+
+def test_a_tpu_convolves_on_its_matrix_unit(gates: Any) -> None:
+    """Every float network, and quantized ones as floats."""
+    lines = gates.records(gates.results("compile_for_tpu"))
+    short = [line for line in lines if line["quant_mode"] == "float_view"]
+    assert all(line["products"] >= line["convolutions"] for line in short)
+    assert any("int8" in line["graph"] for line in short)
+
+
+def test_lowerings_are_those_of_the_committed_lines(gates: Any) -> None:
+    kept = json.loads(gates.DIGESTS.read_text(encoding="utf-8"))
+    if jax.__version__ not in kept:
+        pytest.skip(f"no digests for jax {jax.__version__}: python bench/device_gates.py --digests")
+    now = gates.digests()
+    changed = [case for case, digest in kept[jax.__version__].items() if now.get(case) != digest]
+    assert not changed, (
+        f"operators are lowered in another way for {', '.join(changed)}. See by `nox -s "
+        "device_gates -- --models=FOLDER --update` whether programs are worse; then write "
+        "`python bench/device_gates.py --digests`"
+    )
+
+
+def test_a_digest_sees_another_lowering(gates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = gates.digests()
+    precise = gates.precision_policy.device_policy("float32")
+    monkeypatch.setattr(gates.precision_policy, "policy_for", lambda *_: precise)
+    changed = {case for case, digest in gates.digests().items() if digest != before[case]}
+    assert changed == {case for case in before if "float16" in case}  # bfloat16, too
