@@ -145,7 +145,9 @@ def _lowered(
     model = read_model(content)
     subgraph = model.subgraphs[0]
     policy = precision_policy.policy_for(options, platform, frozenset())
-    context = LoweringContext(platform, policy, options.quant_mode, native_kernels=False)
+    context = LoweringContext(
+        platform, policy, options.quant_mode, triton_kernels=platform == "gpu"
+    )
     return lowering.lower_partition(
         subgraph.operators,
         dict(enumerate(batched_specs(subgraph, batch, model.subgraphs))),
