@@ -9,6 +9,8 @@ from pathlib import Path
 import nox
 
 nox.options.default_venv_backend = "venv"
+_GATES_JAX = "0.10.2"  # that made the figures: another one is to be compared with its own
+
 nox.options.error_on_missing_interpreters = False  # a session without its Python says so and ends
 
 
@@ -49,7 +51,7 @@ def device_gates(session: nox.Session) -> None:
 
     `-- --models=FOLDER` for more than what is built; `-- --update` replaces the figures.
     """
-    session.install("-e", ".[cuda12,tpu]", "pytest", "pytest-timeout")
+    session.install("-e", ".", f"jax[cuda12,tpu]=={_GATES_JAX}", "pytest", "pytest-timeout")
     session.run("python", "bench/device_gates.py", *session.posargs)
     session.run(
         "pytest", "tests/bench/test_compile_for_gpu.py", "tests/bench/test_compile_for_tpu.py"

@@ -9,8 +9,7 @@ Needs libtpu (`pip install "jax[tpu]"`), and no TPU: XLA compiles the whole mode
 TPU v5e, as JaxDelegate has it. Nothing runs: there are no times. `products` are convolutions and
 matrix products, which the matrix unit computes; if they are fewer than the model's `convolutions`,
 some are sums of taps. `moved_mb` is what the compiler's own cost analysis says, `least_mb` what
-ideal fusion would move (bench/roofline.py); `wide_operations` have 64-bit results, which a TPU
-emulates.
+ideal fusion would move (bench/roofline.py).
 """
 
 from typing import Any
@@ -39,7 +38,6 @@ def measure(case: Case, device: jax.Device) -> dict[str, Any]:
         "fusions": sum(k.opcode == "fusion" for k in found),
         "products": hlo_text.products(text),
         "convolutions": absent_device.convolutions(case),
-        "wide_operations": hlo_text.wide_operations(text),
         "host_calls": hlo_text.host_calls(found),
         "moved_mb": absent_device.accessed(executable),
         "mb": absent_device.megabytes(executable),

@@ -15,7 +15,7 @@ GPU = (
     "| model | batch | dtype | mode | kernels | in graphs | MB moved | ideal | ratio | 64-bit "
     "| scratch, MB |"
 )
-TPU = "| model | batch | dtype | mode | fusions | products | convolutions | 64-bit | scratch, MB |"
+TPU = "| model | batch | dtype | mode | fusions | products | convolutions | scratch, MB |"
 
 Record = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ def gpu_row(r: Record) -> list[Any]:
 def tpu_row(r: Record) -> list[Any]:
     """Of a line of compile_for_tpu.jsonl."""
     scratch = _whole(r["mb"]["scratch"]) if r["mb"] else "-"
-    return [r["fusions"], r["products"], r["convolutions"], r["wide_operations"], scratch]
+    return [r["fusions"], r["products"], r["convolutions"], scratch]
 
 
 def table(head: str, records: Iterable[Record], row: Callable[[Record], list[Any]]) -> str:

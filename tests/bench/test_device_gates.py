@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -18,7 +21,7 @@ GPU = {
     "compiled_for": "H100", "kernels": 60, "launches": 60, "captured": 60, "graphs": 1,
     "wide_operations": 0, "host_calls": [], "moved_mb": 30.0, "least_mb": 25.0,
 }  # fmt: skip
-TPU = {"fusions": 40, "products": 28, "wide_operations": 0, "host_calls": [], "moved_mb": 90.0}
+TPU = {"fusions": 40, "products": 28, "host_calls": [], "moved_mb": 90.0}
 
 
 @pytest.mark.parametrize(
@@ -64,10 +67,12 @@ def test_cases_are_compared_with_themselves(gates: Any) -> None:
 
 @pytest.mark.parametrize("bench", ["compile_for_gpu", "compile_for_tpu"])
 def test_committed_lines_are_of_different_cases(gates: Any, bench: str) -> None:
-    """And some need no file, so that the session compiles them anywhere."""
+    """Some need no file, so that the session compiles them anywhere, by the same jax."""
     lines = gates.records(gates.results(bench))
     assert len({gates.case_of(line) for line in lines}) == len(lines)
     assert {"mobilenet_v1", "classification_int8.tflite"} <= {line["graph"] for line in lines}
+    (jax_version,) = {line["machine"]["versions"]["jax"] for line in lines}
+    assert f'_GATES_JAX = "{jax_version}"' in (ROOT / "noxfile.py").read_text(encoding="utf-8")
 
 
 def short_lines(gates: Any, graph: str) -> list[dict[str, Any]]:
