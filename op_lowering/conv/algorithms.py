@@ -124,9 +124,10 @@ def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tup
 def _gpu_algorithm(c: Convolution, *, is_clamped: bool) -> tuple[Layout, Run]:
     """XLA has cuDNN compute bias and RELU at the end of a convolution, if there are no groups.
 
-    Triton ends matrix products in any clamp. A sum of taps is one kernel with all that follows.
+    Triton ends matrix products in any clamp, but XLA writes those of one row out as float32 first.
+    A sum of taps is one kernel with all that follows.
     """
-    if is_clamped and c.is_matrix_product:
+    if is_clamped and c.is_matrix_product and c.results > c.output_channels:
         return as_matrix, dot
     if _is_unrolled_depthwise(c) and (c.products <= _FEW_TAPS or is_short_on_gpu(c)):
         return by_tap, tap_sum
