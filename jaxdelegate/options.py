@@ -101,9 +101,8 @@ class DelegateOptions:
     )
     compute_dtype: ComputeDtype | None = _option(
         None,
-        "The dtype of arithmetic, by its name or as numpy and jax have it; overrides the "
-        "priorities. 'auto': the platform's reduced precision, but float32 for the operators that "
-        "it would make wrong.",
+        "The dtype of arithmetic; overrides the priorities. 'auto': the platform's reduced "
+        "precision, but float32 for the operators that it would make wrong.",
         keyed=True,
     )
     accumulate_float32: bool | None = _option(

@@ -20,7 +20,7 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = [p.name for p in sorted(EXAMPLES.glob("*.py")) if p.name != "train_networks.py"]
 COMPILED, LOADED = "compiled or imported jax", "loaded what was compiled before"
 NOTICE = "INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"  # LiteRT's, to stderr
-SLOW = {"distil.py", "quantization_aware.py"}
+SLOW = {"distil.py", "fine_tune.py", "quantization_aware.py"}
 DOCKERFILE = (EXAMPLES / "container/Dockerfile").read_text()
 
 

@@ -19,6 +19,7 @@ def accept(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.litert
 def test_a_dry_run_on_a_cpu_measures_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "accept.jsonl"

@@ -156,6 +156,7 @@ def test_cost_by_batch_and_size(tmp_path: Path) -> None:
     assert [(r["batch"], r["size"]) for r in records(out)] == [(2, 224), (1, 32)]
 
 
+@pytest.mark.slow
 def test_cold_loads_are_told_apart_by_mode(models: Path, tmp_path: Path) -> None:
     (models / "broken.tflite").write_bytes(b"no model")
     out = tmp_path / "cold.jsonl"
@@ -197,6 +198,7 @@ def test_gradients_beside_lax(tmp_path: Path) -> None:
     assert row["ratio"]["median"] > 0
 
 
+@pytest.mark.slow
 def test_fine_tuning_of_a_quantized_network(tmp_path: Path) -> None:
     path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
     path.write_bytes(quantized_layer())
