@@ -7,6 +7,8 @@ import dataclasses
 
 import numpy as np
 
+from jaxdelegate.op_lowering.options import record_of
+
 ARITHMETIC = ("MUL", "DIV", "ADD", "SUB")
 
 
@@ -34,13 +36,23 @@ class Product:
         return max(self.units, self.depth or 0) + 1
 
 
-PRODUCTS = {
-    "CONV_2D": Product(0, 1, 2, units=0, depth=3),
-    "DEPTHWISE_CONV_2D": Product(0, 1, 2, units=3, depth=None),
-    "CONV_3D": Product(0, 1, 2, units=4, depth=3),
-    "TRANSPOSE_CONV": Product(2, 1, 3, units=0, depth=3),
-    "FULLY_CONNECTED": Product(0, 1, 2, units=0, depth=1),
+# Axes of the filter: output channels, input channels.
+_AXES: dict[str, tuple[int, int | None]] = {
+    "CONV_2D": (0, 3),
+    "DEPTHWISE_CONV_2D": (3, None),
+    "CONV_3D": (4, 3),
+    "TRANSPOSE_CONV": (0, 3),
+    "FULLY_CONNECTED": (0, 1),
 }
+
+
+def _product(operator: str, units: int, depth: int | None) -> Product:
+    positions = record_of(operator).bias
+    assert positions is not None  # all of these take a bias
+    return Product(*positions, units, depth)
+
+
+PRODUCTS = {operator: _product(operator, *axes) for operator, axes in _AXES.items()}
 
 
 def by_channel(constant: np.ndarray, channels: int) -> np.ndarray | None:
