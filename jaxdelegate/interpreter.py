@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from jaxdelegate.delegate.stored_start import StoredStart
     from jaxdelegate.model.records import Model, SignatureDef
+    from jaxdelegate.runtime.in_flight import Results
     from jaxdelegate.runtime.open_model import OpenModel
     from jaxdelegate.runtime.subgraph import Host
 
@@ -209,6 +210,24 @@ class Interpreter:
                 "Invoke called on model that is not ready. Call allocate_tensors() first."
             )
         host.invoke(wait)
+
+    def _start(self, inputs: Mapping[int, np.ndarray], subgraph_index: int = 0) -> Results:
+        """Set inputs and run, for tools; waits for nothing but operators on the host.
+
+        With a JaxDelegate the arrays are copied to its device while earlier runs compute: leave
+        them as they are until the results are there.
+
+        Raises:
+            InterpreterError, TensorError: as `set_tensor` and `invoke`.
+        """
+        from jaxdelegate.runtime import in_flight  # noqa: PLC0415 (knows the model's types)
+
+        delegate = self._jax_delegate()
+        for index, array in inputs.items():
+            given = array if delegate is None else device_arrays.lent(array, delegate.device)
+            self._set(subgraph_index, index, given)
+        self._invoke(subgraph_index, wait=False)
+        return in_flight.results(self._host(subgraph_index))
 
     def reset_all_variables(self) -> None:
         """Set every variable tensor to zero, recurrent state included."""

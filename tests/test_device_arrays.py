@@ -21,6 +21,7 @@ from jaxlib import _jax
 import jaxdelegate as jd
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.op_lowering.options import AddOptions, MulOptions
+from jaxdelegate.runtime import in_flight
 from jaxdelegate.testing import ModelBuilder
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -252,6 +253,57 @@ def test_a_device_that_jax_has_not() -> None:
         interpreter.set_tensor(0, Exported(X, CUDA))
 
 
+# ---- runs that nobody waits for yet
+
+
+def test_runs_in_flight_keep_their_results() -> None:
+    interpreter = allocated(chain(), jd.JaxDelegate())
+    x, y = ends(interpreter)
+    runs = [interpreter._start({x: X + n}) for n in range(3)]
+    for n, results in enumerate(runs):
+        (got,) = results()
+        np.testing.assert_array_equal(got, (2 * (X + n)) ** 2)
+        got[:] = 0  # nobody else's
+    np.testing.assert_array_equal(interpreter.get_tensor(y), (2 * (X + 2)) ** 2)
+
+
+def test_a_started_run_takes_its_input_along() -> None:
+    """What is started goes to the device by itself: nothing is left for the program to copy."""
+    interpreter = allocated(chain(), jd.JaxDelegate())
+    x, _ = ends(interpreter)
+    interpreter._start({x: X})()
+    with jax.transfer_guard_host_to_device("disallow_explicit"):
+        with pytest.raises(RuntimeError, match=r"[Dd]isallowed host-to-device transfer"):
+            interpreter._start({x: X})
+        interpreter.invoke(wait=True)  # with the input that is there
+
+
+def test_without_a_delegate_a_started_run_is_done() -> None:
+    interpreter = allocated(chain())
+    x, _ = ends(interpreter)
+    runs = [interpreter._start({x: X + n}) for n in range(2)]
+    for n, results in enumerate(runs):
+        np.testing.assert_array_equal(results()[0], (2 * (X + n)) ** 2)
+
+
+def test_an_error_of_the_device_names_the_nodes_of_a_started_run() -> None:
+    interpreter = allocated(chain(), jd.JaxDelegate())
+    x, y = ends(interpreter)
+
+    class Lost:
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            raise RuntimeError("device lost")
+
+        def block_until_ready(self) -> None:
+            raise RuntimeError("device lost")
+
+    host = interpreter._host(0)
+    interpreter._start({x: X})()
+    host.assign(y, Lost())
+    with pytest.raises(InterpreterError, match=r"0 \(ADD\) to 1 \(MUL\) failed .*device lost"):
+        in_flight.results(host)()
+
+
 # ---- two devices
 
 TWO_DEVICES = """
@@ -281,6 +333,13 @@ for _ in range(2):  # compiled, then from the cache
         np.testing.assert_array_equal(interpreter.get_tensor(y), (2 * x) ** 2)
         assert interpreter._host(0).value(y).devices() == {second}
 assert [d.programs.statistics.loaded for d in delegates] == [1, 1]
+
+alone = jd.Interpreter(model_content=model, experimental_delegates=delegates[1:])
+alone.allocate_tensors()
+with jax.transfer_guard_device_to_device("disallow_explicit"):
+    (result,) = alone._start({0: x})()
+np.testing.assert_array_equal(result, (2 * x) ** 2)
+assert alone.get_device_tensor(0).devices() == {second}
 """
 
 

@@ -17,8 +17,8 @@ def _option(default: Any, label: str, text: str) -> Any:
 class BenchmarkOptions:
     """Options of one benchmark; names, defaults and meaning as TFLite's benchmark_model has them.
 
-    What is not TFLite's: `batch_size`, `device_inputs`, `seed`, `profile_runs`, `perfetto_trace`,
-    `energy`, `check_precision`, `measure_peaks`.
+    What is not TFLite's: `batch_size`, `device_inputs`, `inflight`, `seed`, `profile_runs`,
+    `perfetto_trace`, `energy`, `check_precision`, `measure_peaks`.
     """
 
     num_runs: int = _option(50, "Min num runs", "Fewest timed runs; see min_secs and max_secs.")
@@ -94,6 +94,13 @@ class BenchmarkOptions:
         "Copy the inputs to the delegate's device once, before the runs, so that no copy to it is "
         "timed. For JaxDelegate in jaxdelegate's interpreter.",
     )
+    inflight: int = _option(
+        0,
+        "Runs in flight",
+        "After the timed runs, also measure throughput from host arrays to host arrays with so "
+        "many runs in flight: with 2 the next input is copied while the device computes; 0: do "
+        "not. For JaxDelegate in jaxdelegate's interpreter.",
+    )
     seed: int = _option(-1, "Seed", "Seed of the random inputs; -1: a new one (reported).")
     energy: bool | None = _option(
         None,
@@ -127,6 +134,8 @@ class BenchmarkOptions:
                 raise OptionError(f"{name}: want at least 1, got {getattr(self, name)}")
         if self.batch_size < 0:
             raise OptionError(f"batch_size: must not be negative, got {self.batch_size}")
+        if self.inflight < 0:
+            raise OptionError(f"inflight: must not be negative, got {self.inflight}")
         if self.seed < -1:
             raise OptionError(f"seed: want -1 or at least 0, got {self.seed}")
         self.layers()

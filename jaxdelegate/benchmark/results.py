@@ -10,6 +10,7 @@ from jaxdelegate.benchmark.applied import AppliedDelegate
 from jaxdelegate.benchmark.memory import DeviceMemory, Footprint
 from jaxdelegate.benchmark.op_profile import Profile
 from jaxdelegate.benchmark.peaks import DevicePeaks
+from jaxdelegate.benchmark.throughput import Throughput
 from jaxdelegate.measuring import protos
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.report.json_records import plain
@@ -49,6 +50,7 @@ class BenchmarkReport:
         input_bytes: of all inputs together.
         footprint: growth of the process.
         device_memory: None without JaxDelegate.
+        throughput: of runs in flight; None if not asked for.
         joules: for each inference, of the whole GPU; None where nobody counted.
         profile: the operators' times; None if not asked for.
         precision: what check_precision found; None if not asked for.
@@ -75,6 +77,7 @@ class BenchmarkReport:
     input_bytes: int
     footprint: Footprint
     device_memory: DeviceMemory | None = None
+    throughput: Throughput | None = None
     joules: float | None = None
     profile: Profile | None = None
     precision: Any = None
@@ -152,6 +155,7 @@ class BenchmarkReport:
                 "values": [us / _MS for us in self.inference.values],
             },
             "inferences_per_second": self.inferences_per_second,
+            "throughput": plain(self.throughput),
             "device_memory": plain(self.device_memory),
             "joules_per_inference": self.joules,
             "joules_per_sample": self.joules_per_sample,

@@ -16,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxdelegate.providers as registrar
+from jaxdelegate.benchmark import throughput
 from jaxdelegate.benchmark.applied import (
     NO_FALLBACK,
     AppliedDelegate,
@@ -36,6 +37,7 @@ from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
 from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord
 from jaxdelegate.benchmark.session import ModelSource, Session
+from jaxdelegate.benchmark.throughput import Throughput
 from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
 from jaxdelegate.measuring.stats import Stat
@@ -133,6 +135,7 @@ class _Run:
             with energy_meter(device, asked=options.energy) as meter:
                 warmup = self._repeat(session, given, warm=True)
                 joules, inference = self._metered(meter, session, given)
+            overlapped = self._throughput(session, arrays, device)
         at_end = max(at_init.peak, HostMemory.now().peak)
         footprint = Footprint(
             max(at_init.peak - base.resident, 0),  # the kernel counts roughly
@@ -158,6 +161,7 @@ class _Run:
             input_bytes=sum(array.nbytes for array in arrays),
             footprint=footprint,
             device_memory=_device_memory(device, made),
+            throughput=overlapped,
             joules=joules,
             flags=self._values.given(),
             versions=_versions(),
@@ -280,6 +284,21 @@ class _Run:
         self._log(f"{stat}\n")
         return stat
 
+    def _throughput(
+        self, session: Session, arrays: Sequence[np.ndarray], device: Any
+    ) -> Throughput | None:
+        options = self._options
+        if not options.inflight or options.dry_run:
+            return None
+        return throughput.measured(
+            lambda: session.start(arrays, device),
+            in_flight=options.inflight,
+            batch=options.batch_size or _batch(session),
+            runs=options.num_runs,
+            min_secs=options.min_secs,
+            max_secs=options.max_secs,
+        )
+
     # ---- afterwards
 
     def _log_results(self, report: BenchmarkReport) -> None:
@@ -363,6 +382,8 @@ def _our_lines(report: BenchmarkReport) -> list[str]:
         f"Throughput: {report.inferences_per_second:g} inferences/s "
         f"({report.megabytes_per_second:g} MB/s), batch {report.batch}, seed {report.seed}"
     ]
+    if report.throughput is not None:
+        lines.append(str(report.throughput))
     lines += [row.remark for row in report.delegates if row.remark]
     memory = report.device_memory
     if memory is not None:

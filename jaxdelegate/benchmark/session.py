@@ -3,9 +3,10 @@
 Between `set` and `output` nothing is copied: what is timed is `invoke` alone, as in TFLite's tool.
 """
 
+import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,13 +144,30 @@ class Session:
         Raises:
             OptionError: only JaxDelegate in our interpreter takes such arrays.
         """
+        self._check_own("device_inputs", device)
+        return [device_arrays.placed(array, device) for array in arrays]
+
+    def start(self, arrays: Sequence[np.ndarray], device: Any) -> Callable[[], Any]:
+        """Begin a run on host arrays; what it answers waits for the outputs on the host.
+
+        Args:
+            arrays: one for each input, left as they are until then.
+            device: the delegate's jax.Device; None: it has none.
+
+        Raises:
+            OptionError: only JaxDelegate in our interpreter can.
+            InterpreterError: an array does not fit, or an operator failed.
+        """
+        self._check_own("inflight", device)
+        return functools.partial(self._guarded, self._guarded(self._subgraph.start, arrays))
+
+    def _check_own(self, option: str, device: Any) -> None:
         if device is None or self.host != "jaxdelegate":
             who = "no JaxDelegate" if device is None else "LiteRT's interpreter"
             raise OptionError(
-                f"device_inputs: want JaxDelegate in jaxdelegate's interpreter, got {who}; leave "
+                f"{option}: want JaxDelegate in jaxdelegate's interpreter, got {who}; leave "
                 "the flag out"
             )
-        return [device_arrays.placed(array, device) for array in arrays]
 
     def set(self, arrays: Sequence[Any]) -> None:
         """Set every input: from the host, or as `on_device` returns them.
@@ -208,6 +226,10 @@ class _OwnSubgraph:
 
     def set(self, index: int, array: Any) -> None:
         self._interpreter._set(self.index, index, array)
+
+    def start(self, arrays: Sequence[np.ndarray]) -> Callable[[], Any]:
+        inputs = dict(zip(self.inputs, arrays, strict=True))
+        return self._interpreter._start(inputs, self.index)
 
     def invoke(self) -> None:
         self._interpreter._invoke(self.index, wait=True)

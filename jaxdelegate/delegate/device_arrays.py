@@ -66,9 +66,19 @@ def placed(array: Any, device: Any) -> jax.Array:
     """
     if not client.is_device_array(array):
         array = np.array(array)  # on a CPU jax reads the memory that it is given
-    result: jax.Array = array
     if isinstance(array, np.ndarray) or (device is not None and array.devices() != {device}):
-        imported = jax_settings.import_jax()
-        with imported.enable_x64(True):
-            result = imported.device_put(array, device)
+        return lent(array, device)
+    result: jax.Array = array
+    return result
+
+
+def lent(array: Any, device: Any) -> jax.Array:
+    """The same without a copy of numpy's ahead of the one to the device, which goes on meanwhile.
+
+    Leave numpy's as it is until something that is computed from the result is there: on a CPU jax
+    may read its memory, elsewhere XLA copies it in a thread of its own.
+    """
+    imported = jax_settings.import_jax()
+    with imported.enable_x64(True):
+        result: jax.Array = imported.device_put(array, device)
     return result

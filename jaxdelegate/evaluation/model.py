@@ -1,9 +1,10 @@
 """The model under evaluation: one image input, run on batches where it can be."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class ImageModel:
     outputs: tuple[int, ...]
     output_shapes: tuple[tuple[int, ...], ...]
     notes: tuple[str, ...]
+    in_flight: int = 1  # how many batches to start before the results of the first are awaited
 
     @property
     def batch_size(self) -> int:
@@ -47,12 +49,35 @@ class ImageModel:
         Raises:
             InterpreterError: an operator failed.
         """
-        try:
+        with _own_errors():
             return _invoke(self.interpreter, self.input_index, images, self.outputs)
-        except JaxDelegateError:
-            raise
-        except _STOCK_ERRORS as error:
-            raise InterpreterError(str(error)) from error
+
+    def start(self, images: np.ndarray) -> Callable[[], tuple[np.ndarray, ...]]:
+        """Begin to run [B, H, W, 3]; what it answers waits for the outputs of `invoke`.
+
+        Leave the images as they are until then. Where only one batch is in flight, it is `invoke`.
+
+        Raises:
+            InterpreterError: an operator failed; the device's errors come with the outputs.
+        """
+        if self.in_flight == 1:
+            outputs = self.invoke(images)
+            return lambda: outputs
+        with _own_errors():
+            results: Callable[[], tuple[np.ndarray, ...]] = self.interpreter._start(
+                {self.input_index: images}
+            )
+        return results
+
+
+@contextlib.contextmanager
+def _own_errors() -> Iterator[None]:
+    try:
+        yield
+    except JaxDelegateError:
+        raise
+    except _STOCK_ERRORS as error:
+        raise InterpreterError(str(error)) from error
 
 
 def open_interpreter(path: str | os.PathLike[str]) -> Interpreter:
@@ -119,7 +144,14 @@ def open_image_model(
         indices,
         _output_shapes(interpreter),
         notes,
+        _in_flight(interpreter),
     )
+
+
+def _in_flight(interpreter: Any) -> int:
+    """Two where inputs are copied to a device: one is copied there while the other is computed."""
+    delegate = interpreter._jax_delegate() if isinstance(interpreter, Interpreter) else None
+    return 1 if delegate is None or delegate.target.platform == "cpu" else 2
 
 
 def _check_input(source: str, details: dict[str, Any]) -> None:

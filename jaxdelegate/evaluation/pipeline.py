@@ -1,10 +1,11 @@
-"""Decoding in threads ahead of the device.
+"""Decoding in threads ahead of the device, which may have a batch before it is done with another.
 
 Batch k always holds images k * B to (k + 1) * B - 1, damaged ones included as zeros: what an image
 is computed with does not depend on where a run was resumed.
 """
 
 import dataclasses
+import functools
 import threading
 import time
 from collections import deque
@@ -18,7 +19,8 @@ from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.measuring.stats import Latency
 
 Decode = Callable[[Path], np.ndarray]  # one image, prepared; raises DataError
-Invoke = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # [B, ...] to outputs [B, ...]
+Outputs = tuple[np.ndarray, ...]
+Start = Callable[[np.ndarray], Callable[[], Outputs]]  # [B, ...]; then, awaited: outputs [B, ...]
 
 _BATCHES_AHEAD = 2
 _IMAGES_AHEAD_PER_WORKER = 4
@@ -30,7 +32,7 @@ class Batch:
 
     first: int  # index of its first image
     errors: tuple[str | None, ...]  # why an image was skipped
-    outputs: tuple[tuple[np.ndarray, ...] | None, ...]  # per image, per output
+    outputs: tuple[Outputs | None, ...]  # per image, per output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Waits:
     wall_s: float
     decode_wait: float  # share of it in which the device side waited for decoded images
     device_wait: float  # share of the decoders' time in which they waited for the device
-    device_busy: float  # share of it spent in the model
+    device_busy: float  # share of it in which the model was started or waited for
 
     def __str__(self) -> str:
         """One line."""
@@ -65,22 +67,25 @@ class Pipeline:
     def __init__(
         self,
         decode: Decode,
-        invoke: Invoke,
+        start: Start,
         *,
         input_shape: Sequence[int],
         dtype: np.dtype,
         workers: int,
+        in_flight: int = 1,
     ) -> None:
         """Prepare; nothing runs yet.
 
         Args:
             decode: called in `workers` threads.
-            invoke: called in the thread that iterates `run`.
+            start: called in the thread that iterates `run`, as is what it answers.
             input_shape: [B, height, width, 3].
             dtype: of the input.
             workers: threads that decode, at least 1.
+            in_flight: how many batches may be started before the outputs of the first are awaited.
         """
-        self._decode, self._invoke = decode, invoke
+        self._decode, self._start = decode, start
+        self._in_flight = in_flight
         self._shape, self._dtype = tuple(input_shape), dtype
         self._workers = workers
         self._decode_s: list[float] = []
@@ -94,15 +99,20 @@ class Pipeline:
         starts = deque(range(first, len(paths), size))
         ahead = max(_BATCHES_AHEAD, -(-_IMAGES_AHEAD_PER_WORKER * self._workers // size))
         pending: deque[_Pending] = deque()
+        started: deque[Callable[[], Batch]] = deque()
         begun = time.perf_counter()
         with ThreadPoolExecutor(self._workers, "decode") as pool:
             try:
-                while starts or pending:
-                    while starts and len(pending) <= ahead:
+                while starts or pending or started:
+                    while starts and len(pending) + len(started) <= ahead:
                         pending.append(self._submit(pool, paths, starts.popleft()))
                     if not starts:
                         self._idleness.stop()
-                    batch = self._finish(pending.popleft())
+                    may_start = len(started) < self._in_flight and bool(pending)
+                    if may_start and (not started or pending[0].is_decoded):
+                        started.append(self._in_turn(pending.popleft()))
+                        continue
+                    batch = started.popleft()()
                     self._wall_s = time.perf_counter() - begun
                     yield batch
             finally:
@@ -126,23 +136,37 @@ class Pipeline:
             self._idleness.add(-1)
         return _Decoded(error, time.perf_counter() - begun)
 
-    def _finish(self, batch: "_Pending") -> Batch:
+    def _in_turn(self, batch: "_Pending") -> Callable[[], Batch]:
+        """What waits for a batch, and raises its errors: after the batches that were before it."""
+        try:
+            return self._begin(batch)
+        except Exception as error:
+            return functools.partial(_raise, error)
+
+    def _begin(self, batch: "_Pending") -> Callable[[], Batch]:
         begun = time.perf_counter()
         decoded = [future.result() for future in batch.futures]
         self._decode_wait_s += time.perf_counter() - begun
         errors = tuple(d.error for d in decoded)
         good = [i for i, error in enumerate(errors) if error is None]
         self._decode_s += [decoded[i].seconds for i in good]
-        outputs: list[tuple[np.ndarray, ...] | None] = [None] * len(errors)
-        if good:
+        begun = time.perf_counter()
+        results = self._start(batch.images) if good else tuple
+        seconds = time.perf_counter() - begun
+
+        def finish() -> Batch:
             begun = time.perf_counter()
-            results = self._invoke(batch.images)
-            seconds = time.perf_counter() - begun
-            self._busy_s += seconds
-            self._invoke_s += [seconds / len(good)] * len(good)
+            found = results()
+            waited = seconds + time.perf_counter() - begun
+            if good:
+                self._busy_s += waited
+                self._invoke_s += [waited / len(good)] * len(good)
+            outputs: list[Outputs | None] = [None] * len(errors)
             for i in good:
-                outputs[i] = tuple(y[i] for y in results)
-        return Batch(batch.start, errors, tuple(outputs))
+                outputs[i] = tuple(y[i] for y in found)
+            return Batch(batch.first, errors, tuple(outputs))
+
+        return finish
 
     @property
     def preprocessing(self) -> Latency:
@@ -151,7 +175,11 @@ class Pipeline:
 
     @property
     def inference(self) -> Latency:
-        """Of the model, per image: a batch's time is shared evenly by its images."""
+        """Of the model, per image: a batch's time is shared evenly by its images.
+
+        With two batches in flight it is the time to start a batch and to wait for it: what the
+        device computed while something else was done is not in it.
+        """
         return Latency.of(self._invoke_s)
 
     @property
@@ -168,9 +196,18 @@ class Pipeline:
 
 @dataclasses.dataclass(frozen=True)
 class _Pending:
-    start: int
+    first: int
     images: np.ndarray  # [B, height, width, 3], filled by the futures
     futures: list[Future[_Decoded]]
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether nobody waits for its images."""
+        return all(future.done() for future in self.futures)
+
+
+def _raise(error: Exception) -> Batch:
+    raise error
 
 
 class _Idleness:

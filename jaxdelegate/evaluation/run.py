@@ -114,10 +114,11 @@ def run_images(
     workers = settings.decode_threads or os.cpu_count() or 1
     pipeline = Pipeline(
         model.preprocessing(task.crop_fraction),
-        model.invoke,
+        model.start,
         input_shape=model.input_shape,
         dtype=model.dtype,
         workers=workers,
+        in_flight=model.in_flight,
     )
     if settings.results_path is None:
         rows: list[Row] = []

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import jaxdelegate as jd
 from jaxdelegate.testing.networks import small_classifier
 
 pytestmark = [pytest.mark.litert, pytest.mark.usefixtures("compiled_once")]
@@ -33,6 +34,17 @@ def test_engines_compute_the_model(engines: Any, graph: Path, name: str) -> None
     run = engines.ENGINES[name](engines.Settings(graph), arrays)
     rule = agreement.judge(graph.read_bytes(), arrays, None)
     assert rule.why_not([engines.to_host(y) for y in run(arrays)]) is None
+
+
+def test_arrays_that_are_lent_compute_the_model(engines: Any, graph: Path) -> None:
+    """As on a GPU, for two batches."""
+    delegate = jd.JaxDelegate(platform="cpu")
+    interpreter = jd.Interpreter(graph, experimental_delegates=[delegate])
+    first, second = np.random.default_rng(0).normal(size=(2, 2, 16, 16, 3)).astype(np.float32)
+    run = engines._lending(interpreter, [first])
+    model = jd.load(graph)
+    for images in (first, second):
+        np.testing.assert_allclose(run([images])[0], model(images)[0], rtol=1e-4, atol=1e-6)
 
 
 def test_the_float_twin_takes_quantized_inputs(engines: Any, graph: Path) -> None:

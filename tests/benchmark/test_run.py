@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.benchmark import results, state, tables
+from jaxdelegate.benchmark import results, state, tables, throughput
 from jaxdelegate.benchmark.op_profile import totals
 from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.results import BenchmarkReport
@@ -366,14 +367,51 @@ def test_inputs_on_the_device() -> None:
     assert isinstance(seen[0], jax.Array)
 
 
+@pytest.mark.parametrize("option", [{"device_inputs": True}, {"inflight": 2}])
 @pytest.mark.parametrize(
     ("values", "who"),
     [({"interpreter": "litert"}, "LiteRT's interpreter"), ({"use_jax": False}, "no JaxDelegate")],
 )
-def test_inputs_on_a_device_that_nobody_has(values: dict[str, Any], who: str) -> None:
-    options = dataclasses.replace(SHORT, device_inputs=True)
-    with pytest.raises(jd.OptionError, match=f"device_inputs: want JaxDelegate .*, got {who}"):
+def test_a_device_that_nobody_has(values: dict[str, Any], who: str, option: dict[str, Any]) -> None:
+    options = dataclasses.replace(SHORT, **option)
+    match = f"{next(iter(option))}: want JaxDelegate .*, got {who}"
+    with pytest.raises(jd.OptionError, match=match):
         benchmark(two_adds(), options, values=flag_values(**values))
+
+
+def test_throughput_with_runs_in_flight() -> None:
+    lines: list[str] = []
+    options = dataclasses.replace(SHORT, batch_size=2, inflight=2)
+    found = benchmark(two_adds(), options, log=lines.append)
+    assert found.throughput is not None
+    assert (found.throughput.in_flight, found.throughput.runs) == (2, SHORT.num_runs)
+    rate = found.throughput.inferences_per_second
+    assert rate == pytest.approx(2 * SHORT.num_runs / found.throughput.seconds)
+    assert any(f"2 in flight, from host to host: {rate:g} inferences/s" in line for line in lines)
+    assert found.as_dict()["throughput"]["inferences_per_second"] == rate
+    assert benchmark(two_adds(), SHORT).as_dict()["throughput"] is None
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "runs", "expected"),
+    [(1, 3, "+0 -0 +1 -1 +2 -2"), (2, 3, "+0 +1 -0 +2 -1 -2"), (4, 2, "+0 +1 -0 -1")],
+)
+def test_as_many_runs_are_in_flight_as_were_asked_for(
+    in_flight: int, runs: int, expected: str
+) -> None:
+    events: list[str] = []
+    number = itertools.count(-1)  # the first is not timed
+
+    def start() -> Callable[[], None]:
+        n = next(number)
+        events.append(f"+{n}")
+        return lambda: events.append(f"-{n}")
+
+    found = throughput.measured(
+        start, in_flight=in_flight, batch=8, runs=runs, min_secs=0, max_secs=60
+    )
+    assert " ".join(events) == f"+-1 --1 {expected}"
+    assert found.runs == runs
 
 
 def test_a_sweep_over_batch_sizes() -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,6 +115,27 @@ def test_a_delegate_rebatches_what_does_not_follow(
     (got,) = found.invoke(images)
     want = np.zeros((8, 60)) if "mixes" in changes else images.reshape(8, 60)
     np.testing.assert_array_equal(got, want)
+
+
+def test_two_batches_in_flight_keep_their_results(tmp_path: Path, rng: np.random.Generator) -> None:
+    path = model(tmp_path, mixes=True)  # it subtracts: no result is a view of its input
+    interpreter = Interpreter(str(path), experimental_delegates=[JaxDelegate(platform="cpu")])
+    found = open_image_model(path, interpreter, batch_size=8, num_outputs=1)
+    assert found.in_flight == 1  # inputs of a CPU are not copied
+    both = dataclasses.replace(found, in_flight=2)
+    first, second = rng.normal(size=(2, 8, 4, 5, 3)).astype(np.float32) * 2 + 1
+    wanted = [found.invoke(images)[0] for images in (first, second)]
+    waiting = [both.start(images) for images in (first, second)]
+    for wait, want in zip(waiting, wanted, strict=True):
+        np.testing.assert_array_equal(wait()[0], want)
+
+
+def test_two_batches_are_in_flight_where_inputs_are_copied(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    delegate = JaxDelegate(platform="cpu")
+    delegate.target.platform = "gpu"
+    interpreter = Interpreter(str(path), experimental_delegates=[delegate])
+    assert open_image_model(path, interpreter, batch_size=8, num_outputs=1).in_flight == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,30 @@
+"""A run that nobody waits for yet: its outputs come to the host while the next one is begun."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdelegate.runtime import execution_plan
+from jaxdelegate.runtime.subgraph import Host
+from jaxdelegate.runtime.tensor_details import to_api_dtype
+
+Results = Callable[[], tuple[np.ndarray, ...]]  # waits; copies of all outputs, in order
+
+
+def results(host: Host) -> Results:
+    """The outputs of the latest `invoke`, whatever is set and invoked before they are asked for.
+
+    Asked for, they raise InterpreterError if the device failed, with the nodes.
+    """
+    tensors = host.subgraph.tensors
+    values = {i: host.value(i) for i in host.subgraph.outputs}
+    for value in values.values():
+        getattr(value, "copy_to_host_async", bool)()
+
+    def wait() -> tuple[np.ndarray, ...]:
+        try:
+            return tuple(to_api_dtype(tensors[i], np.asarray(v)) for i, v in values.items())
+        except RuntimeError as error:
+            raise execution_plan.device_error(error, host.steps, values) from error
+
+    return wait
