@@ -39,23 +39,29 @@ _FULL_HELP = frozenset(("-helpfull", "--helpfull", "--helpfull=true"))
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxdelegate <tool> --flags`; returns the exit code, 1 for what the user can mend."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _asked(argv)
+    except BrokenPipeError:  # whoever read our lines has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not flushed
+        return 141  # as shells report SIGPIPE
+    except (flags.Error, JaxDelegateError, OSError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return 130  # as shells report SIGINT
+
+
+def _asked(argv: Sequence[str]) -> int:
     answer = _answer(argv)
     if answer is not None:
-        print(answer)
+        print(answer, flush=True)
         return 0 if argv else 1
     if argv[0] not in TOOLS:
         close = difflib.get_close_matches(argv[0], TOOLS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; tools: {', '.join(TOOLS)}"
         return _fail(f"unknown tool {argv[0]!r}{hint}")
-    try:
-        return _run(argv[0], argv[1:])
-    except BrokenPipeError:  # whoever read our lines has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (flags.Error, JaxDelegateError, OSError) as error:
-        return _fail(str(error))
-    except KeyboardInterrupt:
-        return 130  # as shells report SIGINT
+    code = _run(argv[0], argv[1:])
+    sys.stdout.flush()  # here, and not when Python ends
+    return code
 
 
 def _answer(argv: Sequence[str]) -> str | None:

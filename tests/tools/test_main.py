@@ -3,6 +3,8 @@
 import importlib
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -192,3 +194,16 @@ def test_a_missing_library_is_said_once_by_name(
         assert main(arguments) == 0
         captured = capsys.readouterr()
         assert (captured.out + captured.err).count("absent was not built: that takes a C++") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["cache", "--helpfull"], ["nothing"]])
+def test_a_reader_that_has_seen_enough(arguments: list[str]) -> None:
+    """The pipe is closed before the first line, as by `| head -0`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "jaxdelegate", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    is_silent = arguments != ["nothing"]  # its message goes to stderr, and nothing to the pipe
+    assert done.returncode == (141 if is_silent else 1)
+    assert (done.stderr == b"") == is_silent
