@@ -17,6 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from jaxdelegate.benchmark import results
 from jaxdelegate.delegate.precision_policy import policy_for
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.kernels.processor import cpu_features
@@ -231,6 +232,18 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     """
     title = "==============Summary of All Runs w/ Different Performance Options=============="
     return "\n".join([title, *map(_line, outcomes, ranks(outcomes))])
+
+
+def to_csv(outcomes: Sequence[Outcome]) -> str:
+    """A line for each configuration: its name, rank and figures, or why there are none."""
+    rows: list[dict[str, Any]] = []
+    for outcome, rank in zip(outcomes, ranks(outcomes), strict=True):
+        row: dict[str, Any] = {"configuration": outcome.configuration.name}
+        if outcome.result is None:
+            rows.append({**row, "error": outcome.error})
+        else:
+            rows.append({**row, "rank": rank, **results.row_of(outcome.result)})
+    return results.to_csv(rows)
 
 
 def ranks(outcomes: Sequence[Outcome]) -> list[int]:

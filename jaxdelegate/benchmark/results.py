@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.benchmark.applied import AppliedDelegate
@@ -173,21 +173,24 @@ class BenchmarkReport:
 
     def row(self) -> dict[str, Any]:
         """The figures of one line in a table."""
-        metrics = self.metrics()
-        row: dict[str, Any] = {"name": self.name, "model": self.model, "batch": self.batch}
-        row |= {"interpreter": self.interpreter, "platform": self.platform or ""}
-        for group in ("latency_metrics", "memory_metrics", "misc_metrics"):
-            row |= metrics[group]
-        row["inferences_per_second"] = self.inferences_per_second
-        memory = self.device_memory
-        row["device_peak_bytes"] = "" if memory is None else (memory.peak_bytes or "")
-        row["joules_per_inference"] = "" if self.joules is None else self.joules
-        return row
+        return row_of(self.as_dict())
 
 
-def to_csv(reports: Iterable[BenchmarkReport]) -> str:
-    """One line for each report, under a line of names."""
-    rows = [report.row() for report in reports]
+def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of one line in a table, of what `BenchmarkReport.as_dict` answered."""
+    row = {name: record[name] for name in ("name", "model", "batch", "interpreter")}
+    row["platform"] = record["platform"] or ""
+    for group in ("latency_metrics", "memory_metrics", "misc_metrics"):
+        row |= record[group]
+    row["inferences_per_second"] = record["inferences_per_second"]
+    memory, joules = record["device_memory"], record["joules_per_inference"]
+    row["device_peak_bytes"] = "" if memory is None else (memory["peak_bytes"] or "")
+    row["joules_per_inference"] = "" if joules is None else joules
+    return row
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each row, under a line of names."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")

@@ -337,7 +337,7 @@ def _write_results(values: flags.FlagValues, reports: list[Any]) -> None:
         records = [report.as_dict() for report in reports]
         write_json(values.result_json, records if values.batch_sizes else records[0])
     if values.result_csv:
-        Path(values.result_csv).write_text(results.to_csv(reports))
+        Path(values.result_csv).write_text(results.to_csv([report.row() for report in reports]))
     if values.result_file_path:
         _log(f"Saving benchmark result to: {values.result_file_path}")
         Path(values.result_file_path).write_bytes(results.to_proto(reports[-1]))

@@ -36,7 +36,7 @@ _VARIED = {
 def define(values: flags.FlagValues) -> None:
     """Declare the tool's flags; those of benchmark_model hold for every configuration.
 
-    --result_json is a list here: all results, the fastest first.
+    --result_json is a list here, and --result_csv has a line for each: the fastest first.
     """
     delegate_flags.define_all(_FLAGS, values, __name__)
     benchmark_model.define(values)
@@ -47,7 +47,7 @@ def run(values: flags.FlagValues) -> int:
 
     Raises:
         OptionError: a list that does not read as such, or a platform that is not there.
-        OSError: the model is not there, or the JSON file cannot be written.
+        OSError: the model is not there, or a result file cannot be written.
     """
     chosen = matrix.parse_options(values.perf_options_list)
     threads, dtypes = (
@@ -60,7 +60,7 @@ def run(values: flags.FlagValues) -> int:
                 f"--{name}: the tool compares several; --{other} says which, "
                 "--perf_options_list=none runs the flags as they are"
             )
-    output_files.check(values, ["result_json"])
+    output_files.check(values, ["result_json", "result_csv"])
     benchmark_model.options_of(values)  # refuse bad values once, not in every process
     if not Path(values.graph).is_file():
         raise OptionError(f"graph: {values.graph or 'name the .tflite file'}: no such file")
@@ -76,11 +76,13 @@ def run(values: flags.FlagValues) -> int:
     print(f"INFO: \n{matrix.summary(outcomes)}")
     if values.result_json:
         write_json(values.result_json, outcomes)
+    if values.result_csv:
+        Path(values.result_csv).write_text(matrix.to_csv(outcomes))
     return 0 if all(outcome.result is not None for outcome in outcomes) else 1
 
 
 def _forwarded(values: flags.FlagValues) -> list[str]:
     """benchmark_model's flags that were given."""
-    own = {flag.name for flag in _FLAGS} | {"help", "model_file", "result_json"}
+    own = {flag.name for flag in _FLAGS} | {"help", "model_file", "result_json", "result_csv"}
     given = [name for name in values if values[name].present and name not in own]
     return [f"--{name}={values[name].value}" for name in given]

@@ -1,5 +1,6 @@
 """Performance options: which configurations there are, and how they are ranked."""
 
+import csv
 import json
 import subprocess
 from pathlib import Path
@@ -7,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from jaxdelegate.benchmark import matrix
+from jaxdelegate.benchmark import matrix, results
 from jaxdelegate.benchmark.matrix import Configuration, Outcome, configurations
+from jaxdelegate.benchmark.options import BenchmarkOptions
+from jaxdelegate.benchmark.run import benchmark
 from jaxdelegate.errors import InterpreterError, OptionError
+from jaxdelegate.testing.networks import small_classifier
 
 
 @pytest.fixture
@@ -105,6 +109,17 @@ def test_runs_are_ranked_and_failures_come_last(monkeypatch: pytest.MonkeyPatch)
     assert lines[2].endswith("rank=2")
     assert lines[3] == f"{'bad':>26}:  failed! jaxdelegate: no"
     assert outcomes[2] == Outcome(rows[1], None, "jaxdelegate: no")
+
+
+def test_a_line_for_each_configuration() -> None:
+    report = benchmark(small_classifier(), BenchmarkOptions(dry_run=True, min_secs=0, seed=1))
+    ran = Outcome(Configuration("fast", ()), json.loads(json.dumps(report.as_dict())))
+    failed = Outcome(Configuration("bad", ()), None, "jaxdelegate: no")
+    good, bad = csv.DictReader(matrix.to_csv([ran, failed]).splitlines())
+    assert (good["configuration"], good["rank"], good["error"]) == ("fast", "1", "")
+    alone = next(csv.DictReader(results.to_csv([report.row()]).splitlines()))
+    assert alone.items() <= good.items()
+    assert (bad["configuration"], bad["rank"], bad["error"]) == ("bad", "", "jaxdelegate: no")
 
 
 def test_runs_that_may_change_places_share_a_rank() -> None:

@@ -1,5 +1,6 @@
 """`jaxdelegate benchmark_performance_options` on the command line."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,9 @@ def test_the_matrix_of_the_cpu(
         "--num_runs=2",
     )
     short = ("--min_secs=0", "--warmup_min_secs=0", "--seed=3")
-    assert main([TOOL, f"--graph={network_path}", *flags, *short, f"--result_json={target}"]) == 0
+    table = tmp_path / "m.csv"
+    files = (f"--result_json={target}", f"--result_csv={table}")
+    assert main([TOOL, f"--graph={network_path}", *flags, *short, *files]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if "Summary of All Runs" in line)
     names = [line.split(": ")[0].strip() for line in lines[at + 1 :]]
@@ -34,6 +37,9 @@ def test_the_matrix_of_the_cpu(
     assert medians == sorted(medians)
     assert all(r["result"]["misc_metrics"]["num_runs"] == 2 for r in records)
     assert all(r["result"]["seed"] == 3 for r in records)
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [row["configuration"] for row in rows] == names
+    assert [float(row["median_ms"]) for row in rows] == medians
 
 
 @pytest.mark.slow
