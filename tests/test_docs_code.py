@@ -25,7 +25,6 @@ X = "import numpy as np; x = np.zeros((1, 16, 16, 3), np.float32)"
 # What a page takes for granted.
 GIVEN = {
     "README.md": f"import jax; {X}",
-    "docs/precision.md": X,
     "docs/design/rewrites.md": "import jaxdelegate as jd",
     "docs/design/tuning.md": "import jaxdelegate as jd",
 }
