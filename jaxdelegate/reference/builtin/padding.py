@@ -2,29 +2,45 @@
 
 import numpy as np
 
-from jaxdelegate.op_lowering.options import MirrorPadMode, MirrorPadOptions, Options
+from jaxdelegate.op_lowering.options import (
+    MirrorPadMode,
+    MirrorPadOptions,
+    Options,
+    PadV2Options,
+)
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.common.movement import ints, require_one_scaling
 from jaxdelegate.reference.kernel import Array, Kernel
 
+_NAMES: dict[type, str] = {PadV2Options: "PADV2", MirrorPadOptions: "MIRROR_PAD"}
 
-def padded_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """Every dimension longer by its two paddings, where those are constant."""
+
+def padded_shape(o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """Every dimension longer by its two paddings, where those are constant.
+
+    Raises:
+        ValueError: they are not two for each dimension, or negative.
+    """
     x, paddings = inputs[:2]
     if paddings.const is None:
         return (None,)
-    return (tuple(n + a + b for n, (a, b) in zip(x.shape, _pairs(paddings.const), strict=True)),)
+    pairs = _pairs(o, x.shape, paddings.const)
+    return (tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True)),)
 
 
-def _pairs(paddings: Array) -> list[tuple[int, int]]:
-    flat = ints(paddings)
+def _pairs(o: Options, shape: Shape, paddings: Array) -> list[tuple[int, int]]:
+    flat, name = ints(paddings), _NAMES.get(type(o), "PAD")
+    if len(flat) != 2 * len(shape):
+        raise ValueError(
+            f"{name}: paddings must be {[len(shape), 2]} for an input {list(shape)}, got {flat}"
+        )
     if min(flat, default=0) < 0:
-        raise ValueError(f"paddings must not be negative, got {flat}")
+        raise ValueError(f"{name}: paddings must not be negative, got {flat}")
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def pad(
-    _o: Options,
+    o: Options,
     inputs: Specs,
     outputs: Specs,
     x: Array,
@@ -34,7 +50,7 @@ def pad(
     """Surround with the third input, else with real zero, which is the output's zero point."""
     if fill is not None:
         require_one_scaling("PADV2", inputs[2], outputs[0])
-    pairs = _pairs(paddings)
+    pairs = _pairs(o, x.shape, paddings)
     value = _zero(outputs[0]) if fill is None else fill.reshape(())
     y = np.full([n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True)], value, x.dtype)
     y[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, pairs, strict=True))] = x
@@ -60,7 +76,7 @@ def mirror_padded_shape(o: MirrorPadOptions, inputs: Specs) -> tuple[Shape | Non
 
 def _check_mirrored(o: MirrorPadOptions, shape: Shape, paddings: Array) -> None:
     most = [n - _offset(o) for n in shape]
-    if any(max(pair) > n for pair, n in zip(_pairs(paddings), most, strict=True)):
+    if any(max(pair) > n for pair, n in zip(_pairs(o, shape, paddings), most, strict=True)):
         raise ValueError(f"MIRROR_PAD: {list(shape)} mirrors at most {most}, got {ints(paddings)}")
 
 
@@ -75,7 +91,7 @@ def mirror_pad(
     """Continue each dimension backwards beyond its borders."""
     require_one_scaling("MIRROR_PAD", inputs[0], outputs[0])
     _check_mirrored(o, x.shape, paddings)
-    for axis, (before, after) in enumerate(_pairs(paddings)):
+    for axis, (before, after) in enumerate(_pairs(o, x.shape, paddings)):
         n, offset = x.shape[axis], _offset(o)
         left = [before + offset - 1 - i for i in range(before)]
         right = [n - 1 - offset - i for i in range(after)]

@@ -100,9 +100,17 @@ RUN_TIME = [
 IMPOSSIBLE = [
     Case("MIRROR_PAD", "reflect", [f32(3), const([[3, 0]], "int32")]),
     Case("MIRROR_PAD", "symmetric", [f32(3), const([[0, 4]], "int32")], MirrorPadOptions(MODES[1])),
+    Case("PAD", "few", [X, const([[0, 0], [1, 0]], "int32")]),
+    Case("PADV2", "negative", [X, const([[0, 0], [-1, 0], [0, 0]], "int32"), value(0.0)]),
+    Case("MIRROR_PAD", "many", [f32(3), const([[0, 1], [0, 0]], "int32")]),
 ]
 STOPPED = {
-    "must not be negative": Case("PAD", "", [X, const([[0, 0], [-1, 0], [0, 0]], "int32")]),
+    "PAD: paddings must not be negative": Case(
+        "PAD", "", [X, const([[0, 0], [-1, 0], [0, 0]], "int32")]
+    ),
+    "PAD: paddings must be [3, 2] for an input [2, 3, 2]": Case(
+        "PAD", "few", [X, const([[0, 0], [1, 0]], "int32")]
+    ),
 }
 
 
