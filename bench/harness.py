@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxdelegate.kernels.processor import core_count
+
 PACKAGES = (
     "jaxdelegate",
     "jax",
@@ -54,7 +56,7 @@ class AbsentError(Exception):
 
 def threads() -> int:
     """How many threads XLA:CPU takes, and the other engines are given."""
-    return int(os.environ.get("NPROC", len(os.sched_getaffinity(0))))
+    return int(os.environ.get("NPROC", core_count()))
 
 
 def last_line(error: BaseException) -> str:
@@ -138,7 +140,7 @@ def machine() -> dict[str, Any]:
     """The processor, its cores for this process and its load, the versions that took part."""
     return {
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": core_count(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},

@@ -12,8 +12,11 @@ from typing import Any
 
 from harness import append
 
+from jaxdelegate.kernels.processor import core_count
+
 COMPARE = Path(__file__).with_name("compare.py")
-CORES = os.sched_getaffinity(0)
+# Where processes cannot be pinned (macOS), all of them.
+CORES = getattr(os, "sched_getaffinity", lambda _: {*range(core_count())})(0)
 _FLAG_OF = {"is_precision_loss_allowed": "precision_loss"}  # compare.py's name of an option
 
 
@@ -118,11 +121,16 @@ def measure(
     return []
 
 
+def _pin(cores: Iterable[int]) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
 def _run(case: Case, extra: Sequence[str], timeout: float) -> str | None:
     """Measure in a process of its own; why it came to nothing, if it did."""
     script = [sys.executable, str(COMPARE), *case.arguments(), *extra]
     cores = sorted(CORES)[: case.threads] if case.platform == "cpu" else sorted(CORES)
-    os.sched_setaffinity(0, cores)  # the process inherits it
+    _pin(cores)  # the process inherits it
     environment = {**os.environ, "NPROC": str(case.threads)}
     try:
         ended = subprocess.run(
@@ -131,7 +139,7 @@ def _run(case: Case, extra: Sequence[str], timeout: float) -> str | None:
     except subprocess.TimeoutExpired:
         return f"no result after {timeout:.0f} s"
     finally:
-        os.sched_setaffinity(0, CORES)
+        _pin(CORES)
     if ended.returncode == 0:
         return None
     said = [line for line in ended.stderr.splitlines() if line.strip()]

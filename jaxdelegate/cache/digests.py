@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.model.source import ModelSource, open_source
 
 SHA256, BLAKE3 = "sha256", "blake3"
@@ -107,7 +108,7 @@ def _combined(
     def digested(some: Sequence[tuple[int, int]]) -> list[bytes]:
         return [make(chunk(*place)).digest() for place in some]
 
-    workers = min(-(-sum(sizes) // _SHARE), len(os.sched_getaffinity(0)), _MOST_THREADS)
+    workers = min(-(-sum(sizes) // _SHARE), core_count(), _MOST_THREADS)
     if workers < 2:
         parts = iter(digested(places))
     else:

@@ -22,6 +22,7 @@ from jaxdelegate.evaluation.results import (
     identity,
     write_results,
 )
+from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.measuring.stats import Latency
 
 
@@ -111,7 +112,7 @@ def run_images(
         DataError: nothing could be used, or the part file is of another run.
     """
     paths = [folder / name for name in names]
-    workers = settings.decode_threads or os.cpu_count() or 1
+    workers = settings.decode_threads or core_count()
     pipeline = Pipeline(
         model.preprocessing(task.crop_fraction),
         model.start,

@@ -71,9 +71,17 @@ def allowed_features(features: frozenset[str], limit: str | None) -> frozenset[s
     return features.difference(_BEHIND_ALL, *(_FEATURES[name] for name in newer))
 
 
+def core_count() -> int:
+    """How many cores this process may use; where the system does not tell, how many there are."""
+    # Not os.process_cpu_count: XLA counts as sched_getaffinity does, whatever Python is told.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS
+
+
 def threads() -> list[str | int | None]:
     """What XLA:CPU makes of its pool: the environment's word, and how many cores there are."""
-    return [os.environ.get("NPROC"), len(os.sched_getaffinity(0))]
+    return [os.environ.get("NPROC"), core_count()]
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.cache.environment import environment_parts
-from jaxdelegate.kernels import library
+from jaxdelegate.kernels import library, processor
 from jaxdelegate.kernels.processor import INSTRUCTION_SETS, MAX_CPU_ISA, allowed_features
 
 # As enum Feature in kernels/cpu.h.
@@ -391,3 +392,14 @@ def test_nothing_of_a_set_runs_when_the_library_is_loaded() -> None:
     functions = {function for function, _ in disassembly(library.LIBRARY)}
     starts = [name for name in functions if name.startswith("_GLOBAL__sub_I")]
     assert not [name for name in starts if "avx" in name.lower()]
+
+
+def test_cores_are_counted_where_processes_have_none_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on macOS."""
+    assert processor.core_count() == len(os.sched_getaffinity(0))
+    monkeypatch.setattr(processor, "os", types.SimpleNamespace(cpu_count=lambda: 10))
+    assert processor.core_count() == 10
+    monkeypatch.setattr(processor, "os", types.SimpleNamespace(cpu_count=lambda: None))
+    assert processor.core_count() == 1
