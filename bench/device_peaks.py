@@ -1,9 +1,10 @@
 """What the makers of GPUs promise: peaks of arithmetic and of memory, by the device's name.
 
 bench/compare.py --roofline=datasheet takes them. Sources, all by NVIDIA: data sheets of H100, H200,
-A100, L4 and T4 Tensor Core GPUs; "NVIDIA Ada GPU Architecture", table 2 (RTX 4090). Figures are
-without sparsity. float32 is that of CUDA cores, without TensorFloat-32. A part of a GPU (MIG), or
-one that is not in the table, has no peaks here: the share of a roofline is then not known.
+A100, L4 and T4 Tensor Core GPUs; "NVIDIA Ada GPU Architecture", table 2 (RTX 4090). Where a line
+names another source, its figures were compared with that. Figures are without sparsity. float32 is
+that of CUDA cores, without TensorFloat-32. A part of a GPU (MIG), or one that is not in the table,
+has no peaks here: the share of a roofline is then not known.
 """
 
 import dataclasses
@@ -39,13 +40,18 @@ _A100_40 = Datasheet(19.5, 312, 624, 1555)
 DATASHEETS = {
     "NVIDIA H200": dataclasses.replace(_H100_SXM, memory=4800),
     "NVIDIA H100 80GB HBM3": _H100_SXM,
+    # NVIDIA's table, as https://archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html repeats it:
+    # 1,513 and 3,026 with sparsity, 2,000 GB/s; product brief PB-11133-001: more than 2,000 GB/s.
     "NVIDIA H100 PCIe": Datasheet(51, 756, 1513, 2000),
     "NVIDIA A100-SXM4-80GB": dataclasses.replace(_A100_40, memory=2039),
     "NVIDIA A100 80GB PCIe": dataclasses.replace(_A100_40, memory=1935),
     "NVIDIA A100-SXM4-40GB": _A100_40,
     "NVIDIA A100-PCIE-40GB": _A100_40,
     "NVIDIA L4": Datasheet(30.3, 121, 242, 300),
-    "Tesla T4": Datasheet(8.1, 65, 130, 300),
+    # CUDA's deviceQuery of a T4: 5,001 MHz, twice a clock, 256 bits: 320 GB/s
+    # (https://gist.github.com/Terminus-IMRC/5e4b7782c27106dec287050b323cd059; so, too,
+    # https://sysrqmts.com/en/gpus/nvidia/tesla/t4).
+    "Tesla T4": Datasheet(8.1, 65, 130, 320),
     "NVIDIA GeForce RTX 4090": Datasheet(82.6, 165.2, 660.6, 1008),
 }
 
