@@ -151,10 +151,20 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array
     """The product a * b / 2**(bits - 1), ties upwards, saturated."""
     if dtype_of(a) == _INT16:
         return _doubled_high_mul(a, b)
+    if isinstance(b, jax.Array):
+        return _high_mul_of_traced(jnp.asarray(a), b)
     result: jax.Array = lax.platform_dependent(
         jnp.asarray(a),
         cpu=functools.partial(_doubled_high_mul, b=b),
         default=functools.partial(_saturated_in_halves, b=b),
+    )
+    return result
+
+
+@functools.partial(jax.jit, inline=True)  # traced once for each shape: Newton's steps are alike
+def _high_mul_of_traced(a: jax.Array, b: jax.Array) -> jax.Array:
+    result: jax.Array = lax.platform_dependent(
+        a, b, cpu=_doubled_high_mul, default=_saturated_in_halves
     )
     return result
 

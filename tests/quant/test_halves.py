@@ -1,7 +1,7 @@
 """Fixed point in 32 bits, as GPUs and TPUs compute it: the bits of the numpy functions."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -63,13 +63,16 @@ def test_quantized_multipliers(values: list[int], factors: list[int], exponents:
 
 
 @pytest.fixture
-def as_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is lowered for GPUs and TPUs runs here."""
 
     def default(*args: Any, default: Callable[..., Any], **_platforms: Any) -> Any:
         return default(*args)
 
     monkeypatch.setattr(lax, "platform_dependent", default)
+    jax.clear_caches()  # of what was traced for any platform
+    yield
+    jax.clear_caches()
 
 
 @pytest.mark.usefixtures("as_a_device")
