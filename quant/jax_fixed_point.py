@@ -151,9 +151,11 @@ def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array
     """The product a * b / 2**(bits - 1), ties upwards, saturated."""
     if dtype_of(a) == _INT16:
         return _doubled_high_mul(a, b)
+    result: jax.Array
     if isinstance(b, jax.Array):
-        return _high_mul_of_traced(jnp.asarray(a), b)
-    result: jax.Array = lax.platform_dependent(
+        result = _high_mul_of_traced(jnp.asarray(a), b)
+        return result
+    result = lax.platform_dependent(
         jnp.asarray(a),
         cpu=functools.partial(_doubled_high_mul, b=b),
         default=functools.partial(_saturated_in_halves, b=b),
