@@ -9,25 +9,22 @@ from jaxdelegate.quant.fixed_math import constant
 from jaxdelegate.quant.jax_fixed_point import (
     Integers,
     count_leading_zeros,
-    dtype_of,
     rescale,
     rounding_divide_by_pot,
     rounding_half_sum,
     saturating_add,
     saturating_multiply_by_pot,
     saturating_sub,
-    wide,
-    wrap,
 )
 from jaxdelegate.quant.jax_fixed_point import saturating_rounding_doubling_high_mul as mul
 
 
 def _add(a: jax.Array, b: Integers) -> jax.Array:
-    return wrap(wide(a) + wide(b), dtype_of(a))
+    return a + jnp.asarray(b, a.dtype)
 
 
 def _sub(a: jax.Array, b: Integers) -> jax.Array:
-    return wrap(wide(a) - wide(b), dtype_of(a))
+    return a - jnp.asarray(b, a.dtype)
 
 
 def _largest(a: jax.Array) -> int:
@@ -43,10 +40,10 @@ def exp_on_negative_values(a: jax.Array, integer_bits: int) -> jax.Array:
     quarter = 1 << (fractional_bits - 2)
     in_quarter = _sub(a & jnp.asarray(quarter - 1, a.dtype), quarter)
     y = _exp_in_last_quarter(rescale(in_quarter, integer_bits, 0))
-    remainder = wide(_sub(in_quarter, a))
+    remainder = _sub(in_quarter, a)
     for k, factor in fixed_math.EXP_MINUS_POT.items():
         if integer_bits > k:
-            is_set = remainder & (1 << (fractional_bits + k)) != 0
+            is_set = remainder & jnp.asarray(1 << (fractional_bits + k), a.dtype) != 0
             y = jnp.where(is_set, mul(y, constant(factor, a.dtype)), y)
     if integer_bits > 5:
         lowest = constant(-(1 << (36 - integer_bits)), a.dtype)  # -32
@@ -152,8 +149,8 @@ def _significand_and_power(
 def reciprocal(x: jax.Array, integer_bits: int) -> tuple[jax.Array, jax.Array]:
     """1/x of positive int32 Qm numbers as Q0 and exponent; see fixed_math.reciprocal."""
     headroom = count_leading_zeros(x)
-    significand = ((wide(x) & 0xFFFFFFFF) << wide(headroom)) - (1 << 31)
-    return one_over_one_plus_x(wrap(significand, np.dtype(np.int32))), integer_bits - headroom
+    significand = (x << headroom) ^ np.int32(-(1 << 31))  # without its highest bit, which is set
+    return one_over_one_plus_x(significand), integer_bits - headroom
 
 
 def inverse_sqrt(x: jax.Array, reverse_shift: int = -1) -> tuple[jax.Array, jax.Array]:
@@ -163,9 +160,9 @@ def inverse_sqrt(x: jax.Array, reverse_shift: int = -1) -> tuple[jax.Array, jax.
     reduced = jnp.where(large, x >> 2, x)
     pairs = (count_leading_zeros(reduced) - 1) // 2 - 1
     shift = 11 + large.astype(np.int32) - pairs
-    significand = wrap(wide(reduced) << wide(jnp.maximum(2 * pairs, 0)), x.dtype)
+    significand = reduced << jnp.maximum(2 * pairs, 0)
     y = mul(_newton_inverse_sqrt(significand >> 1), fixed_math.SQRT_HALF)
-    y = wrap(wide(y) << wide(jnp.maximum(-shift, 0)), x.dtype)
+    y = y << jnp.maximum(-shift, 0)
     shift = jnp.maximum(shift, 0) * reverse_shift
     y = jnp.where(trivial, jnp.full_like(y, _largest(x)), y)
     return y, jnp.where(trivial, jnp.zeros_like(shift), shift)

@@ -1,7 +1,10 @@
 """The jax counterpart of fixed_point.py: the same functions on traced arrays, equal bit for bit.
 
-Needs 64-bit types. Multipliers, shifts and exponents are integers, numpy arrays or traced ones;
-an array must have the rank of the data, as jax's strict rank promotion demands.
+Needs 64-bit types: on a CPU int32 is multiplied in int64. Everywhere else int32 is enough. GPUs and
+TPUs have no 64-bit multiplier, and fuse what has 32 bits into more of their kernels.
+
+Multipliers, shifts and exponents are integers, numpy arrays or traced ones; an array must have the
+rank of the data, as jax's strict rank promotion demands.
 """
 
 import functools
@@ -14,8 +17,8 @@ from jax import lax
 
 Integers = jax.Array | np.ndarray | int
 
-_INT32 = np.dtype(np.int32)
-_MOST = (1 << 31) - 1
+_INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1
 
 
 def wide(x: Integers) -> jax.Array:
@@ -40,9 +43,20 @@ def wrap(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def saturate(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """int64 values clamped to the range of an integer dtype of numpy."""
+    """Integers clamped to the range of a dtype of numpy that is not longer than theirs."""
     info = np.iinfo(dtype)
-    return lax.clamp(np.int64(info.min), x, np.int64(info.max)).astype(dtype)
+    low, high = (np.asarray(end, x.dtype) for end in (info.min, info.max))
+    return lax.clamp(low, x, high).astype(dtype)
+
+
+def _doubled(x: Integers, dtype: np.dtype) -> jax.Array:
+    """Integers of a dtype in twice as many bits, where their products fit."""
+    return jnp.asarray(x).astype(_INT32) if dtype == _INT16 else wide(x)
+
+
+def _of(x: Integers, dtype: np.dtype) -> jax.Array:
+    """`x` as a dtype, modulo 2**bits."""
+    return jnp.asarray(x).astype(dtype)
 
 
 def _is_zero(x: Integers) -> bool:
@@ -135,33 +149,53 @@ def multiply_greater_than_one(
 
 def saturating_rounding_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
     """The product a * b / 2**(bits - 1), ties upwards, saturated."""
-    if dtype_of(a) != _INT32 or not _is_between(b, 0, _MOST):
-        return _wide_high_mul(a, b)
-    # GPUs and TPUs have no 64-bit multiplier, and fuse what has 32 bits into more of their kernels.
-    result: jax.Array = lax.platform_dependent(
+    if dtype_of(a) == _INT16:
+        return _doubled_high_mul(a, b)
+    result: jax.Array
+    if isinstance(b, jax.Array):
+        result = _high_mul_of_traced(jnp.asarray(a), b)
+        return result
+    result = lax.platform_dependent(
         jnp.asarray(a),
-        cpu=functools.partial(_wide_high_mul, b=b),
-        default=functools.partial(high_mul_in_halves, b=b),
+        cpu=functools.partial(_doubled_high_mul, b=b),
+        default=functools.partial(_saturated_in_halves, b=b),
     )
     return result
 
 
-def _wide_high_mul(a: Integers, b: Integers) -> jax.Array:
+@functools.partial(jax.jit, inline=True)  # traced once for each shape: Newton's steps are alike
+def _high_mul_of_traced(a: jax.Array, b: jax.Array) -> jax.Array:
+    result: jax.Array = lax.platform_dependent(
+        a, b, cpu=_doubled_high_mul, default=_saturated_in_halves
+    )
+    return result
+
+
+def _doubled_high_mul(a: Integers, b: Integers) -> jax.Array:
     dtype = dtype_of(a)
     value_bits = 8 * dtype.itemsize - 1
-    product = (wide(a) * _number(b) + (1 << (value_bits - 1))) >> value_bits
+    product = _doubled(a, dtype) * (_doubled(b, dtype) if dtype == _INT16 else _number(b))
+    product = (product + (1 << (value_bits - 1))) >> value_bits
     least, largest = -1 << value_bits, (1 << value_bits) - 1
     if _is_between(b, least + 1, largest):  # only the square of the least value is beyond
         return wrap(product, dtype)
     return wrap(jnp.minimum(product, largest), dtype)
 
 
-def high_mul_in_halves(a: jax.Array, b: Integers) -> jax.Array:
-    """saturating_rounding_doubling_high_mul of int32 by 0 <= b, without 64-bit integers.
+def _saturated_in_halves(a: jax.Array, b: Integers) -> jax.Array:
+    product = high_mul_in_halves(a, b)
+    if _is_between(b, _LEAST + 1, _MOST):
+        return product
+    # No product but the square of the least value comes out as the least value.
+    return jnp.where(product == _LEAST, np.int32(_MOST), product)
 
-    With a = a1 * 2**16 + a0 and b likewise, the product is high * 2**32 + low * 2**16 + a rest of
-    16 bits, which the rounding at bit 30 does not see. No step but a0 * b0, which is taken for
-    unsigned, exceeds int32.
+
+def high_mul_in_halves(a: jax.Array, b: Integers) -> jax.Array:
+    """saturating_rounding_doubling_high_mul of int32 without 64-bit integers; it wraps around.
+
+    With a = a1 * 2**16 + a0 and b likewise, a1 and b1 signed, the product is high * 2**32 + low *
+    2**16 + a rest of 16 bits, which the rounding at bit 30 does not see. No step but a0 * b0, which
+    is taken for unsigned, exceeds int32.
     """
     b = jnp.asarray(b, _INT32)
     a1, a0, b1, b0 = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
@@ -175,11 +209,19 @@ def _upper_half(x: jax.Array) -> jax.Array:
     return lax.shift_right_logical(x, jnp.full_like(x, 16))
 
 
+def unsigned_high_mul(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The upper 32 bits of products of uint32, without 64-bit integers."""
+    a1, a0, b1, b0 = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
+    outer = a1 * b0 + (a0 * b0 >> 16)  # neither sum exceeds uint32
+    inner = a0 * b1 + (outer & 0xFFFF)
+    return a1 * b1 + (outer >> 16) + (inner >> 16)
+
+
 def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
     """The product a * b / 2**(bits - 1), towards zero, saturated."""
     dtype = dtype_of(a)
     value_bits = 8 * dtype.itemsize - 1
-    product = wide(a) * wide(b)
+    product = _doubled(a, dtype) * _doubled(b, dtype)
     magnitude = jnp.abs(product) >> value_bits
     signed = jnp.where(product < 0, -magnitude, magnitude)
     return wrap(jnp.minimum(signed, (1 << value_bits) - 1), dtype)
@@ -189,21 +231,21 @@ def saturating_doubling_high_mul(a: Integers, b: Integers) -> jax.Array:
 
 
 def rounding_divide_by_pot(x: Integers, exponent: Integers) -> jax.Array:
-    """The quotient x / 2**exponent, ties away from zero; see fixed_point.rounding_divide_by_pot."""
+    """The quotient x / 2**exponent, ties away from zero; see fixed_point.rounding_divide_by_pot.
+
+    A traced exponent is 31 at most.
+    """
     dtype = dtype_of(x)
-    if dtype == _INT32 and _is_between(
-        exponent, 0, 31
-    ):  # half the bytes: vectors hold twice as many
-        return _round_by_pot_32(jnp.asarray(x, _INT32), np.asarray(exponent))
-    x, exponent = wide(x), wide(exponent)
-    mask = wide(wrap((jnp.int64(1) << exponent) - 1, dtype))
-    threshold = (mask >> 1) + (x < 0).astype(np.int64)
-    return wrap((x >> exponent) + ((x & mask) > threshold).astype(np.int64), dtype)
-
-
-def _round_by_pot_32(x: jax.Array, exponent: np.ndarray) -> jax.Array:
-    mask = ((np.int64(1) << exponent.astype(np.int64)) - 1).astype(np.int32)
-    return _divided_by_pot(x, jnp.asarray(exponent, np.int32), jnp.asarray(mask))
+    # 1 << 31 wraps around, and minus one it is the largest value again.
+    ones: jax.Array | np.ndarray
+    if isinstance(exponent, jax.Array):
+        exponent = exponent.astype(_INT32)
+        ones = (jnp.int32(1) << exponent) - 1
+    else:
+        ones = (np.int64(1) << np.asarray(exponent, np.int64)) - 1
+        exponent = np.minimum(exponent, 31)
+    mask = ones.astype(dtype).astype(_INT32)
+    return _divided_by_pot(_of(x, _INT32), _of(exponent, _INT32), _of(mask, _INT32)).astype(dtype)
 
 
 def _divided_by_pot(x: jax.Array, exponent: jax.Array, mask: jax.Array) -> jax.Array:
@@ -214,7 +256,19 @@ def _divided_by_pot(x: jax.Array, exponent: jax.Array, mask: jax.Array) -> jax.A
 
 def saturating_left_shift(x: Integers, amount: Integers) -> jax.Array:
     """The product x * 2**amount, saturated."""
-    return saturate(wide(x) << jnp.minimum(wide(amount), 32), dtype_of(x))
+    dtype = dtype_of(x)
+    numpy: Any = jnp if isinstance(amount, jax.Array) else np
+    bits = _of(numpy.minimum(amount, 8 * dtype.itemsize - 1), _INT32)
+    x = _of(x, _INT32)  # from here on nothing but 0 and -1 would fit, and they end the same
+    shifted = x << bits
+    if dtype == _INT16:
+        return saturate(shifted, dtype)
+    return jnp.where(shifted >> bits == x, shifted, _end(x))
+
+
+def _end(x: jax.Array) -> jax.Array:
+    """The end of int32's range on the side of `x`."""
+    return (x >> 31) ^ _MOST
 
 
 def saturating_multiply_by_pot(x: Integers, exponent: Integers) -> jax.Array:
@@ -238,19 +292,31 @@ def rescale(x: Integers, from_integer_bits: int, to_integer_bits: int) -> jax.Ar
 
 def saturating_add(a: Integers, b: Integers) -> jax.Array:
     """The sum a + b, saturated."""
-    return saturate(wide(a) + wide(b), dtype_of(a))
+    dtype = dtype_of(a)
+    a, b = _of(a, _INT32), _of(b, _INT32)
+    total = a + b
+    if dtype == _INT16:
+        return saturate(total, dtype)
+    return jnp.where((a ^ total) & (b ^ total) < 0, _end(a), total)
 
 
 def saturating_sub(a: Integers, b: Integers) -> jax.Array:
     """The difference a - b, saturated."""
-    return saturate(wide(a) - wide(b), dtype_of(a))
+    dtype = dtype_of(a)
+    a, b = _of(a, _INT32), _of(b, _INT32)
+    total = a - b
+    if dtype == _INT16:
+        return saturate(total, dtype)
+    return jnp.where((a ^ b) & (a ^ total) < 0, _end(a), total)
 
 
 def rounding_half_sum(a: Integers, b: Integers) -> jax.Array:
     """(a + b) / 2, ties away from zero."""
-    total = wide(a) + wide(b)
-    away = jnp.where(total >= 0, 1, -1)
-    return wrap(lax.div(total + away, jnp.full_like(total, 2)), dtype_of(a))
+    dtype = dtype_of(a)
+    a, b = _of(a, dtype), _of(b, dtype)
+    differing = a ^ b
+    floor = (a & b) + (differing >> 1)  # no sum that would exceed the dtype
+    return floor + jnp.where(floor >= 0, differing & 1, jnp.zeros_like(floor))
 
 
 # ---- Bits

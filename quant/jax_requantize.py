@@ -11,12 +11,14 @@ from jaxdelegate.quant.jax_fixed_point import (
     Integers,
     multiply_by_quantized_multiplier,
     multiply_by_quantized_multiplier_64,
+    unsigned_high_mul,
     wide,
 )
 from jaxdelegate.quant.params import Quantization, along_axis, integer_range, tensor_zero_point
 from jaxdelegate.quant.requantize import rescale_multiplier
 
 _INT32 = np.dtype(np.int32)
+_LEAST_RIGHT = 13  # a shift that leaves products from 2**16 on beyond 16 bits
 
 
 def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
@@ -25,6 +27,11 @@ def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
     if isinstance(x, jax.Array) and x.dtype == _INT32 and whole.min <= low and high <= whole.max:
         return lax.clamp(np.int32(low), x, np.int32(high)).astype(dtype)
     return lax.clamp(np.int64(low), wide(x), np.int64(high)).astype(dtype)
+
+
+def add_and_clamp(x: jax.Array, zero_point: int, low: int, high: int, dtype: np.dtype) -> jax.Array:
+    """The sum of int32 and a zero point in [low, high], which does not wrap around before."""
+    return (clamp(x, low - zero_point, high - zero_point, _INT32) + zero_point).astype(dtype)
 
 
 def add_bias(accumulator: jax.Array, bias: jax.Array | np.ndarray | None) -> jax.Array:
@@ -74,11 +81,62 @@ def requantize_accumulator_by_real(
     dtype: np.dtype,
 ) -> jax.Array:
     """The same in float64; see requantize.requantize_accumulator_by_real."""
-    real = jnp.asarray(_for_last_axis(scale, accumulator.ndim), np.float64)
-    product = wide(accumulator).astype(np.float64) * real
+    real = np.asarray(_for_last_axis(scale, accumulator.ndim), np.float64)
+    end = zero_point, bounds, dtype
+    if accumulator.dtype != _INT32:
+        return _by_real_in_float64(accumulator, real, *end)
+    result: jax.Array = lax.platform_dependent(
+        accumulator,
+        cpu=lambda x: _by_real_in_float64(x, real, *end),
+        default=lambda x: add_and_clamp(times_real_in_halves(x, real), zero_point, *bounds, dtype),
+    )
+    return result
+
+
+def _by_real_in_float64(
+    accumulator: jax.Array,
+    scale: np.ndarray,
+    zero_point: int,
+    bounds: tuple[int, int],
+    dtype: np.dtype,
+) -> jax.Array:
+    product = wide(accumulator).astype(np.float64) * jnp.asarray(scale)
     steps = lax.round(product, lax.RoundingMethod.AWAY_FROM_ZERO)
     low, high = map(np.float64, bounds)
     return lax.clamp(low, steps + zero_point, high).astype(dtype)
+
+
+def times_real_in_halves(x: jax.Array, scale: np.ndarray) -> jax.Array:
+    """Products as float64 rounds them, then halves away from zero, in nothing but 32 bits.
+
+    Let u = |x| * 2**zeros fill 32 bits, and the scale be s * 2**(exponent - 64), where s fills 64,
+    the last 11 of them zeros. u * s has 95 or 96 bits, the upper 53 of which float64 keeps. Whether
+    that number reaches the half above an integer, which float64 holds as an even number, is whether
+    u * s and half of the 53rd bit do. Then the upper 32 bits say everything: a result that needs
+    more of them is beyond 16 bits.
+
+    Args:
+        x: int32.
+        scale: float64, not negative, known now; broadcasts to `x`.
+
+    Returns:
+        int32; products from 2**16 on are some number from there on.
+    """
+    fraction, exponent = np.frexp(scale)
+    bits = (fraction * 2**53).astype(np.uint64) << np.uint64(11)
+    high, low = (jnp.asarray(half.astype(np.uint32)) for half in (bits >> 32, bits & 0xFFFFFFFF))
+    magnitude = jnp.abs(x).astype(np.uint32)
+    zeros = lax.clz(magnitude)
+    u = magnitude << zeros
+    upper, carried = unsigned_high_mul(u, high), u * high
+    middle = carried + unsigned_high_mul(u, low)
+    upper = upper + (middle < carried).astype(np.uint32)
+    half_of_last = jnp.where(upper >> 31 == 1, np.uint32(1 << 10), np.uint32(1 << 9))
+    upper = upper + (middle + half_of_last < middle).astype(np.uint32)
+    right = zeros.astype(np.int32) - jnp.asarray(exponent.astype(np.int32)) - 1  # and one more
+    shifted = upper >> jnp.clip(right, _LEAST_RIGHT, 31).astype(np.uint32)
+    steps = (jnp.where(right > 31, np.uint32(0), shifted) + 1 >> 1).astype(np.int32)
+    return jnp.where(x < 0, -steps, steps)
 
 
 def _for_last_axis(values: float | np.ndarray, rank: int) -> Any:

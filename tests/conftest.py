@@ -3,10 +3,12 @@ import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxdelegate.kernels import library
@@ -53,6 +55,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def as_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is lowered for GPUs and TPUs runs here."""
+
+    def default(*args: Any, default: Callable[..., Any], **_platforms: Any) -> Any:
+        return default(*args)
+
+    monkeypatch.setattr(lax, "platform_dependent", default)
+    jax.clear_caches()  # of what was traced for any platform
+    yield
+    jax.clear_caches()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

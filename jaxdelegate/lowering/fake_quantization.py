@@ -27,6 +27,7 @@ from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
 _MOST_BYTES = 2  # of integers whose steps float32 holds
+_BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
 def why_not(spec: TensorSpec) -> str | None:
@@ -191,10 +192,34 @@ def _grid(quantization: Quantization, dtype: np.dtype) -> tuple[np.float32, np.f
 @jax.custom_jvp
 @jax.jit  # traced and lowered once for each shape
 def _on_grid(value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    grid: jax.Array = lax.platform_dependent(
+        value, scale, low, high, cpu=_on_grid_in_turn, default=_on_grid_at_one_reading
+    )
+    return grid
+
+
+def _on_grid_in_turn(
+    value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array
+) -> jax.Array:
     first, last = scale * low, scale * high
     inside = jnp.minimum(jnp.where(value > first, value, first), last)
     steps = lax.round((inside - first) / scale, lax.RoundingMethod.AWAY_FROM_ZERO)
     return (steps + low) * scale
+
+
+def _on_grid_at_one_reading(
+    value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array
+) -> jax.Array:
+    """The same floats, by operations that XLA:GPU has a matrix product end in.
+
+    It does so with what reads a value once, and does not round. NaN is the integer 0. The float
+    next to 1/2 rounds steps, which are not negative, as AWAY_FROM_ZERO does: 1/2 itself would lift
+    the float below 1/2 to 1.
+    """
+    first = scale * low
+    steps = jnp.minimum((jnp.maximum(value, first) - first) / scale, high - low)
+    whole: jax.Array = (steps + _BELOW_HALF).astype(np.int32).astype(np.float32)
+    return (whole + low) * scale
 
 
 @_on_grid.defjvp

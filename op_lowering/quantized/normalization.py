@@ -32,10 +32,9 @@ from jaxdelegate.quant.jax_fixed_point import (
     rounding_divide_by_pot,
     saturate,
     saturating_rounding_doubling_high_mul,
-    wide,
 )
 from jaxdelegate.quant.jax_lookup import lut_lookup
-from jaxdelegate.quant.jax_requantize import clamp
+from jaxdelegate.quant.jax_requantize import add_and_clamp, clamp
 from jaxdelegate.quant.params import integer_range
 
 _Integers = Callable[[jax.Array], jax.Array]
@@ -120,8 +119,10 @@ def _tables(multiplier_: int, shift: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _sum_exponentials(exponentials: np.ndarray, below: jax.Array) -> jax.Array:
     """The row's sum in Q12, int32 [..., 1]; it saturates, where the kernels overflow."""
-    terms = _at(fixed_point.rescale(exponentials, 0, _SUM_BITS), below)
-    return saturate(jnp.sum(terms, axis=-1, keepdims=True, dtype=np.int64), _INT32)
+    table = fixed_point.rescale(exponentials, 0, _SUM_BITS)
+    most = int(table.max()) * below.shape[-1]
+    total = np.int32 if most <= np.iinfo(np.int32).max else np.int64
+    return saturate(jnp.sum(_at(table, below), axis=-1, keepdims=True, dtype=total), _INT32)
 
 
 def _at(table: np.ndarray, below: jax.Array) -> jax.Array:
@@ -143,7 +144,7 @@ def _softmax_bytes(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers
         steps = rounding_divide_by_pot(product, jnp.minimum(exponent, 31))
         # From sums of 512 on no value reaches half a step; the reference kernel aborts there.
         steps = jnp.where(exponent > 31, jnp.zeros_like(steps), steps)
-        return clamp(wide(steps) + low, low, high, y.dtype)
+        return add_and_clamp(steps, low, low, high, y.dtype)
 
     return softmax
 
@@ -165,13 +166,14 @@ def _softmax_int16(o: SoftmaxOptions, x: TensorSpec) -> _Integers:
 
     def softmax(q: jax.Array) -> jax.Array:
         exponents = multiply_by_quantized_multiplier(-_below_largest(q), factor, shift)
-        exps = lut_lookup(clamp(wide(exponents) + high, low, high, INT16), exp).astype(np.int32)
+        exps = lut_lookup(add_and_clamp(exponents, high, low, high, INT16), exp).astype(np.int32)
         total = jnp.sum(exps, axis=-1, keepdims=True, dtype=np.int32)
-        zeros = wide(count_leading_zeros(total))
-        fraction = ((wide(total) << (zeros - 1)) + (1 << 13)) >> 14  # in [1, 2), 2**16 is 1
+        zeros = count_leading_zeros(total)
+        scaled = (total << (zeros - 1)).astype(np.uint32)
+        fraction = (scaled + (1 << 13) >> 14).astype(np.int32)  # in [1, 2], 2**16 is 1
         over_total = lut_lookup(clamp(fraction - (1 << 16) - (1 << 15), low, high, INT16), inverse)
-        half = jnp.int64(1) << (30 - zeros)
-        product = (wide(exps) * wide(over_total) + half) >> (31 - zeros)
+        half = jnp.int32(1) << (30 - zeros)
+        product = (exps * over_total.astype(np.int32) + half) >> (31 - zeros)  # below 2**31
         return clamp(product, 0, high, INT16)
 
     return softmax
@@ -217,7 +219,9 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
         reached = -below > jnp.maximum(reach, -radius - 1)
         y_q5 = _at(exponents, below) - log_total
         steps = rounding_divide_by_pot(y_q5, 31 - _INPUT_BITS - _OUTPUT_BITS)
-        return clamp(jnp.where(reached, wide(steps) + high, low), low, high, y.dtype)
+        return jnp.where(
+            reached, add_and_clamp(steps, high, low, high, y.dtype), np.asarray(low, y.dtype)
+        )
 
     return log_softmax
 
@@ -244,6 +248,6 @@ def lower_l2_normalization(x: TensorSpec, y: TensorSpec) -> _Integers:
         squares = jnp.sum(steps * steps, axis=-1, keepdims=True, dtype=np.int32)
         over_norm, shift = inverse_sqrt(squares)
         scaled = multiply_by_quantized_multiplier(steps * before, over_norm, shift + behind)
-        return clamp(wide(scaled) + zero_point, *integer_range(y.dtype), y.dtype)
+        return add_and_clamp(scaled, zero_point, *integer_range(y.dtype), y.dtype)
 
     return l2_normalization

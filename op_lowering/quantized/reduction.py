@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier_64, wide
-from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
+from jaxdelegate.quant.jax_requantize import add_and_clamp, requantize_accumulator
 from jaxdelegate.quant.multiplier import quantize_multiplier
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import rescale_multiplier
@@ -98,8 +98,8 @@ def _float_sum(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
     def float_sum(q: jax.Array) -> jax.Array:
         total = jnp.sum(q.astype(np.int32), axis=axes, dtype=np.int32)
         steps = _round(rounded(total.astype(np.float32) * scale) + bias)
-        steps = jnp.clip(steps, _INT32_LOW, _INT32_HIGH).astype(np.int64)
-        return clamp(steps + zero_point_of(y), *integer_range(y.dtype), y.dtype)
+        steps = jnp.clip(steps, _INT32_LOW, _INT32_HIGH).astype(np.int32)
+        return add_and_clamp(steps, zero_point_of(y), *integer_range(y.dtype), y.dtype)
 
     return float_sum
 

@@ -126,6 +126,23 @@ def test_a_simulator_rounds_halves_up_from_the_lowest_value() -> None:
     np.testing.assert_array_equal(got, np.array([-1, 0, 1, 2, 3], np.float32))
 
 
+@pytest.mark.usefixtures("as_a_device")
+@pytest.mark.parametrize(("dtype", "scale", "zero_point"), GRIDS)
+def test_a_gpu_gives_the_same_floats(dtype: Any, scale: float, zero_point: int) -> None:
+    """Both sides of every half, and what is no number."""
+    info, spec = np.iinfo(dtype), spec_of(scaled(scale, zero_point), dtype)
+    halves = (np.arange(info.min - 2, info.max + 2) - zero_point + 0.5) * np.float32(scale)
+    halves = halves.astype(np.float32)
+    both = (np.nextafter(halves, np.float32(end)) for end in (-np.inf, np.inf))
+    odd = np.array([-np.inf, np.inf, -1e30, 1e30, np.nan, 0.0, -0.0], np.float32)
+    x = np.concatenate([halves, *both, odd])
+    got = fake_quantization.simulate(x, spec)
+    first, last, _, low, step = map(np.float32, fake_quantization.grid_of(spec) or ())
+    inside = np.minimum(np.where(x > first, x, first), last)
+    want = (affine.round_half_away((inside - first) / step) + low) * step
+    np.testing.assert_array_equal(got, want)
+
+
 def chain(
     *scales: float, operator: str = "ADD", options: Options | None = None
 ) -> tuple[bytes, list[Quantization]]:

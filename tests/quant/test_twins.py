@@ -263,7 +263,8 @@ def twin_of(case: Twins) -> Callable[..., Any]:
 def test_every_function_of_the_twins_is_tried() -> None:
     tried = {(case.function.__module__, case.function.__name__) for case in CASES}
     elsewhere = {"quantize", "dequantize", "fake_quantize"}  # test_affine.py
-    helpers = {"high_mul_in_halves", "multiply_in_halves"}  # test_halves.py
+    helpers = {"high_mul_in_halves", "multiply_in_halves", "unsigned_high_mul"}  # test_halves.py
+    helpers |= {"times_real_in_halves", "add_and_clamp"}
     helpers |= {"as_float32", "wide", "wrap", "dtype_of", "saturate", "product", "quotient"}
     helpers |= {"quantize_by"}  # test_quantization_aware.py
     for module, twin in TWINS.items():
