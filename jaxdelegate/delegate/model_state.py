@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from jaxdelegate.delegate.target import Target
     from jaxdelegate.pjrt.client import Runtime
 
-_PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
-
 
 class ModelState:
     """Of one delegate and one subgraph of an open model."""
@@ -56,8 +54,8 @@ class ModelState:
             self._programs.move_to_end(key)
         return self._programs.get(key)
 
-    def put(self, key: Hashable, program: Program) -> None:
-        """Keep a program; the one that was not used for longest gives way."""
+    def put(self, key: Hashable, program: Program, most: int) -> None:
+        """Keep a program among the `most` latest; the one not used for longest gives way."""
         self._programs[key] = program
-        while len(self._programs) > _PROGRAMS:
+        while len(self._programs) > most:
             self._programs.popitem(last=False)
