@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxdelegate.cache.partition_key import KnownModel
 from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.pjrt import client
+from jaxdelegate.runtime.buffers import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, MutableMapping
@@ -57,5 +58,7 @@ class ModelState:
     def put(self, key: Hashable, program: Program, most: int) -> None:
         """Keep a program among the `most` latest; the one not used for longest gives way."""
         self._programs[key] = program
-        while len(self._programs) > most:
-            self._programs.popitem(last=False)
+        if len(self._programs) > most:
+            while len(self._programs) > most:
+                self._programs.popitem(last=False)
+            give_back()

@@ -13,6 +13,7 @@ from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import reads_and_writes
+from jaxdelegate.runtime.buffers import give_back
 from jaxdelegate.runtime.simple_delegate import Node
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 
@@ -114,6 +115,8 @@ def kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V], most: int) -
     if key not in entries:
         entries[key] = make()
     entries.move_to_end(key)
-    while len(entries) > most:
-        entries.popitem(last=False)
+    if len(entries) > most:
+        while len(entries) > most:
+            entries.popitem(last=False)
+        give_back()
     return entries[key]

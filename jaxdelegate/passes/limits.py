@@ -53,13 +53,14 @@ class Limits:
         """Refuse tensors before anything is allocated for them.
 
         Args:
-            specs: each with its tensor's index, and the shape that is known.
+            specs: each with its tensor's index, and the shape that is known. A constant that is a
+                view of the file needs nothing allocated.
 
         Raises:
             InterpreterError: one takes more than `max_tensor_bytes`; names it.
         """
         for index, spec in specs:
-            nbytes = spec_bytes(spec)
+            nbytes = own_bytes(spec)
             if nbytes > self.max_tensor_bytes:
                 raise InterpreterError(
                     f"{_named(index, spec)}, which takes {nbytes} bytes; max_tensor_bytes is "
@@ -136,7 +137,8 @@ def spec_bytes(spec: TensorSpec) -> int:
 
 def own_bytes(spec: TensorSpec) -> int:
     """The same, but 0 for a constant that is a view of the file."""
-    return 0 if spec.const is not None and _is_mapped(spec.const) else spec_bytes(spec)
+    is_whole = spec.const is not None and spec.const.shape == spec.shape  # not sparse
+    return 0 if is_whole and _is_mapped(spec.const) else spec_bytes(spec)
 
 
 def _is_mapped(const: np.ndarray) -> bool:

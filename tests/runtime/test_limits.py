@@ -1,14 +1,17 @@
 """Shapes that a file only declares are not believed, and a loop may be ended."""
 
+import gc
 import threading
 import time
 import tracemalloc
+import weakref
 
+import jax
 import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.options import IfOptions, WhileOptions
+from jaxdelegate.op_lowering.options import Conv2DOptions, IfOptions, WhileOptions
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
 from jaxdelegate.passes.limits import Limits, usable_memory
 from jaxdelegate.testing.builder import ModelBuilder
@@ -139,7 +142,7 @@ def test_folding_does_not_turn_a_small_file_into_a_large_one() -> None:
         tensor, before = m.tensor((4**number << 16,)), tensor
         m.operator("TILE", [before, times], [tensor])
     ones = []
-    for _ in range(400):  # 400 MB
+    for _ in range(200):  # 200 MB
         ones.append(m.tensor((1 << 18,)))
         m.operator(
             "FILL",
@@ -207,6 +210,21 @@ def test_a_shape_that_comes_with_the_data_is_not_believed() -> None:
     assert interpreter.get_tensor(y).shape == (2, 2)
 
 
+def test_windows_that_dilation_spreads_do_not_take_gigabytes() -> None:
+    m = ModelBuilder()
+    x, y = m.input((1, 1, 1, 1)), m.tensor((1, 1, 1, 1))
+    weights = m.constant(np.ones((1, 2, 2, 1), np.float32))
+    options = Conv2DOptions(
+        stride_w=1, stride_h=1, dilation_w_factor=1 << 20, dilation_h_factor=1 << 20
+    )
+    m.operator("CONV_2D", [x, weights, m.constant(np.zeros(1, np.float32))], [y], options)
+    m.outputs(y)
+    interpreter = jd.Interpreter(model_content=m.build())
+    interpreter.allocate_tensors()
+    with pytest.raises(jd.InterpreterError, match=r"dilated by \[1048576, 1048576\]: \d+ bytes"):
+        interpreter.invoke()
+
+
 # ---- time
 
 
@@ -269,3 +287,41 @@ def test_another_thread_can_cancel() -> None:
         interpreter.invoke()
     timer.join()
     runs(interpreter)
+
+
+# ---- programs
+
+
+def test_only_the_latest_programs_stay_in_memory() -> None:
+    m = ModelBuilder()
+    x, y = m.input((1, 4)), m.tensor((1, 4))
+    m.operator("RELU", [x], [y])
+    m.outputs(y)
+    delegate = jd.JaxDelegate(max_programs=2)
+    interpreter = jd.Interpreter(model_content=m.build(), experimental_delegates=[delegate])
+
+    def program(batch: int) -> weakref.ref[object]:
+        interpreter.resize_tensor_input(0, (batch, 4))
+        interpreter.allocate_tensors()
+        interpreter.invoke()
+        return weakref.ref(delegate.partitions()[0].program.executable)
+
+    first, second = program(1), program(2)
+    assert program(1)() is first()  # kept, and now the latest
+    third = program(3)
+    gc.collect()
+    assert (first() is None, second() is None, third() is None) == (False, True, False)
+
+
+def test_a_function_gives_back_what_jax_compiled_for_old_shapes() -> None:
+    m = ModelBuilder()
+    x, y = m.input((1, 4), shape_signature=(-1, 4)), m.tensor((1, 4))
+    m.operator("RELU", [x], [y])
+    m.outputs(y)
+    apply, params = jd.load(m.build(), max_programs=2).function()
+    counts = []
+    for batch in range(1, 8):
+        apply(params, np.ones((batch, 4), np.float32))
+        gc.collect()
+        counts.append(len(jax.devices()[0].client.live_executables()))
+    assert counts[2:] == counts[1:2] * 5
