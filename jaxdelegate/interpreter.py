@@ -120,7 +120,7 @@ class Interpreter:
         self._source = source
         self._read: OpenModel | None = None
         self._stored: StoredStart | None = None
-        if not self._preserve:
+        if not self._preserve and timeout is None:  # its program may have a loop that never ends
             own = weakref.ref(self)  # nobody else may keep it alive
             self._stored = stored_start.find(
                 self._delegates, source.content, lambda: _opened(own())

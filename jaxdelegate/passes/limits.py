@@ -104,7 +104,7 @@ class Limits:
         Raises:
             InterpreterError: more than `max_host_memory`; names the largest tensors.
         """
-        staying = set(stay)
+        staying, rows = set(stay), [((), ()), *rows]  # what stays is there before the first step
         last = {i: at for at, row in enumerate(rows) for i in (*row[0], *row[1])}
         held = {i: own_bytes(specs[i]) for i in staying}
         total, limit = sum(held.values()), self.host_memory
@@ -137,8 +137,10 @@ def spec_bytes(spec: TensorSpec) -> int:
 
 def own_bytes(spec: TensorSpec) -> int:
     """The same, but 0 for a constant that is a view of the file."""
-    is_whole = spec.const is not None and spec.const.shape == spec.shape  # not sparse
-    return 0 if is_whole and _is_mapped(spec.const) else spec_bytes(spec)
+    const = spec.const
+    if const is not None and const.shape == spec.shape and _is_mapped(const):  # not sparse
+        return 0
+    return spec_bytes(spec)
 
 
 def _is_mapped(const: np.ndarray) -> bool:

@@ -5,6 +5,7 @@ import threading
 import time
 import tracemalloc
 import weakref
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -117,6 +118,13 @@ def test_a_batch_that_takes_too_much_is_named() -> None:
         interpreter.allocate_tensors()
     interpreter.resize_tensor_input(0, (16, 1000))
     interpreter.allocate_tensors()
+
+
+def test_inputs_count_without_any_operator() -> None:
+    m = ModelBuilder()
+    m.outputs(m.input((1, 1000)))
+    with pytest.raises(jd.InterpreterError, match="max_host_memory is 3999"):
+        jd.Interpreter(model_content=m.build(), max_host_memory=3999).allocate_tensors()
 
 
 def test_weights_in_the_file_count_nothing() -> None:
@@ -262,6 +270,7 @@ def test_a_loop_that_never_ends_is_ended_by_the_timeout(delegated: bool) -> None
     with pytest.raises(jd.StoppedError, match=r"more than its timeout of 0\.5 s"):
         interpreter.invoke()
     assert time.monotonic() - begin >= 0.5
+    interpreter._open().store.stop.timeout = 60.0  # what is not compiled yet may take its time
     runs(interpreter)
 
 
@@ -275,6 +284,21 @@ def test_only_a_timeout_keeps_loops_on_the_host() -> None:
     assert "the interpreter has a timeout" in node.reason
     with pytest.raises(ValueError, match="timeout: want a positive number of seconds, got 0"):
         jd.Interpreter(model_content=counting(), timeout=0)
+
+
+def test_a_stored_program_with_a_loop_is_not_taken_where_there_is_a_timeout(
+    tmp_path: Path,
+) -> None:
+    options = {"serialization_dir": str(tmp_path), "model_token": "counting"}
+    for timeout in (None, None, 60.0):
+        delegate = jd.JaxDelegate(options, min_gain=0)
+        interpreter = jd.Interpreter(
+            model_content=counting(), experimental_delegates=[delegate], timeout=timeout
+        )
+        interpreter.allocate_tensors()
+        runs(interpreter)
+        (node,) = delegate.report().nodes
+        assert node.delegated == (timeout is None)
 
 
 def test_another_thread_can_cancel() -> None:
