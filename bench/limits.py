@@ -4,10 +4,11 @@
     python bench/limits.py --resizes=300 [--delegate | --function] [--out=...]
 
 Nodes: a chain of ADD, or, with --alternating, a delegate that takes every second one (it is planned
-only). Seconds to read the file, to plan (shapes, partitions), to allocate (which compiles what is
-delegated) and to invoke. Resizes: six convolutions of 128 channels, run with batches 1, 2, 3, ...;
-megabytes of RssAnon after every tenth part of them, after the interpreter is gone, and after the C
-library has given back what it holds for later (malloc_trim).
+only). Seconds of processor time, of all threads, to read the file, to plan (shapes, partitions), to
+allocate (which compiles what is delegated) and to invoke. Resizes: six convolutions of 128
+channels, each time with another input shape; megabytes of RssAnon after every tenth part of them,
+after the interpreter is gone, and after the C library has given back what it holds for later
+(malloc_trim).
 """
 
 import ctypes
@@ -75,9 +76,9 @@ def delegates() -> list[jd.JaxDelegate]:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     call()
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def grow_nodes(nodes: int) -> dict[str, Any]:
