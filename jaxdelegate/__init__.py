@@ -16,6 +16,7 @@ from jaxdelegate.errors import (
     LoweringError,
     ModelError,
     OptionError,
+    StoppedError,
     TensorError,
 )
 from jaxdelegate.version import __version__
@@ -57,6 +58,7 @@ __all__ = [
     "SensitivityReport",
     "SimpleDelegate",
     "SimpleDelegateKernel",
+    "StoppedError",
     "TensorError",
     "__version__",
     "check_precision",

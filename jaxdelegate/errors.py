@@ -28,6 +28,14 @@ class InterpreterError(JaxDelegateError, RuntimeError):
     """
 
 
+class StoppedError(InterpreterError):
+    """An invoke was ended between two operators: by `Interpreter.cancel`, or by its timeout.
+
+    The interpreter can be used on. States (variable tensors, resources) keep what the operators
+    until then have made of them; `reset_all_variables` sets variable tensors back.
+    """
+
+
 class OptionError(JaxDelegateError, ValueError):
     """An option is unknown, or its value impossible; the message names the closest known ones."""
 

@@ -72,6 +72,8 @@ class Interpreter:
         experimental_force_delegate_node_profiling: bool = False,
         *,
         max_tensor_bytes: int | None = None,
+        max_host_memory: int | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Read the model and let each delegate choose its operators.
 
@@ -92,6 +94,12 @@ class Interpreter:
             experimental_force_delegate_node_profiling: likewise.
             max_tensor_bytes: how much one tensor may take; more is an error before anything is
                 allocated, since a damaged file may declare any shape. None: 2 GiB.
+            max_host_memory: bytes that the tensors of a plan may take at once in the host's memory;
+                more is an error of `allocate_tensors` before anything is allocated. None: four
+                fifths of the machine's memory, or of what its control group allows.
+            timeout: seconds that one invoke may take; it ends with a StoppedError then, before the
+                next operator or turn of a loop. What a delegate has begun is not interrupted: loops
+                of unknown length are not delegated. None: any.
 
         Raises:
             ModelError: the file cannot be opened or is damaged.
@@ -101,17 +109,19 @@ class Interpreter:
         del experimental_disable_delegate_clustering, experimental_default_delegate_latest_features
         del experimental_compress_quantization_zero_points
         del experimental_disable_delegate_node_fusion, experimental_force_delegate_node_profiling
-        _check_arguments(model_path, model_content, num_threads, experimental_op_resolver_type)
+        resolver = experimental_op_resolver_type
+        _check_arguments(model_path, model_content, num_threads, resolver, timeout)
         self._delegates = list(experimental_delegates or ())
         for delegate in self._delegates:
             _check_delegate(delegate)
         source = open_source(model_content or model_path)  # type: ignore[arg-type]
         self._preserve = experimental_preserve_all_tensors
-        self._max_tensor_bytes = max_tensor_bytes
+        self._max_tensor_bytes, self._max_host_memory = max_tensor_bytes, max_host_memory
+        self._timeout = timeout
         self._source = source
         self._read: OpenModel | None = None
         self._stored: StoredStart | None = None
-        if not self._preserve:
+        if not self._preserve and timeout is None:  # its program may have a loop that never ends
             own = weakref.ref(self)  # nobody else may keep it alive
             self._stored = stored_start.find(
                 self._delegates, source.content, lambda: _opened(own())
@@ -128,16 +138,16 @@ class Interpreter:
     def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""
         if self._read is None:
-            from jaxdelegate.runtime.open_model import OpenModel  # noqa: PLC0415 (a stored start needs none)
-            from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES  # noqa: PLC0415 (likewise)
+            from jaxdelegate.passes.limits import Limits  # noqa: PLC0415 (a stored start needs none)
+            from jaxdelegate.runtime.open_model import OpenModel  # noqa: PLC0415 (likewise)
 
             stored, self._stored = self._stored, None
-            limit = self._max_tensor_bytes
             self._read = OpenModel.of(
                 self._source,
                 self._delegates,
                 self._preserve,
-                MAX_TENSOR_BYTES if limit is None else limit,
+                Limits.of(self._max_tensor_bytes, self._max_host_memory),
+                self._timeout,
             )
             if stored is not None:
                 self._read.store.shared[0] = stored.shared
@@ -196,6 +206,7 @@ class Interpreter:
         Raises:
             InterpreterError: `allocate_tensors` was not called, or an operator or a partition
                 failed.
+            StoppedError: it was cancelled, or took longer than the interpreter's timeout.
             RuntimeError: a numpy view from `tensor()` is still held.
         """
         if self._stored is not None and self._stored.is_allocated and self._stored.invoke():
@@ -209,6 +220,7 @@ class Interpreter:
             raise InterpreterError(
                 "Invoke called on model that is not ready. Call allocate_tensors() first."
             )
+        self._open().store.stop.begin()
         host.invoke(wait)
 
     def _start(self, inputs: Mapping[int, np.ndarray], subgraph_index: int = 0) -> Results:
@@ -228,6 +240,16 @@ class Interpreter:
             self._set(subgraph_index, index, given)
         self._invoke(subgraph_index, wait=False)
         return in_flight.results(self._host(subgraph_index))
+
+    def cancel(self) -> None:
+        """End the invoke that runs now in another thread: it raises a StoppedError.
+
+        As TfLiteInterpreterCancel: it returns at once, and a later invoke is not affected. The
+        invoke ends before its next operator or turn of a loop; a delegated partition that has begun
+        is not interrupted. Afterwards the interpreter can be used on.
+        """
+        if self._read is not None:
+            self._read.store.stop.cancel()
 
     def reset_all_variables(self) -> None:
         """Set every variable tensor to zero, recurrent state included."""
@@ -515,7 +537,9 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in np.asarray(shape).reshape(-1))
 
 
-def _check_arguments(path: Any, content: Any, num_threads: Any, resolver: Any) -> None:
+def _check_arguments(
+    path: Any, content: Any, num_threads: Any, resolver: Any, timeout: float | None
+) -> None:
     if not isinstance(resolver, enum.Enum) or resolver.name not in OpResolverType.__members__:
         raise ValueError(f"Unrecognized passed in op resolver type: {resolver}")
     if num_threads is not None:
@@ -523,6 +547,8 @@ def _check_arguments(path: Any, content: Any, num_threads: Any, resolver: Any) -
             raise ValueError("type of num_threads should be int")
         if num_threads < 1:
             raise ValueError("num_threads should >= 1")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout: want a positive number of seconds, got {timeout!r}")
     if not path and not content:
         raise ValueError("`model_path` or `model_content` must be specified.")
     if path and content:

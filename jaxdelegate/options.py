@@ -161,6 +161,12 @@ class DelegateOptions:
     serialization_dir: str | None = _option(
         None, "The directory for compiled programs; unset: they are not stored."
     )
+    max_programs: int = _option(
+        16,
+        "How many compiled programs (input shapes times partitions) stay in memory for each "
+        "subgraph of an open model; the one not used for longest goes, and is compiled again, or "
+        "read from serialization_dir, when its shapes come back.",
+    )
     model_token: str | None = _option(
         None, "Identifies the model in the cache; unset: a fingerprint of the model."
     )
@@ -186,6 +192,8 @@ class DelegateOptions:
         for name in ("device_index", "max_delegated_partitions", "min_nodes_per_partition"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name}: must not be negative, got {getattr(self, name)}")
+        if self.max_programs < 1:
+            raise OptionError(f"max_programs: want a number from 1 on, got {self.max_programs}")
         if not 0 <= self.min_gain < math.inf:
             raise OptionError(f"min_gain: want a number from 0 on, got {self.min_gain}")
         self._check_priorities()

@@ -36,6 +36,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "require_full_delegation": False,
         "fallback_on_error": False,
         "serialization_dir": None,
+        "max_programs": 16,
         "model_token": None,
         "donate_inputs": False,
         "rebatch": False,

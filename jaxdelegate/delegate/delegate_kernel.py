@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 class ProgramSource(Protocol):
     """What a kernel asks of its delegate."""
 
+    @property
+    def max_programs(self) -> int:
+        """How many programs are kept in memory for a subgraph."""
+        ...
+
     def program(
         self,
         node: DelegateParams,
@@ -85,7 +90,7 @@ class JaxKernel(SimpleDelegateKernel):
             state.known.name = context.model_name
             outputs = [i for i in node.outputs if i not in known]
             program = self._source.program(node, specs, outputs, state)
-            state.put(key, program)
+            state.put(key, program, self._source.max_programs)
         self._program, self._is_constant = program, False
         self.compiled = CompiledPartition(node.nodes, program)
 

@@ -85,6 +85,7 @@ class JaxDelegate(SimpleDelegate):
         if self.options.compute_dtype not in (None, "float32"):
             _ = self.lowering_context  # says what is not used
         self.device_name = _DEVICE_NAMES[self._platform]
+        self.is_in_host_memory = self._platform == "cpu"
         if not self.options.require_full_delegation:  # who insists on it wants no advice
             self.handover = _HANDOVER[self._platform]
         self.last_error: str | None = None
@@ -146,6 +147,11 @@ class JaxDelegate(SimpleDelegate):
 
         store = None if self.programs is None else self.programs.choices(self.device)
         return Tuner(self.options.inference_preference, self.device, store)
+
+    @property
+    def max_programs(self) -> int:
+        """The option: how many programs are kept in memory for a subgraph of an open model."""
+        return self.options.max_programs
 
     @property
     def rebatches(self) -> bool:

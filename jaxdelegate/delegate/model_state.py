@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from jaxdelegate.cache.partition_key import KnownModel
 from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.pjrt import client
+from jaxdelegate.runtime.buffers import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, MutableMapping
 
     from jaxdelegate.delegate.target import Target
     from jaxdelegate.pjrt.client import Runtime
-
-_PROGRAMS = 16  # compiled programs kept per open model: input-shape signatures times partitions
 
 
 class ModelState:
@@ -56,8 +55,10 @@ class ModelState:
             self._programs.move_to_end(key)
         return self._programs.get(key)
 
-    def put(self, key: Hashable, program: Program) -> None:
-        """Keep a program; the one that was not used for longest gives way."""
+    def put(self, key: Hashable, program: Program, most: int) -> None:
+        """Keep a program among the `most` latest; the one not used for longest gives way."""
         self._programs[key] = program
-        while len(self._programs) > _PROGRAMS:
-            self._programs.popitem(last=False)
+        if len(self._programs) > most:
+            while len(self._programs) > most:
+                self._programs.popitem(last=False)
+            give_back()

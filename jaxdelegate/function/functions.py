@@ -24,6 +24,7 @@ from jaxdelegate.model.records import Model, SignatureDef, Subgraph, read_model
 from jaxdelegate.model.source import Source
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
+from jaxdelegate.passes.limits import Limits
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 
@@ -34,14 +35,14 @@ class View:
 
     Attributes:
         options: how, and where.
-        max_tensor_bytes: how much one tensor may take.
+        limits: what tensors may take.
         inputs: tensors of the main subgraph that are given instead of its inputs; None: those.
         outputs: tensors that are returned instead of its outputs; None: those.
         batch: its size, a name for any size, or None: what the file declares.
     """
 
     options: DelegateOptions
-    max_tensor_bytes: int
+    limits: Limits
     inputs: tuple[str, ...] | None = None
     outputs: tuple[str, ...] | None = None
     batch: int | str | None = None
@@ -105,7 +106,7 @@ class Functions:
         """
         ends = self._ends(key)
         if ends not in self._functions:
-            more = self.view.options, self.view.max_tensor_bytes
+            more = self.view.options, self.view.limits
             single = SubgraphFunction(self.graph, *ends, *more, self.trainable)
             batch = self.view.batch
             self._functions[ends] = single if batch is None else BatchedFunction(single, batch)

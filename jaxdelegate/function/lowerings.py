@@ -83,6 +83,7 @@ class Lowerings:
             self._lowered,
             (shapes, context, learns),
             lambda: self._new_partition(shapes, context, learned),
+            self._delegate.max_programs,
         )
 
     def _new_partition(

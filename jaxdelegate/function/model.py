@@ -19,14 +19,13 @@ from jaxdelegate.function.records import Batching, Parameter, Scale, Signature, 
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
+from jaxdelegate.passes.limits import Limits
 
 Names = str | Sequence[str]
 
 # Of JaxDelegate's options those that change a program, less what is the caller's here.
-_OPTIONS = {
-    field.name for field in dataclasses.fields(DelegateOptions) if field.metadata["keyed"]
-} - {"donate_inputs", "device_index"}
+_KEYED = {field.name for field in dataclasses.fields(DelegateOptions) if field.metadata["keyed"]}
+_OPTIONS = (_KEYED - {"donate_inputs", "device_index"}) | {"max_programs"}
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -415,6 +414,7 @@ def load(
     options: Mapping[str, Any] | DelegateOptions | None = None,
     *,
     max_tensor_bytes: int | None = None,
+    max_host_memory: int | None = None,
     **more: Any,
 ) -> CallableModel:
     """Read a .tflite for use from JAX.
@@ -426,6 +426,9 @@ def load(
         **more: single options, which win over `options`.
         max_tensor_bytes: how much one tensor may take; more is an error before anything is
             allocated, since a damaged file may declare any shape. None: 2 GiB.
+        max_host_memory: bytes that the tensors may take at once where a CPU computes them, counted
+            operator by operator (XLA may need less). None: four fifths of the machine's memory, or
+            of what its control group allows.
 
     Raises:
         ModelError: the file cannot be opened or is damaged.
@@ -441,8 +444,8 @@ def load(
     graph = read_model(source)
     if not graph.subgraphs:
         raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
-    limit = MAX_TENSOR_BYTES if max_tensor_bytes is None else max_tensor_bytes
-    return CallableModel(Functions(graph, View(given, limit), source))
+    limits = Limits.of(max_tensor_bytes, max_host_memory)
+    return CallableModel(Functions(graph, View(given, limits), source))
 
 
 def save(

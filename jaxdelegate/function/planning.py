@@ -12,14 +12,14 @@ from jaxdelegate.function.states import ONCE
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes.propagation import reads_and_writes
+from jaxdelegate.runtime.buffers import give_back
 from jaxdelegate.runtime.simple_delegate import Node
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 Shapes = tuple[Shape, ...]
 K = TypeVar("K")
 V = TypeVar("V")
-
-_SHAPES = 16  # kept for each function and platform, one per input-shape signature
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Plans:
         inputs: tuple[int, ...],
         outputs: tuple[int, ...],
         store: Callable[[], ModelStore],
+        most: int,
     ) -> None:
         """Plan nothing yet.
 
@@ -55,9 +56,10 @@ class Plans:
             inputs: tensors to be given.
             outputs: tensors to be returned.
             store: makes an empty store of the model.
+            most: how many plans to keep.
         """
         self._subgraph, self._inputs, self._outputs = subgraph, inputs, outputs
-        self._store = store
+        self._store, self._most = store, most
         self._plans: OrderedDict[Shapes, Planned] = OrderedDict()
 
     def plan(self, shapes: Shapes) -> Planned:
@@ -66,15 +68,19 @@ class Plans:
         Raises:
             InterpreterError: an operator refuses the shapes.
         """
-        return kept(self._plans, shapes, lambda: self._planned(shapes))
+        return kept(self._plans, shapes, lambda: self._planned(shapes), self._most)
 
     def all_taken(self, shapes: Shapes, context: LoweringContext) -> Planned:
         """The plan, if XLA can run all of it.
 
         Raises:
             DelegationError: it cannot; lists the operators by reason.
+            InterpreterError: a CPU would need more memory than the limits allow.
         """
         plan = self.plan(shapes)
+        if context.platform == "cpu":
+            operators = reads_and_writes(node.operator for node in plan.nodes)
+            self._store().limits.check_graph(operators, plan.specs, (*self._inputs, *plan.outputs))
         refused = plan.refused(context)
         if refused:
             raise DelegationError("XLA cannot run the whole model:\n" + _by_reason(refused))
@@ -104,11 +110,13 @@ def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
     return "\n".join(lines)
 
 
-def kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
-    """The entry of this key, made if there is none; the oldest ones go."""
+def kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V], most: int) -> V:
+    """The entry of this key, made if there is none; of more than `most` the oldest ones go."""
     if key not in entries:
         entries[key] = make()
     entries.move_to_end(key)
-    while len(entries) > _SHAPES:
-        entries.popitem(last=False)
+    if len(entries) > most:
+        while len(entries) > most:
+            entries.popitem(last=False)
+        give_back()
     return entries[key]

@@ -29,6 +29,7 @@ from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.explicit_state import with_explicit_states
+from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
@@ -65,7 +66,7 @@ class SubgraphFunction:
         inputs: tuple[int, ...],
         outputs: tuple[int, ...],
         options: DelegateOptions,
-        max_tensor_bytes: int,
+        limits: Limits,
         trainable: Trainable,
     ) -> None:
         """Lower nothing yet.
@@ -76,16 +77,16 @@ class SubgraphFunction:
             inputs: tensors to be given, in the caller's order.
             outputs: tensors to be returned, in the caller's order.
             options: what is computed, and where.
-            max_tensor_bytes: see `check_sizes`.
+            limits: what tensors may take.
             trainable: grids and scales of the whole file.
         """
-        self._options, self._max_tensor_bytes = options, max_tensor_bytes
+        self._options, self._limits = options, limits
         self._subgraphs = tuple(map(with_list_updates, graph.subgraphs))
         raw = graph.subgraphs[subgraph_index]
         explicit = with_explicit_states(raw)
         self._subgraph = explicit.subgraph
         self._inputs, self.outputs = inputs, outputs
-        self._plans = Plans(raw, inputs, outputs, self._store)
+        self._plans = Plans(raw, inputs, outputs, self._store, options.max_programs)
         self._states = States(explicit, self._store)
         self._lowerings = Lowerings(
             self._subgraphs, subgraph_index, inputs, self._plans, options, trainable
@@ -162,7 +163,7 @@ class SubgraphFunction:
             )
             return program
 
-        return kept(self._programs, (device, shapes, runs), compiled)
+        return kept(self._programs, (device, shapes, runs), compiled, self._options.max_programs)
 
     # ---- traced
 
@@ -186,7 +187,7 @@ class SubgraphFunction:
             check_names("state", state, self._states.names.values())
         # The inputs' 64-bit dtypes must survive on the way into the jitted function.
         with jax.enable_x64(True):
-            run = self._jit(mode)
+            run = self._jit(mode, tuple(a.shape for a in arrays))
             outputs, states = _with_advice(lambda: run(params, tuple(arrays), state))
         return outputs, states
 
@@ -210,8 +211,13 @@ class SubgraphFunction:
             states = tuple(first[self._states.names[i]] for i in partition.states)
         return Lowering(partition, weights, states)
 
-    def _jit(self, mode: Mode) -> Callable[..., Any]:
-        return kept(self._jitted, mode, lambda: jax.jit(functools.partial(self._call, mode)))
+    def _jit(self, mode: Mode, shapes: Shapes) -> Callable[..., Any]:
+        """A function for each set of shapes: what JAX compiled for others goes with theirs."""
+
+        def jitted() -> Callable[..., Any]:
+            return jax.jit(functools.partial(self._call, mode))
+
+        return kept(self._jitted, (mode, shapes), jitted, self._options.max_programs)
 
     def _call(
         self, mode: Mode, params: Params, arrays: tuple[Any, ...], state: Params | None
@@ -317,7 +323,7 @@ class SubgraphFunction:
         return self._plans.plan(shapes)
 
     def _store(self) -> ModelStore:
-        return ModelStore(self._subgraphs, max_tensor_bytes=self._max_tensor_bytes)
+        return ModelStore(self._subgraphs, limits=self._limits)
 
 
 def _with_advice(run: Callable[[], V]) -> V:

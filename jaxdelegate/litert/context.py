@@ -11,6 +11,7 @@ from jaxdelegate.litert.graph import Graph, Specs, TensorTable
 from jaxdelegate.litert.structures import Context, Tensor
 from jaxdelegate.litert.tensors import is_viewable, shape_of, value, view
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.passes.limits import Limits
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime.simple_delegate import Node
 
@@ -96,6 +97,10 @@ class PartitionContext:
         return _NO_SERVICES
 
     # ---- values
+
+    def check_room(self, specs: Iterable[tuple[int, TensorSpec]]) -> None:
+        """Refuse tensors whose shapes only data told, if one takes too much."""
+        Limits().check_sizes(specs)
 
     def begin(self) -> None:
         """Before a run: the interpreter may have moved its tensors."""

@@ -14,6 +14,7 @@ import numpy as np
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.passes.limits import Limits, Row, spec_bytes
 from jaxdelegate.reference.builtin.sparse import densified
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
@@ -24,6 +25,9 @@ KERNEL_ERRORS = (ValueError, TypeError, IndexError, AttributeError, ArithmeticEr
 # Folding must not turn a small file into a large one (FILL, TILE, BROADCAST_TO of constants).
 _FOLD_BYTES = 1 << 20
 _FOLD_GROWTH = 4  # int8 weights -> float32
+# Nor may a chain of them, or many: all that one graph folds, besides so many times its constants.
+_FOLDED_BYTES = 1 << 28
+_FOLDED_GROWTH = 16
 
 
 def is_constant(outputs: Specs) -> bool:
@@ -40,6 +44,7 @@ def propagate(
     operators: Iterable[Operator],
     specs: Sequence[TensorSpec],
     subgraphs: Sequence[Subgraph] = (),
+    limits: Limits | None = None,
 ) -> list[TensorSpec]:
     """Specs of all tensors after shape propagation and constant folding, in operator order.
 
@@ -47,24 +52,34 @@ def propagate(
         operators: in execution order.
         specs: by tensor index; inputs carry their current shapes, constants their values.
         subgraphs: of the model, for operators that call them.
+        limits: what tensors, those of called subgraphs too, may take; None: whatever they take.
 
     Returns:
         New specs: `shape` and `is_dynamic` follow the inputs, `const` holds what is known.
 
     Raises:
-        InterpreterError: an operator refuses the shapes; names the node.
+        InterpreterError: an operator refuses the shapes; names the node. Or tensors take more than
+            `limits` allow: before anything is allocated for them.
     """
     result = list(specs)
+    constants = sum(spec_bytes(spec) for spec in specs if spec.const is not None)
+    room = _FOLDED_BYTES + _FOLDED_GROWTH * constants
     for operator in operators:
         kernel = KERNELS.get(operator.name)
         if kernel is None:  # an unknown custom operator: the host says so when it has to run it
             continue
         inputs = gather(result, operator.inputs)
         declared = gather(result, operator.outputs)
-        outputs = _outputs(operator, kernel, inputs, declared, subgraphs)
-        for index, spec in zip(operator.outputs, outputs, strict=False):
-            if index >= 0:
-                result[index] = spec
+        outputs = _outputs(operator, kernel, inputs, declared, subgraphs, limits)
+        made = [(i, s) for i, s in zip(operator.outputs, outputs, strict=False) if i >= 0]
+        if limits is not None:
+            limits.check_sizes(made)
+        folded = _folded(operator, kernel, inputs, outputs, room)
+        if folded is not None:
+            room -= sum(spec_bytes(spec) for spec in folded if spec is not None)
+            made = [(i, s) for i, s in zip(operator.outputs, folded, strict=False) if i >= 0]
+        for index, spec in made:
+            result[index] = spec
     return result
 
 
@@ -81,12 +96,16 @@ def unfolded(spec: TensorSpec) -> TensorSpec:
 
 
 def subgraph_specs(
-    subgraph: Subgraph, inputs: Specs | None, subgraphs: Sequence[Subgraph]
+    subgraph: Subgraph,
+    inputs: Specs | None,
+    subgraphs: Sequence[Subgraph],
+    limits: Limits | None = None,
 ) -> list[TensorSpec]:
     """Specs of a called subgraph's tensors, for inputs like these; None: as declared.
 
     Raises:
-        InterpreterError: the inputs do not fit, or an operator refuses the shapes.
+        InterpreterError: the inputs do not fit, an operator refuses the shapes, or the tensors
+            take more than `limits` allow.
     """
     specs = declared_specs(subgraph)
     given = gather(specs, subgraph.inputs) if inputs is None else inputs
@@ -103,22 +122,39 @@ def subgraph_specs(
         specs[index] = dataclasses.replace(
             specs[index], shape=spec.shape, is_dynamic=spec.is_dynamic, const=spec.const
         )
-    return propagate(subgraph.operators, specs, subgraphs)
+    found = propagate(subgraph.operators, specs, subgraphs, limits)
+    if limits is not None:
+        steps = reads_and_writes(subgraph.operators)
+        limits.check_graph(steps, found, (*subgraph.inputs, *subgraph.outputs))
+    return found
 
 
-def _infer(subgraphs: Sequence[Subgraph]) -> Infer:
+def reads_and_writes(operators: Iterable[Operator]) -> list[Row]:
+    """What each operator reads and writes, for `Limits.check_graph`."""
+    return [
+        ([i for i in op.inputs if i >= 0], [i for i in op.outputs if i >= 0]) for op in operators
+    ]
+
+
+def _infer(subgraphs: Sequence[Subgraph], limits: Limits | None) -> Infer:
     def infer(index: int, inputs: Specs) -> Specs:
-        return gather(subgraph_specs(subgraphs[index], inputs, subgraphs), subgraphs[index].outputs)
+        callee = subgraphs[index]
+        return gather(subgraph_specs(callee, inputs, subgraphs, limits), callee.outputs)
 
     return infer
 
 
 def known_shapes(
-    kernel: Kernel, options: Any, inputs: Specs, outputs: Specs, subgraphs: Sequence[Subgraph] = ()
+    kernel: Kernel,
+    options: Any,
+    inputs: Specs,
+    outputs: Specs,
+    subgraphs: Sequence[Subgraph] = (),
+    limits: Limits | None = None,
 ) -> tuple[Shape | None, ...]:
     """The shapes of an operator's outputs; None for those that depend on data."""
     if kernel.inferred_shapes is not None:
-        return kernel.inferred_shapes(_infer(subgraphs), options, inputs, outputs)
+        return kernel.inferred_shapes(_infer(subgraphs, limits), options, inputs, outputs)
     return kernel.shapes(options, inputs)
 
 
@@ -128,21 +164,22 @@ def _outputs(
     inputs: Specs,
     declared: Specs,
     subgraphs: Sequence[Subgraph],
+    limits: Limits | None,
 ) -> Specs:
+    """The outputs with their shapes, not folded."""
     is_dynamic = any(spec is not None and spec.is_dynamic for spec in inputs)
     try:
         if not is_dynamic:
-            shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs)
+            shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs, limits)
         elif kernel.settled is not None:
             shapes = kernel.settled(operator.options, inputs)
         else:
             shapes = (None,) * len(declared)
     except (*KERNEL_ERRORS, InterpreterError) as error:
         raise InterpreterError(prepare_message(operator, error)) from error
-    outputs = tuple(
+    return tuple(
         spec and with_shape(spec, shape) for spec, shape in zip(declared, shapes, strict=False)
     )
-    return outputs if is_dynamic else _folded(operator, kernel, inputs, outputs) or outputs
 
 
 def prepare_message(operator: Operator, error: Exception) -> str:
@@ -157,16 +194,20 @@ def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:
     return dataclasses.replace(spec, shape=tuple(int(n) for n in shape), is_dynamic=False)
 
 
-def _folded(operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs) -> Specs | None:
+def _folded(
+    operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs, room: int
+) -> Specs | None:
+    """The outputs with their values; None: they are not known, or take too much."""
     present = [spec for spec in inputs if spec is not None]
+    if any(spec.is_dynamic for spec in present):
+        return None
     if kernel.folds is Folds.NEVER or kernel.calls or any(spec.is_variable for spec in present):
         return None
     if kernel.folds is Folds.CONSTANTS and any(spec.const is None for spec in present):
         return None
     before = sum(_nbytes(spec) for spec in present)
-    if sum(_nbytes(spec) for spec in outputs if spec is not None) > max(
-        _FOLD_BYTES, _FOLD_GROWTH * before
-    ):
+    after = sum(_nbytes(spec) for spec in outputs if spec is not None)
+    if after > min(room, max(_FOLD_BYTES, _FOLD_GROWTH * before)):
         return None
     try:
         arrays = kernel(operator.options, inputs, outputs, *map(_stand_in, inputs))  # type: ignore[arg-type]

@@ -35,6 +35,10 @@ class OperatorHost(DelegateContext, Protocol):
         """What kernels may ask for besides their arrays."""
         ...
 
+    def check_room(self, specs: Iterable[tuple[int, TensorSpec]]) -> None:
+        """Refuse tensors whose shapes only data told, if they take too much."""
+        ...
+
 
 class Step(Protocol):
     """What a plan is made of; also what the partitioner works on."""
@@ -135,13 +139,13 @@ class OperatorStep:
         operator = self.node.operator
         try:
             arrays = [self._argument(host, i) for i in operator.inputs]
-            inputs, outputs = self._current_specs(arrays)
+            inputs, outputs = self._current_specs(host, arrays)
             kernel = KERNELS[operator.name]
             run = functools.partial(kernel.run, host.services) if kernel.calls else kernel.run
             if kernel.takes_intermediates:
                 run = functools.partial(run, intermediates=self.node.intermediates)
             results = run(operator.options, inputs, outputs, *arrays)
-        except KERNEL_ERRORS as error:
+        except (*KERNEL_ERRORS, MemoryError) as error:
             raise InterpreterError(
                 f"Node number {operator.index} ({operator.name}) failed to invoke: {error}"
             ) from error
@@ -156,7 +160,9 @@ class OperatorStep:
             return None
         return host.array(index)
 
-    def _current_specs(self, arrays: list[np.ndarray | None]) -> tuple[Specs, Specs]:
+    def _current_specs(
+        self, host: OperatorHost, arrays: list[np.ndarray | None]
+    ) -> tuple[Specs, Specs]:
         """The planned specs; where a shape depends on data, those of the data that came."""
         node = self.node
         if not any(s is not None and s.is_dynamic for s in (*node.inputs, *node.outputs)):
@@ -167,6 +173,7 @@ class OperatorStep:
         outputs = tuple(
             with_shape(s, shape) for s, shape in zip(node.outputs, shapes, strict=False)
         )
+        host.check_room(zip(node.operator.outputs, outputs, strict=False))
         return inputs, outputs  # type: ignore[return-value]
 
 
@@ -188,6 +195,11 @@ class PartitionStep:
     def row(self) -> DelegatedNodes:
         """Its nodes, which are no longer to be had."""
         return DelegatedNodes(self.delegate.name, self.params.nodes)
+
+    @property
+    def is_in_host_memory(self) -> bool:
+        """Whether the host's memory takes what is inside, too."""
+        return self.delegate.is_in_host_memory and self.params.runs is None
 
     @functools.cached_property
     def _inside(self) -> tuple[OperatorStep, ...]:

@@ -5,6 +5,7 @@ delegates/utils.cc (GraphPartitionHelper).
 """
 
 import dataclasses
+import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -69,34 +70,52 @@ def independent_subsets(items: Sequence[Item], chosen: AbstractSet[int]) -> list
     Raises:
         ValueError: some item waits for a tensor that nothing makes, or control edges form a cycle.
     """
-    pending = {tensor for item in items for tensor in item.writes}
+    waiting, followers = _dependencies(items)
+    ready = {
+        kind: [i for i in waiting if not waiting[i] and (i in chosen) == kind]
+        for kind in (True, False)
+    }
+    subsets = []
+    while any(ready.values()):
+        kind = min((heap[0], kind) for kind, heap in ready.items() if heap)[1]
+        taken: list[int] = []
+        # What an item makes ready before itself waits for the next pass through the plan.
+        this_pass, next_pass = ready[kind], list[int]()
+        while this_pass:
+            item = heapq.heappop(this_pass)
+            taken.append(item)
+            for follower in followers.pop(item, ()):
+                waiting[follower] -= 1
+                if waiting[follower]:
+                    continue
+                if (follower in chosen) != kind:
+                    heapq.heappush(ready[not kind], follower)
+                else:
+                    heapq.heappush(this_pass if follower > item else next_pass, follower)
+            if not this_pass:
+                this_pass, next_pass = next_pass, []
+        ready[kind] = []
+        subsets.append(Subset(kind, tuple(taken)))
+    left = [i for i, count in waiting.items() if count]
+    if left:
+        raise ValueError(f"items {left} wait for tensors that nothing writes")
+    return subsets
+
+
+def _dependencies(items: Sequence[Item]) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """How many others each item waits for, and who waits for each: by position."""
+    writers: dict[int, int] = {}
+    for i, item in enumerate(items):
+        for tensor in item.writes:
+            writers.setdefault(tensor, i)
     edges = control_edges(items)
-    blocked = Counter(after for _, after in edges)
+    for i, item in enumerate(items):
+        edges.update((writers[tensor], i) for tensor in item.reads if tensor in writers)
     followers: dict[int, list[int]] = {}
     for before, after in edges:
         followers.setdefault(before, []).append(after)
-    left = list(range(len(items)))
-    subsets = []
-    while left:
-        taken: dict[int, None] = {}
-        kind: bool | None = None
-        progress = True
-        while progress:
-            progress = False
-            for i in left:
-                ready = not blocked[i] and pending.isdisjoint(items[i].reads)
-                if i in taken or not ready or (kind is not None and kind != (i in chosen)):
-                    continue
-                kind, progress = i in chosen, True
-                taken[i] = None
-                pending.difference_update(items[i].writes)
-                for follower in followers.get(i, ()):
-                    blocked[follower] -= 1
-            left = [i for i in left if i not in taken]
-        if not taken:
-            raise ValueError(f"items {left} wait for tensors that nothing writes")
-        subsets.append(Subset(bool(kind), tuple(taken)))
-    return subsets
+    count = Counter(after for _, after in edges)
+    return {i: count[i] for i in range(len(items))}, followers
 
 
 def largest(subsets: Iterable[Subset], *, most: int, min_nodes: int) -> set[int]:

@@ -8,6 +8,7 @@ from typing import Self
 from jaxdelegate.errors import ModelError, TensorError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.model.source import Source
+from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 
@@ -28,7 +29,8 @@ class OpenModel:
         source: Source,
         delegates: Sequence[SimpleDelegate],
         preserve: bool,
-        max_tensor_bytes: int,
+        limits: Limits,
+        timeout: float | None = None,
     ) -> Self:
         """Read it.
 
@@ -39,7 +41,7 @@ class OpenModel:
         if not model.subgraphs:
             raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
         name = os.path.basename(model.source)
-        store = ModelStore(model.subgraphs, delegates, name, max_tensor_bytes)
+        store = ModelStore(model.subgraphs, delegates, name, limits, timeout)
         return cls(model, store, delegates, preserve)
 
     def host(self, index: int) -> Host:

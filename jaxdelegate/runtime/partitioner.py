@@ -4,6 +4,7 @@ The course is that of delegates/utils/simple_delegate.cc (DelegatePrepare), the 
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -117,11 +118,12 @@ def _declined(
 ) -> dict[int, str]:
     """By position: why a partition that the delegate could run is not worth its hand-over."""
     declined = {}
+    readers = Counter(i for row in plan for node in _nodes(row) for i in {*node.operator.inputs})
     for subset in subsets:
         if not subset.is_delegated:
             continue
         nodes = [row for row in (plan[i] for i in subset.items) if isinstance(row, Node)]
-        crossing = _crossing(plan, subset)
+        crossing = _crossing(nodes, readers)
         reason = why_not_gaining(
             nodes, crossing, speed, delegate.handover, delegate.options.min_gain
         )
@@ -130,18 +132,20 @@ def _declined(
     return declined
 
 
-def _crossing(plan: Plan, subset: Subset) -> Sequence[TensorSpec]:
+def _crossing(inside: Sequence[Node], readers: Mapping[int, int]) -> Sequence[TensorSpec]:
     """The tensors that a partition reads of the host, and those that it writes for it.
 
     What nobody reads is the graph's result.
+
+    Args:
+        inside: the partition.
+        readers: how many nodes of the plan read each tensor.
     """
-    inside = [node for i in subset.items for node in _nodes(plan[i])]
-    others = [node for i, row in enumerate(plan) if i not in subset.items for node in _nodes(row)]
+    own = Counter(i for node in inside for i in {*node.operator.inputs})
     read = {i: s for n in inside for i, s in zip(n.operator.inputs, n.inputs, strict=True)}
     made = {i: s for n in inside for i, s in zip(n.operator.outputs, n.outputs, strict=True)}
-    wanted = {i for node in others for i in node.operator.inputs}
     entering = {i: s for i, s in read.items() if i not in made}
-    leaving = {i: s for i, s in made.items() if i in wanted or i not in read}
+    leaving = {i: s for i, s in made.items() if readers[i] > own[i] or i not in read}
     specs = (entering | leaving).values()
     return [spec for spec in specs if spec is not None and spec.const is None]
 

@@ -188,6 +188,7 @@ class SimpleDelegate(abc.ABC):
     options: PartitioningOptions = SimpleDelegateOptions()
     device_name: str = ""  # where it runs, for the report; empty: its own name
     handover: Handover = Handover()  # what a call of a partition costs; nothing: all can gain
+    is_in_host_memory = True  # its kernels' tensors count to the host's memory
     last_error: str | None = None  # what a stock interpreter was told latest
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API s
 import contextlib
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
-from jaxdelegate.passes.propagation import declared_specs, gather, propagate
+from jaxdelegate.passes.limits import Limits, Row, own_bytes
+from jaxdelegate.passes.propagation import declared_specs, gather, propagate, reads_and_writes
 from jaxdelegate.passes.runs import Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.reference.kernel import Services
@@ -26,9 +28,10 @@ from jaxdelegate.runtime.fitting import remedy
 from jaxdelegate.runtime.gain import REFERENCE
 from jaxdelegate.runtime.partitioner import delegated_subsets
 from jaxdelegate.runtime.simple_delegate import Node, SimpleDelegate
-from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES, check_sizes
+from jaxdelegate.runtime.stopping import Stop
 
 _LOGGER = logging.getLogger("jaxdelegate")
+_SMALL_BYTES = 1 << 16  # what 100,000 operators may add unasked
 
 
 class Host:
@@ -71,8 +74,6 @@ class Host:
         self.watch: Callable[[Step], contextlib.AbstractContextManager[Any]] = (
             contextlib.nullcontext
         )
-        sparse = [(t.index, t.spec()) for t in subgraph.tensors if t.sparsity is not None]
-        check_sizes(sparse, model.max_tensor_bytes)
         self._declared = declared_specs(subgraph)
         self._specs = self._declared
         self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
@@ -133,7 +134,9 @@ class Host:
         is_resized = self._planned != self._wanted()
         if is_resized:
             self.plan()
-        self._prepare()
+        self._check_memory()
+        if self._prepare():
+            self._check_memory()
         self._released = self._last_reads()
         self._hold_tensors(is_resized=is_resized or not self._values)
         self.is_allocated = True
@@ -168,12 +171,42 @@ class Host:
         specs = list(self._declared)
         for index, shape in shapes.items():
             specs[index] = dataclasses.replace(specs[index], shape=shape)
+        limits = self._store.limits
         try:
-            propagated = propagate(self.subgraph.operators, specs, self._store.subgraphs)
+            limits.check_sizes((i, specs[i]) for i in self.subgraph.inputs)
+            propagated = propagate(self.subgraph.operators, specs, self._store.subgraphs, limits)
+            limits.check_sizes(enumerate(propagated))  # no kernel tells of some
         except InterpreterError as error:
             raise InterpreterError(f"{error}{self._resized()}") from error
-        check_sizes(enumerate(propagated), self._store.max_tensor_bytes)
         return propagated
+
+    def _check_memory(self) -> None:
+        """Refuse a plan that would take too much of the host's memory, before it is allocated."""
+        constants = [i for i, spec in enumerate(self._specs) if spec.const is not None]
+        stay = (*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *constants)
+        plan = [row for step in self._steps for row in _rows(step)]
+        keeps_all = self.preserve_all_tensors
+        try:
+            self._store.limits.check_graph(plan, self._specs, stay, keeps_all=keeps_all)
+        except InterpreterError as error:
+            raise InterpreterError(f"{error}{self._resized()}") from error
+
+    def check_room(self, specs: Iterable[tuple[int, TensorSpec]]) -> None:
+        """Refuse tensors whose shapes only data told.
+
+        Raises:
+            InterpreterError: one of them, or all that is held then, takes too much.
+        """
+        new = list(specs)
+        self._store.limits.check_sizes(new)
+        if sum(own_bytes(spec) for _, spec in new) < _SMALL_BYTES:
+            return
+        held = [
+            (i, dataclasses.replace(self._specs[i], shape=tuple(v.shape), is_dynamic=False))
+            for i, v in self._values.items()
+            if isinstance(v, np.ndarray)
+        ]
+        self._store.limits.check_sum((*held, *new), "the tensors held at once")
 
     # ---- batches as single runs
 
@@ -213,7 +246,7 @@ class Host:
         whole = {*batch.inputs, *self._variables, *self.subgraph.outputs, *made}
         specs = runs.specs(dict(enumerate(self._specs)), sorted(whole))
         self._specs = [specs.get(i, spec) for i, spec in enumerate(self._specs)]
-        check_sizes(specs.items(), self._store.max_tensor_bytes)
+        self._store.limits.check_sizes(specs.items())
 
     def _resized(self) -> str:
         """What to add to an operator's refusal where somebody gave inputs other shapes."""
@@ -252,30 +285,41 @@ class Host:
             lambda chosen: node_subsets.independent_subsets(self._steps, chosen),
             REFERENCE,
             subgraph=self.subgraph.index,
+            refused=self._timed_loops(),
         )
+        readers = Counter(i for step in self._steps for i in step.reads)
+        readers.update(self.subgraph.outputs)
         self._steps = [
-            step for subset in subsets for step in self._replaced(subset, delegate, subsets)
+            step for subset in subsets for step in self._replaced(subset, delegate, readers)
         ]
+
+    def _timed_loops(self) -> dict[int, str]:
+        """Why some steps, by position, stay here whoever asks for them."""
+        stop = self._store.stop
+        nodes = [(i, s.node) for i, s in enumerate(self._steps) if isinstance(s, OperatorStep)]
+        reasons = ((i, stop.why_not_delegated(node)) for i, node in nodes)
+        return {i: reason for i, reason in reasons if reason is not None}
 
     def _replaced(
         self,
         subset: node_subsets.Subset,
         delegate: SimpleDelegate,
-        subsets: Sequence[node_subsets.Subset],
+        readers: Mapping[int, int],
     ) -> Iterable[Step]:
         steps = [self._steps[i] for i in subset.items]
         if not subset.is_delegated:
             return steps
-        others = [self._steps[i] for other in subsets if other is not subset for i in other.items]
         nodes = tuple(step.node for step in steps if isinstance(step, OperatorStep))
-        read = frozenset().union(*(step.reads for step in others))
-        wanted = None if self.preserve_all_tensors else read.union(self.subgraph.outputs)
+        own = Counter(i for step in steps for i in step.reads)
+        read = {i for step in steps for i in step.writes if readers[i] > own[i]}
+        wanted = None if self.preserve_all_tensors else read
         params = execution_plan.partition_params(nodes, wanted, self._specs, self._runs)
         kernel = delegate.create_kernel()
         kernel.init(self, params)
         return [PartitionStep(params, kernel, delegate)]
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> bool:
+        """Prepare every step; whether operators of a partition come to the host after all."""
         steps: list[Step] = []
         for step in self._steps:
             if isinstance(step, OperatorStep):
@@ -291,7 +335,9 @@ class Host:
                     raise
                 _LOGGER.warning("%s: %s; the partition runs on the CPU", step.delegate.name, error)
                 steps += [OperatorStep(node) for node in step.params.nodes]
+        is_changed = len(steps) != len(self._steps)
         self._steps = steps
+        return is_changed
 
     # ---- tensors
 
@@ -395,9 +441,12 @@ class Host:
 
         Raises:
             InterpreterError: an operator or a partition failed; names its nodes.
+            StoppedError: it was cancelled, or its time is over.
         """
-        self._is_running = True
+        self._is_running, check = True, self._store.stop.check
+        check()  # a loop's subgraphs may have no operators
         for position, step in enumerate(self._steps):
+            check()
             with self.watch(step):
                 step.run(self)
             for index in self._released.get(position, ()):
@@ -460,6 +509,13 @@ class Host:
         return execution_plan.last_reads(self._steps, stay)
 
 
+def _rows(step: Step) -> list[Row]:
+    """What a step reads and writes of the host's memory; a partition in it, by its operators."""
+    if isinstance(step, PartitionStep) and step.is_in_host_memory:
+        return reads_and_writes(node.operator for node in step.params.nodes)
+    return [(step.reads, step.writes)]
+
+
 class ModelStore:
     """What all subgraphs of an open model share: each other, resources, and what delegates keep."""
 
@@ -468,7 +524,8 @@ class ModelStore:
         subgraphs: Sequence[Subgraph],
         delegates: Sequence[SimpleDelegate] = (),
         name: str = "",
-        max_tensor_bytes: int = MAX_TENSOR_BYTES,
+        limits: Limits | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Begin without resources; called subgraphs get the same delegates.
 
@@ -476,9 +533,18 @@ class ModelStore:
             subgraphs: of the model.
             delegates: of all hosts.
             name: the file's.
-            max_tensor_bytes: see `check_sizes`.
+            limits: of memory; None: the defaults.
+            timeout: seconds that an invoke may take; None: any.
+
+        Raises:
+            InterpreterError: sparse constants would take too much.
         """
-        self.name, self.max_tensor_bytes = name, max_tensor_bytes
+        self.name, self.limits, self.stop = name, limits or Limits(), Stop(timeout)
+        sparse = [
+            (t.index, t.spec()) for s in subgraphs for t in s.tensors if t.sparsity is not None
+        ]
+        self.limits.check_sizes(sparse)
+        self.limits.check_sum(sparse, "sparse constants")
         # The reference alone runs what the file says.
         self.subgraphs = tuple(map(with_list_updates, subgraphs)) if delegates else subgraphs
         self.resources: MutableMapping[Any, Any] = {}

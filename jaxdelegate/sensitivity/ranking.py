@@ -13,7 +13,7 @@ from jaxdelegate.function.functions import Functions, View
 from jaxdelegate.function.model import CallableModel, load
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.model.records import Model, Operator, Subgraph
-from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
+from jaxdelegate.passes.limits import Limits
 from jaxdelegate.sensitivity import samples as sampling
 from jaxdelegate.sensitivity import variants as planning
 from jaxdelegate.sensitivity.grids import Range
@@ -92,7 +92,7 @@ def _samples(
 
 
 def _simulation(loaded: CallableModel, main: Subgraph, sample: Sample) -> Simulation:
-    functions = Functions(loaded.graph, View(loaded.options, MAX_TENSOR_BYTES), loaded.source)
+    functions = Functions(loaded.graph, View(loaded.options, Limits()), loaded.source)
     function = functions.function_of(None)
     assert isinstance(function, SubgraphFunction)
     shapes = tuple(sample[i].shape for i in main.inputs)

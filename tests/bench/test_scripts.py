@@ -238,3 +238,14 @@ def test_which_files_can_be_trained(tmp_path: Path) -> None:
     assert "No such file" in rows["int8.tflite"]["litert_tunner"]
     (row,) = records(out)
     assert row["trained"]["int8 activations"]["jaxdelegate"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments", [("--nodes=20,40",), ("--nodes=20", "--alternating"), ("--resizes=2",)], ids=str
+)
+def test_limits(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    ended = script("limits.py", *arguments, f"--out={out}")
+    assert ended.returncode == 0, ended.stderr
+    assert all(r["rss_anon_mb"] for r in records(out))

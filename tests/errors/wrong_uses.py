@@ -94,6 +94,13 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
             "tensor 2 'y' is float32 [1048576, 1048576], which takes 4398046511104 bytes",
             "A larger max_tensor_bytes allows it",
         ),
+        use(
+            "tensors that together take too much",
+            'jd.Interpreter("model.tflite", max_host_memory=2000).allocate_tensors()',
+            "InterpreterError",
+            "max_host_memory is 2000. The largest: tensor ",
+            "A smaller batch takes less; a larger max_host_memory allows it",
+        ),
         use("no model at all", "jd.Interpreter()", "ValueError", "must be specified"),
         use(
             "a path and content",
@@ -103,6 +110,19 @@ WRONG_USES: dict[str, tuple[WrongUse, ...]] = {
         ),
     ),
     "Running a model": (
+        use(
+            "a loop that never ends, with a timeout",
+            'i = jd.Interpreter("endless.tflite", timeout=0.2); i.allocate_tensors(); i.invoke()',
+            "StoppedError",
+            "took more than its timeout of 0.2 s",
+            "does a loop of the model never end?",
+        ),
+        use(
+            "a timeout of nothing",
+            'jd.Interpreter("model.tflite", timeout=0)',
+            "ValueError",
+            "timeout: want a positive number of seconds, got 0",
+        ),
         use(
             "invoke before allocate_tensors",
             'jd.Interpreter("model.tflite").invoke()',
@@ -681,6 +701,7 @@ def prepare(folder: Path) -> None:
         "flex.tflite": _custom("FlexErf"),
         "gather.tflite": _gather(),
         "loop.tflite": _loop(),
+        "endless.tflite": _endless(),
         "signed.tflite": _signed(),
         "rounded.tflite": _rounded(is_float=True),
         "integers.tflite": _rounded(is_float=False),
@@ -778,6 +799,21 @@ def _loop() -> bytes:
     g.operator("ADD", [i, g.constant(np.int32(1))], [following])
     g.operator("ADD", [x, x], [doubled])
     g.outputs(following, doubled, n)
+    return builder.build()
+
+
+def _endless() -> bytes:
+    """A loop whose condition is an input that it never changes: x equals x."""
+    builder = ModelBuilder()
+    x, y = builder.input((), np.int32), builder.tensor((), np.int32)
+    builder.operator("WHILE", [x], [y], WhileOptions(1, 2))
+    builder.outputs(y)
+    g = builder.subgraph("condition")
+    x, is_same = g.input((), np.int32), g.tensor((), bool)
+    g.operator("EQUAL", [x, x], [is_same])
+    g.outputs(is_same)
+    g = builder.subgraph("body")
+    g.outputs(g.input((), np.int32))
     return builder.build()
 
 

@@ -100,3 +100,9 @@ def test_any_graph_comes_out_whole_and_in_a_runnable_order(
         ready |= set(items[i].writes)
     position = {i: k for k, i in enumerate(order)}
     assert all(position[a] < position[b] for a, b in control_edges(items))
+
+
+def test_many_subsets_take_no_quadratic_time() -> None:
+    n = 50_000  # quadratic: most of an hour
+    subsets = independent_subsets(chain(n), set(range(0, n, 2)))
+    assert [subset.items for subset in subsets] == [(i,) for i in range(n)]

@@ -1,6 +1,7 @@
 """Windows over [N, *spatial, C] (kernels/padding.h); clamps and checks that kernels share."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.reference.kernel import Array
 
+_MOST_PADDED = 1 << 30  # bytes; or four times the image
 _RANGES = {
     ActivationFunctionType.RELU: (0, np.inf),
     ActivationFunctionType.RELU_N1_TO_1: (-1, 1),
@@ -89,12 +91,21 @@ def windows(
 
     Yields:
         The place, and what all windows read there: [N, *out, C], `fill` where that is outside.
+
+    Raises:
+        ValueError: windows spread so wide that the padding would take gigabytes.
     """
     dims = list(zip(out, before, sizes, strides, dilations, strict=True))
     behind = [
         max((o - 1) * s + (k - 1) * d + 1 - b - n, 0)
         for n, (o, b, k, s, d) in zip(x.shape[1:-1], dims, strict=True)
     ]
+    padded_sizes = map(sum, zip(x.shape[1:-1], before, behind, strict=True))
+    nbytes = math.prod((x.shape[0], *padded_sizes, x.shape[-1])) * x.itemsize
+    if nbytes > max(_MOST_PADDED, 4 * x.nbytes):
+        raise ValueError(
+            f"windows {list(sizes)}, dilated by {list(dilations)}: {nbytes} bytes of padding"
+        )
     padded = np.pad(x, [(0, 0), *zip(before, behind, strict=True), (0, 0)], constant_values=fill)
     for place in itertools.product(*map(range, sizes)):
         reads = [
