@@ -2,9 +2,10 @@
 
 import dataclasses
 import itertools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from jaxdelegate.delegate.compilation import why_not
 from jaxdelegate.errors import DelegationError
@@ -38,6 +39,25 @@ class Planned:
         return [(node, reason) for node, reason in asked if reason is not None]
 
 
+class Kept(Generic[K, V]):
+    """The latest entries by key. Threads that ask for one at the same time have it made once."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._lock = threading.RLock()  # making an entry of one may ask for another
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The entry of this key, made if there is none; the oldest ones go."""
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = make()
+            self._entries.move_to_end(key)
+            while len(self._entries) > _SHAPES:
+                self._entries.popitem(last=False)
+            return self._entries[key]
+
+
 class Plans:
     """The plans of a subgraph, made once for every input-shape signature."""
 
@@ -58,7 +78,7 @@ class Plans:
         """
         self._subgraph, self._inputs, self._outputs = subgraph, inputs, outputs
         self._store = store
-        self._plans: OrderedDict[Shapes, Planned] = OrderedDict()
+        self._plans: Kept[Shapes, Planned] = Kept()
 
     def plan(self, shapes: Shapes) -> Planned:
         """The nodes and tensors for such inputs.
@@ -66,7 +86,7 @@ class Plans:
         Raises:
             InterpreterError: an operator refuses the shapes.
         """
-        return kept(self._plans, shapes, lambda: self._planned(shapes))
+        return self._plans.get(shapes, lambda: self._planned(shapes))
 
     def all_taken(self, shapes: Shapes, context: LoweringContext) -> Planned:
         """The plan, if XLA can run all of it.
@@ -102,13 +122,3 @@ def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
         numbers = ", ".join(f"#{node.index}" for node, _ in rows)
         lines.append(f"{numbers} {name}: {reason}")
     return "\n".join(lines)
-
-
-def kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
-    """The entry of this key, made if there is none; the oldest ones go."""
-    if key not in entries:
-        entries[key] = make()
-    entries.move_to_end(key)
-    while len(entries) > _SHAPES:
-        entries.popitem(last=False)
-    return entries[key]
