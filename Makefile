@@ -10,7 +10,7 @@ KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kerne
 ZIG := $(abspath $(BIN))/python -m ziglang
 CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_algorithm_ or test_the_twins_'
 
-.PHONY: demo test test-slow emulate emulate-arm sanitize lint types docs format wheel clean
+.PHONY: demo test test-slow emulate emulate-arm sanitize sanitize-threads lint types docs format wheel clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
@@ -58,6 +58,14 @@ sanitize: $(VENV)/.installed-test
 	$(CXX) $(SANITIZED) -I"$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')" jaxdelegate/kernels/*.cc -o build/sanitized_kernels.so
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 LD_PRELOAD="$(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" \
 	  $(BIN)/python -m pytest -n $(JOBS) --kernels=build/sanitized_kernels.so $(KERNEL_TESTS)
+
+# The same kernels' loops, from several threads at once: whether two use a value at the same time.
+sanitize-threads: $(VENV)/.installed-test
+	@mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -ffp-contract=off -fno-trapping-math -fwrapv -fsanitize=thread -Ijaxdelegate/kernels \
+	  -I"$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')" \
+	  jaxdelegate/kernels/*.cc tests/kernels/many_threads.cc -o build/many_threads
+	build/many_threads
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

@@ -1,5 +1,7 @@
 """Operators of one's own: a custom operator's rule and reference kernel, added to the tables."""
 
+import threading
+
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.op_lowering.options import CustomOptions, register_custom_options
@@ -7,6 +9,8 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import OpRule
 from jaxdelegate.reference.kernel import Kernel
 from jaxdelegate.reference.registry import KERNELS
+
+_REGISTERING = threading.Lock()
 
 
 def register_operator(
@@ -34,14 +38,15 @@ def register_operator(
     """
     if hasattr(schema.BuiltinOperator, name):
         raise ValueError(f"{name!r} is a builtin operator; only custom ones can be registered")
-    if name in KERNELS or name in RULES:
-        raise ValueError(f"{name!r} is registered already")
     if rule is not None and (rule.name, rule.options_type) != (name, options_type):
         raise ValueError(
             f"the rule is for {rule.name!r} with {rule.options_type.__name__}, "
             f"not for {name!r} with {options_type.__name__}"
         )
-    register_custom_options(name, options_type)
-    KERNELS[name] = kernel
-    if rule is not None:
-        RULES[name] = rule
+    with _REGISTERING:
+        if name in KERNELS or name in RULES:
+            raise ValueError(f"{name!r} is registered already")
+        register_custom_options(name, options_type)
+        KERNELS[name] = kernel
+        if rule is not None:
+            RULES[name] = rule

@@ -6,10 +6,12 @@ Without delegates it is the numpy CPU reference.
 from __future__ import annotations
 
 import enum
+import functools
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -44,6 +46,33 @@ class OpResolverType(enum.Enum):
     BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+_BUSY = (
+    "another thread is using this interpreter; give each thread one of its own (they can share a "
+    "delegate), or hold a lock from set_tensor to get_tensor"
+)
+
+
+def _alone(
+    method: Callable[Concatenate[Interpreter, P], R],
+) -> Callable[Concatenate[Interpreter, P], R]:
+    """A method that refuses to begin while another thread is inside of one: values would mix."""
+
+    @functools.wraps(method)
+    def call(self: Interpreter, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not self._lock.acquire(False):  # by position: `invoke` is counted in microseconds
+            raise InterpreterError(_BUSY)
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self._lock.release()
+
+    return call
+
+
 class Interpreter:
     """Runs a .tflite model: delegated partitions by their delegates, the rest by numpy kernels.
 
@@ -55,6 +84,10 @@ class Interpreter:
     interpreter.invoke()
     y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     ```
+
+    Any thread may use it, one at a time: a call that begins while another thread's is running
+    raises InterpreterError. Threads that run a model at once have an interpreter each, and may
+    share a delegate.
     """
 
     def __init__(
@@ -115,6 +148,7 @@ class Interpreter:
         for delegate in self._delegates:
             _check_delegate(delegate)
         source = open_source(model_content or model_path)  # type: ignore[arg-type]
+        self._lock = threading.RLock()  # a kernel may call its own interpreter
         self._preserve = experimental_preserve_all_tensors
         self._max_tensor_bytes, self._max_host_memory = max_tensor_bytes, max_host_memory
         self._timeout = timeout
@@ -137,10 +171,15 @@ class Interpreter:
 
     def _open(self) -> OpenModel:
         """The model, which is read when something is asked of it that no stored start knows."""
-        if self._read is None:
-            from jaxdelegate.passes.limits import Limits  # noqa: PLC0415 (a stored start needs none)
-            from jaxdelegate.runtime.open_model import OpenModel  # noqa: PLC0415 (likewise)
+        return self._read or self._newly_read()
 
+    def _newly_read(self) -> OpenModel:
+        from jaxdelegate.passes.limits import Limits  # noqa: PLC0415 (a stored start needs none)
+        from jaxdelegate.runtime.open_model import OpenModel  # noqa: PLC0415 (likewise)
+
+        with self._lock:  # here a second thread waits: it may only ask the delegate for partitions
+            if self._read is not None:
+                return self._read
             stored, self._stored = self._stored, None
             self._read = OpenModel.of(
                 self._source,
@@ -153,7 +192,7 @@ class Interpreter:
                 self._read.store.shared[0] = stored.shared
             if stored is not None and stored.is_allocated:
                 self._take_over(stored)
-        return self._read
+            return self._read
 
     def _take_over(self, stored: StoredStart) -> None:
         host = self._host(0)
@@ -178,6 +217,7 @@ class Interpreter:
 
     # ---- running
 
+    @_alone
     def allocate_tensors(self) -> None:
         """Plan for the current input shapes, compile partitions, lay out inputs and variables.
 
@@ -194,6 +234,7 @@ class Interpreter:
         if is_first and not self._preserve:
             stored_start.keep(self._delegates, self._model, host)
 
+    @_alone
     def invoke(self, *, wait: bool | None = None) -> None:
         """Run the model.
 
@@ -223,6 +264,7 @@ class Interpreter:
         self._open().store.stop.begin()
         host.invoke(wait)
 
+    @_alone
     def _start(self, inputs: Mapping[int, np.ndarray], subgraph_index: int = 0) -> Results:
         """Set inputs and run, for tools; waits for nothing but operators on the host.
 
@@ -251,12 +293,14 @@ class Interpreter:
         if self._read is not None:
             self._read.store.stop.cancel()
 
+    @_alone
     def reset_all_variables(self) -> None:
         """Set every variable tensor to zero, recurrent state included."""
         for host in self._hosts.values():
             host.reset_variables()
         self._open().store.reset_variables()
 
+    @_alone
     def resize_tensor_input(
         self, input_index: int, tensor_size: Sequence[int], strict: bool = False
     ) -> None:
@@ -312,6 +356,7 @@ class Interpreter:
 
     # ---- tensors
 
+    @_alone
     def set_tensor(self, tensor_index: int, value: Any) -> None:
         """Set an input (or a variable) tensor.
 
@@ -359,6 +404,7 @@ class Interpreter:
                 "Cannot set tensor: Tensor is unallocated. Try calling allocate_tensors() first"
             ) from None
 
+    @_alone
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> np.ndarray:
         """A copy of a tensor's value.
 
@@ -377,6 +423,7 @@ class Interpreter:
         except LookupError:
             raise _no_data(host) from None
 
+    @_alone
     def get_device_tensor(self, tensor_index: int, subgraph_index: int = 0) -> jax.Array:
         """A tensor's value as an array of jax, on the device of the JaxDelegate.
 
@@ -412,15 +459,15 @@ class Interpreter:
         Raises:
             TensorError: (when the function is called) no such tensor, or it holds no data.
         """
+        return functools.partial(self._view, tensor_index)
 
-        def view() -> np.ndarray:
-            host = self._checked(0, tensor_index)
-            try:
-                return host.view(tensor_index)
-            except LookupError:
-                raise TensorError("Tensor data is null. Run allocate_tensors() first") from None
-
-        return view
+    @_alone
+    def _view(self, tensor_index: int) -> np.ndarray:
+        host = self._checked(0, tensor_index)
+        try:
+            return host.view(tensor_index)
+        except LookupError:
+            raise TensorError("Tensor data is null. Run allocate_tensors() first") from None
 
     def _checked(self, subgraph_index: int, index: int) -> Host:
         if not isinstance(index, int | np.integer):
@@ -522,6 +569,15 @@ class Interpreter:
             )
         return SignatureRunner(self, signatures[signature_key])
 
+    @_alone
+    def _call(
+        self, runner: SignatureRunner, inputs: Mapping[str, Any], get: Callable[[int, int], R]
+    ) -> dict[str, R]:
+        """A signature's outputs by name: no other thread comes between inputs and outputs."""
+        runner._run(inputs)
+        index = runner._signature.subgraph
+        return {name: get(tensor, index) for name, tensor in runner._signature.outputs.items()}
+
 
 def _no_data(host: Host) -> TensorError:
     hint = "; intermediates need experimental_preserve_all_tensors" if host.is_allocated else ""
@@ -615,15 +671,11 @@ class SignatureRunner:
         Raises:
             ValueError: too few, too many or unknown names; a wrong dtype (TensorError).
         """
-        self._run(inputs)
-        get, index = self._interpreter.get_tensor, self._signature.subgraph
-        return {name: get(tensor, index) for name, tensor in self._signature.outputs.items()}
+        return self._interpreter._call(self, inputs, self._interpreter.get_tensor)
 
     def on_device(self, **inputs: Any) -> dict[str, jax.Array]:
         """The same, but the outputs stay on the device: see `Interpreter.get_device_tensor`."""
-        self._run(inputs)
-        get, index = self._interpreter.get_device_tensor, self._signature.subgraph
-        return {name: get(tensor, index) for name, tensor in self._signature.outputs.items()}
+        return self._interpreter._call(self, inputs, self._interpreter.get_device_tensor)
 
     def _run(self, inputs: Mapping[str, Any]) -> None:
         expected, index = self._signature.inputs, self._signature.subgraph

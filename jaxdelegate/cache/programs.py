@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,7 @@ class ProgramCache:
         """
         self._store: ProgramStore | None = None
         self.statistics = Statistics()
+        self._counting = threading.Lock()
         try:
             self._store = ProgramStore(PrivateDirectory.open(path))
         except OSError as error:
@@ -308,8 +310,9 @@ class ProgramCache:
         self._count(loaded=1)
 
     def _count(self, *, loaded: int = 0, stored: int = 0) -> None:
-        now = self.statistics
-        self.statistics = Statistics(now.loaded + loaded, now.stored + stored)
+        with self._counting:
+            now = self.statistics
+            self.statistics = Statistics(now.loaded + loaded, now.stored + stored)
 
     def _log_miss(self, key: Key) -> None:
         if self._store is None or not _LOGGER.isEnabledFor(logging.DEBUG):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.pjrt.client import Runtime, check_process
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec
@@ -56,7 +56,12 @@ class Program:
         return (*self.call_lists, *self.weights)
 
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Run on the values of `inputs`, then `states`; returns before the device is done."""
+        """Run on the values of `inputs`, then `states`; returns before the device is done.
+
+        Raises:
+            InterpreterError: in a process that was forked from one that had used XLA.
+        """
+        check_process()
         return self.executable.run(self.constants, self._given_up(values))
 
     def _given_up(self, values: Sequence[Any]) -> Sequence[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -71,7 +72,9 @@ class JaxDelegate(SimpleDelegate):
 
         Raises:
             OptionError: an unknown or impossible option, or a platform that is not there.
+            InterpreterError: the process was forked from one that had used XLA.
         """
+        client.check_process()
         super().__init__()
         self.options: DelegateOptions = DelegateOptions.of(options, **more)
         self.target = self.find_target()
@@ -91,6 +94,7 @@ class JaxDelegate(SimpleDelegate):
         self.last_error: str | None = None
         self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
         self._starts: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._opening = threading.Lock()  # for these two: threads open interpreters at once
         self._warned: dict[int, tuple[str, tuple[str, ...]]] = {}  # what was said of a subgraph
         self.programs: ProgramCache | None = None
         if self.options.serialization_dir:
@@ -228,6 +232,7 @@ class JaxDelegate(SimpleDelegate):
         state: ModelState,
     ) -> Program:
         """As ProgramSource has it: from the cache, or compiled, and then stored."""
+        client.check_process()
         cache, slot = self.programs, None
         if cache is not None:
             settings = self.cache_settings()
@@ -243,7 +248,8 @@ class JaxDelegate(SimpleDelegate):
 
     def started(self, start: Any) -> None:
         """Know a stored start, whose model has to be read when somebody asks for `partitions`."""
-        self._starts.add(start)
+        with self._opening:
+            self._starts.add(start)
 
     def cache_settings(self) -> dict[str, Any]:
         """What of this delegate belongs to the keys of stored programs."""
@@ -265,14 +271,22 @@ class JaxDelegate(SimpleDelegate):
     def create_kernel(self) -> JaxKernel:
         """A kernel for one partition."""
         kernel = JaxKernel(self)
-        self._kernels.add(kernel)
+        with self._opening:
+            self._kernels.add(kernel)
         return kernel
 
     def partitions(self) -> list[CompiledPartition]:
-        """The partitions that open interpreters run now, in the order of their first nodes."""
-        for start in list(self._starts):
+        """The partitions that open interpreters run now, in the order of their first nodes.
+
+        Reads the models of those that began without: a thread that uses one meanwhile is refused.
+        """
+        with self._opening:
+            starts = list(self._starts)
+        for start in starts:
             start.read()
-        found = [k.compiled for k in self._kernels if k.compiled is not None]
+        with self._opening:
+            made = list(self._kernels)
+        found = [k.compiled for k in made if k.compiled is not None]
         return sorted(found, key=lambda partition: partition.nodes[0].index)
 
     def on_partitioned(self, report: DelegationReport) -> None:

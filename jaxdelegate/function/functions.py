@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from jaxdelegate.model.source import Source
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
+from jaxdelegate.pjrt.client import check_process
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 
@@ -71,6 +73,7 @@ class Functions:
         self.graph = _cut(file, view)
         self.trainable = Trainable(file.subgraphs)
         self._functions: dict[Ends, Function] = {}
+        self._making = threading.Lock()
 
     @functools.cached_property
     def signatures(self) -> dict[str, Signature]:
@@ -103,14 +106,17 @@ class Functions:
 
         Raises:
             ValueError: no such signature.
+            InterpreterError: the process was forked from one that had used XLA.
         """
+        check_process()  # here, since all that computes a model asks for its functions
         ends = self._ends(key)
-        if ends not in self._functions:
-            more = self.view.options, self.view.limits
-            single = SubgraphFunction(self.graph, *ends, *more, self.trainable)
-            batch = self.view.batch
-            self._functions[ends] = single if batch is None else BatchedFunction(single, batch)
-        return self._functions[ends]
+        with self._making:
+            if ends not in self._functions:
+                more = self.view.options, self.view.limits
+                single = SubgraphFunction(self.graph, *ends, *more, self.trainable)
+                batch = self.view.batch
+                self._functions[ends] = single if batch is None else BatchedFunction(single, batch)
+            return self._functions[ends]
 
     def each(self) -> list[Function]:
         """A function for the main subgraph and for each signature that yields something else."""

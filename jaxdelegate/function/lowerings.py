@@ -1,12 +1,11 @@
 """A subgraph lowered as JAX can transform it, once for every input-shape signature."""
 
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.function import forms
-from jaxdelegate.function.planning import Plans, Shapes, kept
+from jaxdelegate.function.planning import Kept, Plans, Shapes
 from jaxdelegate.function.training import Trainable
 from jaxdelegate.lowering import error_probe
 from jaxdelegate.lowering.callees import Callees
@@ -43,7 +42,7 @@ class Lowerings:
         self._subgraphs, self._index, self._inputs = subgraphs, index, inputs
         self._plans, self._trainable = plans, trainable
         self._delegate = JaxDelegate(options, native_kernels=False)
-        self._lowered: OrderedDict[Hashable, LoweredPartition] = OrderedDict()
+        self._lowered: Kept[Hashable, LoweredPartition] = Kept(self._delegate.max_programs)
 
     @property
     def platform(self) -> str:
@@ -79,11 +78,9 @@ class Lowerings:
         self, shapes: Shapes, context: LoweringContext, *, learns: bool
     ) -> LoweredPartition:
         learned = frozenset(self._trainable.by_place if learns else ())
-        return kept(
-            self._lowered,
+        return self._lowered.get(
             (shapes, context, learns),
             lambda: self._new_partition(shapes, context, learned),
-            self._delegate.max_programs,
         )
 
     def _new_partition(

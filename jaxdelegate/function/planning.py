@@ -2,9 +2,10 @@
 
 import dataclasses
 import itertools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from jaxdelegate.delegate.compilation import why_not
 from jaxdelegate.errors import DelegationError
@@ -38,6 +39,28 @@ class Planned:
         return [(node, reason) for node, reason in asked if reason is not None]
 
 
+class Kept(Generic[K, V]):
+    """The latest entries by key. Threads that ask for one at the same time have it made once."""
+
+    def __init__(self, most: int) -> None:
+        """Begin empty; `most`: how many to keep."""
+        self._most = most
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._lock = threading.RLock()  # making an entry of one may ask for another
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The entry of this key, made if there is none; of more than `most` the oldest ones go."""
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = make()
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._most:
+                while len(self._entries) > self._most:
+                    self._entries.popitem(last=False)
+                give_back()
+            return self._entries[key]
+
+
 class Plans:
     """The plans of a subgraph, made once for every input-shape signature."""
 
@@ -59,8 +82,8 @@ class Plans:
             most: how many plans to keep.
         """
         self._subgraph, self._inputs, self._outputs = subgraph, inputs, outputs
-        self._store, self._most = store, most
-        self._plans: OrderedDict[Shapes, Planned] = OrderedDict()
+        self._store = store
+        self._plans: Kept[Shapes, Planned] = Kept(most)
 
     def plan(self, shapes: Shapes) -> Planned:
         """The nodes and tensors for such inputs.
@@ -68,7 +91,7 @@ class Plans:
         Raises:
             InterpreterError: an operator refuses the shapes.
         """
-        return kept(self._plans, shapes, lambda: self._planned(shapes), self._most)
+        return self._plans.get(shapes, lambda: self._planned(shapes))
 
     def all_taken(self, shapes: Shapes, context: LoweringContext) -> Planned:
         """The plan, if XLA can run all of it.
@@ -108,15 +131,3 @@ def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
         numbers = ", ".join(f"#{node.index}" for node, _ in rows)
         lines.append(f"{numbers} {name}: {reason}")
     return "\n".join(lines)
-
-
-def kept(entries: OrderedDict[K, V], key: K, make: Callable[[], V], most: int) -> V:
-    """The entry of this key, made if there is none; of more than `most` the oldest ones go."""
-    if key not in entries:
-        entries[key] = make()
-    entries.move_to_end(key)
-    if len(entries) > most:
-        while len(entries) > most:
-            entries.popitem(last=False)
-        give_back()
-    return entries[key]

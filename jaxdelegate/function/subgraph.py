@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from jaxdelegate.function.arguments import check_names, device_of, dtype_of, fit
 from jaxdelegate.function.lowerings import Lowerings
 from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.parameters import Leaves
-from jaxdelegate.function.planning import Planned, Plans, Shapes, kept
+from jaxdelegate.function.planning import Kept, Planned, Plans, Shapes
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.function.states import States
 from jaxdelegate.function.training import Trainable
@@ -96,8 +95,8 @@ class SubgraphFunction:
             self._subgraphs, self._subgraph, inputs, self._lowerings, leaves, trainable
         )
         self._resident: dict[jax.Device, ResidentWeights] = {}
-        self._programs: OrderedDict[Hashable, Program | None] = OrderedDict()
-        self._jitted: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+        self._programs: Kept[Hashable, Program | None] = Kept(options.max_programs)
+        self._jitted: Kept[Hashable, Callable[..., Any]] = Kept(options.max_programs)
 
     # ---- parameters
 
@@ -163,7 +162,7 @@ class SubgraphFunction:
             )
             return program
 
-        return kept(self._programs, (device, shapes, runs), compiled, self._options.max_programs)
+        return self._programs.get((device, shapes, runs), compiled)
 
     # ---- traced
 
@@ -217,7 +216,7 @@ class SubgraphFunction:
         def jitted() -> Callable[..., Any]:
             return jax.jit(functools.partial(self._call, mode))
 
-        return kept(self._jitted, (mode, shapes), jitted, self._options.max_programs)
+        return self._jitted.get((mode, shapes), jitted)
 
     def _call(
         self, mode: Mode, params: Params, arrays: tuple[Any, ...], state: Params | None

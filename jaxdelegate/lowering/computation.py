@@ -4,16 +4,17 @@ It runs the operators in order, and checks while it is traced that every result 
 shape and the declared dtype.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.errors import LoweringError
+from jaxdelegate.errors import JaxDelegateError, LoweringError
 from jaxdelegate.lowering import fake_quantization, mixed_precision
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
@@ -21,6 +22,26 @@ from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
+
+
+@contextlib.contextmanager
+def naming(operator: Operator) -> Iterator[None]:
+    """Whatever a rule of the user's own raises inside is told with the operator's name.
+
+    Raises:
+        LoweringError: in place of it.
+    """
+    try:
+        yield
+    except JaxDelegateError:
+        raise
+    except Exception as error:
+        if not operator.custom:
+            raise
+        raise LoweringError(
+            f"node {operator.index} ({operator.name}): the rule that was registered for it raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +197,9 @@ class LoweredPartition:
         """One operator's outputs and new states, by tensor, as the program holds them."""
         # The operators' own names in the HLO metadata: profilers map device time back to them.
         with jax.named_scope("+".join(part.scope for part in step.parts)):
-            results = step.run(*(self._read_by(step, s, known, weights) for s in step.inputs))
+            arrays = [self._read_by(step, s, known, weights) for s in step.inputs]
+            with naming(step.operator):
+                results = step.run(*arrays)
         self._check(step, results)
         written = (*step.outputs, *step.states)
         return {i: self._stored(i, y, step, weights) for i, y in zip(written, results, strict=True)}

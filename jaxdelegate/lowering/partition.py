@@ -17,6 +17,7 @@ from jaxdelegate.lowering.computation import (
     LoweredOperator,
     LoweredPartition,
     Weight,
+    naming,
 )
 from jaxdelegate.lowering.materialization import shared_results
 from jaxdelegate.lowering.rewrites.registry import rewritten
@@ -24,7 +25,6 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.algorithms import with_algorithm, with_barriers
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import HANDLES
-from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.registry import rule_of
 from jaxdelegate.op_lowering.rule import (
@@ -209,7 +209,7 @@ def _step(
         raise LoweringError(f"node {operator.index} ({operator.name}) has no rule")
     context = with_algorithm(context, rule, operator.options, inputs, outputs)
     lower = functools.partial(
-        _lowered, rule=rule, options=operator.options, inputs=inputs, outputs=outputs
+        _lowered, operator=operator, rule=rule, inputs=inputs, outputs=outputs
     )
     found: CalledWeights = {}
     prepared: Mapping[int, Prepare] = {}
@@ -257,11 +257,12 @@ def _step(
 
 
 def _lowered(
-    context: LoweringContext, rule: OpRule, options: Options, inputs: Specs, outputs: Specs
+    context: LoweringContext, operator: Operator, rule: OpRule, inputs: Specs, outputs: Specs
 ) -> Function:
     if _is_identity(context, rule, inputs, outputs):
         return _identity
-    return rule.lower(context, options, inputs, outputs)
+    with naming(operator):
+        return rule.lower(context, operator.options, inputs, outputs)
 
 
 def _with_called_weights(
@@ -390,7 +391,8 @@ def why_not(
         )
     if _is_identity(context, rule, inputs, outputs):
         return None
-    return rule.reason(context, options, inputs, outputs)
+    with naming(operator):
+        return rule.reason(context, options, inputs, outputs)
 
 
 def _is_identity(context: LoweringContext, rule: OpRule, inputs: Specs, outputs: Specs) -> bool:

@@ -22,6 +22,12 @@ from jaxdelegate.reference.registry import KERNELS
 # What a kernel may raise on a graph that is wrong, as opposed to a bug of ours.
 KERNEL_ERRORS = (ValueError, TypeError, IndexError, AttributeError, ArithmeticError, LookupError)
 
+
+def kernel_errors(operator: Operator) -> tuple[type[Exception], ...]:
+    """What its kernel raises that refuses its tensors; one of the user's own may raise anything."""
+    return (Exception,) if operator.custom else KERNEL_ERRORS
+
+
 # Folding must not turn a small file into a large one (FILL, TILE, BROADCAST_TO of constants).
 _FOLD_BYTES = 1 << 20
 _FOLD_GROWTH = 4  # int8 weights -> float32
@@ -168,6 +174,7 @@ def _outputs(
 ) -> Specs:
     """The outputs with their shapes, not folded."""
     is_dynamic = any(spec is not None and spec.is_dynamic for spec in inputs)
+    refusals: tuple[type[Exception], ...] = (*kernel_errors(operator), InterpreterError)
     try:
         if not is_dynamic:
             shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs, limits)
@@ -175,7 +182,7 @@ def _outputs(
             shapes = kernel.settled(operator.options, inputs)
         else:
             shapes = (None,) * len(declared)
-    except (*KERNEL_ERRORS, InterpreterError) as error:
+    except refusals as error:
         raise InterpreterError(prepare_message(operator, error)) from error
     return tuple(
         spec and with_shape(spec, shape) for spec, shape in zip(declared, shapes, strict=False)
@@ -211,7 +218,9 @@ def _folded(
         return None
     try:
         arrays = kernel(operator.options, inputs, outputs, *map(_stand_in, inputs))  # type: ignore[arg-type]
-    except KERNEL_ERRORS:  # the same error meets the user at run time, if the operator ever runs
+    except kernel_errors(
+        operator
+    ):  # the same error meets the user at run time, if the operator ever runs
         return None
     return tuple(
         spec and dataclasses.replace(spec, const=array, shape=array.shape, is_dynamic=False)

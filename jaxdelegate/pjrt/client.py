@@ -8,6 +8,8 @@ and whoever asks for a program without jax has to be ready for LOAD_ERRORS, and 
 import ctypes
 import functools
 import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,8 @@ import numpy as np
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 from jaxlib import _jax, xla_client
+
+from jaxdelegate.errors import InterpreterError
 
 # What loading may raise on bytes that are no executable of this jaxlib, or where its calls are
 # other ones: a miss, whatever it was.
@@ -105,6 +109,7 @@ class Runtime:
             LOAD_ERRORS: it is no executable of this jaxlib, takes another number of arguments, or
                 cannot be run without jax.
         """
+        check_process()  # XLA links the code on threads
         if not self.has_jax:
             odd = next((dtype for _, dtype in results if dtype.kind not in _VIEWABLE), None)
             if odd is not None:
@@ -240,11 +245,53 @@ def without_jax() -> Runtime:
     return _host_cpu()
 
 
-@functools.cache
+_making = threading.Lock()  # two threads would make two clients, each with its own threads
+
+
 def _host_cpu() -> Runtime:
+    with _making:
+        return _made_host_cpu()
+
+
+@functools.cache
+def _made_host_cpu() -> Runtime:
     client: Any = xla_client.make_cpu_client()
     device = client.local_devices()[0]
     return Runtime(device, _Sharding(device), _Aval)
+
+
+# ---- processes
+
+_is_forked = False  # from a process in which XLA had threads already: here they are missing
+
+
+def check_process() -> None:
+    """Make sure that XLA can run in this process: where its threads are missing, it would wait.
+
+    Raises:
+        InterpreterError: the process was forked from one that had used XLA.
+    """
+    if _is_forked:
+        raise InterpreterError(
+            "XLA cannot run in this process: it was forked from one that had used XLA, whose "
+            'threads are not copied. Start workers by multiprocessing.get_context("spawn"), or '
+            "fork before the first delegate, model or JAX function is used"
+        )
+
+
+def _note_fork() -> None:
+    global _is_forked  # noqa: PLW0603 (a function of the process, called by the interpreter)
+    _is_forked = _is_forked or _has_client()
+
+
+def _has_client() -> bool:
+    """Whether this process, or the one that it is a copy of, has made a client: here or by jax."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    is_jax_ready = getattr(bridge, "backends_are_initialized", lambda: bridge is not None)
+    return _made_host_cpu.cache_info().currsize > 0 or is_jax_ready()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 # ---- calls of native code

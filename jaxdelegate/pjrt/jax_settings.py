@@ -7,6 +7,7 @@ changes them.
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ _IRRELEVANT = (
 Settings = Mapping[str, str]
 
 _at_import: list[Settings] = []  # what jax began with, if it was imported here
+_importing = threading.RLock()  # who comes second must find what the first has noted
 
 
 def is_jax_imported() -> bool:
@@ -46,11 +48,12 @@ def is_jax_imported() -> bool:
 
 def import_jax() -> Any:
     """The module jax; if nobody has imported it before, its settings are remembered."""
-    is_first = not is_jax_imported()
-    import jax  # noqa: PLC0415 (this is what everything that can do without it waits for)
+    with _importing:
+        is_first = not is_jax_imported()
+        import jax  # noqa: PLC0415 (this is what everything that can do without it waits for)
 
-    if is_first:
-        _at_import.append(current())
+        if is_first:
+            _at_import.append(current())
     return jax
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes.propagation import KERNEL_ERRORS, known_shapes, with_shape
+from jaxdelegate.passes.propagation import kernel_errors, known_shapes, with_shape
 from jaxdelegate.passes.runs import Runs
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
@@ -145,7 +145,7 @@ class OperatorStep:
             if kernel.takes_intermediates:
                 run = functools.partial(run, intermediates=self.node.intermediates)
             results = run(operator.options, inputs, outputs, *arrays)
-        except (*KERNEL_ERRORS, MemoryError) as error:
+        except (*kernel_errors(operator), MemoryError) as error:
             raise InterpreterError(
                 f"Node number {operator.index} ({operator.name}) failed to invoke: {error}"
             ) from error

@@ -1,0 +1,188 @@
+// Drives the native kernels' loops from several threads at once, over a thread pool as XLA:CPU has
+// one: `make sanitize-threads` builds it with ThreadSanitizer. Exits with 1 where an answer is wrong.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "attention.h"
+#include "instruction_sets.h"
+#include "mean.h"
+#include "product.h"
+#include "scratch.h"
+#include "thread_pool.h"
+
+struct XLA_FFI_Error {};
+
+// What XLA_FFI_Api asks for: a queue of tasks, and threads that take them.
+struct XLA_FFI_ExecutionContext {
+  explicit XLA_FFI_ExecutionContext(int count, int refused = 0) : refuses(refused) {
+    for (int i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
+  }
+
+  ~XLA_FFI_ExecutionContext() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      is_over = true;
+    }
+    more.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  bool schedule(void (*run)(void*), void* data) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (refuses > 0 && ++asked % refuses == 0) return false;
+    tasks.push_back({run, data});
+    more.notify_one();
+    return true;
+  }
+
+  void work() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      more.wait(lock, [this] { return is_over || !tasks.empty(); });
+      if (tasks.empty()) return;
+      const Task task = tasks.front();
+      tasks.pop_front();
+      lock.unlock();
+      task.run(task.data);
+      lock.lock();
+    }
+  }
+
+  struct Task {
+    void (*run)(void*);
+    void* data;
+  };
+
+  std::mutex mutex;
+  std::condition_variable more;
+  std::deque<Task> tasks;
+  std::vector<std::thread> threads;
+  long asked = 0;
+  int refuses;  // every so many tasks one; 0: none
+  bool is_over = false;
+};
+
+namespace {
+
+using kernels::ThreadPool;
+
+XLA_FFI_Error* schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
+  return args->ctx->schedule(args->task, args->data) ? nullptr : new XLA_FFI_Error;
+}
+
+XLA_FFI_Error* count_threads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
+  *args->num_threads = static_cast<int64_t>(args->ctx->threads.size());
+  return nullptr;
+}
+
+void destroy(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
+
+ThreadPool pool_of(XLA_FFI_ExecutionContext& context) {
+  static XLA_FFI_Api api{};
+  static const bool kIsFilled = [] {
+    api.XLA_FFI_ThreadPool_Schedule = schedule;
+    api.XLA_FFI_ThreadPool_NumThreads = count_threads;
+    api.XLA_FFI_Error_Destroy = destroy;
+    return true;
+  }();
+  (void)kIsFilled;
+  XLA_FFI_CallFrame frame{};
+  frame.api = &api, frame.ctx = &context;
+  return ThreadPool(frame);
+}
+
+// Loops whose tasks write a cell each; every seventh has a task that finds no memory.
+bool runs_loops(const ThreadPool& pool, unsigned seed) {
+  struct Cells {
+    std::vector<long> values;
+    long failing;
+  };
+  std::mt19937 random(seed);
+  for (int turn = 0; turn < 300; ++turn) {
+    const long count = 1 + random() % 400;
+    Cells cells{std::vector<long>(count, 0), turn % 7 == 0 ? long(random() % count) : -1};
+    const auto body = [](const void* task, long index) {
+      auto& own = *static_cast<Cells*>(const_cast<void*>(task));
+      own.values[index] += index + 1;
+      if (index == own.failing) throw kernels::OutOfMemory{4096};
+    };
+    bool has_thrown = false;
+    try {
+      pool.loop(count, body, &cells);
+    } catch (const kernels::OutOfMemory&) {
+      has_thrown = true;
+    }
+    if (has_thrown != (cells.failing >= 0)) return false;
+    // Without helpers a loop ends where it fails.
+    const long whole = has_thrown && pool.size() == 1 ? cells.failing : count;
+    for (long i = 0; i < whole; ++i)
+      if (cells.values[i] != i + 1) return false;
+  }
+  return true;
+}
+
+std::vector<float> numbers(long count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> values(count);
+  for (float& value : values) value = uniform(random);
+  return values;
+}
+
+// A product, a mean and an attention of such inputs, one after the other.
+std::vector<float> computed(const ThreadPool& pool, unsigned seed) {
+  const kernels::InstructionSet& set = *kernels::instruction_set();
+  const long rows = 900, depth = 64, columns = 96, heads = 4, size = 16, queries = 80;
+  const auto x = numbers(rows * depth, seed), weights = numbers(depth * columns, seed + 1);
+  const auto bias = numbers(columns, seed + 2);
+  std::vector<float> y(rows * columns), mean(columns), attended(queries * heads * size);
+  const kernels::Geometry pixels{1, rows, 1, depth, rows, 1, columns, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0};
+  kernels::run(kernels::Product<kernels::Float32>{pixels, x.data(), weights.data(), bias.data(),
+                                                  y.data(), kernels::kFinite, {}},
+               set, pool);
+  kernels::run(kernels::Mean{1, rows, columns, y.data(), mean.data()}, set, pool);
+  kernels::run(kernels::Attention{1, queries, queries, heads, size, x.data(), x.data() + 100,
+                                  x.data() + 200, nullptr, 0, 0, 0, 0.25f, attended.data()},
+               set, pool);
+  y.insert(y.end(), mean.begin(), mean.end());
+  y.insert(y.end(), attended.begin(), attended.end());
+  return y;
+}
+
+}  // namespace
+
+int main() {
+  if (kernels::instruction_set() == nullptr) {
+    std::puts("this processor has none of the instruction sets");
+    return 0;
+  }
+  constexpr int kCallers = 4;
+  XLA_FFI_ExecutionContext one(1), many(4), refusing(4, 3);
+  std::vector<std::vector<float>> wanted;
+  for (int i = 0; i < kCallers; ++i) wanted.push_back(computed(pool_of(one), i));
+  std::atomic<int> wrong{0};
+  for (XLA_FFI_ExecutionContext* context : {&many, &refusing}) {
+    std::vector<std::thread> callers;
+    for (int i = 0; i < kCallers; ++i) {
+      callers.emplace_back([&, i] {
+        const ThreadPool pool = pool_of(*context);
+        if (!runs_loops(pool, i)) ++wrong;
+        for (int turn = 0; turn < 10; ++turn) {
+          const auto got = computed(pool, i);
+          if (memcmp(got.data(), wanted[i].data(), got.size() * sizeof(float)) != 0) ++wrong;
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+  }
+  std::printf("%d callers, %d wrong\n", 2 * kCallers, wrong.load());
+  return wrong == 0 ? 0 : 1;
+}

@@ -1,0 +1,140 @@
+"""What ends an inference half-way: Ctrl-C at any place, and operators of one's own that fail."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.cache.directory import PrivateDirectory
+from jaxdelegate.compiler import aot
+from jaxdelegate.compiler.program import Program
+from jaxdelegate.op_lowering.options import CustomOptions
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.op_lowering.rule import OpRule
+from jaxdelegate.reference.kernel import Kernel, same_shape
+from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.running import run_once
+
+
+class OwnError(Exception):
+    """Nothing that a kernel is expected to raise."""
+
+
+def fails(*_: Any) -> Any:
+    raise OwnError("no such book")
+
+
+def identity(_options: Any, _inputs: Any, _outputs: Any, x: np.ndarray) -> tuple[np.ndarray]:
+    return (x,)
+
+
+def model(name: str = "RELU") -> bytes:
+    builder = ModelBuilder()
+    x, y = builder.input((4,), np.float32, "x"), builder.tensor((4,), np.float32, "y")
+    builder.operator(name, [x], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+X = np.array([1, 2, 3, 4], np.float32)
+
+
+def interrupted(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, but somebody presses Ctrl-C while it is called for the first time."""
+    presses = [KeyboardInterrupt]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if presses:
+            raise presses.pop()
+        return real(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [(aot, "compiled_with"), (PrivateDirectory, "write"), (Program, "__call__")],
+    ids=["compile", "store", "invoke"],
+)
+def test_ctrl_c_leaves_an_interpreter_that_works(
+    where: Any, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever was begun is done again by the next calls; the cache has no half of a file."""
+    directory = tmp_path / "programs"
+    delegate = jd.JaxDelegate(serialization_dir=str(directory), min_gain=0)
+    interpreters: list[jd.Interpreter] = []
+
+    def run() -> np.ndarray:
+        if not interpreters:  # the first answers of rules are stored while it is made
+            interpreters.append(
+                jd.Interpreter(model_content=model(), experimental_delegates=[delegate])
+            )
+        return run_once(interpreters[0], [X])[0]
+
+    monkeypatch.setattr(where, name, interrupted(getattr(where, name)))
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    for _ in range(2):
+        np.testing.assert_array_equal(run(), X)
+    interpreters.clear()
+    np.testing.assert_array_equal(run(), X)
+    assert not list(directory.glob(".writing-*"))
+
+
+def test_ctrl_c_in_a_reference_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = KERNELS["RELU"]
+    monkeypatch.setitem(KERNELS, "RELU", dataclasses.replace(kernel, run=interrupted(kernel.run)))
+    interpreter = jd.Interpreter(model_content=model())
+    with pytest.raises(KeyboardInterrupt):
+        run_once(interpreter, [X])
+    np.testing.assert_array_equal(run_once(interpreter, [X])[0], X)
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[..., bytes]]:
+    """Registers the operator Own, and answers a model of it."""
+
+    def register(kernel: Kernel, rule: dict[str, Any] | None = None) -> bytes:
+        functions = {"why_not": lambda *_: None, "lower": lambda *_: lambda x: (x,)}
+        own = OpRule("Own", CustomOptions, 1, **{**functions, **rule}) if rule else None
+        jd.register_operator("Own", kernel, own)
+        return model("Own")
+
+    yield register
+    KERNELS.pop("Own", None), RULES.pop("Own", None)
+
+
+def test_a_kernel_that_fails_is_named(registered: Callable[..., bytes]) -> None:
+    """And the interpreter goes on when it does not fail any more."""
+    is_broken = [True]
+
+    def run(*args: Any) -> Any:
+        return fails() if is_broken[0] else identity(*args)
+
+    interpreter = jd.Interpreter(model_content=registered(Kernel(run, same_shape)))
+    with pytest.raises(jd.InterpreterError, match=r"number 0 \(Own\) failed.* no such book"):
+        run_once(interpreter, [X])
+    is_broken[0] = False
+    np.testing.assert_array_equal(run_once(interpreter, [X])[0], X)
+
+
+def test_a_shape_function_that_fails_is_named(registered: Callable[..., bytes]) -> None:
+    interpreter = jd.Interpreter(model_content=registered(Kernel(identity, fails)))
+    with pytest.raises(jd.InterpreterError, match=r"number 0 \(Own\) failed to prepare: no such"):
+        interpreter.allocate_tensors()
+
+
+@pytest.mark.parametrize("part", ["why_not", "lower", "traced"])
+def test_a_rule_that_fails_is_named(registered: Callable[..., bytes], part: str) -> None:
+    """Without the delegate the model still runs."""
+    rule = {"lower": lambda *_: fails} if part == "traced" else {part: fails}
+    content = registered(Kernel(identity, same_shape), rule)
+    delegate = jd.JaxDelegate(min_gain=0)
+    with pytest.raises(jd.LoweringError, match=r"node 0 \(Own\): the rule .* OwnError: no such"):
+        jd.Interpreter(model_content=content, experimental_delegates=[delegate]).allocate_tensors()
+    np.testing.assert_array_equal(run_once(jd.Interpreter(model_content=content), [X])[0], X)
