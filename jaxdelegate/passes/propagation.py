@@ -19,8 +19,16 @@ from jaxdelegate.reference.builtin.sparse import densified
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
 
-# What a kernel may raise on a graph that is wrong, as opposed to a bug of ours.
-KERNEL_ERRORS = (ValueError, TypeError, IndexError, AttributeError, ArithmeticError, LookupError)
+# What a kernel may raise on a graph that is wrong, or too large, as opposed to a bug of ours.
+KERNEL_ERRORS = (
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+)
 
 
 def kernel_errors(operator: Operator) -> tuple[type[Exception], ...]:

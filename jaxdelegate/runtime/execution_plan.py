@@ -145,7 +145,7 @@ class OperatorStep:
             if kernel.takes_intermediates:
                 run = functools.partial(run, intermediates=self.node.intermediates)
             results = run(operator.options, inputs, outputs, *arrays)
-        except (*kernel_errors(operator), MemoryError) as error:
+        except kernel_errors(operator) as error:
             raise InterpreterError(
                 f"Node number {operator.index} ({operator.name}) failed to invoke: {error}"
             ) from error
