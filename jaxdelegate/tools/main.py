@@ -13,7 +13,7 @@ from absl import flags
 
 from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.options import NATIVE_KERNELS
-from jaxdelegate.tools import help_text, model_flags
+from jaxdelegate.tools import help_text, model_flags, terminal
 from jaxdelegate.version import __version__
 
 # Tool -> what it does. Each is a module of this package with `define` and `run`.
@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"; did you mean {close[0]!r}?" if close else f"; tools: {', '.join(TOOLS)}"
         return _fail(f"unknown tool {argv[0]!r}{hint}")
     try:
-        return _run(argv[0], argv[1:])
+        with terminal.shown_output():
+            return _run(argv[0], argv[1:])
     except BrokenPipeError:  # whoever read our lines has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -135,7 +136,7 @@ def _versions() -> str:
 
 
 def _fail(message: str) -> int:
-    print(f"jaxdelegate: {message}", file=sys.stderr)
+    print(f"jaxdelegate: {terminal.shown(message)}", file=sys.stderr)
     return 1
 
 
