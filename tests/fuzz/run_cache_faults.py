@@ -406,7 +406,7 @@ def while_pruning(counts: Counts) -> None:
                 except Exception as error:
                     counts["exceptions"] += 1
                     print(f"    prune: {type(error).__name__}: {error}", file=sys.stderr)
-                time.sleep(rng.uniform(0, 0.1))  # so that some entries live to be loaded
+                time.sleep(rng.uniform(0, 2))  # so that some entries live to be loaded
 
         thread = threading.Thread(target=maintain)
         thread.start()
