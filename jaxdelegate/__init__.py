@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxdelegate.errors import (
     CacheWarning,
     DelegationError,
+    DeviceMemoryError,
     GradientError,
     InterpreterError,
     JaxDelegateError,
@@ -44,6 +45,7 @@ __all__ = [
     "DelegateOptions",
     "DelegationError",
     "DelegationReport",
+    "DeviceMemoryError",
     "GradientError",
     "Interpreter",
     "InterpreterError",

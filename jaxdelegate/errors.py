@@ -36,6 +36,16 @@ class StoppedError(InterpreterError):
     """
 
 
+class DeviceMemoryError(InterpreterError, MemoryError):
+    """A device has no memory for a partition: for its weights, its program or a run of it.
+
+    The message names the nodes, what the partition takes and what helps. The interpreter can be
+    used again: after `resize_tensor_input` to a smaller batch, for example. Raised by
+    `allocate_tensors` unless `fallback_on_error=True` runs the partition on the host; always by
+    `invoke` and where results are read.
+    """
+
+
 class OptionError(JaxDelegateError, ValueError):
     """An option is unknown, or its value impossible; the message names the closest known ones."""
 

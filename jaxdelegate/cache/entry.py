@@ -30,6 +30,10 @@ class EntryError(ValueError):
     """A file is no entry, a damaged one, or one of another version."""
 
 
+class UncheckedError(EntryError):
+    """A file cannot be read or checked here and now: it may be a sound entry."""
+
+
 @dataclasses.dataclass(frozen=True)
 class StoredWeight:
     """An argument of the program: a constant of the model as it lies there, or laid out again.
@@ -146,7 +150,7 @@ def unpack(content: bytes) -> Entry:
 def _check_digest(digest: str, rest: memoryview) -> None:
     algorithm = algorithm_of(digest)
     if not is_known(algorithm):
-        raise EntryError(f"it cannot be checked: {algorithm} is not installed here")
+        raise UncheckedError(f"it cannot be checked: {algorithm} is not installed here")
     if digests([rest], algorithm) != [digest]:
         raise EntryError("the digest of its code is wrong")
 

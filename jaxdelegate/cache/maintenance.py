@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from jaxdelegate.cache import answers, choices, settings, starts
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.entry import Entry, EntryError
+from jaxdelegate.cache.entry import Entry, EntryError, UncheckedError
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.store import ProgramStore
 
+_CLOCKS_DIFFER = 86400.0  # seconds
 _MEMORIES = (answers.SUFFIX, settings.SUFFIX, starts.SUFFIX)
 
 PathLike = str | os.PathLike[str]
@@ -61,7 +62,7 @@ def list_entries(directory: PathLike) -> list[EntryReport]:
     """
     store = _store(directory)
     rows = [_row(store, name, entry) for name, entry in store.entries()]
-    return sorted(rows, key=lambda row: row.unused)
+    return sorted(rows, key=lambda row: _recency(row.unused), reverse=True)
 
 
 def verify(directory: PathLike) -> list[EntryReport]:
@@ -102,25 +103,45 @@ def prune(directory: PathLike, max_bytes: int) -> Pruned:
     files = store.directory
     before = _nbytes(files)
     removed = [*files.abandoned()]
+    there = files.names()  # what others write from now on is not looked at
     entries: list[Entry] = []
-    for name, entry in store.entries():
+    are_all_known = True
+    for name, entry in store.entries(there):
         if isinstance(entry, Entry):
             entries.append(entry)
+        elif isinstance(entry, UncheckedError):
+            are_all_known = False
         else:
             removed.append(name)
-    entries.sort(key=lambda entry: files.modified(entry.file), reverse=True)
+    now = time.time()
+    entries.sort(key=lambda entry: _recency(now - files.modified(entry.file)), reverse=True)
     while entries and _kept_bytes(files, entries) > max_bytes:
         removed.append(entries.pop().file)
-    removed += _orphans(store, entries)
+    if are_all_known and not _has_programs_besides(files, there):  # else one may name them
+        removed += _orphans(there, entries)
     for name in removed:
         files.remove(name)
     return Pruned(tuple(removed), before, _nbytes(files))
 
 
-def _orphans(store: ProgramStore, kept: Sequence[Entry]) -> Iterator[str]:
+def _recency(unused: float) -> tuple[bool, float]:
+    """What sorts files by their last use, `unused` seconds ago.
+
+    What was used in the future, but for clocks that differ a little, was so under a clock that was
+    wrong then or is wrong now. It counts as older than the rest: else it would be the latest for
+    ever, or hide what is used now.
+    """
+    return unused > -_CLOCKS_DIFFER, -unused
+
+
+def _has_programs_besides(files: PrivateDirectory, names: Sequence[str]) -> bool:
+    return any(name.endswith(".program") for name in set(files.names()).difference(names))
+
+
+def _orphans(names: Sequence[str], kept: Sequence[Entry]) -> Iterator[str]:
     """Weights that no program names, and with the last program what rules have answered."""
     weights = {entry.weights_file for entry in kept}
-    for name in store.directory.names():
+    for name in names:
         is_weight = name.endswith(".weights") and name not in weights
         if is_weight or (name.endswith(_MEMORIES) and not kept):
             yield name
@@ -165,5 +186,5 @@ def _kept_bytes(files: PrivateDirectory, entries: list[Entry]) -> int:
 
 
 def _nbytes(files: PrivateDirectory) -> int:
-    names = [p.name for p in files.path.iterdir()]
+    names = files.names()
     return sum(map(files.size, (n for n in names if n.endswith((".program", ".weights")))))

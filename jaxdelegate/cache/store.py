@@ -1,5 +1,6 @@
 """Entries and weights in a private directory. Knows no jax: the files, not what they run on."""
 
+import errno
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from jaxdelegate.cache.entry import (
     Entry,
     EntryError,
     StoredWeight,
+    UncheckedError,
     file_of,
     is_of_another_version,
     pack,
@@ -45,9 +47,15 @@ class ProgramStore:
         moved = (entry.key.moved(key) for _, entry in self.entries() if isinstance(entry, Entry))
         return min(moved, key=len, default=None)
 
-    def entries(self) -> Iterator[tuple[str, Entry | EntryError]]:
-        """Every file of programs by name: its entry, or why it has none."""
-        for name in self.directory.names():
+    def entries(
+        self, names: Sequence[str] | None = None
+    ) -> Iterator[tuple[str, Entry | EntryError]]:
+        """Every file of programs by name: its entry, or why it has none.
+
+        Args:
+            names: of the files to look at; None: of all.
+        """
+        for name in self.directory.names() if names is None else names:
             if name.endswith(".program"):
                 try:
                     entry = unpack(self.directory.read(name))
@@ -55,8 +63,10 @@ class ProgramStore:
                     yield name, entry if entry.file == name else right
                 except EntryError as error:
                     yield name, error
+                except FileNotFoundError:
+                    continue  # somebody has removed it
                 except OSError as error:
-                    yield name, EntryError(str(error))
+                    yield name, _refused(error)
 
     def outdated(self) -> int:
         """How many programs are of other versions of the format."""
@@ -81,9 +91,15 @@ class ProgramStore:
         Raises:
             OSError: the disk is full, or the directory cannot be written to.
         """
-        if entry.weights_file is not None and content is not None and not self._holds(entry):
+        if entry.weights_file is None or content is None:
+            self.directory.write(entry.file, pack(entry))
+            return
+        if not self._holds(entry):
             self.directory.write(entry.weights_file, [content.data])
         self.directory.write(entry.file, pack(entry))
+        if self.directory.size(entry.weights_file) != content.nbytes:
+            # Somebody pruned while no program named them.
+            self.directory.write(entry.weights_file, [content.data])
 
     def _holds(self, entry: Entry) -> bool:
         try:
@@ -100,6 +116,12 @@ class ProgramStore:
             OSError: somebody else could have written it.
         """
         return weights.read(self.directory, entry)
+
+
+def _refused(error: OSError) -> EntryError:
+    """Of a file that is none, or of others, for ever; of a disk that does not answer, for now."""
+    is_for_ever = error.errno in (None, errno.ELOOP, errno.ENXIO)
+    return EntryError(str(error)) if is_for_ever else UncheckedError(str(error))
 
 
 def stored_weights(

@@ -13,7 +13,8 @@ import jax
 
 from jaxdelegate.compiler import aot
 from jaxdelegate.compiler.program import Program, ResidentWeights
-from jaxdelegate.errors import JaxDelegateError, LoweringError, OptionError
+from jaxdelegate.delegate import memory_errors
+from jaxdelegate.errors import DeviceMemoryError, JaxDelegateError, LoweringError, OptionError
 from jaxdelegate.lowering import error_probe, microbatching, value_bounds
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.callees import Callees
@@ -23,6 +24,7 @@ from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.runs import ONCE, Runs
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 from jaxdelegate.tuning.selector import Tuner
 
@@ -34,7 +36,14 @@ _CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 # What jax raises without a device; it asserts one where JAX_PLATFORMS names none that is there.
 _NO_DEVICE = (RuntimeError, AssertionError)
 # What lowering, tracing and XLA raise; device and out-of-memory errors are RuntimeErrors.
-_COMPILE_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+_COMPILE_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+)
 
 
 def find_device(platform: str | None, index: int) -> jax.Device:
@@ -137,6 +146,7 @@ class Compilation:
 
         Raises:
             LoweringError: it cannot be compiled.
+            DeviceMemoryError: the device, or the host, has no memory for it.
         """
         operators = [n.operator for n in node.nodes]
         runs, specs = self._runs(node, specs, outputs)
@@ -152,10 +162,15 @@ class Compilation:
             raise
         except _COMPILE_ERRORS as error:
             first, last = operators[0], operators[-1]
-            raise LoweringError(
+            where = (
                 f"nodes {first.index} ({first.name}) to {last.index} ({last.name}) "
-                f"could not be compiled for {self.device}: {error}"
-            ) from error
+                f"could not be compiled for {self.device}"
+            )
+            if is_out_of_memory(error):
+                platform = self.context.platform
+                said = memory_errors.of_partition(error, platform, node, specs, outputs)
+                raise DeviceMemoryError(f"{where}: {said}") from error
+            raise LoweringError(f"{where}: {error}") from error
 
     def _warn_of_overflow(self, partition: LoweredPartition) -> None:
         """Name convolutions that float16 may make infinite; where all was checked, in passing."""

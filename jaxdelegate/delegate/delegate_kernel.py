@@ -9,8 +9,11 @@ import numpy as np
 
 from jaxdelegate.cache.partition_key import touched_by
 from jaxdelegate.compiler.program import Program
+from jaxdelegate.delegate import memory_errors
 from jaxdelegate.delegate.model_state import ModelState
+from jaxdelegate.delegate.target import Target
 from jaxdelegate.pjrt.client import NeedsJaxError
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -32,6 +35,11 @@ class ProgramSource(Protocol):
         """How many programs are kept in memory for a subgraph."""
         ...
 
+    @property
+    def target(self) -> Target:
+        """The device."""
+        ...
+
     def program(
         self,
         node: DelegateParams,
@@ -49,6 +57,7 @@ class ProgramSource(Protocol):
 
         Raises:
             LoweringError: it cannot be compiled.
+            DeviceMemoryError: the device has no memory for it.
         """
         ...
 
@@ -117,6 +126,12 @@ class JaxKernel(SimpleDelegateKernel):
             raise RuntimeError("eval before prepare")
         for index, value in self._constant_outputs:
             context.assign(index, value)
+
+    def described(self, error: Exception) -> str:
+        """For want of memory with the program's sizes, and what helps."""
+        if self._program is None or not is_out_of_memory(error):
+            return super().described(error)
+        return memory_errors.of_program(error, self._source.target.platform, self._program)
 
 
 def arriving(program: Program, context: DelegateContext) -> list[Any]:

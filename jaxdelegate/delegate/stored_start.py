@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxdelegate.cache.starts import Start, StoredTensor
+from jaxdelegate.delegate import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.delegate.model_state import ModelState
+from jaxdelegate.errors import DeviceMemoryError, InterpreterError
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.report.delegation import fully_delegated
 from jaxdelegate.runtime.buffers import aligned_zeros
 
@@ -90,18 +93,29 @@ class StoredStart:
         return delegate.programs.load_start(self._start, self._content, weights)
 
     def invoke(self) -> bool:
-        """Run the program on the inputs, and wait for the results; False: that takes jax."""
+        """Run the program on the inputs, and wait for the results; False: that takes jax.
+
+        Raises:
+            InterpreterError: the device failed.
+            DeviceMemoryError: for want of memory.
+        """
         program = self._program
         if program is None:
             raise RuntimeError("invoke before allocate")
         try:
             results = program([self.values[i] for i in program.inputs])
+            for array in results:
+                if not isinstance(array, np.ndarray):
+                    array.block_until_ready()
         except NeedsJaxError as error:
             _LOGGER.debug("cache: the stored start is not used: %s", error)
             return False
-        for array in results:
-            if not isinstance(array, np.ndarray):
-                array.block_until_ready()
+        except (RuntimeError, MemoryError) as error:
+            where = f"The model's program failed to invoke on {self._delegate.device_name}"
+            if not is_out_of_memory(error):
+                raise InterpreterError(f"{where}: {error}") from error
+            said = memory_errors.of_program(error, self._delegate.target.platform, program)
+            raise DeviceMemoryError(f"{where}: {said}") from error
         self.values.update(zip(program.outputs, results, strict=True))
         return True
 

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.compiler.program import Program, ResidentWeights
+from jaxdelegate.compiler.xla_options import platform_of
+from jaxdelegate.delegate import memory_errors
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.errors import TensorError
+from jaxdelegate.errors import DeviceMemoryError, TensorError
 from jaxdelegate.function import forms
 from jaxdelegate.function.arguments import check_names, device_of, dtype_of, fitting
 from jaxdelegate.function.lowerings import Lowerings
@@ -32,6 +34,7 @@ from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.simple_delegate import DelegateParams
 from jaxdelegate.runtime.subgraph import ModelStore
 
@@ -129,6 +132,9 @@ class SubgraphFunction:
 
         Returns:
             None: JAX traces the inputs, or they are on several devices: see `call`.
+
+        Raises:
+            DeviceMemoryError: the device has no memory for it.
         """
         device = device_of(arrays, self._options.platform)
         if device is None:
@@ -140,7 +146,17 @@ class SubgraphFunction:
         if program is not None:
             states = self.initial_state() if program.states else {}
             first = {i: _of_all(i, states[self._states.names[i]], runs) for i in program.states}
-            results = program([(known | first)[i] for i in (*program.inputs, *program.states)])
+            values = [(known | first)[i] for i in (*program.inputs, *program.states)]
+            try:
+                results = program(values)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                platform = platform_of(device.platform)
+                raise DeviceMemoryError(
+                    f"{self._subgraph.name or 'The model'} failed to run on {device}: "
+                    f"{memory_errors.of_program(error, platform, program)}"
+                ) from error
             known.update(zip(program.outputs, results, strict=False))
         with jax.enable_x64(True):
             return tuple(jnp.asarray(known[i]) for i in self.outputs)

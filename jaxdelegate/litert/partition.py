@@ -1,6 +1,5 @@
 """One delegated partition in a stock interpreter: a kernel, and what its node is made of."""
 
-import logging
 from collections.abc import Hashable, MutableMapping, Sequence
 from typing import Any
 
@@ -8,15 +7,14 @@ from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.litert.context import PartitionContext
 from jaxdelegate.litert.graph import Graph, Specs
 from jaxdelegate.model.records import Operator
-from jaxdelegate.runtime.execution_plan import OperatorStep
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
+from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep
 from jaxdelegate.runtime.simple_delegate import (
     DelegateContext,
     DelegateParams,
     SimpleDelegate,
     SimpleDelegateKernel,
 )
-
-_LOGGER = logging.getLogger("jaxdelegate")
 
 
 class Partition:
@@ -68,9 +66,20 @@ class Partition:
         context.forget()
 
     def run(self) -> None:
-        """Evaluate the kernel."""
+        """Evaluate the kernel.
+
+        Raises:
+            DeviceMemoryError: there is no memory for its program.
+            Exception: whatever else the kernel raises.
+        """
         self._context.begin()
-        self._running.eval(self._context, self._params)
+        try:
+            self._running.eval(self._context, self._params)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or isinstance(error, JaxDelegateError):
+                raise
+            step = PartitionStep(self._params, self._running, self.delegate)
+            raise step.failed(error) from error
 
     def _params_for(self, specs: Specs) -> DelegateParams:
         return DelegateParams(
@@ -91,8 +100,7 @@ class Partition:
         except JaxDelegateError as error:
             if not self.delegate.options.fallback_on_error:
                 raise
-            name = self.delegate.name
-            _LOGGER.warning("%s: %s; the partition runs on the CPU", name, error)
+            self.delegate.on_fallback(self._graph.index, self._params.nodes, error)
             kernel = HostKernel(self._context)
             kernel.prepare(self._context, self._params)
         return kernel

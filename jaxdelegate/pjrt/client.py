@@ -21,6 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 from jaxlib import _jax, xla_client
 
 from jaxdelegate.errors import InterpreterError
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 
 # What loading may raise on bytes that are no executable of this jaxlib, or where its calls are
 # other ones: a miss, whatever it was.
@@ -149,12 +150,15 @@ class Executable:
 
         Raises:
             NeedsJaxError: this jaxlib has other calls than these; no program asks it again.
+            RuntimeError: the device failed.
         """
         if self._runtime.has_jax or self._has_run:
             return self._run(constants, values)
         try:
             results = self._run(constants, values)
         except LOAD_ERRORS as error:
+            if is_out_of_memory(error):  # with jax there is not more of it
+                raise
             _broken.append(error)
             raise NeedsJaxError(f"the program cannot be run without jax: {error}") from error
         self._has_run = True

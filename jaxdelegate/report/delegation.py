@@ -3,7 +3,8 @@
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from typing import Any, Self
 
 _CAUSES, _NAMES = 7, 4  # lines of causes, and operators that a line names
 _TENSOR = re.compile(r"the shape of '[^']*'|'[^']*'")
@@ -48,6 +49,17 @@ class DelegationReport:
     def n_partitions(self) -> int:
         """How many partitions the delegate runs."""
         return len({node.partition for node in self.delegated})
+
+    def without(self, indices: Container[int], reason: str) -> Self:
+        """The report where these operators, which were taken, run on the host after all.
+
+        Args:
+            indices: of the operators.
+            reason: why.
+        """
+        left: dict[str, Any] = {"delegated": False, "partition": None, "reason": reason}
+        nodes = (dataclasses.replace(n, **left) if n.index in indices else n for n in self.nodes)
+        return dataclasses.replace(self, nodes=tuple(nodes))
 
     def summary(self) -> str:
         """TFLite's line of how many operations run where."""

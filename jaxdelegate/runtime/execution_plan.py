@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError, JaxDelegateError
+from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import kernel_errors, known_shapes, with_shape
 from jaxdelegate.passes.runs import Runs
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.runtime.partitioner import DelegatedNodes
@@ -230,26 +231,28 @@ class PartitionStep:
 
         Raises:
             InterpreterError: the device failed; names the nodes.
+            DeviceMemoryError: for want of memory.
         """
         try:
             self.kernel.eval(host, self.params)
         except JaxDelegateError:
             raise
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             raise self.failed(error) from error
 
-    def failed(self, error: RuntimeError, others: str = "") -> InterpreterError:
+    def failed(self, error: Exception, others: str = "") -> InterpreterError:
         """What to raise for an error of the delegate's device; `others` may have failed, too."""
         first, last = self.params.nodes[0], self.params.nodes[-1]
         nodes = f"Node number {first.index} ({first.name})"
         if last is not first:
             nodes = f"Nodes number {first.index} ({first.name}) to {last.index} ({last.name})"
         device = self.delegate.device_name or self.delegate.name
-        return InterpreterError(f"{nodes}{others} failed to invoke on {device}: {error}")
+        kind = DeviceMemoryError if is_out_of_memory(error) else InterpreterError
+        return kind(f"{nodes}{others} failed to invoke on {device}: {self.kernel.described(error)}")
 
 
 def device_error(
-    error: RuntimeError, steps: Sequence[Step], values: Mapping[int, Any]
+    error: Exception, steps: Sequence[Step], values: Mapping[int, Any]
 ) -> InterpreterError:
     """What to raise where a result was awaited; names the first partition that failed.
 
@@ -268,7 +271,8 @@ def device_error(
             if any(map(_has_failed, held)):
                 return step.failed(error, released)
             released = released if held else " or a partition before it"
-    return InterpreterError(str(error))
+    kind = DeviceMemoryError if is_out_of_memory(error) else InterpreterError
+    return kind(str(error))
 
 
 def _has_failed(value: Any) -> bool:

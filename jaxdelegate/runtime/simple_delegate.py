@@ -10,16 +10,20 @@ from __future__ import annotations
 import abc
 import dataclasses
 import importlib
+import logging
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from jaxdelegate.errors import JaxDelegateError
     from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import Specs, TensorSpec
     from jaxdelegate.passes.runs import Runs
     from jaxdelegate.report.delegation import DelegationReport
+
+_LOGGER = logging.getLogger("jaxdelegate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +184,10 @@ class SimpleDelegateKernel(abc.ABC):
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:
         """Read `node.inputs` from the context, compute, and assign `node.outputs`."""
 
+    def described(self, error: Exception) -> str:
+        """What users are told of an error of the device, in `eval` or where results are read."""
+        return str(error) or type(error).__name__
+
 
 class SimpleDelegate(abc.ABC):
     """A delegate in Python; give an instance to `experimental_delegates`."""
@@ -231,6 +239,20 @@ class SimpleDelegate(abc.ABC):
     def on_partitioned(self, report: DelegationReport) -> None:
         """Learn what the host made of the answers; raising here refuses the graph."""
         self._reports[report.subgraph] = report
+
+    def on_fallback(self, subgraph: int, nodes: Sequence[Node], error: JaxDelegateError) -> None:
+        """Learn that a partition runs on the host after all: `fallback_on_error`.
+
+        Args:
+            subgraph: the index of the subgraph.
+            nodes: of the partition.
+            error: what preparing it raised.
+        """
+        _LOGGER.warning("%s: %s; the partition runs on the CPU", self.name, error)
+        if subgraph in self._reports:
+            reason = f"its partition failed: {str(error).partition(chr(10))[0]}"
+            left = self._reports[subgraph].without({node.index for node in nodes}, reason)
+            self.on_partitioned(left)
 
     def report(self, subgraph_index: int = 0) -> DelegationReport:
         """What became of every node of a subgraph at its latest partitioning.

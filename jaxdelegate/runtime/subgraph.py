@@ -333,7 +333,7 @@ class Host:
             except JaxDelegateError as error:
                 if not step.delegate.options.fallback_on_error or step.params.runs is not None:
                     raise
-                _LOGGER.warning("%s: %s; the partition runs on the CPU", step.delegate.name, error)
+                step.delegate.on_fallback(self.subgraph.index, step.params.nodes, error)
                 steps += [OperatorStep(node) for node in step.params.nodes]
         is_changed = len(steps) != len(self._steps)
         self._steps = steps

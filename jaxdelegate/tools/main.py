@@ -13,7 +13,7 @@ from absl import flags
 
 from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.options import NATIVE_KERNELS
-from jaxdelegate.tools import help_text, model_flags
+from jaxdelegate.tools import help_text, model_flags, terminal
 from jaxdelegate.version import __version__
 
 # Tool -> what it does. Each is a module of this package with `define` and `run`.
@@ -59,8 +59,9 @@ def _asked(argv: Sequence[str]) -> int:
         close = difflib.get_close_matches(argv[0], TOOLS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; tools: {', '.join(TOOLS)}"
         return _fail(f"unknown tool {argv[0]!r}{hint}")
-    code = _run(argv[0], argv[1:])
-    sys.stdout.flush()  # here, and not when Python ends
+    with terminal.shown_output():
+        code = _run(argv[0], argv[1:])
+        sys.stdout.flush()  # here, and not when Python ends
     return code
 
 
@@ -141,7 +142,7 @@ def _versions() -> str:
 
 
 def _fail(message: str) -> int:
-    print(f"jaxdelegate: {message}", file=sys.stderr)
+    print(f"jaxdelegate: {terminal.shown(message)}", file=sys.stderr)
     return 1
 
 

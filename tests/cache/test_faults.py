@@ -115,6 +115,36 @@ def test_an_entry_that_others_can_write_to(run) -> None:
     assert_miss(run, r"can be written by others \(mode 0666\)")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("kind", ["*.program", "*.weights"])
+def test_an_entry_of_another_user(run, directory: Path, kind: str) -> None:
+    run()
+    os.chown(next(directory.glob(kind)), 65534, -1)
+    with pytest.warns(jd.CacheWarning, match="belongs to user 65534"):
+        assert run() == "stored"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_directory_of_another_user(run, directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    os.chown(directory, 65534, -1)
+    with pytest.warns(jd.CacheWarning, match="belongs to user 65534; stored programs are machine"):
+        assert run() == "neither"
+    assert list(directory.iterdir()) == []
+
+
+def test_a_directory_by_a_link_is_that_directory(run, tmp_path: Path) -> None:
+    """A link is trusted as what it leads to: its owner and mode count."""
+    (tmp_path / "target").mkdir(mode=0o777)
+    (tmp_path / "target").chmod(0o777)
+    (tmp_path / "programs").symlink_to(tmp_path / "target")
+    with pytest.warns(jd.CacheWarning, match="can be written by others"):
+        assert run() == "neither"
+    (tmp_path / "target").chmod(0o700)
+    assert run() == "stored"
+    assert run() == "loaded"
+
+
 def test_foreign_files_are_left_alone(run, directory: Path) -> None:
     directory.mkdir(mode=0o700)
     (directory / "README").write_text("mine")

@@ -1,14 +1,18 @@
 """Listing, verifying and pruning a directory of programs."""
 
+import errno
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from jaxdelegate.cache import weights
 from jaxdelegate.cache.digests import PREFERRED
+from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, list_entries, prune, verify
+from jaxdelegate.cache.store import ProgramStore
 from jaxdelegate.tools.main import main
 
 
@@ -178,3 +182,96 @@ def test_the_tool_refuses_a_directory_of_everybody(
     tmp_path.chmod(0o777)
     assert tool("list", f"--jax_serialization_dir={tmp_path}") == 1
     assert "can be written by others (mode 0777)" in capsys.readouterr().err
+
+
+# ---- disks and clocks that fail
+
+
+def test_pruning_keeps_what_cannot_be_read_just_now(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails for a moment costs no program and no weights."""
+    before = sorted(path.name for path in filled.iterdir())
+    real = PrivateDirectory.descriptor
+
+    def fails(self: PrivateDirectory, name: str) -> int:
+        if name.endswith(".program"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateDirectory, "descriptor", fails)
+        assert prune(filled, 0).removed == ()
+        assert {row.problem for row in list_entries(filled)} == {"[Errno 5] Input/output error"}
+    assert sorted(path.name for path in filled.iterdir()) == before
+
+
+def test_pruning_keeps_what_another_installation_can_check(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("blake3")
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxdelegate.cache.entry.is_known", lambda name: name == "sha256")
+        assert prune(filled, 1 << 30).removed == ()
+    assert tokens(filled) == ["c", "b", "a"]
+
+
+def test_a_clock_that_was_ahead(run, filled: Path) -> None:
+    """What was used in a future that did not come is not the latest for ever."""
+    ahead = time.time() + 10 * 365 * 86400
+    latest = list_entries(filled)[0]
+    os.utime(filled / latest.name, (ahead, ahead))
+    assert tokens(filled) == ["b", "a", "c"]
+    run(model_token="c")
+    assert tokens(filled) == ["c", "b", "a"]
+    temporary = filled / ".writing-by-nobody"
+    temporary.touch()
+    os.utime(temporary, (ahead, ahead))
+    assert prune(filled, 1 << 30).removed == (temporary.name,)
+
+
+@pytest.mark.parametrize("stamp", [0, -(10**9), 2**33])
+def test_any_time_of_a_file(run, filled: Path, stamp: int) -> None:
+    for path in filled.iterdir():
+        os.utime(path, (stamp, stamp))
+    assert run(model_token="a") == "loaded"
+    assert tokens(filled)[0] == "a"
+    assert main(["cache", "list", f"--jax_serialization_dir={filled}"]) == 0
+    one = max(row.nbytes + row.weight_bytes for row in list_entries(filled))
+    prune(filled, one)
+    assert run(model_token="a") == "loaded"
+
+
+def test_weights_that_a_new_program_may_name_stay(
+    run, filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process stores a program of the same weights while another one looks through the files."""
+    for path in filled.glob("*.program"):
+        path.unlink()
+    real = ProgramStore.entries
+
+    def entries(self: ProgramStore, names: object = None) -> object:
+        found = list(real(self, names))
+        run()
+        return iter(found)
+
+    monkeypatch.setattr(ProgramStore, "entries", entries)
+    prune(filled, 0)
+    monkeypatch.undo()
+    assert run() == "loaded"
+
+
+def test_weights_that_are_pruned_while_their_program_is_written(
+    run, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PrivateDirectory.write
+
+    def write(self: PrivateDirectory, name: str, parts: Iterable[bytes]) -> None:
+        if name.endswith(".program"):
+            prune(directory, 1 << 30)
+        real(self, name, parts)
+
+    monkeypatch.setattr(PrivateDirectory, "write", write)
+    assert run() == "stored"
+    monkeypatch.undo()
+    assert run() == "loaded"

@@ -10,12 +10,16 @@ from pathlib import Path
 import jax
 import pytest
 from absl import flags as absl_flags
+from tqdm import tqdm
 
 import jaxdelegate as jd
 from jaxdelegate.kernels import library
+from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers.builtin import aliases
+from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.tools import terminal
 from jaxdelegate.tools.main import TOOLS, main
 
 WITHOUT_A_MODEL = {"cache", "demo", "plot"}
@@ -207,3 +211,42 @@ def test_a_reader_that_has_seen_enough(arguments: list[str]) -> None:
     is_silent = arguments != ["nothing"]  # its message goes to stderr, and nothing to the pipe
     assert done.returncode == (141 if is_silent else 1)
     assert (done.stderr == b"") == is_silent
+
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[1A\r\x9b31m\u202e"
+
+
+@pytest.fixture
+def steering(tmp_path: Path) -> Path:
+    """A model whose names steer a terminal: of tensors, of an operator, and of the file."""
+    builder = ModelBuilder(f"a description {ESCAPE}")
+    x, y, z = builder.input((4,), name=f"x{ESCAPE}"), builder.tensor((4,)), builder.tensor((4,))
+    builder.operator("RELU", [x], [y])
+    builder.operator(f"Custom{ESCAPE}", [y], [z], CustomOptions())
+    builder.outputs(z)
+    path = tmp_path / "steering.tflite"
+    path.write_bytes(builder.build())
+    return path
+
+
+@pytest.mark.parametrize("tool", ["analyze", "benchmark_model", "inference_diff"])
+def test_names_do_not_steer_the_terminal(
+    steering: Path, tool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([tool, str(steering)])
+    main([tool, str(steering), f"--input_layer=x{ESCAPE}"])
+    main([tool, f"{steering}{ESCAPE}"])
+    printed = capsys.readouterr()
+    both = printed.out + printed.err
+    assert "Custom\\x1b]0;owned\\x07" in both
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", both)
+
+
+def test_a_progress_bar_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with terminal.shown_output():
+        for _ in tqdm(range(3), "a bar", mininterval=0):
+            print(f"a line {ESCAPE[0]}")
+    printed = capsys.readouterr()
+    assert printed.err.count("\r") >= 3
+    assert "3/3" in printed.err
+    assert printed.out == "a line \\x1b\n" * 3

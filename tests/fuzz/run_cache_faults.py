@@ -1,0 +1,493 @@
+"""Break a cache directory in every way that is known, and count what became of the answers.
+
+    python tests/fuzz/run_cache_faults.py [--only=NAME,...] [--append=FILE.jsonl]
+
+bench/results/cache_faults.jsonl has the lines that docs/reliability.md names.
+
+One JSON line for each kind of fault: how many cases, and of these how many wrong answers, lost
+entries (sound ones that were not loaded afterwards) and exceptions. All three must be 0. A full
+disk and one that turns read-only are a small tmpfs where root may mount one. Takes ten minutes on
+two cores; not run by the test suite, which has samples of the same in tests/cache.
+"""
+
+import argparse
+import collections
+import contextlib
+import errno
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jaxdelegate as jd
+from jaxdelegate.cache import answers, choices, entry, sources, starts
+from jaxdelegate.cache.directory import PrivateDirectory
+from jaxdelegate.cache.maintenance import list_entries, prune, verify
+from jaxdelegate.cache.store import ProgramStore
+from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions
+from jaxdelegate.testing import ModelBuilder
+
+UNITS = 160  # weights of 100 KiB, in a file of their own
+SAMPLES = 64  # cases of what takes a whole inference
+CALLS = ("open", "replace", "fsync", "fstat", "utime", "unlink", "listdir", "preadv")
+
+
+class Counts(collections.Counter[str]):
+    """What was seen of one kind of fault."""
+
+
+def network() -> bytes:
+    builder = ModelBuilder()
+    x, y = builder.input((1, UNITS), np.float32, "x"), builder.tensor((1, UNITS))
+    rng = np.random.default_rng(1)
+    weights = builder.constant(rng.normal(0, 1, (UNITS, UNITS)).astype(np.float32), "weights")
+    builder.operator("FULLY_CONNECTED", [x, weights, -1], [y], FullyConnectedOptions())
+    z = builder.tensor((1, UNITS))
+    builder.operator("ADD", [y, x], [z], AddOptions())
+    builder.outputs(z)
+    return builder.build()
+
+
+CONTENT = network()
+X = np.linspace(-1, 1, UNITS, dtype=np.float32).reshape(1, UNITS)
+
+
+def answer(folder: Path | None, **options: Any) -> tuple[np.ndarray, str]:
+    """The model's output with this cache directory; whether its program was loaded or stored."""
+    if folder is not None:
+        options["serialization_dir"] = str(folder)
+    delegate = jd.JaxDelegate(platform="cpu", **options)
+    interpreter = jd.Interpreter(model_content=CONTENT, experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(0, X)
+    interpreter.invoke()
+    result = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    done = None if delegate.programs is None else delegate.programs.statistics
+    return result, "" if done is None else "loaded" * done.loaded + "stored" * done.stored
+
+
+WANT, _ = answer(None)
+
+
+def check(counts: Counts, folder: Path, **options: Any) -> str:
+    """One inference: count a wrong answer, an exception, and warnings."""
+    counts["cases"] += 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result, became = answer(folder, **options)
+        except Exception as error:
+            counts["exceptions"] += 1
+            print(f"    {type(error).__name__}: {error}", file=sys.stderr)
+            return "failed"
+    counts["wrong_answers"] += int(not np.array_equal(result, WANT))
+    counts["warnings"] += len(caught)
+    counts["exceptions"] += sum(not issubclass(w.category, jd.CacheWarning) for w in caught)
+    counts[became or "neither"] += 1
+    return became
+
+
+@contextlib.contextmanager
+def filled() -> Iterator[Path]:
+    """A directory with one program."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "programs"
+        answer(path)
+        yield path
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+# ---- damage
+
+
+def read_as(path: Path, content: bytes, folder: Path) -> object:
+    """What the readers make of a file's content; raises what they raise."""
+    key_digest = path.name.partition(".")[0]
+    match path.suffix:
+        case ".program":
+            return entry.unpack(content)
+        case ".start" | ".answers":
+            module = starts if path.suffix == ".start" else answers
+            (folder / path.name).write_bytes(content)
+            os.chmod(folder / path.name, 0o600)
+            return module.read(PrivateDirectory.open(folder), _Named(key_digest))  # type: ignore[arg-type]
+        case ".choices":
+            return choices._unpacked(content)
+    return None
+
+
+class _Named:
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+
+
+REFUSALS = (ValueError, OSError, TypeError, LookupError, AttributeError)
+
+
+def damage(changes: Callable[[bytes], Iterator[bytes]], counts: Counts) -> None:
+    """Every change of every file that the readers check as a whole."""
+    with filled() as folder, tempfile.TemporaryDirectory() as other:
+        os.chmod(other, 0o700)
+        for path in files(folder):
+            if path.suffix not in (".program", ".start", ".answers"):
+                continue
+            for content in changes(path.read_bytes()):
+                counts["cases"] += 1
+                try:
+                    read_as(path, content, Path(other))
+                    counts["wrong_answers"] += 1  # damage that nobody noticed
+                except REFUSALS:
+                    counts["refused"] += 1
+                except Exception as error:
+                    counts["exceptions"] += 1
+                    print(f"    {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def cuts(content: bytes) -> Iterator[bytes]:
+    return (content[:at] for at in range(len(content)))
+
+
+def flips(content: bytes) -> Iterator[bytes]:
+    """Every bit of the first 8 KiB, and of each 97th byte after that."""
+    for at in itertools.chain(range(min(len(content), 8192)), range(8192, len(content), 97)):
+        for bit in range(8):
+            changed = bytearray(content)
+            changed[at] ^= 1 << bit
+            yield bytes(changed)
+
+
+def truncation(counts: Counts) -> None:
+    """A power cut, at every byte of every file that is checked as a whole."""
+    damage(cuts, counts)
+
+
+def bit_flips(counts: Counts) -> None:
+    """One bit after the other."""
+    damage(flips, counts)
+
+
+def in_whole_runs(changed: Callable[[bytes, float], bytes], counts: Counts) -> None:
+    """The same through interpreters, at places of every file; afterwards the entry is sound."""
+    with filled() as folder:
+        names = [path.name for path in files(folder)]
+        whole = {name: (folder / name).read_bytes() for name in names}
+        for name in names:
+            for part in np.linspace(0, 1, SAMPLES // 8, endpoint=False):
+                (folder / name).write_bytes(changed(whole[name], float(part)))
+                check(counts, folder)
+                counts["lost_entries"] += check(counts, folder) != "loaded"
+                if name.endswith((".program", ".weights")):
+                    counts["lost_entries"] += any(row.problem for row in verify(folder))
+
+
+def truncated_runs(counts: Counts) -> None:
+    in_whole_runs(lambda content, part: content[: int(part * len(content))], counts)
+
+
+def flipped_runs(counts: Counts) -> None:
+    def flip(content: bytes, part: float) -> bytes:
+        at = int(part * len(content))
+        return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+
+    in_whole_runs(flip, counts)
+
+
+# ---- disks
+
+
+@contextlib.contextmanager
+def mounted(size: int) -> Iterator[Path | None]:
+    """A tmpfs; None: it cannot be mounted here."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", folder]
+        if (
+            os.geteuid() != 0
+            or subprocess.run(command, capture_output=True, check=False).returncode
+        ):
+            yield None
+            return
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def full_disk(counts: Counts) -> None:
+    """A file system of every size from one page to what all files take."""
+    for size in range(4096, 256 * 1024, 12 * 1024):
+        with mounted(size) as folder:
+            if folder is None:
+                counts["not_mounted"] += 1
+                return
+            became = check(counts, folder / "programs")
+            again = check(counts, folder / "programs")
+            counts["lost_entries"] += became == "stored" and again != "loaded"
+            counts["left_over"] += len(list((folder / "programs").glob(".writing-*")))
+
+
+def read_only_disk(counts: Counts) -> None:
+    with mounted(1 << 22) as folder:
+        if folder is None:
+            counts["not_mounted"] += 1
+            return
+        check(counts, folder / "programs")
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        counts["lost_entries"] += check(counts, folder / "programs") != "loaded"
+        check(counts, folder / "programs", model_token="new")
+
+
+@contextlib.contextmanager
+def at_each_call(act: Callable[[str], None]) -> Iterator[None]:
+    """`act` ahead of every call of the operating system that the cache makes."""
+    real = {name: getattr(os, name) for name in CALLS}
+
+    def watched(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if caller.startswith("jaxdelegate.cache") or caller == "tempfile":
+                act(name)
+            return real[name](*arguments, **named)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, watched(name))
+    try:
+        yield
+    finally:
+        for name, function in real.items():
+            setattr(os, name, function)
+
+
+def failing_calls(counts: Counts) -> None:
+    """Each call in turn fails with each error that a disk has."""
+    codes = (errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EMFILE, errno.EACCES, errno.ETIMEDOUT)
+    for code, token in itertools.product(codes, (None, "new")):
+        for turn in range(24):
+            with filled() as folder:
+                left = [turn]
+
+                def act(_: str, left: list[int] = left, code: int = code) -> None:
+                    left[0] -= 1
+                    if left[0] == -1:
+                        raise OSError(code, os.strerror(code))
+
+                with at_each_call(act):
+                    check(counts, folder, model_token=token)
+                counts["lost_entries"] += check(counts, folder) != "loaded"
+            if left[0] >= 0:  # there were no so many calls
+                break
+
+
+def slow_disk(counts: Counts) -> None:
+    """Each call takes 50 ms: nothing waits for a lock, since there is none."""
+    with filled() as folder, at_each_call(lambda _: time.sleep(0.05)):
+        counts["lost_entries"] += check(counts, folder) != "loaded"
+        check(counts, folder, model_token="new")
+        counts["lost_entries"] += check(counts, folder, model_token="new") != "loaded"
+
+
+def vanishing(counts: Counts) -> None:
+    """The whole directory goes ahead of each call in turn."""
+    for token in (None, "new"):
+        for turn in range(24):
+            with filled() as folder:
+                left = [turn]
+
+                def act(_: str, left: list[int] = left, folder: Path = folder) -> None:
+                    left[0] -= 1
+                    if left[0] == -1:
+                        shutil.rmtree(folder)
+
+                with at_each_call(act):
+                    check(counts, folder, model_token=token)
+                check(counts, folder)
+                counts["lost_entries"] += check(counts, folder) != "loaded"
+            if left[0] >= 0:
+                break
+
+
+# ---- clocks, versions, other processes
+
+
+def clocks(counts: Counts) -> None:
+    """Files from any time, and a clock that jumps between two uses."""
+    real = time.time
+    for jump in (0, 3600, -3600, 86400 * 4000, -86400 * 4000):
+        with filled() as folder:
+            for path in files(folder):
+                os.utime(path, (real() + jump,) * 2)
+            time.time = lambda jump=jump: real() - jump  # type: ignore[misc]
+            try:
+                counts["lost_entries"] += check(counts, folder) != "loaded"
+                check(counts, folder, model_token="newer")
+                list_entries(folder)
+                rows = [row for row in list_entries(folder) if row.problem is None]
+                prune(folder, max(row.nbytes + row.weight_bytes for row in rows))
+                counts["lost_entries"] += len(list_entries(folder)) != 1
+                counts["lost_entries"] += any(row.problem for row in verify(folder))
+            finally:
+                time.time = real
+
+
+def versions(counts: Counts) -> None:
+    """Two versions of the package take turns in one directory."""
+    with filled() as folder:
+        real = sources._digest
+
+        def other(*arguments: Any) -> str:
+            return "0" * 32 + real(*arguments)[32:]
+
+        for turn in range(SAMPLES // 4):
+            sources._digest = other if turn % 2 else real  # type: ignore[assignment]
+            became = check(counts, folder)
+            counts["lost_entries"] += became != ("stored" if turn == 1 else "loaded")
+        sources._digest = real
+        own = entry._VERSION
+        entry._VERSION = own + 1  # a later format: what it has is not read, and not removed
+        check(counts, folder, model_token="later")
+        entry._VERSION = own
+        counts["lost_entries"] += check(counts, folder) != "loaded"
+
+
+CHILD = "import runpy, sys; m = runpy.run_path(sys.argv[1]); m['child'](sys.argv[2])"
+
+
+def child(folder: str) -> None:
+    """What other processes do: one inference, and what was counted as a line."""
+    counts = Counts()
+    check(counts, Path(folder))
+    print(json.dumps(counts))
+
+
+def at_once(counts: Counts) -> None:
+    """Four processes store the same entry at the same time."""
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as parent:
+            folder = Path(parent) / "programs"
+            command = [sys.executable, "-c", CHILD, __file__, str(folder)]
+            started = [
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)
+            ]
+            for process in started:
+                out, _ = process.communicate(timeout=600)
+                counts.update(json.loads(out.splitlines()[-1]))
+            counts["lost_entries"] += any(row.problem for row in verify(folder))
+            counts["lost_entries"] += check(counts, folder) != "loaded"
+
+
+def while_pruning(counts: Counts) -> None:
+    """Inferences while another thread prunes without pause, to a size and to nothing."""
+    with filled() as folder:
+        is_over = threading.Event()
+
+        def maintain() -> None:
+            rng = random.Random(1)
+            while not is_over.is_set():
+                try:
+                    prune(folder, rng.choice((0, 1 << 17, 1 << 30)))
+                    list(ProgramStore(PrivateDirectory.open(folder)).entries())
+                    counts["prunes"] += 1
+                except Exception as error:
+                    counts["exceptions"] += 1
+                    print(f"    prune: {type(error).__name__}: {error}", file=sys.stderr)
+                time.sleep(rng.uniform(0, 2))  # so that some entries live to be loaded
+
+        thread = threading.Thread(target=maintain)
+        thread.start()
+        try:
+            for turn in range(SAMPLES * 2):
+                check(counts, folder, model_token=str(turn % 3))
+        finally:
+            is_over.set()
+            thread.join()
+        check(counts, folder)
+        counts["lost_entries"] += check(counts, folder) != "loaded"
+
+
+def hostile(counts: Counts) -> None:
+    """What others could have written is not read: links, pipes, modes, owners."""
+
+    def another_owner(path: Path) -> None:
+        if os.geteuid() == 0:
+            os.chown(path, 65534, -1)
+        else:
+            path.chmod(0o622)
+
+    def link(path: Path) -> None:
+        path.rename(path.with_name("elsewhere"))
+        path.symlink_to("elsewhere")
+
+    def pipe(path: Path) -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    acts = (another_owner, link, pipe, lambda p: p.chmod(0o666), lambda p: p.chmod(0o620))
+    for act in acts:
+        for suffix in (".program", ".weights", ".start", ".answers"):
+            with filled() as folder:
+                for path in files(folder):
+                    if path.suffix == suffix:
+                        act(path)
+                became = check(counts, folder)
+                if suffix in (".program", ".weights"):
+                    counts["wrong_answers"] += became == "loaded"  # machine code of others
+
+
+FAULTS: dict[str, Callable[[Counts], None]] = {
+    "truncation at every byte": truncation,
+    "truncation, whole runs": truncated_runs,
+    "bit flips": bit_flips,
+    "bit flips, whole runs": flipped_runs,
+    "full disk": full_disk,
+    "read-only disk": read_only_disk,
+    "failing calls": failing_calls,
+    "slow disk": slow_disk,
+    "directory vanishes": vanishing,
+    "clocks": clocks,
+    "two versions": versions,
+    "four processes at once": at_once,
+    "pruned meanwhile": while_pruning,
+    "files of others": hostile,
+}
+COUNTED = ("cases", "wrong_answers", "lost_entries", "exceptions")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="names of faults, with commas")
+    parser.add_argument("--append", type=Path, help="a file for the JSON lines")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(FAULTS)
+    failed = 0
+    for name in names:
+        counts = Counts(dict.fromkeys(COUNTED, 0))
+        begin = time.monotonic()
+        FAULTS[name](counts)
+        row = {"fault": name, **counts, "seconds": round(time.monotonic() - begin, 1)}
+        row |= {"jaxdelegate": jd.__version__, "format": entry._VERSION}
+        failed += sum(counts[kind] for kind in COUNTED[1:])
+        print(json.dumps(row), flush=True)
+        if options.append is not None:
+            with options.append.open("a") as stream:
+                stream.write(json.dumps(row) + "\n")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
