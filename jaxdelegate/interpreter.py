@@ -104,7 +104,7 @@ class Interpreter:
         self._delegates = list(experimental_delegates or ())
         for delegate in self._delegates:
             _check_delegate(delegate)
-        source = open_source(model_content or model_path)  # type: ignore[arg-type]
+        source = open_source(model_path if model_content is None else model_content)  # type: ignore[arg-type]
         self._preserve = experimental_preserve_all_tensors
         self._max_tensor_bytes = max_tensor_bytes
         self._source = source
@@ -504,7 +504,7 @@ def _check_arguments(path: Any, content: Any, num_threads: Any, resolver: Any) -
             raise ValueError("type of num_threads should be int")
         if num_threads < 1:
             raise ValueError("num_threads should >= 1")
-    if not path and not content:
+    if not path and content is None:
         raise ValueError("`model_path` or `model_content` must be specified.")
     if path and content:
         raise ValueError("Can't both provide `model_path` and `model_content`")

@@ -13,6 +13,7 @@ from jaxdelegate.litert.tensors import is_viewable, shape_of, value, view
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.runtime.sizes import MAX_TENSOR_BYTES
 
 _DATA_OFFSET = Tensor.data.offset
 _TENSORS_OFFSET = Context.tensors.offset
@@ -67,6 +68,11 @@ class PartitionContext:
         self._shapes: Hashable = graph.shapes()
 
     # ---- the static side
+
+    @property
+    def max_tensor_bytes(self) -> int:
+        """See `check_sizes`; the stock interpreter has no such option."""
+        return MAX_TENSOR_BYTES
 
     def nodes(self) -> Sequence[Node]:
         """The operators that no delegate has taken yet."""

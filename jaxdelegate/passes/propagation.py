@@ -19,11 +19,21 @@ from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
 
 # What a kernel may raise on a graph that is wrong, as opposed to a bug of ours.
-KERNEL_ERRORS = (ValueError, TypeError, IndexError, AttributeError, ArithmeticError, LookupError)
+# Memory that there is not is the graph's doing, too: it asked for more than `check_sizes` sees.
+KERNEL_ERRORS = (
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+)
 
 # Folding must not turn a small file into a large one (FILL, TILE, BROADCAST_TO of constants).
 _FOLD_BYTES = 1 << 20
 _FOLD_GROWTH = 4  # int8 weights -> float32
+_FOLD_TOTAL = 1 << 26  # of a graph, beyond what grows out of its stored constants
 
 
 def is_constant(outputs: Specs) -> bool:
@@ -55,17 +65,42 @@ def propagate(
         InterpreterError: an operator refuses the shapes; names the node.
     """
     result = list(specs)
+    budget = _FoldBudget(specs)
     for operator in operators:
         kernel = KERNELS.get(operator.name)
         if kernel is None:  # an unknown custom operator: the host says so when it has to run it
             continue
         inputs = gather(result, operator.inputs)
         declared = gather(result, operator.outputs)
-        outputs = _outputs(operator, kernel, inputs, declared, subgraphs)
+        outputs = _outputs(operator, kernel, inputs, declared, subgraphs, budget)
         for index, spec in zip(operator.outputs, outputs, strict=False):
             if index >= 0:
                 result[index] = spec
     return result
+
+
+class _FoldBudget:
+    """How many bytes of constants folding may still add to a graph."""
+
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        self._specs = specs
+        self._left = _FOLD_TOTAL
+        self._counts_stored = False
+
+    def take(self, nbytes: int) -> bool:
+        """Whether there are so many left; they are gone then."""
+        if nbytes > self._left and not self._counts_stored:
+            self._counts_stored = True
+            self._left += _FOLD_GROWTH * self._stored()
+        if nbytes > self._left:
+            return False
+        self._left -= nbytes
+        return True
+
+    def _stored(self) -> int:
+        """What the constants take; tensors may share a buffer."""
+        arrays = (spec.const for spec in self._specs if spec.const is not None)
+        return sum({a.__array_interface__["data"][0]: a.nbytes for a in arrays}.values())
 
 
 def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
@@ -128,21 +163,26 @@ def _outputs(
     inputs: Specs,
     declared: Specs,
     subgraphs: Sequence[Subgraph],
+    budget: _FoldBudget,
 ) -> Specs:
     is_dynamic = any(spec is not None and spec.is_dynamic for spec in inputs)
     try:
+        if kernel.most_inputs is not None and len(inputs) > kernel.most_inputs:
+            raise ValueError(f"it has {kernel.most_inputs} inputs, not {len(inputs)}")
         if not is_dynamic:
             shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs)
         elif kernel.settled is not None:
             shapes = kernel.settled(operator.options, inputs)
         else:
             shapes = (None,) * len(declared)
+        if shapes and len(declared) > len(shapes):
+            raise ValueError(f"it has {len(shapes)} outputs, not {len(declared)}")
     except (*KERNEL_ERRORS, InterpreterError) as error:
         raise InterpreterError(prepare_message(operator, error)) from error
     outputs = tuple(
         spec and with_shape(spec, shape) for spec, shape in zip(declared, shapes, strict=False)
     )
-    return outputs if is_dynamic else _folded(operator, kernel, inputs, outputs) or outputs
+    return outputs if is_dynamic else _folded(operator, kernel, inputs, outputs, budget) or outputs
 
 
 def prepare_message(operator: Operator, error: Exception) -> str:
@@ -157,16 +197,17 @@ def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:
     return dataclasses.replace(spec, shape=tuple(int(n) for n in shape), is_dynamic=False)
 
 
-def _folded(operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs) -> Specs | None:
+def _folded(
+    operator: Operator, kernel: Kernel, inputs: Specs, outputs: Specs, budget: _FoldBudget
+) -> Specs | None:
     present = [spec for spec in inputs if spec is not None]
     if kernel.folds is Folds.NEVER or kernel.calls or any(spec.is_variable for spec in present):
         return None
     if kernel.folds is Folds.CONSTANTS and any(spec.const is None for spec in present):
         return None
     before = sum(_nbytes(spec) for spec in present)
-    if sum(_nbytes(spec) for spec in outputs if spec is not None) > max(
-        _FOLD_BYTES, _FOLD_GROWTH * before
-    ):
+    after = sum(_nbytes(spec) for spec in outputs if spec is not None)
+    if after > max(_FOLD_BYTES, _FOLD_GROWTH * before) or not budget.take(after):
         return None
     try:
         arrays = kernel(operator.options, inputs, outputs, *map(_stand_in, inputs))  # type: ignore[arg-type]

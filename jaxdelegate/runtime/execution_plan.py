@@ -22,6 +22,7 @@ from jaxdelegate.runtime.simple_delegate import (
     SimpleDelegate,
     SimpleDelegateKernel,
 )
+from jaxdelegate.runtime.sizes import check_sizes
 
 _FLEX = "Flex"  # TensorFlow's own operators: they run in its library only
 _WITHOUT_FLEX = "convert the model without tf.lite.OpsSet.SELECT_TF_OPS, or run it with tf.lite."
@@ -33,6 +34,11 @@ class OperatorHost(DelegateContext, Protocol):
     @property
     def services(self) -> Services:
         """What kernels may ask for besides their arrays."""
+        ...
+
+    @property
+    def max_tensor_bytes(self) -> int:
+        """See `check_sizes`."""
         ...
 
 
@@ -135,7 +141,7 @@ class OperatorStep:
         operator = self.node.operator
         try:
             arrays = [self._argument(host, i) for i in operator.inputs]
-            inputs, outputs = self._current_specs(arrays)
+            inputs, outputs = self._current_specs(host, arrays)
             kernel = KERNELS[operator.name]
             run = functools.partial(kernel.run, host.services) if kernel.calls else kernel.run
             if kernel.takes_intermediates:
@@ -156,7 +162,9 @@ class OperatorStep:
             return None
         return host.array(index)
 
-    def _current_specs(self, arrays: list[np.ndarray | None]) -> tuple[Specs, Specs]:
+    def _current_specs(
+        self, host: OperatorHost, arrays: list[np.ndarray | None]
+    ) -> tuple[Specs, Specs]:
         """The planned specs; where a shape depends on data, those of the data that came."""
         node = self.node
         if not any(s is not None and s.is_dynamic for s in (*node.inputs, *node.outputs)):
@@ -167,6 +175,8 @@ class OperatorStep:
         outputs = tuple(
             with_shape(s, shape) for s, shape in zip(node.outputs, shapes, strict=False)
         )
+        pairs = zip(node.operator.outputs, outputs, strict=False)
+        check_sizes([(i, s) for i, s in pairs if s is not None], host.max_tensor_bytes)
         return inputs, outputs  # type: ignore[return-value]
 
 

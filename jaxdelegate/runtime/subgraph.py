@@ -71,8 +71,6 @@ class Host:
         self.watch: Callable[[Step], contextlib.AbstractContextManager[Any]] = (
             contextlib.nullcontext
         )
-        sparse = [(t.index, t.spec()) for t in subgraph.tensors if t.sparsity is not None]
-        check_sizes(sparse, model.max_tensor_bytes)
         self._declared = declared_specs(subgraph)
         self._specs = self._declared
         self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
@@ -102,6 +100,11 @@ class Host:
     def services(self) -> Services:
         """What kernels may ask for besides their arrays: subgraphs and resources."""
         return self._store
+
+    @property
+    def max_tensor_bytes(self) -> int:
+        """See `check_sizes`."""
+        return self._store.max_tensor_bytes
 
     # ---- shapes and plan
 
@@ -319,7 +322,10 @@ class Host:
         if index in self._explicit.initial:
             return self._explicit.initial[index]()
         spec = self._specs[index]
-        value = aligned_zeros(spec.shape, spec.dtype)
+        try:
+            value = aligned_zeros(spec.shape, spec.dtype)
+        except MemoryError as error:
+            raise InterpreterError(f"tensor {index} {spec.name!r}: {error}") from error
         if spec.is_variable:
             value[...] = state_zero(spec)
         return value
@@ -479,6 +485,9 @@ class ModelStore:
             max_tensor_bytes: see `check_sizes`.
         """
         self.name, self.max_tensor_bytes = name, max_tensor_bytes
+        for subgraph in subgraphs:  # before shapes are propagated into any of them
+            sparse = [(t.index, t.spec()) for t in subgraph.tensors if t.sparsity is not None]
+            check_sizes(sparse, max_tensor_bytes)
         # The reference alone runs what the file says.
         self.subgraphs = tuple(map(with_list_updates, subgraphs)) if delegates else subgraphs
         self.resources: MutableMapping[Any, Any] = {}
