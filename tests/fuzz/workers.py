@@ -167,6 +167,7 @@ def _serve(
 
         library.LIBRARY = kernels
     run(_smallest(), 0)  # imports everything
+    gc.freeze()  # and what is there now need not be looked through after each model
     if memory:
         limit = _status("VmSize") + memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -15,6 +15,7 @@ from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     Conv3DOptions,
     DepthwiseConv2DOptions,
+    FakeQuantOptions,
     Padding,
     Pool2DOptions,
 )
@@ -132,6 +133,16 @@ def test_halves_with_a_scale_are_not_quantized(run: Callable[..., list[np.ndarra
     builder.outputs(y)
     (got,) = run(builder.build(), np.float32([1, -2]))
     np.testing.assert_array_equal(got.astype(np.float32), [1, -2])
+
+
+@pytest.mark.parametrize("bits", [MANY, 31, 0])
+def test_levels_that_cannot_be_counted_are_refused(bits: int) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,))
+    builder.operator("FAKE_QUANT", [x], [y], FakeQuantOptions(-1, 1, bits))
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=f"num_bits is {bits}"):
+        Interpreter(model_content=builder.build()).allocate_tensors()
 
 
 def test_folding_has_a_budget() -> None:
