@@ -25,6 +25,7 @@ import numpy as np
 RAN, REFUSED, ERROR, MEMORY, TIME, DIED = "ran", "refused", "error", "memory", "time limit", "died"
 SLOW = "slow before"  # over the time limit without any damage, too
 SIDES = ("reference", "delegate", "litert")
+_REFUSALS = {"litert": (RuntimeError, ValueError)}  # besides JaxDelegateError
 SECONDS = {"reference": 10.0, "delegate": 60.0, "litert": 10.0}
 MEMORY_BYTES = 6 << 30  # beyond what the process takes when it starts
 _PATIENCE = 6  # times the seconds: for a process that waits and does not work
@@ -182,13 +183,13 @@ def _serve(
         os.ftruncate(descriptor, 0)
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
         signal.setitimer(signal.ITIMER_PROF, SECONDS[side] * 0.9)  # says where the time goes
-        outcome = _tried(run, content, seed)
+        outcome = _tried(run, content, seed, _REFUSALS.get(side, ()))
         signal.setitimer(signal.ITIMER_PROF, 0)
         gc.collect()
         pipe.send(dataclasses.replace(outcome, peak=max(0, _status("VmHWM") - start)))
 
 
-def _tried(run: Any, content: bytes, seed: int) -> Outcome:
+def _tried(run: Any, content: bytes, seed: int, refusals: tuple[type[Exception], ...]) -> Outcome:
     from jaxdelegate.errors import JaxDelegateError
 
     try:
@@ -196,6 +197,8 @@ def _tried(run: Any, content: bytes, seed: int) -> Outcome:
     except JaxDelegateError as error:
         stack = traceback.format_exc() if type(error).__name__ == "LoweringError" else ""
         return Outcome(REFUSED, type(error).__name__, str(error), stack)
+    except refusals as error:
+        return Outcome(REFUSED, type(error).__name__, str(error))
     except MemoryError as error:
         return Outcome(MEMORY, "MemoryError", str(error), traceback.format_exc())
     except Exception as error:

@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     FakeQuantOptions,
     Padding,
     Pool2DOptions,
+    SplitOptions,
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
 from jaxdelegate.passes.propagation import declared_specs, propagate
@@ -142,6 +143,24 @@ def test_levels_that_cannot_be_counted_are_refused(bits: int) -> None:
     builder.operator("FAKE_QUANT", [x], [y], FakeQuantOptions(-1, 1, bits))
     builder.outputs(y)
     with pytest.raises(jd.InterpreterError, match=f"num_bits is {bits}"):
+        Interpreter(model_content=builder.build()).allocate_tensors()
+
+
+def test_billions_of_elements_or_parts_are_not_listed() -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((0, MANY)), builder.tensor((0, MANY))
+    entries = [builder.constant(np.int32(v)) for v in ([0, 0], [0, MANY], [1, 1])]
+    builder.operator("STRIDED_SLICE", [x, *entries], [y])
+    builder.outputs(y)
+    interpreter = Interpreter(model_content=builder.build())
+    interpreter.allocate_tensors()
+    interpreter.invoke()
+    assert interpreter.get_output_details()[0]["shape"].tolist() == [0, MANY]
+    builder = ModelBuilder()
+    axis, x, y = builder.input((1,), np.int32), builder.input((4,)), builder.tensor((4,))
+    builder.operator("SPLIT", [axis, x], [y], SplitOptions(MANY))
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match="SPLIT: 2147483647 parts, 1048576 are the most"):
         Interpreter(model_content=builder.build()).allocate_tensors()
 
 
