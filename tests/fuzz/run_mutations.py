@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.mutations import mutated
-from tests.fuzz.workers import SLOW, TIME, Outcome, Worker
+from tests.fuzz.workers import BEFORE, DIED, MEMORY_BYTES, TIME, Outcome, Worker
 
 _OFTEN = 300_000  # bytes; larger files are damaged less often, in proportion
 
@@ -37,9 +37,11 @@ class Corpus:
     seed: int
 
     @classmethod
-    def of_folder(cls, folder: Path, seed: int, largest: int | None = None) -> "Corpus":
-        """Its .tflite files, in the order of their names."""
-        paths = sorted(folder.rglob("*.tflite"))
+    def of_folder(
+        cls, folder: Path, seed: int, largest: int | None = None, only: str = ""
+    ) -> "Corpus":
+        """Its .tflite files, in the order of their names; `only`: a pattern in the name."""
+        paths = sorted(p for p in folder.rglob("*.tflite") if re.search(only, p.stem))
         paths = [p for p in paths if largest is None or p.stat().st_size <= largest]
         return cls(
             [p.relative_to(folder).as_posix() for p in paths], [p.read_bytes() for p in paths], seed
@@ -85,8 +87,10 @@ def run(
             if side == "delegate" and number % delegate_every:
                 continue
             outcome = worker.run(content, number)
-            if outcome.kind == TIME and worker.run(corpus.content(name), number).kind == TIME:
-                outcome = dataclasses.replace(outcome, kind=SLOW)
+            if outcome.kind in (TIME, DIED):
+                before = worker.run(corpus.content(name), number)
+                if before.kind == outcome.kind:
+                    outcome = dataclasses.replace(before, kind=BEFORE, name=before.kind)
             tally.add(side, outcome)
             if outcome.is_finding:
                 yield {
@@ -167,6 +171,8 @@ def main() -> None:
     )
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--largest", type=int, help="leave out larger files, bytes")
+    parser.add_argument("--only", default="", help="leave out models without this pattern")
+    parser.add_argument("--memory", type=int, default=MEMORY_BYTES, help="bytes; 0: no limit")
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shard_size", type=int, default=500)
@@ -177,11 +183,11 @@ def main() -> None:
     parser.add_argument("--findings", type=Path, default=Path("build/findings"))
     parser.add_argument("--replay", type=int, metavar="NUMBER")
     options = parser.parse_args()
-    corpus = Corpus.of_folder(options.models, options.seed, options.largest)
+    corpus = Corpus.of_folder(options.models, options.seed, options.largest, options.only)
     sides = ["litert"] if options.host == "litert" else ["reference"]
     if options.delegate_every and options.host != "litert":
         sides.append("delegate")
-    workers = {side: Worker(side, options.kernels) for side in sides}
+    workers = {side: Worker(side, options.kernels, options.memory) for side in sides}
     try:
         (_run_shards if options.replay is None else _replay)(options, corpus, workers)
     finally:

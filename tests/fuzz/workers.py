@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 RAN, REFUSED, ERROR, MEMORY, TIME, DIED = "ran", "refused", "error", "memory", "time limit", "died"
-SLOW = "slow before"  # over the time limit without any damage, too
+BEFORE = "before damage"  # the model as it was takes too long, or ends the process, too
 SIDES = ("reference", "delegate", "litert")
 _REFUSALS = {"litert": (RuntimeError, ValueError)}  # besides JaxDelegateError
 SECONDS = {"reference": 10.0, "delegate": 60.0, "litert": 10.0}
@@ -39,7 +39,7 @@ class Outcome:
     """What became of one model.
 
     Attributes:
-        kind: RAN, REFUSED, ERROR, MEMORY, TIME, SLOW or DIED.
+        kind: RAN, REFUSED, ERROR, MEMORY, TIME, DIED or BEFORE.
         name: of the exception's class; of the signal that ended the process.
         text: the exception's message.
         stack: where it came from; of a process that is gone, the last that it wrote.
@@ -54,13 +54,13 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """What is counted: the kind, with the class of a refusal."""
-        return f"{self.kind}: {self.name}" if self.kind == REFUSED else self.kind
+        """What is counted: the kind, with the class of a refusal or what was so before."""
+        return f"{self.kind}: {self.name}" if self.kind in (REFUSED, BEFORE) else self.kind
 
     @property
     def is_finding(self) -> bool:
         """Whether a file must not lead to this. LoweringError says that it is a bug of ours."""
-        return self.kind not in (RAN, REFUSED, SLOW) or self.name == "LoweringError"
+        return self.kind not in (RAN, REFUSED, BEFORE) or self.name == "LoweringError"
 
 
 class Worker:
