@@ -65,7 +65,7 @@ sanitize: $(VENV)/.installed-test build/sanitized_kernels.so
 
 # Damaged models with convolutions and products, their delegated part on checked kernels. MODELS: a
 # folder of .tflite files.
-MODELS ?= ../shared/models
+MODELS ?= models
 FUZZED ?= 1000
 fuzz-sanitized: $(VENV)/.installed-test build/sanitized_kernels.so
 	ASAN_OPTIONS=$(ASAN_OPTIONS) LD_PRELOAD="$(ASAN_PRELOAD)" \
