@@ -6,11 +6,13 @@ JOBS ?= 2
 BUILT_FROM := pyproject.toml setup.py $(wildcard jaxdelegate/litert/*.[ch] jaxdelegate/kernels/*.cc jaxdelegate/kernels/*.h jaxdelegate/kernels/*.inc)
 SANITIZED := -std=c++17 -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-trapping-math -fwrapv \
   -fsanitize=address,undefined -fno-sanitize-recover=all
+ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
+ASAN_PRELOAD = $(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
 KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kernels/test_library.py tests/op_lowering/fused/test_convolution.py
 ZIG := $(abspath $(BIN))/python -m ziglang
 CASES := -k 'test_lowering_ or test_gpu_lowering_ or test_every_algorithm_ or test_the_twins_'
 
-.PHONY: demo test test-slow emulate emulate-arm sanitize sanitize-threads lint types docs format wheel clean
+.PHONY: demo test test-slow emulate emulate-arm sanitize sanitize-threads fuzz-sanitized lint types docs format wheel clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, got " + sys.version)'
@@ -53,10 +55,12 @@ emulate-arm: $(BIN)/python
 	PYTHON=$(BIN)/python tests/emulation/aarch64.sh
 
 # The native kernels' own tests, with every access to memory and every integer operation checked.
-sanitize: $(VENV)/.installed-test
+build/sanitized_kernels.so: $(wildcard jaxdelegate/kernels/*.cc jaxdelegate/kernels/*.h) | $(VENV)/.installed-test
 	@mkdir -p build
-	$(CXX) $(SANITIZED) -I"$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')" jaxdelegate/kernels/*.cc -o build/sanitized_kernels.so
-	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 LD_PRELOAD="$(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" \
+	$(CXX) $(SANITIZED) -I"$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')" jaxdelegate/kernels/*.cc -o $@
+
+sanitize: $(VENV)/.installed-test build/sanitized_kernels.so
+	ASAN_OPTIONS=$(ASAN_OPTIONS) LD_PRELOAD="$(ASAN_PRELOAD)" \
 	  $(BIN)/python -m pytest -n $(JOBS) --kernels=build/sanitized_kernels.so $(KERNEL_TESTS)
 
 # The same kernels' loops, from several threads at once: whether two use a value at the same time.
@@ -66,6 +70,15 @@ sanitize-threads: $(VENV)/.installed-test
 	  -I"$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')" \
 	  jaxdelegate/kernels/*.cc tests/kernels/many_threads.cc -o build/many_threads
 	build/many_threads
+
+# Damaged models with convolutions and products, their delegated part on checked kernels. MODELS: a
+# folder of .tflite files.
+MODELS ?= models
+FUZZED ?= 1000
+fuzz-sanitized: $(VENV)/.installed-test build/sanitized_kernels.so
+	ASAN_OPTIONS=$(ASAN_OPTIONS) LD_PRELOAD="$(ASAN_PRELOAD)" \
+	  $(BIN)/python -m tests.fuzz.run_mutations --models=$(MODELS) --only='conv|fc|einsum|net|dense' --largest=300000 \
+	  --count=$(FUZZED) --delegate_every=1 --memory=0 --kernels=build/sanitized_kernels.so --results=build/fuzz-sanitized.jsonl
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

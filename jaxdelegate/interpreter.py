@@ -147,7 +147,7 @@ class Interpreter:
         self._delegates = list(experimental_delegates or ())
         for delegate in self._delegates:
             _check_delegate(delegate)
-        source = open_source(model_content or model_path)  # type: ignore[arg-type]
+        source = open_source(model_path if model_content is None else model_content)  # type: ignore[arg-type]
         self._lock = threading.RLock()  # a kernel may call its own interpreter
         self._preserve = experimental_preserve_all_tensors
         self._max_tensor_bytes, self._max_host_memory = max_tensor_bytes, max_host_memory
@@ -605,7 +605,7 @@ def _check_arguments(
             raise ValueError("num_threads should >= 1")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout: want a positive number of seconds, got {timeout!r}")
-    if not path and not content:
+    if not path and content is None:
         raise ValueError("`model_path` or `model_content` must be specified.")
     if path and content:
         raise ValueError("Can't both provide `model_path` and `model_content`")

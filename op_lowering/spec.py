@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from jaxdelegate.quant.packing import BITS
 from jaxdelegate.quant.params import Quantization
 
 Shape = tuple[int, ...]
@@ -48,7 +49,7 @@ class TensorSpec:
         """Whether the integers stand for reals (a scale is given)."""
         return (
             self.quantization is not None
-            and self.dtype.kind in "iuV"
+            and (self.dtype.kind in "iu" or self.dtype in BITS)
             and self.quantization.has_scale
         )
 

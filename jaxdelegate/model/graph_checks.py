@@ -6,6 +6,7 @@ from typing import NoReturn, Protocol
 Fail = Callable[[str, str, object], NoReturn]  # (field, rule, got)
 
 _MAX_CALL_DEPTH = 64
+_MAX_CALLED_OPERATORS = 100_000  # counted for each call: a few subgraphs can make billions
 
 
 class Node(Protocol):
@@ -76,11 +77,14 @@ def _fail_unwritten(fail: Fail, tensor: int, operators: Sequence[Node]) -> NoRet
     fail("inputs", f"operators[{writer}], which writes the tensor, must come first", tensor)
 
 
-def check_calls(calls: Sequence[Collection[int]], fail: Callable[[int], Fail]) -> None:
-    """Check that no subgraph runs itself, and that calls do not nest deeper than 64.
+def check_calls(
+    calls: Sequence[Collection[int]], sizes: Sequence[int], fail: Callable[[int], Fail]
+) -> None:
+    """Check that no subgraph runs itself, and that calls neither nest too deep nor multiply.
 
     Args:
-        calls: for each subgraph, the set of those that its operators run.
+        calls: for each subgraph, those that its operators run, each as often as they do.
+        sizes: for each subgraph, how many operators it has.
         fail: gives the function that raises for a subgraph.
     """
     callers: list[list[int]] = [[] for _ in calls]
@@ -89,10 +93,12 @@ def check_calls(calls: Sequence[Collection[int]], fail: Callable[[int], Fail]) -
             callers[callee].append(caller)
     pending = [len(below) for below in calls]
     depth = [1] * len(calls)
+    called = [0] * len(calls)
     done = [subgraph for subgraph, count in enumerate(pending) if count == 0]
     for subgraph in done:  # grows: callers follow once all that they call is done
         for caller in callers[subgraph]:
             depth[caller] = max(depth[caller], depth[subgraph] + 1)
+            called[caller] += sizes[subgraph] + called[subgraph]
             pending[caller] -= 1
             if pending[caller] == 0:
                 done.append(caller)
@@ -103,6 +109,10 @@ def check_calls(calls: Sequence[Collection[int]], fail: Callable[[int], Fail]) -
         deepest = depth.index(max(depth))
         rule = f"subgraphs may run each other {_MAX_CALL_DEPTH} levels deep"
         fail(deepest)("operators", rule, depth[deepest])
+    if max(called, default=0) > _MAX_CALLED_OPERATORS:
+        largest = called.index(max(called))
+        rule = f"calls may run {_MAX_CALLED_OPERATORS} operators, counted for each call"
+        fail(largest)("operators", rule, called[largest])
 
 
 def _cycle(calls: Sequence[Collection[int]], stuck: Collection[int]) -> list[int]:

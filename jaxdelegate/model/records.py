@@ -18,7 +18,7 @@ from jaxdelegate.model.graph_checks import Fail, check_calls, check_order
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.operator_tables import OptionsReader, called_subgraphs, read_operator_code
 from jaxdelegate.model.source import ModelSource, Source, open_source
-from jaxdelegate.model.stored import byte_count, decode, why_not_stored
+from jaxdelegate.model.stored import byte_count, decode, is_copied, why_not_stored
 from jaxdelegate.model.tensor_tables import read_quantization, read_sparsity, with_block_values
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import Options
@@ -29,7 +29,7 @@ from jaxdelegate.quant.params import Quantization
 _IDENTIFIER = b"TFL3"
 _VERSION = 3
 _MAX_RANK = 64  # numpy's
-_STRIPPED_BYTES = 1 << 26  # what a small file may stand for at the most
+_STRIPPED_BYTES = 1 << 26  # what a small file may stand for at the most, in all
 _LOGGER = logging.getLogger("jaxdelegate")
 _NO_WORD = re.compile(r"[^\w.\-]", re.ASCII)
 _UNSIZED = (TensorType.STRING, TensorType.RESOURCE, TensorType.VARIANT)  # no bytes: no data
@@ -224,6 +224,7 @@ class _Reader:
         self._options = OptionsReader(self._file)
         self._buffers = Buffers(self._file, root.tables("buffers", "Buffer"))
         self._external = ExternalBuffers(root, source)
+        self._stripped_left = _STRIPPED_BYTES
         self._subgraph_tables = root.tables("subgraphs", "SubGraph")
         if not self._subgraph_tables:
             root.fail("subgraphs", "a model must have one at least", 0)
@@ -232,9 +233,10 @@ class _Reader:
         """The model."""
         subgraphs = tuple(self._subgraph(i, t) for i, t in enumerate(self._subgraph_tables))
         calls = [
-            {i for op in s.operators for _, i in called_subgraphs(op.options)} for s in subgraphs
+            [i for op in s.operators for _, i in called_subgraphs(op.options)] for s in subgraphs
         ]
-        check_calls(calls, lambda i: self._subgraph_tables[i].fail)
+        sizes = [len(s.operators) for s in subgraphs]
+        check_calls(calls, sizes, lambda i: self._subgraph_tables[i].fail)
         signatures = self._root.tables("signature_defs", "SignatureDef")
         return Model(
             self._source.name,
@@ -260,7 +262,7 @@ class _Reader:
         inputs, outputs = table.indices("inputs", count), table.indices("outputs", count)
         computed = {i for operator in operators for i in operator.outputs}.union(inputs)
         tensors = [_settle_empty(tensor, tensor.index in computed) for tensor in tensors]
-        tensors = [t if t.index in computed else _with_stripped_values(t) for t in tensors]
+        tensors = [t if t.index in computed else self._with_stripped_values(t) for t in tensors]
         tensors = [_with_block_values(tensor, tensors) for tensor in tensors]
         for i in inputs:
             if tensors[i].stored is not None:
@@ -316,7 +318,29 @@ class _Reader:
         stored = stored if external is None else external
         if stored is not None and stored.size == 0 and tensor_type in _UNSIZED:
             return None
+        if stored is not None and external is None and is_copied(tensor_type):
+            table.charge("buffer", stored.size)  # tensors may share one
         return stored
+
+    def _with_stripped_values(self, tensor: Tensor) -> Tensor:
+        """Zeros for weights whose values were taken out of the file.
+
+        Of a tensor without data this is known where it is quantized in blocks: only constants are.
+        """
+        q = tensor.quantization
+        is_stripped = q is not None and q.blockwise is not None and tensor.stored is None
+        if not is_stripped or tensor.is_variable or tensor.sparsity is not None:
+            return tensor
+        count = byte_count(tensor.type, math.prod(tensor.shape))
+        if count > self._stripped_left:
+            return tensor
+        self._stripped_left -= count
+        _LOGGER.warning(
+            "tensor %d %r has no data in the file: zeros are used", tensor.index, tensor.name
+        )
+        stored = np.zeros(count, np.uint8)
+        stored.flags.writeable = False
+        return dataclasses.replace(tensor, stored=stored)
 
     def _operator(self, index: int, table: Table, tensor_count: int) -> Operator:
         code = self._codes[table.index("opcode_index", len(self._codes))]
@@ -397,26 +421,6 @@ def _settle_empty(tensor: Tensor, is_computed: bool) -> Tensor:
     if 0 not in tensor.shape or tensor.is_variable:
         return tensor
     return dataclasses.replace(tensor, stored=None if is_computed else np.empty(0, np.uint8))
-
-
-def _with_stripped_values(tensor: Tensor) -> Tensor:
-    """Zeros for weights whose values were taken out of the file.
-
-    Of a tensor without data this is known where it is quantized in blocks: only constants are.
-    """
-    q = tensor.quantization
-    is_stripped = q is not None and q.blockwise is not None and tensor.stored is None
-    if not is_stripped or tensor.is_variable or tensor.sparsity is not None:
-        return tensor
-    count = byte_count(tensor.type, math.prod(tensor.shape))
-    if count > _STRIPPED_BYTES:
-        return tensor
-    _LOGGER.warning(
-        "tensor %d %r has no data in the file: zeros are used", tensor.index, tensor.name
-    )
-    stored = np.zeros(count, np.uint8)
-    stored.flags.writeable = False
-    return dataclasses.replace(tensor, stored=stored)
 
 
 def _with_block_values(tensor: Tensor, tensors: Sequence[Tensor]) -> Tensor:

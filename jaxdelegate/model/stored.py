@@ -20,6 +20,11 @@ def byte_count(tensor_type: TensorType, count: int) -> int:
     return -(-count * BITS[dtype] // 8) if dtype in BITS else count * dtype.itemsize
 
 
+def is_copied(tensor_type: TensorType) -> bool:
+    """Whether the values of such a tensor are no view of its bytes."""
+    return tensor_type in (TensorType.STRING, TensorType.BOOL) or DTYPES[tensor_type] in BITS
+
+
 Problem = tuple[str, str]  # the rule, and what was there instead
 
 

@@ -184,12 +184,16 @@ def _outputs(
     is_dynamic = any(spec is not None and spec.is_dynamic for spec in inputs)
     refusals: tuple[type[Exception], ...] = (*kernel_errors(operator), InterpreterError)
     try:
+        if kernel.most_inputs is not None and len(inputs) > kernel.most_inputs:
+            raise ValueError(f"it has {kernel.most_inputs} inputs, not {len(inputs)}")
         if not is_dynamic:
             shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs, limits)
         elif kernel.settled is not None:
             shapes = kernel.settled(operator.options, inputs)
         else:
             shapes = (None,) * len(declared)
+        if shapes and len(declared) > len(shapes):
+            raise ValueError(f"it has {len(shapes)} outputs, not {len(declared)}")
     except refusals as error:
         raise InterpreterError(prepare_message(operator, error)) from error
     return tuple(

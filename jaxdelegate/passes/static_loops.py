@@ -19,6 +19,7 @@ from jaxdelegate.reference.kernel import Folds, Kernel
 from jaxdelegate.reference.registry import KERNELS
 
 _MOST_TRIPS = 10_000
+_MOST_CALLS = 200_000  # of kernels: a few seconds
 _MOST_ELEMENTS = 1024  # of a tensor that counts
 
 _Values = Mapping[int, np.ndarray]  # by position among the loop's values
@@ -60,8 +61,10 @@ def _counted(
 ) -> int | None:
     if goes_on is None or following is None or values is None:
         return None
+    kernels = len(goes_on.operators) + len(following.operators)
+    most = min(_MOST_TRIPS, _MOST_CALLS // max(1, kernels))
     try:
-        for trips in range(_MOST_TRIPS + 1):
+        for trips in range(most + 1):
             (more,) = goes_on(values)
             if not more.reshape(-1)[0]:
                 return trips

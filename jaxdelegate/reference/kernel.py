@@ -2,6 +2,8 @@
 
 import dataclasses
 import enum
+import functools
+import inspect
 from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
@@ -70,6 +72,14 @@ class Kernel:
     takes_intermediates: bool = False
     inferred_shapes: InferredShapes | None = None
     settled: Shapes | None = None
+
+    @functools.cached_property
+    def most_inputs(self) -> int | None:
+        """How many inputs `run` takes; None: any number."""
+        parameters = inspect.signature(self.run).parameters.values()
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            return None
+        return sum(p.kind is not p.KEYWORD_ONLY for p in parameters) - 3 - self.calls
 
     def __call__(
         self, options: Options, inputs: Specs, outputs: Specs, *arrays: Array

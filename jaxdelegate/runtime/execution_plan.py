@@ -174,7 +174,8 @@ class OperatorStep:
         outputs = tuple(
             with_shape(s, shape) for s, shape in zip(node.outputs, shapes, strict=False)
         )
-        host.check_room(zip(node.operator.outputs, outputs, strict=False))
+        pairs = zip(node.operator.outputs, outputs, strict=False)
+        host.check_room((i, spec) for i, spec in pairs if spec is not None)
         return inputs, outputs  # type: ignore[return-value]
 
 

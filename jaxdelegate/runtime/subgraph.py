@@ -365,7 +365,10 @@ class Host:
         if index in self._explicit.initial:
             return self._explicit.initial[index]()
         spec = self._specs[index]
-        value = aligned_zeros(spec.shape, spec.dtype)
+        try:
+            value = aligned_zeros(spec.shape, spec.dtype)
+        except MemoryError as error:
+            raise InterpreterError(f"tensor {index} {spec.name!r}: {error}") from error
         if spec.is_variable:
             value[...] = state_zero(spec)
         return value

@@ -13,6 +13,8 @@ from jax.typing import ArrayLike
 from jaxdelegate.op_lowering.common.basics import Array, window_padding
 from jaxdelegate.op_lowering.options import Padding
 
+_FAR = 256  # values that a window may reach beyond twice the input's
+
 
 @dataclasses.dataclass(frozen=True)
 class Window:
@@ -90,13 +92,18 @@ Spreads = tuple[Spread, ...]
 
 
 def why_not_windows(windows: Windows) -> str | None:
-    """A reason for windows without size, stride or dilation."""
+    """A reason for windows without size, stride or dilation, or that hardly meet the input.
+
+    XLA would pad an input of 4 values for a window over 2**31, or walk over all of them.
+    """
     for w in windows:
         if min(w.size, w.stride, w.dilation) <= 0:
             return (
                 f"a window of {w.size} values by stride {w.stride} and dilation {w.dilation}: "
                 "all must be positive"
             )
+        if w.span > 2 * w.n_in + _FAR:
+            return f"a window over {w.span} values of which {w.n_in} exist: the host reads those"
     return None
 
 

@@ -1,76 +1,80 @@
-"""Fuzz `read_model`: a file loads, or is refused with ModelError, and nothing else happens.
+"""Fuzz all that runs without jax: read a file, propagate its shapes, lay out its tensors.
 
-    python tests/fuzz/fuzz_model.py CORPUS...              coverage-guided, needs atheris
-    python tests/fuzz/fuzz_model.py --runs=9999 CORPUS...  random changes, needs nothing
+    python -m tests.fuzz.fuzz_model CORPUS...              coverage-guided, needs atheris
+    python -m tests.fuzz.fuzz_model --runs=9999 CORPUS...  random changes, needs nothing
 
-CORPUS are .tflite files. A file that fails is written to crash.tflite. Not run by the test suite.
+A file loads, or is refused with a JaxDelegateError, and nothing else happens. CORPUS are .tflite
+files, or folders of them; atheris adds what it finds to the first folder. Its own flags, such as
+-max_total_time=600, are passed on. A file that fails is written to crash.tflite or crash-*. Not run
+by the test suite; `run_mutations.py` invokes damaged models, too.
 """
 
 import argparse
 import pathlib
 import random
 import sys
+from collections.abc import Callable
 
-from jaxdelegate.errors import ModelError
-from jaxdelegate.model.records import read_model
+from tests.fuzz.mutations import mutated
 
-_WORDS = (0, 1, 4, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1)
-
-
-def one(content: bytes) -> None:
-    """Read one file and all that is read lazily."""
-    try:
-        model = read_model(content)
-    except ModelError:
-        return
-    for graph in model.subgraphs:
-        for tensor in graph.tensors:
-            tensor.spec()
+Target = Callable[[bytes], None]
 
 
-def changed(content: bytes, rng: random.Random) -> bytes:
-    """The file with a few bytes, words or parts replaced."""
-    data = bytearray(content)
-    for _ in range(rng.randint(1, 5)):
-        at = rng.randrange(len(data))
-        match rng.randrange(5):
-            case 0:
-                data[at] = rng.randrange(256)
-            case 1:
-                data[at] ^= 1 << rng.randrange(8)
-            case 2:
-                at &= ~3
-                data[at : at + 4] = rng.choice(_WORDS).to_bytes(4, "little")
-            case 3:
-                start = rng.randrange(len(data))
-                data[at : at + 8] = data[start : start + 8]
-            case _:
-                del data[at : at + rng.randint(1, 8)]
-    return bytes(data)
+def target() -> Target:
+    """What is fuzzed; its modules are imported here, so that they can be instrumented."""
+    from jaxdelegate.errors import JaxDelegateError
+    from jaxdelegate.interpreter import Interpreter
+    from jaxdelegate.model.records import read_model
+
+    def one(content: bytes) -> None:
+        try:
+            for graph in read_model(content).subgraphs:
+                for tensor in graph.tensors:
+                    tensor.spec()
+            Interpreter(model_content=content, max_tensor_bytes=1 << 26).allocate_tensors()
+        except JaxDelegateError:
+            return
+
+    return one
+
+
+def files(corpus: list[pathlib.Path]) -> list[pathlib.Path]:
+    """The files that were named, and those in folders."""
+    return [f for p in corpus for f in (sorted(p.rglob("*.tflite")) if p.is_dir() else [p])]
+
+
+def guided(corpus: list[pathlib.Path], flags: list[str]) -> None:
+    """Let atheris look for inputs that reach new code."""
+    import atheris  # not a dependency of the tests
+
+    with atheris.instrument_imports(include=["jaxdelegate"]):
+        one = target()
+        one(files(corpus)[0].read_bytes())  # the rest is imported when it is needed
+    atheris.Setup([sys.argv[0], *flags, *map(str, corpus)], one)
+    atheris.Fuzz()
 
 
 def main() -> None:
     """Run atheris, or `--runs` random changes."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("corpus", nargs="+", type=pathlib.Path)
-    options = parser.parse_args()
+    options, flags = parser.parse_known_args()
     if options.runs == 0:
-        import atheris  # not a dependency of the tests
-
-        atheris.instrument_all()
-        atheris.Setup([sys.argv[0], *map(str, options.corpus)], one)
-        atheris.Fuzz()
+        guided(options.corpus, flags)
         return
-    rng = random.Random(options.seed)
-    seeds = [path.read_bytes() for path in options.corpus]
+    rng, one = random.Random(options.seed), target()
+    seeds = [path.read_bytes() for path in files(options.corpus)]
     for _ in range(options.runs):
-        content = changed(rng.choice(seeds), rng)
+        content, damage = mutated(rng.choice(seeds), rng.randrange(2**32), rng.choice(seeds))
         try:
             one(content)
         except BaseException:
             pathlib.Path("crash.tflite").write_bytes(content)
+            print(damage)
             raise
 
 

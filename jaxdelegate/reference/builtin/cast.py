@@ -6,12 +6,13 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.options import FakeQuantOptions
-from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.requantize import requantize
 from jaxdelegate.reference.common.pointwise import widen
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
+_MOST_BITS = 30
 _HALF = (np.float16, ml_dtypes.bfloat16)
 _REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
     "int8": "int8 uint8 int16",
@@ -85,6 +86,17 @@ def quantize(_options: object, inputs: Specs, outputs: Specs, x: Array) -> tuple
     return (requantize(x, source, quantization, dtype),)
 
 
+def fake_quant_shape(o: FakeQuantOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """As the input.
+
+    Raises:
+        ValueError: the levels cannot be counted: LiteRT shifts an int32 by `num_bits`.
+    """
+    if not 1 <= o.num_bits <= _MOST_BITS:
+        raise ValueError(f"num_bits is {o.num_bits}, not in [1, {_MOST_BITS}]")
+    return same_shape(o, inputs)
+
+
 def fake_quant(o: FakeQuantOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """Reals snapped to 2**num_bits levels."""
     y = affine.fake_quantize(
@@ -97,5 +109,5 @@ KERNELS = {
     "CAST": Kernel(cast, same_shape),
     "DEQUANTIZE": Kernel(dequantize, same_shape),
     "QUANTIZE": Kernel(quantize, same_shape),
-    "FAKE_QUANT": Kernel(fake_quant, same_shape),
+    "FAKE_QUANT": Kernel(fake_quant, fake_quant_shape),
 }

@@ -78,7 +78,7 @@ def audio_spectrogram(
     """kernels/internal/spectrogram.cc: the spectrum of each window, weighed by a periodic Hann."""
     _check(inputs, np.float32)
     n_channels, n_frames, n_bins = outputs[0].shape
-    i = np.arange(o.window_size)
+    i = np.arange(o.window_size if n_frames else 0)
     hann = 0.5 - 0.5 * np.cos(2 * math.pi * i / o.window_size)
     y = np.empty((n_channels, n_frames, n_bins), np.float32)
     for frame in range(n_frames):

@@ -15,6 +15,8 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.common.movement import ints, known, require_one_scaling, resolved_axis
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
+_MOST_PARTS = 1 << 20  # about as many as a file may have tables
+
 
 def slice_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     """The sizes; -1 is what remains after begin, and so needs it."""
@@ -136,7 +138,7 @@ def _positions(
     begin: Sequence[int],
     end: Sequence[int],
     strides: Sequence[int],
-) -> list[int]:
+) -> range:
     """What entry j takes of a dimension of n (kernels/internal/reference/strided_slice.h)."""
     stride = strides[j]
     if stride == 0:
@@ -148,17 +150,19 @@ def _positions(
     if o.shrink_axis_mask >> j & 1:
         if not 0 <= start < n:
             raise ValueError(f"STRIDED_SLICE: index {begin[j]} is outside a dimension of {n}")
-        return [start]
+        return range(start, start + 1)
     stop = end[j] + start * o.offset
     stop = min(max(stop + n * (stop < 0), first), last)
     if o.end_mask >> j & 1:
         stop = n if stride > 0 else -1
-    return list(range(start, stop, stride))
+    return range(start, stop, stride)
 
 
 def split_shape(o: SplitOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """`num_splits` equal parts."""
     axis, x = inputs[:2]
+    if o.num_splits > _MOST_PARTS:
+        raise ValueError(f"SPLIT: {o.num_splits} parts, {_MOST_PARTS} are the most")
     if axis.const is None:
         return (None,) * o.num_splits
     at = resolved_axis(ints(axis.const)[0], len(x.shape), "SPLIT")
@@ -217,6 +221,8 @@ def unpack_shape(o: UnpackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """`num` tensors without the dimension."""
     shape = inputs[0].shape
     axis = _unpacked_axis(o, shape)
+    if o.num > _MOST_PARTS:
+        raise ValueError(f"UNPACK: {o.num} parts, {_MOST_PARTS} are the most")
     return ((*shape[:axis], *shape[axis + 1 :]),) * o.num
 
 

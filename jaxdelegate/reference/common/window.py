@@ -1,7 +1,6 @@
 """Windows over [N, *spatial, C] (kernels/padding.h); clamps and checks that kernels share."""
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.reference.kernel import Array
 
-_MOST_PADDED = 1 << 30  # bytes; or four times the image
+_INT16_MAX = 2**15 - 1
 _RANGES = {
     ActivationFunctionType.RELU: (0, np.inf),
     ActivationFunctionType.RELU_N1_TO_1: (-1, 1),
@@ -55,12 +54,14 @@ def size_out(padding: Padding, n: int, window: int, stride: int, dilation: int =
     """How many places a window takes along n values.
 
     Raises:
-        ValueError: window, stride or dilation is not positive, or the window is far too large.
+        ValueError: window, stride or dilation is not positive or far too large.
     """
     if min(window, stride, dilation) <= 0:
         raise ValueError(
             f"window {window}, stride {stride}, dilation {dilation}: all must be positive"
         )
+    if max(stride, dilation) > _INT16_MAX:  # LiteRT's limit (kernels/conv.cc, Prepare)
+        raise ValueError(f"stride {stride}, dilation {dilation}: {_INT16_MAX} is the most")
     if padding is Padding.SAME:
         return (n + stride - 1) // stride
     span = (window - 1) * dilation + 1
@@ -87,32 +88,37 @@ def windows(
     dilations: Sequence[int],
     fill: float = 0,
 ) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Walk over the places within a window.
+    """Walk over the places within a window that read anything of the values, or over the first.
+
+    What the others read is outside everywhere: a file's options may ask for a billion of them.
 
     Yields:
         The place, and what all windows read there: [N, *out, C], `fill` where that is outside.
-
-    Raises:
-        ValueError: windows spread so wide that the padding would take gigabytes.
     """
-    dims = list(zip(out, before, sizes, strides, dilations, strict=True))
-    behind = [
-        max((o - 1) * s + (k - 1) * d + 1 - b - n, 0)
-        for n, (o, b, k, s, d) in zip(x.shape[1:-1], dims, strict=True)
-    ]
-    padded_sizes = map(sum, zip(x.shape[1:-1], before, behind, strict=True))
-    nbytes = math.prod((x.shape[0], *padded_sizes, x.shape[-1])) * x.itemsize
-    if nbytes > max(_MOST_PADDED, 4 * x.nbytes):
-        raise ValueError(
-            f"windows {list(sizes)}, dilated by {list(dilations)}: {nbytes} bytes of padding"
-        )
-    padded = np.pad(x, [(0, 0), *zip(before, behind, strict=True), (0, 0)], constant_values=fill)
-    for place in itertools.product(*map(range, sizes)):
+    dims = list(zip(x.shape[1:-1], out, before, sizes, strides, dilations, strict=True))
+    places = [_places_inside(*dim) for dim in dims]
+    spans = []  # what they read, along each dimension: first value, end, number of values
+    for taken, (n, o, b, _, s, d) in zip(places, dims, strict=True):
+        spans.append((taken[0] * d - b, taken[-1] * d - b + max(o - 1, 0) * s + 1, n))
+    if any(start >= n or end <= 0 for start, end, n in spans):
+        yield tuple(p[0] for p in places), np.full((len(x), *out, x.shape[-1]), fill, x.dtype)
+        return
+    inside = tuple(slice(max(start, 0), min(end, n)) for start, end, n in spans)
+    around = [(max(-start, 0), max(end - n, 0)) for start, end, n in spans]
+    padded = np.pad(x[(slice(None), *inside)], [(0, 0), *around, (0, 0)], constant_values=fill)
+    for place in itertools.product(*places):
         reads = [
-            slice(i * d, i * d + (o - 1) * s + 1 if o else i * d, s)
-            for i, (o, _, _, s, d) in zip(place, dims, strict=True)
+            slice((i - p[0]) * d, (i - p[0]) * d + (o - 1) * s + 1 if o else (i - p[0]) * d, s)
+            for i, p, (_, o, _, _, s, d) in zip(place, places, dims, strict=True)
         ]
         yield place, padded[(slice(None), *reads)]
+
+
+def _places_inside(n: int, out: int, before: int, size: int, stride: int, dilation: int) -> range:
+    """Of a window's `size` places those at which some window reads a value; at least one."""
+    first = max(-(((out - 1) * stride - before) // dilation), 0)
+    last = min((before + n - 1) // dilation, size - 1)
+    return range(first, last + 1) if first <= last else range(1)
 
 
 def image_shape(name: str, shape: Shape, rank: int) -> Shape:

@@ -171,24 +171,24 @@ def _scatter(
     dilations: Sequence[int],
     add: Add = _add_products,
 ) -> Array:
-    """Add each pixel times the filter [*size, O, C] to a frame around the output; cut that out.
+    """Add each pixel times the filter [*size, O, C] to the output, as far as it gets there.
 
     Taps are taken from the last: so the pixels reach each output in their order.
     """
     dims = list(
         zip(out[1:-1], before, w.shape[:-2], x.shape[1:-1], strides, dilations, strict=True)
     )
-    frame = [max(b + n_out, (n - 1) * s + (k - 1) * d + 1) for n_out, b, k, n, s, d in dims]
-    y = np.zeros((out[0], *frame, out[-1]), x.dtype)
+    y = np.zeros(out, x.dtype)
     for place in itertools.product(*(range(k - 1, -1, -1) for k in w.shape[:-2])):
-        reached = tuple(
-            slice(i * d, i * d + (n - 1) * s + 1, s)
-            for i, (_, _, _, n, s, d) in zip(place, dims, strict=True)
-        )
-        add(y[(slice(None), *reached)], x, w[place])
-    inner = tuple(slice(b, b + n_out) for n_out, b, *_ in dims)
-    cut: Array = y[(slice(None), *inner)]
-    return cut
+        reached, read = [], []
+        for i, (n_out, b, _, n, s, d) in zip(place, dims, strict=True):
+            start = i * d - b  # where the first pixel goes
+            first = max(-(start // s), 0)
+            last = min((n_out - 1 - start) // s, n - 1)
+            reached.append(slice(start + first * s, max(start + last * s + 1, 0), s))
+            read.append(slice(first, max(last + 1, first)))
+        add(y[(slice(None), *reached)], x[(slice(None), *read)], w[place])
+    return y
 
 
 def _finish(

@@ -1,0 +1,280 @@
+"""Processes in which damaged models are run, under limits of memory and time.
+
+A worker lives over many models, and is replaced when it dies. What it answers about each is an
+`Outcome`; what it cannot answer, because it died or did not come to an end, its owner says for it.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import gc
+import multiprocessing
+import multiprocessing.connection
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RAN, REFUSED, ERROR, MEMORY, TIME, DIED = "ran", "refused", "error", "memory", "time limit", "died"
+BEFORE = "before damage"  # the model as it was takes too long, or ends the process, too
+SIDES = ("reference", "delegate", "litert")
+_REFUSALS = {"litert": (RuntimeError, ValueError)}  # besides JaxDelegateError
+SECONDS = {"reference": 10.0, "delegate": 60.0, "litert": 10.0}
+MEMORY_BYTES = 6 << 30  # beyond what the process takes when it starts
+_PATIENCE = 6  # times the seconds: for a process that waits and does not work
+_START_SECONDS = 120
+_MODELS = 300  # then a new process: compiled programs pile up in the old one
+_FILLED = 1 << 24  # larger inputs stay zeros
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one model.
+
+    Attributes:
+        kind: RAN, REFUSED, ERROR, MEMORY, TIME, DIED or BEFORE.
+        name: of the exception's class; of the signal that ended the process.
+        text: the exception's message.
+        stack: where it came from; of a process that is gone, the last that it wrote.
+        peak: the most memory that the process held meanwhile, beyond its start, bytes.
+    """
+
+    kind: str
+    name: str = ""
+    text: str = ""
+    stack: str = ""
+    peak: int = 0
+
+    @property
+    def label(self) -> str:
+        """What is counted: the kind, with the class of a refusal or what was so before."""
+        return f"{self.kind}: {self.name}" if self.kind in (REFUSED, BEFORE) else self.kind
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether a file must not lead to this. LoweringError says that it is a bug of ours."""
+        return self.kind not in (RAN, REFUSED, BEFORE) or self.name == "LoweringError"
+
+
+class Worker:
+    """Owns a process that runs models on one side, and starts another when it is gone."""
+
+    def __init__(self, side: str, kernels: Path | None = None, memory: int = MEMORY_BYTES) -> None:
+        """Start nothing yet.
+
+        Args:
+            side: one of SIDES.
+            kernels: native kernels in place of the built ones.
+            memory: how much it may take beyond its start, bytes; 0: no limit.
+        """
+        self.side, self._kernels, self._memory = side, kernels, memory
+        self._log = Path(tempfile.mkstemp(prefix="mutations-", suffix=".log")[1])
+        self._process: Any = None
+        self._pipe: multiprocessing.connection.Connection | None = None
+        self._done = 0
+
+    def run(self, content: bytes, seed: int) -> Outcome:
+        """Read, allocate, invoke, and look at all that comes out."""
+        if self._pipe is None:
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send((content, seed))
+            if not self._answers():
+                self._kill()
+                return Outcome(TIME, f"{SECONDS[self.side]:g} s", stack=self._written())
+            outcome: Outcome = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
+            code = self._process.exitcode
+            self._kill()
+            name = signal.Signals(-code).name if code < 0 else f"exit {code}"
+            return Outcome(DIED, name, stack=self._written())
+        self._done += 1
+        if self._done >= _MODELS:
+            self._kill()
+        return outcome
+
+    def _answers(self) -> bool:
+        """Whether it does within its seconds: of processor time, for others may work here, too."""
+        assert self._pipe is not None
+        start, seconds = self._process_seconds(), SECONDS[self.side]
+        end = time.monotonic() + _PATIENCE * seconds
+        while not self._pipe.poll(0.2):
+            if self._process_seconds() - start > seconds or time.monotonic() > end:
+                return False
+        return True
+
+    def _process_seconds(self) -> float:
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it is gone: the pipe says so
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        """End the process."""
+        self._kill()
+        self._log.unlink(missing_ok=True)
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        arguments = (theirs, self.side, self._log, self._kernels, self._memory)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        if not self._pipe.poll(_START_SECONDS) or self._pipe.recv() != "ready":
+            raise RuntimeError(f"a worker did not start: {self._written()}")
+        self._done = 0
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None
+
+    def _written(self) -> str:
+        return self._log.read_text("utf-8", "replace")[-4000:]
+
+
+# ---- inside of the process
+
+
+def _serve(
+    pipe: multiprocessing.connection.Connection,
+    side: str,
+    log: Path,
+    kernels: Path | None,
+    memory: int,
+) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGPROF)
+    run = {"reference": _interpreter, "delegate": _delegated, "litert": _litert}[side]
+    if kernels is not None:
+        from jaxdelegate.kernels import library
+
+        library.LIBRARY = kernels
+    run(_smallest(), 0)  # imports everything
+    gc.freeze()  # and what is there now need not be looked through after each model
+    if memory:
+        limit = _status("VmSize") + memory
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    start = _status("VmRSS")
+    pipe.send("ready")
+    while True:
+        try:
+            content, seed = pipe.recv()
+        except EOFError:
+            return
+        os.ftruncate(descriptor, 0)
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
+        signal.setitimer(signal.ITIMER_PROF, SECONDS[side] * 0.9)  # says where the time goes
+        outcome = _tried(run, content, seed, _REFUSALS.get(side, ()))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        gc.collect()
+        pipe.send(dataclasses.replace(outcome, peak=max(0, _status("VmHWM") - start)))
+
+
+def _tried(run: Any, content: bytes, seed: int, refusals: tuple[type[Exception], ...]) -> Outcome:
+    from jaxdelegate.errors import JaxDelegateError
+
+    try:
+        run(content, seed)
+    except JaxDelegateError as error:
+        stack = traceback.format_exc() if type(error).__name__ == "LoweringError" else ""
+        return Outcome(REFUSED, type(error).__name__, str(error), stack)
+    except refusals as error:
+        return Outcome(REFUSED, type(error).__name__, str(error))
+    except MemoryError as error:
+        return Outcome(MEMORY, "MemoryError", str(error), traceback.format_exc())
+    except Exception as error:
+        return Outcome(ERROR, type(error).__name__, str(error), traceback.format_exc())
+    return Outcome(RAN)
+
+
+def _status(field: str) -> int:
+    """A line of /proc/self/status, bytes."""
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith(field))
+    return int(line.split()[1]) << 10
+
+
+def _smallest() -> bytes:
+    from jaxdelegate.testing import ModelBuilder
+
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,))
+    builder.operator("ABS", [x], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
+def _interpreter(content: bytes, seed: int) -> None:
+    from jaxdelegate.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content)
+    _use(interpreter, seed)
+    interpreter.get_tensor_details()
+
+
+def _delegated(content: bytes, seed: int) -> None:
+    from jaxdelegate import Interpreter, JaxDelegate
+
+    _use(Interpreter(model_content=content, experimental_delegates=[JaxDelegate()]), seed)
+
+
+def _litert(content: bytes, seed: int) -> None:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    interpreter = Interpreter(
+        model_content=content,
+        num_threads=1,
+        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+    )
+    _use(interpreter, seed)
+
+
+def _use(interpreter: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    interpreter.allocate_tensors()
+    for details in interpreter.get_input_details():
+        value = _input(details, rng)
+        if value is not None:
+            interpreter.set_tensor(details["index"], value)
+    interpreter.invoke()
+    for details in interpreter.get_output_details():
+        with contextlib.suppress(ValueError):  # an output may be a variable without a value
+            interpreter.get_tensor(details["index"])
+    interpreter.get_signature_list()
+
+
+def _input(details: dict[str, Any], rng: np.random.Generator) -> np.ndarray | None:
+    """A value for an input; None: it stays as it is."""
+    shape, dtype = tuple(details["shape"]), np.dtype(details["dtype"])
+    count = int(np.prod(shape, dtype=np.float64))
+    if not 0 < count <= _FILLED:
+        return None
+    if dtype.kind in "SOU":
+        return np.full(shape, b"a", object)
+    if dtype.kind not in "fiub":
+        return None
+    few = rng.normal(size=4096) if dtype.kind == "f" else rng.integers(0, 4, 4096)
+    return np.resize(few.astype(dtype), shape)
+
+
+if __name__ == "__main__":
+    sys.exit("python -m tests.fuzz.run_mutations")

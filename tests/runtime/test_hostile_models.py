@@ -1,0 +1,237 @@
+"""Small files that ask for far too much: each runs or is refused, soon and without much memory."""
+
+import tracemalloc
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.model.records import read_model
+from jaxdelegate.op_lowering.options import (
+    CallOptions,
+    Conv2DOptions,
+    Conv3DOptions,
+    DepthwiseConv2DOptions,
+    FakeQuantOptions,
+    Padding,
+    Pool2DOptions,
+    SplitOptions,
+)
+from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
+from jaxdelegate.passes.propagation import declared_specs, propagate
+from jaxdelegate.quant.params import Quantization
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.running import run_once
+
+MANY = 2**31 - 1
+SIDES = {"reference": list, "delegate": lambda: [jd.JaxDelegate()]}
+
+
+@pytest.fixture(params=SIDES.values(), ids=SIDES)
+def run(request: pytest.FixtureRequest) -> Callable[..., list[np.ndarray]]:
+    """Runs a model on inputs, on each side."""
+    return lambda content, *inputs: run_once(
+        Interpreter(model_content=content, experimental_delegates=request.param()), inputs
+    )
+
+
+def test_an_empty_file_is_damaged() -> None:
+    with pytest.raises(jd.ModelError, match="got 0 bytes; the file is empty"):
+        Interpreter(model_content=b"")
+    with pytest.raises(ValueError, match="must be specified"):
+        Interpreter()
+
+
+def pool(name: str, size: int, stride: int) -> bytes:
+    builder = ModelBuilder()
+    x, y = builder.input((1, 4, 5, 2)), builder.tensor((1, 4, 5, 2))
+    builder.operator(name, [x], [y], Pool2DOptions(Padding.SAME, stride, stride, size, size))
+    builder.outputs(y)
+    return builder.build()
+
+
+@pytest.mark.parametrize("stride", [1, MANY])
+@pytest.mark.parametrize(("name", "fold"), [("MAX_POOL_2D", np.max), ("AVERAGE_POOL_2D", np.mean)])
+def test_a_pool_over_billions_reads_what_is_there(
+    run: Callable[..., list[np.ndarray]], name: str, fold: Callable[..., np.ndarray], stride: int
+) -> None:
+    x = np.random.default_rng(0).normal(size=(1, 4, 5, 2)).astype(np.float32)
+    (y,) = run(pool(name, MANY, stride), x)
+    want = fold(x, axis=(1, 2), keepdims=True)
+    np.testing.assert_allclose(y, np.broadcast_to(want, y.shape), rtol=1e-6)
+
+
+def convolution(name: str, dilation: int) -> bytes:
+    builder = ModelBuilder()
+    x, y = builder.input((1, 4, 4, 2)), builder.tensor((1, 4, 4, 2))
+    is_plain = name == "CONV_2D"
+    w = np.arange(18 * (1 + is_plain), dtype=np.float32).reshape(-1, 3, 3, 2)
+    options = (
+        Conv2DOptions(Padding.SAME, 1, 1, dilation_h_factor=dilation, dilation_w_factor=dilation)
+        if is_plain
+        else DepthwiseConv2DOptions(
+            Padding.SAME, 1, 1, 1, dilation_h_factor=dilation, dilation_w_factor=dilation
+        )
+    )
+    builder.operator(name, [x, builder.constant(w), None], [y], options)
+    builder.outputs(y)
+    return builder.build()
+
+
+@pytest.mark.parametrize("name", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+def test_taps_far_beside_the_image_read_nothing(
+    run: Callable[..., list[np.ndarray]], name: str
+) -> None:
+    x = np.random.default_rng(0).normal(size=(1, 4, 4, 2)).astype(np.float32)
+    # From a dilation of 4 on the filter's centre alone meets an image of 4 by 4.
+    want, got = run(convolution(name, 4), x), run(convolution(name, 2**15 - 1), x)
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
+    with pytest.raises(jd.InterpreterError, match="32767 is the most"):
+        run(convolution(name, 2**15), x)
+
+
+def test_so_do_taps_of_a_transposed_convolution() -> None:
+    builder = ModelBuilder()
+    shape = builder.constant(np.int32([1, 2, 2, 2, 1]))
+    w = builder.constant(np.ones((3, 3, 3, 1, 1), np.float32))
+    x, y = builder.input((1, 2, 2, 2, 1)), builder.tensor((1, 2, 2, 2, 1))
+    far = 2**15 - 1
+    options = Conv3DOptions(Padding.SAME, 1, 1, 1, dilation_d_factor=far, dilation_h_factor=far)
+    builder.operator("CONV_3D_TRANSPOSE", [shape, w, x], [y], options)
+    builder.outputs(y)
+    values = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2, 1)
+    (got,) = run_once(Interpreter(model_content=builder.build()), [values])
+    np.testing.assert_array_equal(got, np.broadcast_to(values.sum(3, keepdims=True), got.shape))
+
+
+def test_inputs_and_outputs_that_an_operator_does_not_have_are_refused(
+    run: Callable[..., list[np.ndarray]],
+) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2, 2))
+    builder.operator("MATRIX_DIAG", [x, x], [y])
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=r"\(MATRIX_DIAG\).*it has 1 inputs, not 2"):
+        run(builder.build(), np.zeros(2, np.float32))
+    builder = ModelBuilder()
+    x, y, z = builder.input((2,)), builder.tensor((2,)), builder.tensor((2,))
+    builder.operator("ABS", [x], [y, z])
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=r"\(ABS\).*it has 1 outputs, not 2"):
+        run(builder.build(), np.zeros(2, np.float32))
+
+
+def test_halves_with_a_scale_are_not_quantized(run: Callable[..., list[np.ndarray]]) -> None:
+    scale = Quantization(np.float32([0.5]), np.array([1]), 0)
+    assert not TensorSpec("x", (2,), np.dtype(ml_dtypes.bfloat16), scale).is_quantized
+    assert TensorSpec("x", (2,), np.dtype(ml_dtypes.int4), scale).is_quantized
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,), ml_dtypes.bfloat16, quantization=scale)
+    builder.operator("CAST", [x], [y])
+    builder.outputs(y)
+    (got,) = run(builder.build(), np.float32([1, -2]))
+    np.testing.assert_array_equal(got.astype(np.float32), [1, -2])
+
+
+@pytest.mark.parametrize("bits", [MANY, 31, 0])
+def test_levels_that_cannot_be_counted_are_refused(bits: int) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,))
+    builder.operator("FAKE_QUANT", [x], [y], FakeQuantOptions(-1, 1, bits))
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=f"num_bits is {bits}"):
+        Interpreter(model_content=builder.build()).allocate_tensors()
+
+
+def test_billions_of_elements_or_parts_are_not_listed() -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((0, MANY)), builder.tensor((0, MANY))
+    entries = [builder.constant(np.int32(v)) for v in ([0, 0], [0, MANY], [1, 1])]
+    builder.operator("STRIDED_SLICE", [x, *entries], [y])
+    builder.outputs(y)
+    interpreter = Interpreter(model_content=builder.build())
+    interpreter.allocate_tensors()
+    interpreter.invoke()
+    assert interpreter.get_output_details()[0]["shape"].tolist() == [0, MANY]
+    builder = ModelBuilder()
+    axis, x, y = builder.input((1,), np.int32), builder.input((4,)), builder.tensor((4,))
+    builder.operator("SPLIT", [axis, x], [y], SplitOptions(MANY))
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match="SPLIT: 2147483647 parts, 1048576 are the most"):
+        Interpreter(model_content=builder.build()).allocate_tensors()
+
+
+def test_folding_has_a_budget() -> None:
+    builder = ModelBuilder()
+    builder.constant(np.ones(100, np.float32))
+    one, size = builder.constant(np.float32(1)), builder.constant(np.int32([1 << 18]))
+    for _ in range(100):  # 1 MiB each
+        builder.operator("FILL", [size, one], [builder.tensor((1 << 18,))])
+    graph = read_model(builder.build()).subgraphs[0]
+    specs = propagate(graph.operators, declared_specs(graph))
+    assert 32 << 20 < sum(s.const.nbytes for s in specs if s.const is not None) <= 65 << 20
+    assert {spec.shape for spec in specs[3:]} == {(1 << 18,)}
+
+
+def calls(depth: int) -> bytes:
+    """Each subgraph runs the next one twice."""
+    builder = ModelBuilder()
+    graphs = [builder, *(builder.subgraph(f"s{i}") for i in range(1, depth))]
+    for i, graph in enumerate(graphs):
+        x, y, z = graph.input((1,)), graph.tensor((1,)), graph.tensor((1,))
+        options = CallOptions(i + 1) if i + 1 < depth else None
+        graph.operator("CALL" if options else "ABS", [x], [y], options)
+        graph.operator("CALL" if options else "ABS", [y], [z], options)
+        graph.outputs(z)
+    return builder.build()
+
+
+def test_calls_may_not_multiply() -> None:
+    run_once(Interpreter(model_content=calls(6)), [np.ones(1, np.float32)])
+    with pytest.raises(jd.ModelError, match="calls may run 100000 operators, counted for each"):
+        read_model(calls(40))
+
+
+def test_sparse_constants_of_called_subgraphs_are_checked_too() -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((1,)), builder.tensor((1,))
+    builder.operator("CALL", [x], [y], CallOptions(1))
+    builder.outputs(y)
+    graph = builder.subgraph("huge")
+    graph.outputs(graph.input((1,)))
+    one = DimensionSparsity(0, np.array([0, 1], np.int32), np.array([0], np.int32))
+    sparsity = Sparsity((0, 1), (), (one, one))
+    graph.constant(np.ones(1, np.float32), "w", shape=(1 << 20, 1 << 20), sparsity=sparsity)
+    with pytest.raises(jd.InterpreterError, match=r"'w' is float32 .* takes 4398046511104 bytes"):
+        Interpreter(model_content=builder.build())
+
+
+def test_shapes_that_depend_on_data_are_not_believed(run: Callable[..., list[np.ndarray]]) -> None:
+    builder = ModelBuilder()
+    dims, value, y = builder.input((2,), np.int32), builder.constant(np.int8(1)), None
+    y = builder.tensor((1, 1), np.int8)
+    builder.operator("FILL", [dims, value], [y])
+    builder.outputs(y)
+    assert run(builder.build(), np.int32([2, 3]))[0].shape == (2, 3)
+    with pytest.raises(jd.InterpreterError, match="max_tensor_bytes"):
+        run(builder.build(), np.int32([1 << 16, 1 << 16]))
+
+
+def test_tensors_that_share_packed_data_cannot_multiply_it() -> None:
+    builder = ModelBuilder()
+    builder.constant(np.ones(1 << 18, bool))
+
+    def share(model: object) -> None:
+        model.subgraphs[0].tensors *= 1000  # type: ignore[attr-defined]
+
+    content = builder.build(edit=share)
+    tracemalloc.start()
+    try:
+        with pytest.raises(jd.ModelError, match="must not exceed 4 times its size"):
+            read_model(content)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
