@@ -81,7 +81,7 @@ def quotient_is_tiny(node: Node, part: Graph) -> bool:
 
 
 def quantized_without_end(node: Node, part: Graph) -> bool:
-    """Dynamic range of infinite, huge or NaN activations: C++ casts them out of int8's range."""
+    """Dynamic range of infinite, huge or NaN activations: C++ casts what int8 cannot hold."""
     operands = [part.tensors[i] for i in node.inputs if i is not None]
     weights = any(t.quantization is not None for t in operands)
     floats = any(t.dtype == np.float32 for t in operands[:1])
@@ -99,6 +99,16 @@ def not_a_number_by_order(node: Node, part: Graph) -> bool:
         in {ReduceWindowFunction.MINIMUM, ReduceWindowFunction.MAXIMUM}
     )
     return windows and any(np.any(np.isnan(v)) for v in _floats(part))
+
+
+def least_integer_by_minus_one(node: Node, part: Graph) -> bool:
+    """FLOOR_DIV of the least integer by -1, which C++ casts from a double: undefined."""
+    if node.name != "FLOOR_DIV" or part.tensors[node.outputs[0]].dtype.kind != "i":
+        return False
+    a, b = (part.tensors[i or 0].value for i in node.inputs)
+    return (
+        a is not None and b is not None and bool(np.any((a == np.iinfo(a.dtype).min) & (b == -1)))
+    )
 
 
 def out_of_the_integers(node: Node, part: Graph) -> bool:
@@ -132,6 +142,13 @@ def states_are_overrun(node: Node, part: Graph) -> bool:
 def positions_are_rounded(node: Node, part: Graph) -> bool:
     """Integer kernels round positions between pixels to 1/1024: up to 64 steps of int16."""
     return node.name == "RESIZE_BILINEAR" and part.tensors[node.outputs[0]].dtype == np.int16
+
+
+def sum_overflows(node: Node, part: Graph) -> bool:
+    """Sums of terms near the largest float: their order says whether one is infinite, or NaN."""
+    with np.errstate(invalid="ignore"):
+        large = [np.any(np.isfinite(v) & (np.abs(v) > _LARGE)) for v in _floats(part)]
+    return node.accumulated > 1 and any(large)
 
 
 def square_root_of_a_square(node: Node, part: Graph) -> bool:
@@ -172,6 +189,7 @@ def terms_cancel(found: Disagreement) -> bool:
 
 
 _Explains = Callable[[Node, Graph], bool]
+_XLA: tuple[_Explains, ...] = (square_root_of_a_square, quantized_without_end, sum_overflows)
 BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
     _LITERT: (
         sum_reads_bytes,
@@ -187,10 +205,12 @@ BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
         out_of_the_integers,
         transform_of_the_infinite,
         states_are_overrun,
+        least_integer_by_minus_one,
+        sum_overflows,
     ),
-    "integer": (square_root_of_a_square,),
-    "float_view": (positions_are_rounded, square_root_of_a_square),
-    "without native kernels": (square_root_of_a_square,),
+    "integer": _XLA,
+    "float_view": (positions_are_rounded, *_XLA),
+    "without native kernels": _XLA,
 }
 
 
