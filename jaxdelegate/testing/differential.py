@@ -1,7 +1,7 @@
 """One graph through several engines: where they disagree, and at which operator."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import EXACT, Tolerance, assert_close, tolerance_for
 from jaxdelegate.testing.graph_records import Graph
 from jaxdelegate.testing.running import run_once
-from jaxdelegate.testing.stock_worker import RefusedError
+from jaxdelegate.testing.stock_worker import CrashedError, RefusedError
 
 Arrays = list[np.ndarray]
 Engine = Callable[[bytes, Sequence[np.ndarray]], Arrays]
@@ -33,6 +33,7 @@ class Disagreement:
         difference: what differs, where and by how much.
         part: that part.
         got: what the engine makes of it; None: it refuses.
+        want: what the truth makes of it.
     """
 
     engine: str
@@ -40,6 +41,7 @@ class Disagreement:
     difference: str
     part: Graph = dataclasses.field(repr=False)
     got: Arrays | None = dataclasses.field(default=None, repr=False)
+    want: Arrays | None = dataclasses.field(default=None, repr=False)
 
 
 def reference(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
@@ -131,12 +133,19 @@ def intermediate(graph: Graph, engine: Engine) -> dict[int, np.ndarray]:
     Raises:
         RefusedError: the engine does not run an operator.
     """
+    values: dict[int, np.ndarray] = {}
+    for _, values in _steps(graph, engine):  # noqa: B007 (the last ones)
+        pass
+    return values
+
+
+def _steps(graph: Graph, engine: Engine) -> Iterator[tuple[tuple[int, ...], dict[int, np.ndarray]]]:
+    """Each operator with the values before it; after its turn they hold its results, too."""
     values = {i: v for i in graph.inputs if (v := graph.tensors[i].value) is not None}
     for unit in graph.units:
-        made = _made(graph, unit)
+        yield unit, values
         part = graph.part(unit, values)
-        values.update(zip(made, engine(part.model(), part.feeds), strict=True))
-    return values
+        values.update(zip(_made(graph, unit), engine(part.model(), part.feeds), strict=True))
 
 
 def _made(graph: Graph, unit: tuple[int, ...]) -> list[int]:
@@ -161,15 +170,18 @@ def disagreement(
     difference, got = _difference(graph, engine, want, rule)
     if difference is None:
         return None
-    values = intermediate(graph, truth)
-    for unit in graph.units:
-        part = graph.part(unit, values)
-        alone, got_alone = _difference(part, engine, truth(part.model(), part.feeds), rule)
-        if alone is not None:
-            return Disagreement(name, tuple(part.operators), alone, part, got_alone)
-    if got is not None and _is_rounding(graph, got, truth, want):
-        return None
-    return Disagreement(name, tuple(graph.operators), difference, graph, got)
+    try:
+        for unit, values in _steps(graph, truth):
+            part = graph.part(unit, values)
+            right = truth(part.model(), part.feeds)
+            alone, answer = _difference(part, engine, right, rule)
+            if alone is not None:
+                return Disagreement(name, tuple(part.operators), alone, part, answer, right)
+        if got is not None and _is_rounding(graph, got, truth, want):
+            return None
+    except (RefusedError, CrashedError) as error:  # the truth runs the graph, but not its parts
+        difference = f"{difference}; alone: {error}"
+    return Disagreement(name, tuple(graph.operators), difference, graph, got, want)
 
 
 def _difference(

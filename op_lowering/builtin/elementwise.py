@@ -193,7 +193,7 @@ def _right_shift(x: jax.Array, y: jax.Array) -> jax.Array:
 def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
     # XLA divides one by the other. On a CPU subnormal numbers are zeros there, but not yet where
     # it looks for zeros, and 0 / 0 is NaN: small operands are scaled up first, or become zeros.
-    up = 2.0 ** (-int(jnp.finfo(x.dtype).minexp) // 2)
+    up = 2.0 ** (-int(jnp.finfo(x.dtype).minexp) // 2)  # type: ignore[no-untyped-call]
     small = jnp.maximum(jnp.abs(x), jnp.abs(y)) < scalar(1 / up, x)
     scale = jnp.where(small, scalar(up, x), scalar(1, x))
     return jnp.arctan2(y * scale, x * scale)

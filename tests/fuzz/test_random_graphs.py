@@ -1,13 +1,14 @@
 """Random graphs: what they hold, and that the engines agree on them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.compiler import aot
-from jaxdelegate.op_lowering.options import AddOptions
+from jaxdelegate.op_lowering.options import AddOptions, ReducerOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing.case import COMPILER_OPTIONS
 from jaxdelegate.testing.differential import (
@@ -109,6 +110,26 @@ def test_explanations_want_their_operator() -> None:
     part = graph.part([0], {})
     for engine in BY_ENGINE:
         assert explanation(Disagreement(engine, ("ABS",), "", part)) is None
+
+
+@pytest.mark.parametrize("engine", ["reference", "integer"])
+def test_only_what_cancels_is_explained_by_it(engine: str) -> None:
+    """Whichever of the two is the numpy reference, which cannot vouch for itself."""
+    for x, is_explained in ((np.float32([1e15, 1, -1e15]), True), (np.float32([1, 2, 3]), False)):
+        d = Drawing(np.random.default_rng(0))
+        operands = [d.fed(x), d.const(0, np.int32)]
+        graph = d.graph([d.same("SUM", operands, (), ReducerOptions(), accumulated=3)])
+        right = reference(graph.model(), graph.feeds)
+        wrong = [y + np.float32(1) for y in right]
+        got, want = (right, wrong) if engine == "reference" else (wrong, right)
+        found = Disagreement(engine, ("SUM",), "", graph, got, want)
+        assert (explanation(found) == "terms_cancel") is is_explained
+
+
+def test_every_explanation_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/reliability.md").read_text()
+    names = {f.__name__ for functions in BY_ENGINE.values() for f in functions}
+    assert not {name for name in names if f"`{name}`" not in page}
 
 
 @pytest.mark.litert
