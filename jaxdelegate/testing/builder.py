@@ -78,6 +78,10 @@ class SubgraphBuilder:
         self._t.inputs.append(index)
         return index
 
+    def inputs(self, *tensors: int) -> None:
+        """Say which tensors enter the subgraph."""
+        self._t.inputs = list(tensors)
+
     def constant(
         self,
         array: Any,
@@ -151,6 +155,11 @@ class ModelBuilder(SubgraphBuilder):
         self._description = description
         super().__init__(self, "main")
         self._subgraphs: list[SubgraphBuilder] = [self]
+
+    @property
+    def n_subgraphs(self) -> int:
+        """How many subgraphs there are: the position of the next one."""
+        return len(self._subgraphs)
 
     def subgraph(self, name: str) -> SubgraphBuilder:
         """Add a subgraph; control flow names it by its position, the main one being 0."""

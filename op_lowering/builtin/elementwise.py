@@ -190,6 +190,15 @@ def _right_shift(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.right_shift(x, clamp(y, 0, 8 * x.dtype.itemsize - 1))
 
 
+def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
+    # XLA divides one by the other. On a CPU subnormal numbers are zeros there, but not yet where
+    # it looks for zeros, and 0 / 0 is NaN: small operands are scaled up first, or become zeros.
+    up = 2.0 ** (-int(jnp.finfo(x.dtype).minexp) // 2)  # type: ignore[no-untyped-call]
+    small = jnp.maximum(jnp.abs(x), jnp.abs(y)) < scalar(1 / up, x)
+    scale = jnp.where(small, scalar(up, x), scalar(1, x))
+    return jnp.arctan2(y * scale, x * scale)
+
+
 def _why_not_atan2(
     _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
 ) -> str | None:
@@ -208,7 +217,7 @@ SQUARED_DIFFERENCE = binary(
     stored=_INT32,
     integer=quantized.SQUARED_DIFFERENCE,
 )
-ATAN2 = binary("ATAN2", ATan2Options, 1, jnp.arctan2, dtypes=FLOATS, why_not=_why_not_atan2)
+ATAN2 = binary("ATAN2", ATan2Options, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2)
 BITWISE_XOR = binary("BITWISE_XOR", BitwiseXorOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS)
 RIGHT_SHIFT = binary("RIGHT_SHIFT", RightShiftOptions, 1, _right_shift, dtypes=INTEGERS)
 

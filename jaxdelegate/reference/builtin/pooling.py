@@ -92,10 +92,15 @@ def max_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tu
 
 
 def l2_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    """The root of the mean square of what the window reads of the image."""
+    """The root of the mean square of what the window reads of the image.
+
+    Values whose squares float32 cannot hold give an infinite sum, as in the kernel.
+    """
     require_floats("L2_POOL_2D", *inputs, *outputs)
     dimensions = _dimensions_2d(o, x.shape)
-    y = np.sqrt(_total(np.square(x.astype(np.float64)), dimensions) / _count(x, dimensions))
+    with np.errstate(over="ignore"):
+        total = _total(np.square(x.astype(np.float64)), dimensions).astype(np.float32)
+    y = np.sqrt(total / _count(x, dimensions))
     return (_clamp(o, y).astype(outputs[0].dtype),)
 
 

@@ -370,3 +370,12 @@ def test_the_reference_stops_on_an_integer_division_by_zero(name: str) -> None:
 def test_the_reference_stops_on_a_negative_integer_exponent() -> None:
     with pytest.raises(ValueError, match="negative exponent"):
         Case("POW", "", [_integers(1), _integers(-1)]).run_reference()
+
+
+def test_arctangent_of_subnormal_numbers_is_a_number() -> None:
+    """XLA:CPU may take them for zeros, whose arctangent is 0."""
+    y, x = np.float32([[6e-39, 5e-41, -1e-44, 1e-30], [6e-39, 5e-41, 3e-39, 1e-30]])
+    (got,) = Case("ATAN2", "", [value(y), value(x)]).run_lowered(RULES["ATAN2"])
+    exact = np.arctan2(y, x)
+    assert np.all((got == 0) | (np.abs(got - exact) < 1e-6))
+    np.testing.assert_allclose(got[3], exact[3], rtol=1e-6)

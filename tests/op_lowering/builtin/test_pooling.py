@@ -90,6 +90,12 @@ POOL_2D += [
         for dtype in (np.uint8, np.int8, np.int16)
         for size in (3, 4)
     ),
+    pool(  # squares that float32 cannot hold: an infinite sum, clamped to the largest number
+        "L2_POOL_2D",
+        "overflow",
+        value(np.float32([3e38, 1, -2e20, 2]).reshape(1, 2, 2, 1)),
+        Pool2DOptions(VALID, 1, 1, 2, 1),
+    ),
     *(
         pool(name, "empty-batch", f32(0, 6, 6, 2), Pool2DOptions(SAME, 2, 2, 3, 3))
         for name in POOLS

@@ -1,0 +1,274 @@
+"""One graph through several engines: where they disagree, and at which operator."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.measuring.tolerance import EXACT, Tolerance, assert_close, tolerance_for
+from jaxdelegate.testing.graph_records import Graph
+from jaxdelegate.testing.running import run_once
+from jaxdelegate.testing.stock_worker import CrashedError, RefusedError
+
+Arrays = list[np.ndarray]
+Engine = Callable[[bytes, Sequence[np.ndarray]], Arrays]
+
+STEP = 1  # of a quantized result: what fake-quantized execution may be off, docs/quantization.md
+_ON_THE_FLY = 0.03  # of the largest value: dynamic range in floats, the same page
+_NUDGE = 2.0**-22  # relative: a few roundings of float32
+_HUGE = 1e6
+_TIMES = 16  # a difference by rounding, over the largest one that nudges made
+
+
+@dataclasses.dataclass(frozen=True)
+class Disagreement:
+    """Two engines, and how they differ.
+
+    Attributes:
+        engine: the one that is judged.
+        operators: of the smallest part of the graph that still disagrees.
+        difference: what differs, where and by how much.
+        part: that part.
+        got: what the engine makes of it; None: it refuses.
+        want: what the truth makes of it.
+    """
+
+    engine: str
+    operators: tuple[str, ...]
+    difference: str
+    part: Graph = dataclasses.field(repr=False)
+    got: Arrays | None = dataclasses.field(default=None, repr=False)
+    want: Arrays | None = dataclasses.field(default=None, repr=False)
+
+
+def reference(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
+    """The numpy reference.
+
+    Raises:
+        RefusedError: it does not run the model.
+    """
+    return _ours(content, inputs, [])
+
+
+def delegated(**options: object) -> Engine:
+    """XLA, wherever it takes an operator."""
+
+    def run(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
+        delegate = JaxDelegate(platform="cpu", min_gain=0.0, **options)  # type: ignore[arg-type]
+        return _ours(content, inputs, [delegate])
+
+    return run
+
+
+def _ours(content: bytes, inputs: Sequence[np.ndarray], delegates: list[JaxDelegate]) -> Arrays:
+    try:
+        interpreter = Interpreter(model_content=content, experimental_delegates=delegates)
+        return run_once(interpreter, inputs)
+    except (JaxDelegateError, RuntimeError, ValueError) as error:
+        raise RefusedError(str(error)) from error
+
+
+# ---- how far apart two engines may be
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What is allowed besides the tolerance table: quantized results a step off, or dynamic range.
+
+    Attributes:
+        steps: how far integers that stand for reals may be off.
+        on_the_fly: of the largest value, where activations are quantized while they run.
+    """
+
+    steps: int = 0
+    on_the_fly: float = 0.0
+
+
+EXACTLY = Rule()
+FAKE_QUANTIZED = Rule(STEP, _ON_THE_FLY)
+
+
+def why_apart(graph: Graph, got: Arrays, want: Arrays, rule: Rule = EXACTLY) -> str | None:
+    """How the outputs of a graph differ; None: they are as close as they must be."""
+    try:
+        assert len(got) == len(want), f"{len(got)} outputs, expected {len(want)}"
+        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+            tolerance = _tolerance(graph, graph.outputs[i], np.asarray(w), rule)
+            try:
+                _assert_near(np.asarray(g), np.asarray(w), tolerance)
+            except AssertionError as error:
+                return f"output {i}: {str(error).removeprefix('output 0: ')}"
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+def _assert_near(got: np.ndarray, want: np.ndarray, tolerance: Tolerance) -> None:
+    if want.dtype.kind in "iu" and tolerance != EXACT:
+        assert got.dtype == want.dtype, f"dtype {got.dtype}, expected {want.dtype}"
+        got, want = got.astype(np.float64), want.astype(np.float64)
+    assert_close([got], [want], tolerance=tolerance, because="the rule of the engine")
+
+
+def _tolerance(graph: Graph, output: int, want: np.ndarray, rule: Rule) -> Tolerance:
+    if want.dtype.kind in "iu":
+        quantized = graph.tensors[output].quantization is not None
+        return Tolerance(atol=rule.steps) if quantized and rule.steps else EXACT
+    accumulated = sum(node.accumulated for node in graph.nodes)
+    tolerance = tolerance_for(want.dtype, max(1, accumulated))
+    if want.dtype.kind == "f" and any(t.quantization is not None for t in graph.tensors):
+        return dataclasses.replace(tolerance, of_largest=rule.on_the_fly)
+    return tolerance
+
+
+# ---- which operator it is
+
+
+def intermediate(graph: Graph, engine: Engine) -> dict[int, np.ndarray]:
+    """By tensor, what each operator alone makes of what an engine made before.
+
+    Raises:
+        RefusedError: the engine does not run an operator.
+    """
+    values: dict[int, np.ndarray] = {}
+    for _, values in _steps(graph, engine):  # noqa: B007 (the last ones)
+        pass
+    return values
+
+
+def _steps(graph: Graph, engine: Engine) -> Iterator[tuple[tuple[int, ...], dict[int, np.ndarray]]]:
+    """Each operator with the values before it; after its turn they hold its results, too."""
+    values = {i: v for i in graph.inputs if (v := graph.tensors[i].value) is not None}
+    for unit in graph.units:
+        yield unit, values
+        part = graph.part(unit, values)
+        values.update(zip(_made(graph, unit), engine(part.model(), part.feeds), strict=True))
+
+
+def _made(graph: Graph, unit: tuple[int, ...]) -> list[int]:
+    """The outputs of `graph.part(unit, ...)`, as this graph numbers them."""
+    read = {t for i in unit for t in graph.nodes[i].inputs}
+    made = [t for i in unit for t in graph.nodes[i].outputs]
+    return [t for t in made if t not in read or t in graph.outputs]
+
+
+def disagreement(
+    name: str, graph: Graph, engine: Engine, truth: Engine, rule: Rule = EXACTLY
+) -> Disagreement | None:
+    """Where an engine differs from the truth: an operator alone, or the smallest graph.
+
+    A graph whose operators agree one by one, on the same operands, differs by what it makes of
+    their rounding. That is none if roundings of `_NUDGE` in the truth move it as far.
+
+    Raises:
+        RefusedError: the truth does not run the graph.
+    """
+    want = truth(graph.model(), graph.feeds)
+    difference, got = _difference(graph, engine, want, rule)
+    if difference is None:
+        return None
+    try:
+        for unit, values in _steps(graph, truth):
+            part = graph.part(unit, values)
+            right = truth(part.model(), part.feeds)
+            alone, answer = _difference(part, engine, right, rule)
+            if alone is not None:
+                return Disagreement(name, tuple(part.operators), alone, part, answer, right)
+        if got is not None and _is_rounding(graph, got, truth, want):
+            return None
+    except (RefusedError, CrashedError) as error:  # the truth runs the graph, but not its parts
+        difference = f"{difference}; alone: {error}"
+    return Disagreement(name, tuple(graph.operators), difference, graph, got, want)
+
+
+def _difference(
+    graph: Graph, engine: Engine, want: Arrays, rule: Rule
+) -> tuple[str | None, Arrays | None]:
+    try:
+        got = engine(graph.model(), graph.feeds)
+    except RefusedError as error:
+        return f"refused: {error}", None
+    return why_apart(graph, got, want, rule), got
+
+
+def _is_rounding(graph: Graph, got: Arrays, truth: Engine, want: Arrays) -> bool:
+    """Whether the truth moves as far where each operator's result is nudged."""
+    moved = [np.zeros(w.shape) for w in want]
+    for seed in range(6):
+        for m, n, w in zip(moved, _nudged(graph, truth, seed), want, strict=True):
+            if n.shape != w.shape:
+                return True  # a shape that depends on values
+            np.maximum(m, _distance(n, w), out=m)
+    return all(
+        bool(np.all(_distance(g, w) <= _TIMES * float(m.max(initial=0))))
+        for g, w, m in zip(got, want, moved, strict=True)
+        if g.shape == w.shape
+    )
+
+
+def is_exact_for_rounded_operands(part: Graph, got: Arrays, truth: Engine) -> bool:
+    """Whether the truth for operands that are rounded elsewhere is as far away, value by value.
+
+    Sums whose terms cancel are no more exact than that in any order.
+    """
+    want = truth(part.model(), part.feeds)
+    moved = [np.zeros(w.shape) for w in want]
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        near = truth(part.model(), [_rounded(x, rng) for x in part.feeds])
+        for m, n, w in zip(moved, near, want, strict=True):
+            np.maximum(m, _distance(n, w), out=m)
+    return all(
+        g.shape == w.shape and bool(np.all(_distance(g, w) <= _allowed(w) + _TIMES * m))
+        for g, w, m in zip(got, want, moved, strict=True)
+    )
+
+
+def _allowed(want: np.ndarray) -> np.ndarray:
+    tolerance = tolerance_for(want.dtype)
+    sizes = np.where(np.isfinite(want), np.abs(want), 0)
+    return np.asarray(tolerance.atol + tolerance.rtol * sizes)
+
+
+def _rounded(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    if x.dtype.kind != "f":
+        return x
+    with np.errstate(over="ignore"):
+        return np.asarray(x * (1 + _NUDGE * rng.uniform(-1, 1, x.shape)), x.dtype)
+
+
+def _nudged(graph: Graph, truth: Engine, seed: int) -> Arrays:
+    rng = np.random.default_rng(seed)
+
+    def engine(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
+        return [_nudge(y, rng) for y in truth(content, inputs)]
+
+    values: Mapping[int, np.ndarray] = intermediate(graph, engine)
+    return [values[t] if t in values else graph.tensors[t].value for t in graph.outputs]  # type: ignore[misc]
+
+
+def _nudge(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Roundings of each float, by its own size and by a millionth of the largest.
+
+    Sums are as exact as their largest term, not as what is left of it.
+    """
+    if y.dtype.kind not in "fc":
+        return y
+    finite = np.abs(y[np.isfinite(y)])
+    largest = finite.max(initial=0) if finite.size and finite.max() < _HUGE else 0
+    noise = _NUDGE * rng.uniform(-1, 1, (2, *y.shape))
+    with np.errstate(over="ignore"):
+        return np.asarray(y * (1 + noise[0]) + noise[1] * largest / 4, y.dtype)
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """How far apart; infinitely where one only is no number, or is infinite."""
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore"):
+        x, y = a.astype(wide), b.astype(wide)
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        far = np.abs(x - y)
+    return np.where(same, 0.0, np.where(np.isfinite(far), far, np.inf))

@@ -1,0 +1,111 @@
+"""Random graphs: valid .tflite files of 1 to 12 operators, each from an integer seed.
+
+    graph = random_graph(7)
+    interpreter = Interpreter(model_content=graph.content)
+
+Choices come from one numpy Generator, not from hypothesis: a seed names a graph for ever and in
+any shard, and a graph is shrunk by its operators, which keep their operands' values.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from jaxdelegate.testing.graph_drawing import Drawing, Mood
+from jaxdelegate.testing.graph_records import Graph
+from jaxdelegate.testing.random_operators import LEFT_OUT as LEFT_OUT
+from jaxdelegate.testing.random_operators import NOT_IN_LITERT, OPERATORS
+
+_MOST_OPERATORS = 12
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RandomGraph:
+    """A graph from a seed.
+
+    Attributes:
+        seed: what `random_graph` was given.
+        graph: its tensors and operators.
+        mood: what all of its operators have in common.
+    """
+
+    seed: int
+    graph: Graph
+    mood: Mood
+
+    @functools.cached_property
+    def content(self) -> bytes:
+        """The .tflite file."""
+        return self.graph.model()
+
+    @property
+    def inputs(self) -> list[np.ndarray]:
+        """What to feed the inputs with."""
+        return self.graph.feeds
+
+    @property
+    def description(self) -> str:
+        """The seed, what is special, the operators."""
+        moods = [f.name for f in dataclasses.fields(self.mood) if getattr(self.mood, f.name)]
+        return f"seed {self.seed}: {' '.join((*moods, ''))}{' '.join(self.graph.operators)}"
+
+
+def random_graph(seed: int, *, operator: str | None = None, size: int | None = None) -> RandomGraph:
+    """The graph of a seed.
+
+    Args:
+        seed: at least 0.
+        operator: the first operator; None: a random one.
+        size: how many operators are drawn, some of which bring another along; None: 1 to 12, few
+            more often than many.
+    """
+    rng = np.random.default_rng(seed)
+    mood = Mood(*(bool(rng.random() < p) for p in (0.2, 0.06, 0.1, 0.1)))
+    names = [n for n in OPERATORS if mood.unlimited or n not in NOT_IN_LITERT]
+    drawing = Drawing(rng, mood)
+    count = min(int(rng.geometric(0.22)), _MOST_OPERATORS) if size is None else size
+    while len(drawing.nodes) < count:
+        first = operator if not drawing.nodes else None
+        OPERATORS[first or drawing.one_of(names)](drawing)
+    return RandomGraph(seed, drawing.graph(_outputs(drawing)), mood)
+
+
+def _outputs(d: Drawing) -> list[int]:
+    """What nothing reads; sometimes an intermediate result, an input or a constant besides."""
+    made = [t for node in d.nodes for t in node.outputs]
+    read = {t for node in d.nodes for t in node.inputs}
+    outputs = [t for t in made if t not in read]
+    if d.chance(0.2) and len(made) > len(outputs):
+        outputs.append(d.one_of([t for t in made if t in read]))
+    if d.chance(0.04) and d.inputs:
+        outputs.append(d.one_of(d.inputs))
+    if d.chance(0.04):
+        outputs.append(d.const(d.values(d.shape(1, 2), np.float32)))
+    return [t for t in outputs if d.tensors[t].dtype.kind != "V"]
+
+
+def smallest(
+    graph: Graph, values: Mapping[int, np.ndarray], disagrees: Callable[[Graph], bool]
+) -> Graph:
+    """The graph with operators dropped while the disagreement remains.
+
+    Args:
+        graph: one that disagrees.
+        values: by tensor, what it computed: the inputs of what is left are fed with it.
+        disagrees: whether a part of it still does.
+    """
+    kept, best = graph.units, graph
+    step = max(1, len(kept) // 2)
+    while step:
+        start = 0
+        while start < len(kept) and len(kept) > 1:
+            tried = kept[:start] + kept[start + step :]
+            part = graph.part([i for unit in tried for i in unit], values) if tried else None
+            if part is not None and disagrees(part):
+                kept, best = tried, part
+            else:
+                start += step
+        step //= 2
+    return best

@@ -1,0 +1,114 @@
+"""Stock LiteRT in a process of its own, which may abort: `StockWorker` starts another one."""
+
+import pickle
+import select
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+_LENGTH = struct.Struct("<q")
+_SECONDS = 30
+
+
+class RefusedError(Exception):
+    """An engine does not run a graph, and says why."""
+
+
+class CrashedError(Exception):
+    """The process of an engine ended, or was ended because it took too long."""
+
+
+class StockWorker:
+    """Runs models by LiteRT's kernels: reference, or plain ones for operators without them."""
+
+    def __init__(self) -> None:
+        """Start no process yet."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(
+        self, content: bytes, inputs: Sequence[np.ndarray], kernels: str = "BUILTIN_REF"
+    ) -> list[np.ndarray]:
+        """The outputs of one invoke; `kernels` is the name of an OpResolverType.
+
+        Raises:
+            RefusedError: LiteRT refuses the model when it allocates tensors, or when it runs.
+            CrashedError: the process aborted, or needs longer than half a minute.
+        """
+        if self._process is None:
+            command = [sys.executable, "-m", "jaxdelegate.testing.stock_worker"]
+            pipe, none = subprocess.PIPE, subprocess.DEVNULL
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=none)
+        try:
+            _send(self._process.stdin, (content, list(inputs), kernels))  # type: ignore[arg-type]
+            kind, answer = self._answer(self._process.stdout)  # type: ignore[arg-type]
+        except (EOFError, OSError) as error:
+            self.close()
+            raise CrashedError(str(error) or "LiteRT ended the process") from error
+        if kind == "refused":
+            raise RefusedError(answer)
+        outputs: list[np.ndarray] = answer
+        return outputs
+
+    def _answer(self, stream: BinaryIO) -> tuple[str, Any]:
+        ready, _, _ = select.select([stream], [], [], _SECONDS)
+        if not ready:
+            raise TimeoutError(f"no answer after {_SECONDS} s")
+        answer: tuple[str, Any] = _receive(stream)
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+            self._process = None
+
+
+def _send(stream: BinaryIO, message: object) -> None:
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def _receive(stream: BinaryIO) -> Any:
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise EOFError
+    data = stream.read(_LENGTH.unpack(header)[0])
+    return pickle.loads(data)
+
+
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
+
+    from jaxdelegate.testing.running import run_once  # noqa: PLC0415
+
+    while True:
+        try:
+            content, inputs, kernels = _receive(requests)
+        except EOFError:
+            return
+        for kind in (kernels, "BUILTIN_WITHOUT_DEFAULT_DELEGATES"):
+            try:
+                interpreter = Interpreter(
+                    model_content=content,
+                    experimental_op_resolver_type=getattr(OpResolverType, kind),
+                )
+                answer: tuple[str, Any] = "ran", run_once(interpreter, inputs)
+                break
+            except (RuntimeError, ValueError) as error:
+                answer = "refused", str(error)
+                if "Didn't find op" not in answer[1]:  # reference kernels lack some operators
+                    break
+        _send(answers, answer)
+
+
+if __name__ == "__main__":
+    _serve(sys.stdin.buffer, sys.stdout.buffer)
