@@ -131,8 +131,8 @@ class Interpreter:
                 more is an error of `allocate_tensors` before anything is allocated. None: four
                 fifths of the machine's memory, or of what its control group allows.
             timeout: seconds that one invoke may take; it ends with a StoppedError then, before the
-                next operator or turn of a loop. What a delegate has begun is not interrupted: loops
-                of unknown length are not delegated. None: any.
+                next operator or iteration of a loop. What a delegate has begun is not interrupted:
+                loops of unknown length are not delegated. None: any.
 
         Raises:
             ModelError: the file cannot be opened or is damaged.
@@ -287,8 +287,8 @@ class Interpreter:
         """End the invoke that runs now in another thread: it raises a StoppedError.
 
         As TfLiteInterpreterCancel: it returns at once, and a later invoke is not affected. The
-        invoke ends before its next operator or turn of a loop; a delegated partition that has begun
-        is not interrupted. Afterwards the interpreter can be used on.
+        invoke ends before its next operator or iteration of a loop; a delegated partition that has
+        begun is not interrupted. Afterwards the interpreter can be used on.
         """
         if self._read is not None:
             self._read.store.stop.cancel()

@@ -12,7 +12,7 @@ _LOOPS = ("STABLEHLO_WHILE", "WHILE")
 
 
 class Stop:
-    """What hosts ask before each operator, those of called subgraphs and of every turn of a loop.
+    """What hosts ask before each operator, in called subgraphs and every iteration of a loop too.
 
     Attributes:
         timeout: how many seconds an invoke may take; None: any.
