@@ -76,7 +76,12 @@ def _bottom(dtype: np.dtype) -> Any:
     return -np.inf if dtype in FLOATS else np.iinfo(dtype).min
 
 
-_SUM = _Fold(jnp.add, lax.add, jnp.sum, lambda _dtype: 0)
+def _sum(x: jax.Array, axis: tuple[int, ...], *, keepdims: bool) -> jax.Array:
+    """In the dtype of `x`: numpy's rule would add up int32 in int64."""
+    return jnp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+_SUM = _Fold(jnp.add, lax.add, _sum, lambda _dtype: 0)
 _MAXIMUM = _Fold(jnp.maximum, lax.max, jnp.max, _bottom)
 
 

@@ -81,7 +81,7 @@ def _fixed_point_taps(n_in: int, n_out: int, o: ResizeBilinearOptions) -> _Taps:
         at += step // 2 - 512
     low = np.maximum(at // 1024, 0)
     high = np.minimum((at + 1023) // 1024, n_in - 1)
-    return low, high, at - 1024 * low
+    return low.astype(np.int32), high.astype(np.int32), at - 1024 * low
 
 
 def _lower_bilinear(

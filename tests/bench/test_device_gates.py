@@ -102,6 +102,8 @@ def test_bert_moves_little_more_than_it_has_to(gates: Any) -> None:
         ("deeplabv3_mnv2_aspp_257.tflite", "float16", "float_view", 1.25 * 8065),
         ("posenet_mnv1_050_353x257.tflite", "float16", "float_view", 1.25 * 3018),
         ("mobilenet_v2_1.0_224_int8.tflite", "float32", "integer", 2670),
+        # What the float network moves, and a tenth.
+        ("mobilenet_v2_1.0_224_int8.tflite", "float16", "float_view", 1.1 * 3846),
     ],
 )
 def test_batches_move_little_more_than_they_have_to(
@@ -111,6 +113,14 @@ def test_batches_move_little_more_than_they_have_to(
     moved = [r["moved_mb"] for r in lines if gates.case_of(r)[:4] == (graph, 128, dtype, mode)]
     assert moved
     assert max(moved) <= most
+
+
+def test_int8_networks_compute_in_32_bits(gates: Any) -> None:
+    lines = gates.records(gates.results("compile_for_gpu"))
+    case = "mobilenet_v2_1.0_224_int8.tflite", "integer"
+    wide = [r["wide_operations"] for r in lines if (r["graph"], r["quant_mode"]) == case]
+    assert wide
+    assert not any(wide)
 
 
 def test_a_tpu_convolves_on_its_matrix_unit(gates: Any) -> None:
