@@ -22,10 +22,12 @@ def check_sizes(specs: Iterable[tuple[int, TensorSpec]], max_tensor_bytes: int) 
     for index, spec in specs:
         if spec.is_dynamic or spec.dtype.hasobject:
             continue
-        nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+        # An empty dimension hides others that are far too large: kernels count along each.
+        nbytes = math.prod(filter(None, spec.shape)) * spec.dtype.itemsize
         if nbytes > max_tensor_bytes:
+            empty = ", the empty dimensions apart" * (0 in spec.shape)
             raise InterpreterError(
                 f"tensor {index} {spec.name!r} is {spec.dtype} {list(spec.shape)}, which takes "
-                f"{nbytes} bytes; max_tensor_bytes is {max_tensor_bytes}: is the file damaged, or "
-                "the input's shape right? A larger max_tensor_bytes allows it"
+                f"{nbytes} bytes{empty}; max_tensor_bytes is {max_tensor_bytes}: is the file "
+                "damaged, or the input's shape right? A larger max_tensor_bytes allows it"
             )
