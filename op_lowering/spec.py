@@ -46,10 +46,11 @@ class TensorSpec:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the integers stand for reals (a scale is given)."""
+        """Whether the integers stand for reals (a scale is given); uint64 never do."""
         return (
             self.quantization is not None
             and (self.dtype.kind in "iu" or self.dtype in BITS)
+            and self.dtype != np.uint64
             and self.quantization.has_scale
         )
 

@@ -60,10 +60,13 @@ class Limits:
             InterpreterError: one takes more than `max_tensor_bytes`; names it.
         """
         for index, spec in specs:
-            nbytes = own_bytes(spec)
+            # An empty dimension hides others that are far too large: kernels count along each.
+            is_empty = 0 in spec.shape
+            nbytes = spec_bytes(_without_empty(spec)) if is_empty else own_bytes(spec)
             if nbytes > self.max_tensor_bytes:
+                empty = ", the empty dimensions apart" * is_empty
                 raise InterpreterError(
-                    f"{_named(index, spec)}, which takes {nbytes} bytes; max_tensor_bytes is "
+                    f"{_named(index, spec)}, which takes {nbytes} bytes{empty}; max_tensor_bytes is "
                     f"{self.max_tensor_bytes}: is the file damaged, or the input's shape right? "
                     "A larger max_tensor_bytes allows it"
                 )
@@ -133,6 +136,10 @@ def spec_bytes(spec: TensorSpec) -> int:
     if spec.is_dynamic or spec.dtype.hasobject:
         return 0
     return math.prod(spec.shape) * spec.dtype.itemsize
+
+
+def _without_empty(spec: TensorSpec) -> TensorSpec:
+    return dataclasses.replace(spec, shape=tuple(filter(None, spec.shape)))
 
 
 def own_bytes(spec: TensorSpec) -> int:

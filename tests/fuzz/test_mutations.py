@@ -67,11 +67,13 @@ def check(corpus: Corpus, count: int, workers: dict[str, Worker]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_damaged_model_runs_or_is_refused(workers: dict[str, Worker]) -> None:
     check(built(), 500, workers)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_damaged_real_model_runs_or_is_refused(workers: dict[str, Worker]) -> None:
     if not MODELS.is_dir():
         pytest.skip("no models in ../shared/models")

@@ -103,13 +103,13 @@ def strided_slice(
     entries = (ints(begin), ints(end), ints(strides))
     dimensions = _dimensions(o, x.shape, strides.size)
     x = x.reshape([n for n, _ in dimensions])
-    dropped = []
+    dropped, taken = [], []
     for axis, (n, j) in enumerate(dimensions):
+        p = range(n) if j is None else _positions(o, n, j, *entries)
+        taken.append(slice(p.start, p.stop if p.stop >= 0 else None, p.step) if p else slice(0))
         if j is not None:
-            positions = _positions(o, n, j, *entries)
             dropped += [axis] * (o.shrink_axis_mask >> j & 1)
-            x = np.take(x, positions, axis)
-    return (np.squeeze(x, tuple(dropped)),)
+    return (np.squeeze(x[tuple(taken)], tuple(dropped)),)
 
 
 def _dimensions(o: StridedSliceOptions, shape: Shape, n: int) -> list[tuple[int, int | None]]:
