@@ -66,8 +66,8 @@ class Limits:
             if nbytes > self.max_tensor_bytes:
                 empty = ", the empty dimensions apart" * is_empty
                 raise InterpreterError(
-                    f"{_named(index, spec)}, which takes {nbytes} bytes{empty}; max_tensor_bytes is "
-                    f"{self.max_tensor_bytes}: is the file damaged, or the input's shape right? "
+                    f"{_named(index, spec)}, which takes {nbytes} bytes{empty}; max_tensor_bytes "
+                    f"is {self.max_tensor_bytes}: is the file damaged, or the input's shape right? "
                     "A larger max_tensor_bytes allows it"
                 )
 
