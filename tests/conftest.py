@@ -58,13 +58,13 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 
 @pytest.fixture
-def as_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is lowered for GPUs and TPUs runs here."""
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is lowered for a GPU runs here."""
 
-    def default(*args: Any, default: Callable[..., Any], **_platforms: Any) -> Any:
-        return default(*args)
+    def chosen(*args: Any, default: Callable[..., Any], **platforms: Callable[..., Any]) -> Any:
+        return platforms.get("cuda", default)(*args)
 
-    monkeypatch.setattr(lax, "platform_dependent", default)
+    monkeypatch.setattr(lax, "platform_dependent", chosen)
     jax.clear_caches()  # of what was traced for any platform
     yield
     jax.clear_caches()

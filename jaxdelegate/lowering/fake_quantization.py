@@ -192,8 +192,9 @@ def _grid(quantization: Quantization, dtype: np.dtype) -> tuple[np.float32, np.f
 @jax.custom_jvp
 @jax.jit  # traced and lowered once for each shape
 def _on_grid(value: jax.Array, scale: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    gpus = dict.fromkeys(("cuda", "rocm"), _on_grid_at_one_reading)
     grid: jax.Array = lax.platform_dependent(
-        value, scale, low, high, cpu=_on_grid_in_turn, default=_on_grid_at_one_reading
+        value, scale, low, high, default=_on_grid_in_turn, **gpus
     )
     return grid
 

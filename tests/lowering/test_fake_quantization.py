@@ -126,7 +126,7 @@ def test_a_simulator_rounds_halves_up_from_the_lowest_value() -> None:
     np.testing.assert_array_equal(got, np.array([-1, 0, 1, 2, 3], np.float32))
 
 
-@pytest.mark.usefixtures("as_a_device")
+@pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), GRIDS)
 def test_a_gpu_gives_the_same_floats(dtype: Any, scale: float, zero_point: int) -> None:
     """Both sides of every half, and what is no number."""

@@ -61,14 +61,14 @@ def test_quantized_multipliers(values: list[int], factors: list[int], exponents:
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.usefixtures("as_a_device")
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_products_of_what_may_be_negative() -> None:
     a, b = (v.reshape(-1) for v in np.meshgrid(SIGNED, SIGNED))
     got = jax.jit(saturating_rounding_doubling_high_mul)(a, b)
     np.testing.assert_array_equal(got, high_mul(a, b))
 
 
-@pytest.mark.usefixtures("as_a_device")
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_reciprocals() -> None:
     x = SIGNED[SIGNED > 0]
     got = jax.jit(lambda x: jax_fixed_math.reciprocal(x, 12))(x)
@@ -87,7 +87,7 @@ SCALES = np.concatenate(
 )
 
 
-@pytest.mark.usefixtures("as_a_device")
+@pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize(
     ("dtype", "zero_point", "bounds"),
     [("int8", -128, (-128, 127)), ("uint8", 255, (3, 255)), ("int16", 0, (-32768, 32767))],
