@@ -124,6 +124,16 @@ def test_inputs_and_outputs_that_an_operator_does_not_have_are_refused(
         run(builder.build(), np.zeros(2, np.float32))
 
 
+def test_an_operator_without_outputs_is_given_none(run: Callable[..., list[np.ndarray]]) -> None:
+    builder = ModelBuilder()
+    x, y, z = builder.input((2,)), builder.tensor((2,)), builder.tensor((2,))
+    builder.operator("ASSIGN_VARIABLE", [x, x], [y])
+    builder.operator("ABS", [y], [z])
+    builder.outputs(z)
+    with pytest.raises(jd.InterpreterError, match="it has no outputs, not 1"):
+        run(builder.build(), np.zeros(2, np.float32))
+
+
 def test_halves_and_uint64_with_a_scale_are_not_quantized(
     run: Callable[..., list[np.ndarray]],
 ) -> None:

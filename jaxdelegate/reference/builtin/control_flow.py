@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.builtin.resources import nothing
+from jaxdelegate.reference.builtin.resources import none_declared, nothing
 from jaxdelegate.reference.kernel import Array, Infer, Kernel, Services
 
 _Arrays = tuple[Array, ...]
@@ -127,7 +127,7 @@ def call_once(call_: Services, o: CallOnceOptions, _i: Specs, _o: Specs) -> _Arr
 
 KERNELS = {
     "CALL": Kernel(call, unknown_shapes, calls=True, inferred_shapes=call_shapes),
-    "CALL_ONCE": Kernel(call_once, nothing, calls=True),
+    "CALL_ONCE": Kernel(call_once, nothing, calls=True, inferred_shapes=none_declared),
     "IF": Kernel(if_, unknown_shapes, calls=True, inferred_shapes=if_shapes),
     "STABLEHLO_CASE": Kernel(case, unknown_shapes, calls=True, inferred_shapes=case_shapes),
     "STABLEHLO_COMPOSITE": Kernel(

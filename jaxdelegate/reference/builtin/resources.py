@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import HashtableOptions, Options, TensorType, VarHandleOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, Services
+from jaxdelegate.reference.kernel import Array, Infer, Kernel, Services
 
 _HANDLE = DTYPES[TensorType.RESOURCE]
 
@@ -57,6 +57,19 @@ def read_variable(
 
 def nothing(_options: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
     """No outputs."""
+    return ()
+
+
+def none_declared(
+    _infer: Infer, _options: Options, _inputs: Specs, outputs: Specs
+) -> tuple[Shape | None, ...]:
+    """As `nothing`.
+
+    Raises:
+        ValueError: the file names outputs, which nobody would write.
+    """
+    if outputs:
+        raise ValueError(f"it has no outputs, not {len(outputs)}")
     return ()
 
 
@@ -140,10 +153,14 @@ def _table(call: Services, table: Array) -> dict[object, object]:
 
 
 KERNELS = {
-    "ASSIGN_VARIABLE": Kernel(assign_variable, nothing, calls=True, takes_handle=True),
+    "ASSIGN_VARIABLE": Kernel(
+        assign_variable, nothing, calls=True, takes_handle=True, inferred_shapes=none_declared
+    ),
     "HASHTABLE": Kernel(hashtable, one_handle),
     "HASHTABLE_FIND": Kernel(hashtable_find, hashtable_find_shape, calls=True),
-    "HASHTABLE_IMPORT": Kernel(hashtable_import, nothing, calls=True),
+    "HASHTABLE_IMPORT": Kernel(
+        hashtable_import, nothing, calls=True, inferred_shapes=none_declared
+    ),
     "HASHTABLE_SIZE": Kernel(hashtable_size, one_handle, calls=True),
     "READ_VARIABLE": Kernel(read_variable, read_variable_shape, calls=True, takes_handle=True),
     "VAR_HANDLE": Kernel(var_handle, one_handle),
