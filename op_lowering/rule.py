@@ -209,6 +209,13 @@ def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str
     return f"{spec.name!r} is {spec.dtype}, not one of {names}"
 
 
+def why_not_result(spec: TensorSpec, dtype: np.dtype | type) -> str | None:
+    """A reason if the file wants another dtype than the one that the operator computes."""
+    if spec.dtype == dtype:
+        return None
+    return f"{spec.name!r} is {spec.dtype}, but the operator yields {np.dtype(dtype)}"
+
+
 def why_not_const(*specs: TensorSpec | None) -> str | None:
     """A reason if one of these inputs, which XLA needs beforehand, is computed at run time."""
     late = next((s for s in specs if s is not None and s.const is None), None)

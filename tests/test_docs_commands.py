@@ -104,6 +104,11 @@ def _script(command: str) -> bool:
     return found is not None and (ROOT / found[1]).is_file()
 
 
+def _module(command: str) -> bool:
+    found = re.match(r"python -m (tests[\w.]+)", command)
+    return found is not None and ROOT.joinpath(*found[1].split(".")).with_suffix(".py").is_file()
+
+
 def _target(command: str) -> bool:
     found = re.match(r"make (\S+)", command)
     makefile = (ROOT / "Makefile").read_text()
@@ -115,7 +120,7 @@ def _pytest(command: str) -> bool:
     return found is not None and (ROOT / found[1]).exists()
 
 
-CHECKS: tuple[Callable[[str], bool], ...] = (_script, _target, _pytest)
+CHECKS: tuple[Callable[[str], bool], ...] = (_script, _module, _target, _pytest)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from jaxdelegate.op_lowering.rule import (
     table,
     why_not_const,
     why_not_dtype,
+    why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import jax_affine
@@ -244,8 +245,10 @@ def _why_not_nms(
     boxes, scores, n_out, iou, threshold = inputs[:5]
     sigma = optional(inputs, 5)
     matching = boxes.shape == (*scores.shape, 4) and len(scores.shape) == 1
+    yields = (np.int32, np.int32) if sigma is None else (np.int32, np.float32, np.int32)
     reason = first_reason(
-        why_not_count(outputs, 2 if sigma is None else 3),
+        why_not_count(outputs, len(yields)),
+        *map(why_not_result, outputs, yields),
         *(why_not_dtype(spec, np.float32) for spec in (boxes, scores, iou, threshold)),
         None if matching else f"boxes {list(boxes.shape)}, scores {list(scores.shape)}",
         why_not_const(n_out),

@@ -36,6 +36,7 @@ from jaxdelegate.op_lowering.rule import (
     first_reason,
     table,
     why_not_dtype,
+    why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
@@ -46,8 +47,11 @@ def _why_not_scalar(x: TensorSpec) -> str | None:
     return None if x.shape else f"{x.name!r} is a scalar: it has no last axis"
 
 
-def _why_not(inputs: Specs) -> str | None:
-    return first_reason(_why_not_scalar(inputs[0]), why_not_dtype(inputs[0], FLOATS))
+def _why_not(inputs: Specs, outputs: Specs) -> str | None:
+    x = inputs[0]
+    return first_reason(
+        _why_not_scalar(x), why_not_dtype(x, FLOATS), why_not_result(outputs[0], x.dtype)
+    )
 
 
 def _integers(run: Callable[[jax.Array], jax.Array]) -> Function:
@@ -64,7 +68,7 @@ def _why_not_softmax(
 ) -> str | None:
     if inputs[0].is_quantized:
         return _why_not_scalar(inputs[0]) or why_not_softmax(o, inputs[0], outputs[0])
-    return _why_not(inputs)
+    return _why_not(inputs, outputs)
 
 
 def _lower_softmax(
@@ -93,7 +97,7 @@ def _why_not_log_softmax(
 ) -> str | None:
     if inputs[0].is_quantized:
         return _why_not_scalar(inputs[0]) or why_not_log_softmax(inputs[0], outputs[0])
-    return _why_not(inputs)
+    return _why_not(inputs, outputs)
 
 
 def _lower_log_softmax(
@@ -126,7 +130,7 @@ def _why_not_l2(
         return fused
     if inputs[0].is_quantized:
         return _why_not_scalar(inputs[0]) or why_not_l2_normalization(inputs[0], outputs[0])
-    return _why_not(inputs)
+    return _why_not(inputs, outputs)
 
 
 def _lower_l2(
@@ -152,12 +156,13 @@ def _why_not_local_response(
     _context: LoweringContext,
     o: LocalResponseNormalizationOptions,
     inputs: Specs,
-    _outputs: Specs,
+    outputs: Specs,
 ) -> str | None:
     x = inputs[0]
     return first_reason(
         None if len(x.shape) == 4 else f"{x.name!r} has rank {len(x.shape)}, not 4",
         why_not_dtype(x, FLOATS),
+        why_not_result(outputs[0], x.dtype),
         f"radius {o.radius} is negative" if o.radius < 0 else None,
     )
 

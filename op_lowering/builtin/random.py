@@ -27,6 +27,7 @@ from jaxdelegate.op_lowering.rule import (
     variable_inputs,
     why_not_const,
     why_not_dtype,
+    why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
@@ -243,6 +244,7 @@ def _why_not_bits(
     sizes = ((2,),) if o.algorithm is RngAlgorithm.THREEFRY else ((2,), (3,))
     return first_reason(
         why_not_dtype(state, np.uint64),
+        why_not_result(outputs[0], np.uint64),
         why_not_dtype(outputs[1], _INTEGERS),
         None if state.shape in sizes else f"{o.algorithm.name} has no state of {list(state.shape)}",
     )

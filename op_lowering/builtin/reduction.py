@@ -31,6 +31,7 @@ from jaxdelegate.op_lowering.rule import (
     table,
     why_not_const,
     why_not_dtype,
+    why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
@@ -339,10 +340,14 @@ ARG_MIN = _arg_rule("ARG_MIN", ArgMinOptions, jnp.min)
 
 
 def _why_not_cumsum(
-    _context: LoweringContext, _o: CumsumOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: CumsumOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, axis = inputs[:2]
-    return first_reason(why_not_one_axis(x, axis), why_not_dtype(x, FLOATS | _INDICES))
+    return first_reason(
+        why_not_one_axis(x, axis),
+        why_not_dtype(x, FLOATS | _INDICES),
+        why_not_result(outputs[0], x.dtype),
+    )
 
 
 def _lower_cumsum(

@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.rule import (
     table,
     why_not_const,
     why_not_dtype,
+    why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
@@ -75,9 +76,9 @@ def _fitted(x: jax.Array, rows: int, columns: int) -> jax.Array:
 
 
 def _why_not_rfft2d(
-    _context: LoweringContext, _o: Rfft2dOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: Rfft2dOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
-    return _why_not_transform(inputs, np.float32)
+    return why_not_result(outputs[0], np.complex64) or _why_not_transform(inputs, np.float32)
 
 
 def _lower_rfft2d(
@@ -93,9 +94,9 @@ def _lower_rfft2d(
 
 
 def _why_not_irfft2d(
-    _context: LoweringContext, _o: CustomOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, _o: CustomOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
-    return _why_not_transform(inputs, np.complex64)
+    return why_not_result(outputs[0], np.float32) or _why_not_transform(inputs, np.complex64)
 
 
 def _lower_irfft2d(

@@ -16,6 +16,7 @@ from jaxdelegate.op_lowering.rule import (
     table,
     why_not_const,
     why_not_dtype,
+    why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Specs
 
@@ -80,11 +81,12 @@ TOPK_V2 = OpRule("TOPK_V2", TopKV2Options, 3, _why_not_topk, _lower_topk, arity=
 
 
 def _why_not_bucketize(
-    _context: LoweringContext, o: BucketizeOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, o: BucketizeOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     ascending = all(a <= b for a, b in zip(o.boundaries, o.boundaries[1:], strict=False))
     return first_reason(
         why_not_dtype(inputs[0], FLOATS, np.int32, np.int64),
+        why_not_result(outputs[0], np.int32),
         None if ascending else "the boundaries are not sorted",
     )
 

@@ -134,6 +134,29 @@ def test_an_operator_without_outputs_is_given_none(run: Callable[..., list[np.nd
         run(builder.build(), np.zeros(2, np.float32))
 
 
+@pytest.mark.parametrize("name", ["SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION", "BUCKETIZE"])
+def test_the_host_computes_results_of_a_strange_dtype(name: str) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2, 3)), builder.tensor((2, 3), np.complex128)
+    builder.operator(name, [x], [y])
+    builder.outputs(y)
+    delegate = jd.JaxDelegate()
+    interpreter = Interpreter(model_content=builder.build(), experimental_delegates=[delegate])
+    assert "is complex128, but the operator yields" in str(delegate.report())
+    run_once(interpreter, [np.ones((2, 3), np.float32)])
+
+
+def test_a_subgraph_yields_what_its_caller_declares(run: Callable[..., list[np.ndarray]]) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,), np.float16)
+    builder.operator("CALL", [x], [y], CallOptions(1))
+    builder.outputs(y)
+    graph = builder.subgraph("same")
+    graph.outputs(graph.input((2,)))
+    with pytest.raises(jd.InterpreterError, match="yields float32 for 't1', which is float16"):
+        run(builder.build(), np.zeros(2, np.float32))
+
+
 def test_halves_and_uint64_with_a_scale_are_not_quantized(
     run: Callable[..., list[np.ndarray]],
 ) -> None:

@@ -30,8 +30,18 @@ def unknown_shapes(_options: object, _inputs: Specs) -> _Shapes:
     return ()
 
 
-def _agreed(branches: Sequence[Specs]) -> _Shapes:
-    """For each output the shape that all branches yield; None where they differ."""
+def _agreed(branches: Sequence[Specs], outputs: Specs = ()) -> _Shapes:
+    """For each output the shape that all branches yield; None where they differ.
+
+    Raises:
+        ValueError: a branch yields another dtype than the output's.
+    """
+    for specs in branches:
+        for spec, output in zip(specs, outputs, strict=False):
+            if output is not None and spec.dtype != output.dtype:
+                raise ValueError(
+                    f"a subgraph yields {spec.dtype} for {output.name!r}, which is {output.dtype}"
+                )
     agreed: list[Shape | None] = []
     for specs in zip(*branches, strict=True):
         shapes = {None if spec.is_dynamic else spec.shape for spec in specs}
@@ -39,10 +49,10 @@ def _agreed(branches: Sequence[Specs]) -> _Shapes:
     return tuple(agreed)
 
 
-def if_shapes(infer: Infer, o: IfOptions, inputs: Specs, _outputs: Specs) -> _Shapes:
+def if_shapes(infer: Infer, o: IfOptions, inputs: Specs, outputs: Specs) -> _Shapes:
     """Where both branches agree, their shapes."""
     branches = (o.then_subgraph_index, o.else_subgraph_index)
-    return _agreed([infer(branch, inputs[1:]) for branch in branches])
+    return _agreed([infer(branch, inputs[1:]) for branch in branches], outputs)
 
 
 def if_(
@@ -53,9 +63,10 @@ def if_(
     return call(branch, *arrays)
 
 
-def case_shapes(infer: Infer, o: StablehloCaseOptions, inputs: Specs, _outputs: Specs) -> _Shapes:
+def case_shapes(infer: Infer, o: StablehloCaseOptions, inputs: Specs, outputs: Specs) -> _Shapes:
     """Where all branches agree, their shapes."""
-    return _agreed([infer(branch, inputs[1:]) for branch in o.branch_subgraph_indices])
+    called = [infer(branch, inputs[1:]) for branch in o.branch_subgraph_indices]
+    return _agreed(called, outputs)
 
 
 def case(
@@ -92,9 +103,9 @@ def while_(
     return arrays
 
 
-def call_shapes(infer: Infer, o: CallOptions, inputs: Specs, _outputs: Specs) -> _Shapes:
+def call_shapes(infer: Infer, o: CallOptions, inputs: Specs, outputs: Specs) -> _Shapes:
     """The subgraph's output shapes."""
-    return _agreed([infer(o.subgraph, inputs)])
+    return _agreed([infer(o.subgraph, inputs)], outputs)
 
 
 def call(call_: Services, o: CallOptions, _i: Specs, _o: Specs, *arrays: Array) -> _Arrays:
@@ -103,10 +114,10 @@ def call(call_: Services, o: CallOptions, _i: Specs, _o: Specs, *arrays: Array) 
 
 
 def composite_shapes(
-    infer: Infer, o: StableHLOCompositeOptions, inputs: Specs, _outputs: Specs
+    infer: Infer, o: StableHLOCompositeOptions, inputs: Specs, outputs: Specs
 ) -> _Shapes:
     """The decomposition's output shapes."""
-    return _agreed([infer(o.decomposition_subgraph_index, inputs)])
+    return _agreed([infer(o.decomposition_subgraph_index, inputs)], outputs)
 
 
 def composite(
