@@ -10,7 +10,6 @@ from jaxdelegate.op_lowering.options import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.reference.kernel import Array
 
-_INT16_MAX = 2**15 - 1
 _RANGES = {
     ActivationFunctionType.RELU: (0, np.inf),
     ActivationFunctionType.RELU_N1_TO_1: (-1, 1),
@@ -54,14 +53,12 @@ def size_out(padding: Padding, n: int, window: int, stride: int, dilation: int =
     """How many places a window takes along n values.
 
     Raises:
-        ValueError: window, stride or dilation is not positive or far too large.
+        ValueError: window, stride or dilation is not positive, or the window is far too large.
     """
     if min(window, stride, dilation) <= 0:
         raise ValueError(
             f"window {window}, stride {stride}, dilation {dilation}: all must be positive"
         )
-    if max(stride, dilation) > _INT16_MAX:  # LiteRT's limit (kernels/conv.cc, Prepare)
-        raise ValueError(f"stride {stride}, dilation {dilation}: {_INT16_MAX} is the most")
     if padding is Padding.SAME:
         return (n + stride - 1) // stride
     span = (window - 1) * dilation + 1

@@ -32,6 +32,7 @@ from jaxdelegate.reference.conv.quantized import Sums
 from jaxdelegate.reference.kernel import Array, Kernel
 
 _Conv = Conv2DOptions | DepthwiseConv2DOptions | Conv3DOptions
+_INT16_MAX = 2**15 - 1
 _FEW_CHANNELS = 4  # an image's
 
 
@@ -64,6 +65,11 @@ def depthwise_conv_2d_shape(o: DepthwiseConv2DOptions, inputs: Specs) -> tuple[S
     if w[0] != 1 or w[3] % x[3]:
         raise ValueError(f"DEPTHWISE_CONV_2D: filter {list(w)} over {x[3]} channels")
     _require_bias("DEPTHWISE_CONV_2D", inputs, w[3])
+    most = max(*_strides_2d(o), *_dilations_2d(o))
+    if most > _INT16_MAX:  # LiteRT's limit (kernels/depthwise_conv.cc, Prepare)
+        raise ValueError(
+            f"DEPTHWISE_CONV_2D: a stride or dilation of {most}, {_INT16_MAX} is the most"
+        )
     return ((x[0], *_places(o, _strides_2d(o), _dilations_2d(o), x[1:3], w[1:3]), w[3]),)
 
 
