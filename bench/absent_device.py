@@ -1,7 +1,7 @@
 """Programs for a device that is not there, made as JaxDelegate makes them.
 
 XLA compiles for a GPU or a TPU from a description of it; neither it nor its driver is needed, only
-jax's plugin (`pip install "jax[cuda12,tpu]"`). Nothing runs: there are no times, and none of the
+jax's plugin (`pip install "jax[cuda12]" libtpu`). Nothing runs: there are no times, and none of the
 choices that XLA makes by timing.
 """
 

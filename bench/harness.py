@@ -28,6 +28,7 @@ PACKAGES = (
     "torch",
     "jax-cuda12-plugin",
     "jax-cuda13-plugin",
+    "libtpu",
     "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13",
 )
