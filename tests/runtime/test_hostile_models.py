@@ -21,7 +21,6 @@ from jaxdelegate.op_lowering.options import (
     SplitOptions,
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
-from jaxdelegate.passes.propagation import declared_specs, propagate
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
@@ -199,18 +198,6 @@ def test_billions_of_elements_or_parts_are_not_listed() -> None:
     builder.outputs(y)
     with pytest.raises(jd.InterpreterError, match="SPLIT: 2147483647 parts, 1048576 are the most"):
         Interpreter(model_content=builder.build()).allocate_tensors()
-
-
-def test_folding_has_a_budget() -> None:
-    builder = ModelBuilder()
-    builder.constant(np.ones(100, np.float32))
-    one, size = builder.constant(np.float32(1)), builder.constant(np.int32([1 << 18]))
-    for _ in range(100):  # 1 MiB each
-        builder.operator("FILL", [size, one], [builder.tensor((1 << 18,))])
-    graph = read_model(builder.build()).subgraphs[0]
-    specs = propagate(graph.operators, declared_specs(graph))
-    assert 32 << 20 < sum(s.const.nbytes for s in specs if s.const is not None) <= 65 << 20
-    assert {spec.shape for spec in specs[3:]} == {(1 << 18,)}
 
 
 def calls(depth: int) -> bytes:
