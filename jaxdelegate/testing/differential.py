@@ -164,7 +164,8 @@ def disagreements(
     """Where an engine differs from the truth: each operator alone, or else the smallest part.
 
     A graph whose operators agree one by one, on the same operands, differs by what it makes of
-    their rounding. That is none if roundings of `_NUDGE` in the truth move it as far.
+    their rounding. That is none if roundings of `_NUDGE` in the truth move it as far. Each
+    operator reads what the engine made before it: the truth may have left memory unwritten.
 
     Raises:
         RefusedError: the truth does not run the graph.
@@ -192,7 +193,7 @@ def disagreements(
 def _alone(
     whole: Disagreement, part: Graph, engine: Engine, truth: Engine
 ) -> tuple[list[Disagreement], Arrays]:
-    """Whether an operator disagrees by itself, and its results: the truth's, if it runs it."""
+    """Whether an operator disagrees by itself, and its results: the engine's, if it runs it."""
     operators = tuple(part.operators)
     try:
         want = truth(part.model(), part.feeds)
@@ -202,8 +203,9 @@ def _alone(
         return [Disagreement(whole.engine, operators, difference, part, got)], got
     apart, answer = _difference(part, engine, want, whole.rule)
     if apart is None:
-        return [], want
-    return [Disagreement(whole.engine, operators, apart, part, answer, want, whole.rule)], want
+        return [], answer or want
+    one = Disagreement(whole.engine, operators, apart, part, answer, want, whole.rule)
+    return [one], answer or want
 
 
 def _smallest(

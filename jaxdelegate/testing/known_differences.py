@@ -103,14 +103,6 @@ def last_neighbor_is_missing(found: Disagreement, stock: Stock) -> Arrays | None
     return [np.where(tame, y, defined) for y in by_plain_kernels(found.part, stock)]
 
 
-def nothing_is_written(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """LiteRT's NOT_EQUAL has no int16 and leaves its output as the memory was: as numpy says."""
-    node, (x, *more) = operator_of(found)
-    if node.name != "NOT_EQUAL" or x.dtype != np.int16 or x.value is None:
-        return None
-    return [np.asarray(x.value != more[0].value)]
-
-
 def read_as_floats(found: Disagreement, _stock: Stock) -> Arrays | None:
     """LiteRT's MATRIX_DIAG takes what is no integer for float32, and reads beyond booleans."""
     node, (x, *_) = operator_of(found)
@@ -156,7 +148,7 @@ def not_a_number_by_order(found: Disagreement, stock: Stock) -> Arrays | None:
     """
     node, part = found.part.nodes[0], found.part
     function = getattr(node.options, "reduce_function", None)
-    if node.name == "STABLEHLO_REDUCE_WINDOW":
+    if node.name in {"STABLEHLO_REDUCE_WINDOW", "STABLEHLO_REDUCE", "STABLEHLO_SCATTER"}:
         names = node.bodies[0].operators
     elif node.name == "REDUCE_WINDOW" and function is not None:
         names = [f"STABLEHLO_{ReduceWindowFunction(function).name}"]
@@ -232,7 +224,7 @@ def power_of_integers_overflows(found: Disagreement, _stock: Stock) -> Arrays | 
 
 
 def quotient_is_tiny(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Quotients below a quarter of a step: C++ shifts by more than 31 bits, which is undefined.
+    """Quotients below half a step: C++ may shift by more than 31 bits, which is undefined.
 
     They are the zero point.
     """
@@ -244,7 +236,7 @@ def quotient_is_tiny(found: Disagreement, _stock: Stock) -> Arrays | None:
     if a is None or b is None:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        tiny = np.abs(a / b) < 0.25 * q.scale[0]
+        tiny = np.abs(a / b) < 0.499 * q.scale[0]
     return [np.where(tiny, w.dtype.type(q.zero_point[0]), w) for w in found.want]
 
 
@@ -351,7 +343,6 @@ BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
         nothing_is_summed,
         sum_reads_bytes,
         last_neighbor_is_missing,
-        nothing_is_written,
         quotient_is_tiny,
         states_are_overrun,
         quantized_without_end,

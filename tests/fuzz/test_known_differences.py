@@ -93,11 +93,6 @@ def _diagonal(d: Drawing) -> int:
     return d.same("MATRIX_DIAG", [d.fed(np.array([True, False, True]))], (3, 3))
 
 
-def _different(d: Drawing) -> int:
-    operands = [d.fed(np.int16([1, 2, 3])), d.fed(np.int16([1, 5, 3]))]
-    return d.result("NOT_EQUAL", operands, (3,), "bool")
-
-
 def _sum_of_none(d: Drawing) -> int:
     x = d.fed(np.zeros((3, 0), np.int8), q=scaled(np.float32(0.1), 5))
     return d.same("SUM", [x, d.const([1], np.int32)], (3,), ReducerOptions())
@@ -107,7 +102,6 @@ def _sum_of_none(d: Drawing) -> int:
     ("name", "draw"),
     [
         ("read_as_floats", _diagonal),
-        ("nothing_is_written", _different),
         ("nothing_is_summed", _sum_of_none),
     ],
 )

@@ -83,7 +83,7 @@ def test_an_operator_that_is_wrong_is_found() -> None:
         return [np.abs(y) for y in reference(_chain().model(), _chain().feeds)] if inputs else []
 
     found = disagreements("wrong", _chain(), wrong, reference)
-    assert [f.operators for f in found] == [("ABS",), ("NEG",), ("ADD",), ("FLOOR",)]
+    assert [f.operators for f in found] == [("ABS",), ("NEG",), ("ADD",)]  # FLOOR is right
 
 
 def test_operators_that_are_wrong_only_together_are_found() -> None:
