@@ -115,7 +115,12 @@ def _pytest(command: str) -> bool:
     return found is not None and (ROOT / found[1]).exists()
 
 
-CHECKS: tuple[Callable[[str], bool], ...] = (_script, _target, _pytest)
+def _module(command: str) -> bool:
+    found = re.match(r"python -m (tests\.[\w.]+)", command)
+    return found is not None and (ROOT / f"{found[1].replace('.', '/')}.py").is_file()
+
+
+CHECKS: tuple[Callable[[str], bool], ...] = (_script, _target, _pytest, _module)
 
 
 @pytest.mark.parametrize(
