@@ -1,7 +1,7 @@
 """One graph through several engines: where they disagree, and at which operator."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import EXACT, Tolerance, assert_close, tolerance_for
 from jaxdelegate.testing.graph_records import Graph
-from jaxdelegate.testing.running import run_once
+from jaxdelegate.testing.running import INVOKES, run_repeatedly
 from jaxdelegate.testing.stock_worker import CrashedError, RefusedError
 
 Arrays = list[np.ndarray]
@@ -21,27 +21,6 @@ _ON_THE_FLY = 0.03  # of the largest value: dynamic range in floats, the same pa
 _NUDGE = 2.0**-22  # relative: a few roundings of float32
 _HUGE = 1e6
 _TIMES = 16  # a difference by rounding, over the largest one that nudges made
-
-
-@dataclasses.dataclass(frozen=True)
-class Disagreement:
-    """Two engines, and how they differ.
-
-    Attributes:
-        engine: the one that is judged.
-        operators: of the smallest part of the graph that still disagrees.
-        difference: what differs, where and by how much.
-        part: that part.
-        got: what the engine makes of it; None: it refuses.
-        want: what the truth makes of it.
-    """
-
-    engine: str
-    operators: tuple[str, ...]
-    difference: str
-    part: Graph = dataclasses.field(repr=False)
-    got: Arrays | None = dataclasses.field(default=None, repr=False)
-    want: Arrays | None = dataclasses.field(default=None, repr=False)
 
 
 def reference(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
@@ -66,7 +45,7 @@ def delegated(**options: object) -> Engine:
 def _ours(content: bytes, inputs: Sequence[np.ndarray], delegates: list[JaxDelegate]) -> Arrays:
     try:
         interpreter = Interpreter(model_content=content, experimental_delegates=delegates)
-        return run_once(interpreter, inputs)
+        return run_repeatedly(interpreter, inputs)
     except (JaxDelegateError, RuntimeError, ValueError) as error:
         raise RefusedError(str(error)) from error
 
@@ -91,16 +70,41 @@ EXACTLY = Rule()
 FAKE_QUANTIZED = Rule(STEP, _ON_THE_FLY)
 
 
+@dataclasses.dataclass(frozen=True)
+class Disagreement:
+    """Two engines, and how they differ.
+
+    Attributes:
+        engine: the one that is judged.
+        operators: of the smallest part of the graph that still disagrees.
+        difference: what differs, where and by how much.
+        part: that part.
+        got: what the engine makes of it in each invoke; None: it refuses.
+        want: what the truth makes of it; nothing where it does not run it.
+        rule: by which they differ.
+    """
+
+    engine: str
+    operators: tuple[str, ...]
+    difference: str
+    part: Graph = dataclasses.field(repr=False)
+    got: Arrays | None = dataclasses.field(default=None, repr=False)
+    want: Arrays = dataclasses.field(default_factory=list, repr=False)
+    rule: Rule = EXACTLY
+
+
 def why_apart(graph: Graph, got: Arrays, want: Arrays, rule: Rule = EXACTLY) -> str | None:
-    """How the outputs of a graph differ; None: they are as close as they must be."""
+    """How the outputs of a graph differ, in any invoke; None: they are as close as they must be."""
     try:
         assert len(got) == len(want), f"{len(got)} outputs, expected {len(want)}"
         for i, (g, w) in enumerate(zip(got, want, strict=True)):
-            tolerance = _tolerance(graph, graph.outputs[i], np.asarray(w), rule)
+            invoke, output = divmod(i, len(graph.outputs))
+            tolerance = _tolerance(graph, graph.outputs[output], np.asarray(w), rule)
             try:
                 _assert_near(np.asarray(g), np.asarray(w), tolerance)
             except AssertionError as error:
-                return f"output {i}: {str(error).removeprefix('output 0: ')}"
+                again = ", invoked again" if invoke else ""
+                return f"output {output}{again}: {str(error).removeprefix('output 0: ')}"
     except AssertionError as error:
         return str(error)
     return None
@@ -133,35 +137,35 @@ def intermediate(graph: Graph, engine: Engine) -> dict[int, np.ndarray]:
     Raises:
         RefusedError: the engine does not run an operator.
     """
-    values: dict[int, np.ndarray] = {}
-    for _, values in _steps(graph, engine):  # noqa: B007 (the last ones)
-        pass
+    values = _fed(graph)
+    for unit in graph.units:
+        part = graph.part(unit, values)
+        _note(graph, unit, engine(part.model(), part.feeds), values)
     return values
 
 
-def _steps(graph: Graph, engine: Engine) -> Iterator[tuple[tuple[int, ...], dict[int, np.ndarray]]]:
-    """Each operator with the values before it; after its turn they hold its results, too."""
-    values = {i: v for i in graph.inputs if (v := graph.tensors[i].value) is not None}
-    for unit in graph.units:
-        yield unit, values
-        part = graph.part(unit, values)
-        values.update(zip(_made(graph, unit), engine(part.model(), part.feeds), strict=True))
+def _fed(graph: Graph) -> dict[int, np.ndarray]:
+    return {i: v for i in graph.inputs if (v := graph.tensors[i].value) is not None}
 
 
-def _made(graph: Graph, unit: tuple[int, ...]) -> list[int]:
-    """The outputs of `graph.part(unit, ...)`, as this graph numbers them."""
+def _note(
+    graph: Graph, unit: tuple[int, ...], answers: Arrays, values: dict[int, np.ndarray]
+) -> None:
+    """Keep what the first invoke of `graph.part(unit, ...)` made, as this graph numbers it."""
     read = {t for i in unit for t in graph.nodes[i].inputs}
     made = [t for i in unit for t in graph.nodes[i].outputs]
-    return [t for t in made if t not in read or t in graph.outputs]
+    made = [t for t in made if t not in read or t in graph.outputs]
+    values.update(zip(made, answers[: len(made)], strict=True))
 
 
-def disagreement(
+def disagreements(
     name: str, graph: Graph, engine: Engine, truth: Engine, rule: Rule = EXACTLY
-) -> Disagreement | None:
-    """Where an engine differs from the truth: an operator alone, or the smallest graph.
+) -> list[Disagreement]:
+    """Where an engine differs from the truth: each operator alone, or else the smallest part.
 
     A graph whose operators agree one by one, on the same operands, differs by what it makes of
-    their rounding. That is none if roundings of `_NUDGE` in the truth move it as far.
+    their rounding. That is none if roundings of `_NUDGE` in the truth move it as far. Each
+    operator reads what the engine made before it: the truth may have left memory unwritten.
 
     Raises:
         RefusedError: the truth does not run the graph.
@@ -169,19 +173,89 @@ def disagreement(
     want = truth(graph.model(), graph.feeds)
     difference, got = _difference(graph, engine, want, rule)
     if difference is None:
-        return None
+        return []
+    whole = Disagreement(name, tuple(graph.operators), difference, graph, got, want, rule)
+    found: list[Disagreement] = []
+    values = _fed(graph)
+    for unit in graph.units:
+        part = graph.part(unit, values)
+        try:
+            one, answers = _alone(whole, part, engine, truth)
+        except RefusedError:  # by both: there are no values to go on with
+            return [*found, whole]
+        found += one
+        _note(graph, unit, answers, values)
+    if found or (got is not None and _is_rounding(graph, got, truth, want)):
+        return found
+    return [_smallest(whole, values, engine, truth)]
+
+
+def _alone(
+    whole: Disagreement, part: Graph, engine: Engine, truth: Engine
+) -> tuple[list[Disagreement], Arrays]:
+    """Whether an operator disagrees by itself, and its results: the engine's, if it runs it."""
+    operators = tuple(part.operators)
     try:
-        for unit, values in _steps(graph, truth):
-            part = graph.part(unit, values)
-            right = truth(part.model(), part.feeds)
-            alone, answer = _difference(part, engine, right, rule)
-            if alone is not None:
-                return Disagreement(name, tuple(part.operators), alone, part, answer, right)
-        if got is not None and _is_rounding(graph, got, truth, want):
-            return None
+        want = truth(part.model(), part.feeds)
     except (RefusedError, CrashedError) as error:  # the truth runs the graph, but not its parts
-        difference = f"{difference}; alone: {error}"
-    return Disagreement(name, tuple(graph.operators), difference, graph, got, want)
+        got = engine(part.model(), part.feeds)
+        difference = f"{whole.difference}; alone: {error}"
+        return [Disagreement(whole.engine, operators, difference, part, got)], got
+    apart, answer = _difference(part, engine, want, whole.rule)
+    if apart is None:
+        return [], answer or want
+    one = Disagreement(whole.engine, operators, apart, part, answer, want, whole.rule)
+    return [one], answer or want
+
+
+def _smallest(
+    whole: Disagreement, values: Mapping[int, np.ndarray], engine: Engine, truth: Engine
+) -> Disagreement:
+    """The disagreement of operators that agree one by one, without those it does not need."""
+    best = whole
+
+    def disagrees(part: Graph) -> bool:
+        nonlocal best
+        try:
+            want = truth(part.model(), part.feeds)
+            apart, got = _difference(part, engine, want, whole.rule)
+            if apart is None or (got is not None and _is_rounding(part, got, truth, want)):
+                return False
+        except (RefusedError, CrashedError):
+            return False
+        operators = tuple(part.operators)
+        best = dataclasses.replace(
+            whole, operators=operators, difference=apart, part=part, got=got, want=want
+        )
+        return True
+
+    smallest(whole.part, values, disagrees)
+    return best
+
+
+def smallest(
+    graph: Graph, values: Mapping[int, np.ndarray], disagrees: Callable[[Graph], bool]
+) -> Graph:
+    """The graph with operators dropped while the disagreement remains.
+
+    Args:
+        graph: one that disagrees.
+        values: by tensor, what it computed: the inputs of what is left are fed with it.
+        disagrees: whether a part of it still does.
+    """
+    kept, best = graph.units, graph
+    step = max(1, len(kept) // 2)
+    while step:
+        start = 0
+        while start < len(kept) and len(kept) > 1:
+            tried = kept[:start] + kept[start + step :]
+            part = graph.part([i for unit in tried for i in unit], values) if tried else None
+            if part is not None and disagrees(part):
+                kept, best = tried, part
+            else:
+                start += step
+        step //= 2
+    return best
 
 
 def _difference(
@@ -247,7 +321,8 @@ def _nudged(graph: Graph, truth: Engine, seed: int) -> Arrays:
         return [_nudge(y, rng) for y in truth(content, inputs)]
 
     values: Mapping[int, np.ndarray] = intermediate(graph, engine)
-    return [values[t] if t in values else graph.tensors[t].value for t in graph.outputs]  # type: ignore[misc]
+    outputs = [values[t] if t in values else graph.tensors[t].value for t in graph.outputs]
+    return outputs * INVOKES  # type: ignore[return-value]
 
 
 def _nudge(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:

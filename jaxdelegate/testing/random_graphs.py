@@ -9,7 +9,6 @@ any shard, and a graph is shrunk by its operators, which keep their operands' va
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -84,28 +83,3 @@ def _outputs(d: Drawing) -> list[int]:
     if d.chance(0.04):
         outputs.append(d.const(d.values(d.shape(1, 2), np.float32)))
     return [t for t in outputs if d.tensors[t].dtype.kind != "V"]
-
-
-def smallest(
-    graph: Graph, values: Mapping[int, np.ndarray], disagrees: Callable[[Graph], bool]
-) -> Graph:
-    """The graph with operators dropped while the disagreement remains.
-
-    Args:
-        graph: one that disagrees.
-        values: by tensor, what it computed: the inputs of what is left are fed with it.
-        disagrees: whether a part of it still does.
-    """
-    kept, best = graph.units, graph
-    step = max(1, len(kept) // 2)
-    while step:
-        start = 0
-        while start < len(kept) and len(kept) > 1:
-            tried = kept[:start] + kept[start + step :]
-            part = graph.part([i for unit in tried for i in unit], values) if tried else None
-            if part is not None and disagrees(part):
-                kept, best = tried, part
-            else:
-                start += step
-        step //= 2
-    return best

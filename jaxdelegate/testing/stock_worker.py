@@ -12,6 +12,9 @@ import numpy as np
 
 _LENGTH = struct.Struct("<q")
 _SECONDS = 30
+PLAIN = (
+    "BUILTIN_WITHOUT_DEFAULT_DELEGATES"  # LiteRT's kernels that are neither reference nor XNNPACK
+)
 
 
 class RefusedError(Exception):
@@ -32,7 +35,7 @@ class StockWorker:
     def run(
         self, content: bytes, inputs: Sequence[np.ndarray], kernels: str = "BUILTIN_REF"
     ) -> list[np.ndarray]:
-        """The outputs of one invoke; `kernels` is the name of an OpResolverType.
+        """The outputs of each invoke; `kernels` is the name of an OpResolverType.
 
         Raises:
             RefusedError: LiteRT refuses the model when it allocates tensors, or when it runs.
@@ -88,20 +91,20 @@ def _receive(stream: BinaryIO) -> Any:
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
 
-    from jaxdelegate.testing.running import run_once  # noqa: PLC0415
+    from jaxdelegate.testing.running import run_repeatedly  # noqa: PLC0415
 
     while True:
         try:
             content, inputs, kernels = _receive(requests)
         except EOFError:
             return
-        for kind in (kernels, "BUILTIN_WITHOUT_DEFAULT_DELEGATES"):
+        for kind in (kernels, PLAIN):
             try:
                 interpreter = Interpreter(
                     model_content=content,
                     experimental_op_resolver_type=getattr(OpResolverType, kind),
                 )
-                answer: tuple[str, Any] = "ran", run_once(interpreter, inputs)
+                answer: tuple[str, Any] = "ran", run_repeatedly(interpreter, inputs)
                 break
             except (RuntimeError, ValueError) as error:
                 answer = "refused", str(error)

@@ -13,6 +13,7 @@ import argparse
 import collections
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from jaxdelegate.testing.differential import (
     Arrays,
     Disagreement,
     delegated,
-    disagreement,
+    disagreements,
     reference,
     why_apart,
 )
@@ -90,7 +91,7 @@ class Examination:
         g = self.graph
         try:
             want = self.stock.run(g.content, g.inputs)
-            found = disagreement("reference", g.graph, reference, self.stock.run)
+            found = disagreements("reference", g.graph, reference, self.stock.run)
         except RefusedError:
             self.outcomes["refused by LiteRT"] += 1
             return
@@ -98,7 +99,7 @@ class Examination:
             self.outcomes["LiteRT ended the process"] += 1
             return
         self.outcomes["compared with LiteRT"] += 1
-        self._note(found)
+        self.found += found
         try:
             got = self.stock.run(g.content, g.inputs, "AUTO")
         except (RefusedError, CrashedError):
@@ -110,7 +111,7 @@ class Examination:
     def _judge(self, name: str, options: dict[str, Any]) -> None:
         rule = FAKE_QUANTIZED if name == "float_view" else EXACTLY
         self.outcomes[f"compared: {name}"] += 1
-        self._note(disagreement(name, self.graph.graph, delegated(**options), reference, rule))
+        self.found += disagreements(name, self.graph.graph, delegated(**options), reference, rule)
 
     def _from_the_cache(self, want: Arrays) -> None:
         """Cold and warm: the stored program gives the same bits."""
@@ -126,10 +127,7 @@ class Examination:
                 difference = None if same else "other bits from the cache"
         self.outcomes["compared: cold and warm cache"] += 1
         if difference is not None:
-            self._note(Disagreement("cache", tuple(g.graph.operators), difference, g.graph))
-
-    def _note(self, found: Disagreement | None) -> None:
-        if found is not None:
+            found = Disagreement("cache", tuple(g.graph.operators), difference, g.graph)
             self.found.append(found)
 
 
@@ -141,7 +139,7 @@ def examine_shard(seeds: range, stock: StockWorker, *, delegates: bool = True) -
     """One line of the results."""
     outcomes: collections.Counter[str] = collections.Counter()
     operators: collections.Counter[str] = collections.Counter()
-    disagreements = []
+    found = []
     begun = time.perf_counter()
     for seed in seeds:
         graph = random_graph(seed)
@@ -150,22 +148,30 @@ def examine_shard(seeds: range, stock: StockWorker, *, delegates: bool = True) -
         examined = Examination(graph, stock, delegates=delegates)
         try:
             examined.run()
+            found += [
+                _line(seed, f.engine, f.operators, f.difference[:300], explanation(f, stock))
+                for f in examined.found
+            ]
         except Exception as error:  # what an engine fails with is looked for
             outcomes["raised"] += 1
-            disagreements.append(_line(seed, "raises", graph.graph.operators, repr(error)[:400]))
+            found.append(_line(seed, "raises", graph.graph.operators, repr(error)[:400]))
         outcomes.update(examined.outcomes)
-        disagreements += [
-            _line(seed, f.engine, f.operators, f.difference[:300], explanation(f))
-            for f in examined.found
-        ]
     return {
         "seeds": [seeds.start, seeds.stop],
+        "commit": _commit(),
         "seconds": round(time.perf_counter() - begun, 1),
         "versions": {n: metadata.version(n) for n in ("ai-edge-litert", "jax", "numpy")},
         "outcomes": dict(sorted(outcomes.items())),
         "operators": dict(sorted(operators.items())),
-        "disagreements": disagreements,
+        "disagreements": found,
     }
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    folder = pathlib.Path(__file__).parent
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return answer.stdout.strip()
 
 
 def examined_again(row: dict[str, Any], stock: StockWorker) -> dict[str, Any]:
@@ -174,7 +180,7 @@ def examined_again(row: dict[str, Any], stock: StockWorker) -> dict[str, Any]:
     kept = [d for d in row["disagreements"] if d["seed"] not in is_open]
     for seed in sorted(is_open):
         kept += examine_shard(range(seed, seed + 1), stock)["disagreements"]
-    return {**row, "disagreements": kept}
+    return {**row, "again": _commit(), "disagreements": kept}
 
 
 def _line(seed: int, engine: str, operators: Any, difference: str, why: str | None = None) -> Any:

@@ -54,7 +54,8 @@ _BINARY: dict[str, Sequence[str]] = {
     "SQUARED_DIFFERENCE": ("float32", "int32", "qint8"),
     "BITWISE_XOR": INTEGERS,
     **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR"), ("bool",)),
-    **dict.fromkeys(("EQUAL", "NOT_EQUAL"), (*ORDERED, "int16", "bool")),
+    "EQUAL": (*ORDERED, "int16", "bool"),
+    "NOT_EQUAL": (*ORDERED, "bool"),  # of int16 LiteRT's kernel writes nothing
     **dict.fromkeys(("LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"), (*ORDERED, "int16")),
 }
 _COMPARISONS = ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")

@@ -1,0 +1,132 @@
+"""For explanations of differences: an operator's operands, and which elements depend on what."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from jaxdelegate.testing.differential import Arrays, Disagreement, reference
+from jaxdelegate.testing.graph_records import Graph, GraphTensor, Node
+from jaxdelegate.testing.stock_worker import PLAIN
+
+_LARGE = 1e37  # from here on, a scale of 127 steps or a sum overflows
+
+
+class Stock(Protocol):
+    """LiteRT: a `StockWorker`."""
+
+    def run(self, content: bytes, inputs: Sequence[np.ndarray], kernels: str = ..., /) -> Arrays:
+        """The outputs of each invoke."""
+        ...
+
+
+def operator_of(found: Disagreement) -> tuple[Node, list[GraphTensor]]:
+    """The operator, and its operands that are there."""
+    node = found.part.nodes[0]
+    return node, [found.part.tensors[i] for i in node.inputs if i is not None]
+
+
+def outputs_of(found: Disagreement) -> list[GraphTensor]:
+    """The operator's results."""
+    return [found.part.tensors[i] for i in found.part.nodes[0].outputs]
+
+
+def by_plain_kernels(part: Graph, stock: Stock) -> Arrays:
+    """What LiteRT's plain kernels make of it."""
+    return stock.run(part.model(), part.feeds, PLAIN)
+
+
+def masked(want: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The answer without the elements of the mask, of which nothing is said."""
+    return np.ma.masked_array(want, np.broadcast_to(mask, want.shape))
+
+
+def floats(part: Graph) -> list[np.ndarray]:
+    """The values of float operands."""
+    return [t.value for t in part.tensors if t.value is not None and t.dtype.kind == "f"]
+
+
+def any_float(part: Graph, test: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether any float operand has such an element."""
+    return any(bool(np.any(test(v))) for v in floats(part))
+
+
+def with_floats(part: Graph, change: Callable[[np.ndarray], np.ndarray]) -> Graph:
+    """The part with other values of all float operands."""
+    tensors = [
+        dataclasses.replace(t, value=np.asarray(change(t.value), t.dtype))
+        if t.value is not None and t.dtype.kind == "f"
+        else t
+        for t in part.tensors
+    ]
+    return dataclasses.replace(part, tensors=tuple(tensors))
+
+
+def is_extreme(v: np.ndarray) -> np.ndarray:
+    """NaN, infinite or huge."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(~(np.abs(v) < _LARGE))
+
+
+def is_large(v: np.ndarray) -> np.ndarray:
+    """Huge, and finite."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.isfinite(v) & (np.abs(v) > _LARGE))
+
+
+def _replaced(v: np.ndarray, cause: Callable[[np.ndarray], np.ndarray], value: float) -> np.ndarray:
+    return np.where(cause(v), value, v)
+
+
+def changed_by(part: Graph, cause: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    """Which elements of the results depend on operands' elements: they change with them."""
+    first = reference(part.model(), part.feeds)
+    changed = [np.zeros(y.shape, bool) for y in first]
+    for value in (0.0, 1.0, -1.0, np.inf, -np.inf, np.nan):
+        other = with_floats(part, functools.partial(_replaced, cause=cause, value=value))
+        answers = zip(changed, first, reference(other.model(), other.feeds), strict=True)
+        changed = [c | ~((y == z) | (np.isnan(y) & np.isnan(z))) for c, y, z in answers]
+    return changed
+
+
+def rows_with(node: Node, extreme: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
+    """Which results are of a row of activations with one such element; broadcasts to `to`."""
+    if node.name == "BATCH_MATMUL":
+        if getattr(node.options, "adj_x", False):
+            extreme = extreme.swapaxes(-1, -2)
+        return np.asarray(extreme.any(-1, keepdims=True))
+    if getattr(node.options, "time_major", False):
+        return np.asarray(np.asarray(extreme.any((0, 2)))[None, :, None])
+    rows = int(np.prod(to[:-1])) if node.name == "FULLY_CONNECTED" else to[0]
+    is_one = extreme.reshape(rows, -1).any(1)
+    ones = (1,) * (len(to) - 1)
+    return np.asarray(
+        is_one.reshape((*to[:-1], 1) if node.name == "FULLY_CONNECTED" else (-1, *ones))
+    )
+
+
+def unmerged(part: Graph) -> Graph:
+    """A bidirectional operator with an output for each direction, half as wide."""
+    (node,), (y,) = part.nodes, part.nodes[0].outputs
+    half = part.tensors[y]
+    half = dataclasses.replace(half, shape=(*half.shape[:-1], half.shape[-1] // 2))
+    tensors = [half if i == y else t for i, t in enumerate(part.tensors)]
+    outputs = (y, len(tensors))
+    options = dataclasses.replace(node.options, merge_outputs=False)  # type: ignore[type-var]
+    node = dataclasses.replace(node, outputs=outputs, options=options)
+    return Graph((*tensors, half), (node,), part.inputs, outputs)
+
+
+def scale_of(t: GraphTensor) -> float:
+    """Of a tensor; 0: it has none."""
+    return 0.0 if t.quantization is None else float(t.quantization.scale[0])
+
+
+def reals_of(t: GraphTensor) -> np.ndarray | None:
+    """What quantized values stand for; None: they are none."""
+    if t.value is None or t.quantization is None:
+        return None
+    steps = t.value.astype(np.float64) - float(t.quantization.zero_point[0])
+    return np.asarray(steps * scale_of(t))
