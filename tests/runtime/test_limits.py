@@ -229,8 +229,12 @@ def test_windows_that_dilation_spreads_do_not_take_gigabytes() -> None:
     m.outputs(y)
     interpreter = jd.Interpreter(model_content=m.build())
     interpreter.allocate_tensors()
-    with pytest.raises(jd.InterpreterError, match=r"dilated by \[1048576, 1048576\]: \d+ bytes"):
+    tracemalloc.start()
+    try:
         interpreter.invoke()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 # ---- time
