@@ -186,7 +186,8 @@ def disagreements(
         found += one
         _note(graph, unit, answers, values)
     if found or (got is not None and _is_rounding(graph, got, truth, want)):
-        return found
+        # What the truth does not run alone is the place only if no other operator disagrees.
+        return [one for one in found if one.want] or found
     return [_smallest(whole, values, engine, truth)]
 
 

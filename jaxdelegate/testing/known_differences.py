@@ -53,6 +53,11 @@ _COMPARISONS = {
     "GREATER": np.greater,
     "GREATER_EQUAL": np.greater_equal,
 }
+_TABLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "EXP": np.exp,
+    "LOG": np.log,
+    "RSQRT": lambda v: 1 / np.sqrt(v),
+}
 _SUMS = {"SUM", "MEAN", "CUMSUM", "SEGMENT_SUM", "FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D"}
 _SUMS |= {"DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE"}
 _SUMS |= {"AVERAGE_POOL_2D", "STABLEHLO_REDUCE", "STABLEHLO_DOT_GENERAL", "STABLEHLO_CONVOLUTION"}
@@ -197,6 +202,23 @@ def positions_are_rounded(found: Disagreement, _stock: Stock) -> Arrays | None:
             lambda v, at=at: np.interp(at, np.arange(len(v)), v), axis, image
         )
     return [np.rint(image).astype(np.int16)]
+
+
+def tables_are_interpolated(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Integer kernels of int16 interpolate tables of EXP, LOG and RSQRT; floats are as numpy's.
+
+    Nothing is said of operands that have no logarithm or root.
+    """
+    node, (x, *_) = operator_of(found)
+    y, reals = outputs_of(found)[0], reals_of(x)
+    function = _TABLES.get(node.name)
+    if function is None or reals is None or y.quantization is None or x.dtype != np.int16:
+        return None
+    outside = (reals <= 0) & (node.name != "EXP")
+    steps = function(np.where(outside, 1, reals)) / scale_of(y)
+    ends = np.iinfo(np.int16)
+    right = np.clip(np.rint(steps), ends.min, ends.max).astype(np.int16)
+    return [masked(right, np.asarray(outside))]
 
 
 def square_root_of_a_square(found: Disagreement, _stock: Stock) -> Arrays | None:
@@ -358,7 +380,7 @@ BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
         sum_overflows,
     ),
     "integer": _XLA,
-    "float_view": (positions_are_rounded, nothing_is_summed, *_XLA),
+    "float_view": (positions_are_rounded, tables_are_interpolated, nothing_is_summed, *_XLA),
     "without native kernels": _XLA,
 }
 

@@ -167,6 +167,18 @@ def test_floats_between_pixels_are_as_numpy_interpolates(stock: StockWorker) -> 
     assert explanation(found, stock) is None
 
 
+def test_logarithms_of_floats_are_as_numpys(stock: StockWorker) -> None:
+    def draw(d: Drawing) -> int:
+        x = d.fed(np.int16([1, 40, 700, 30000]), q=scaled(np.float32(1e-3)))
+        return d.result("LOG", [x], (4,), "qint16", q=scaled(np.float32(3e-4)))
+
+    (found,) = disagreements("float_view", _drawn(draw), delegated(), reference, FAKE_QUANTIZED)
+    assert explanation(found, stock) == "tables_are_interpolated"
+    assert found.got is not None
+    found.got[0][2] += 3
+    assert explanation(found, stock) is None
+
+
 def test_explanations_want_their_operator(stock: StockWorker) -> None:
     graph = _drawn(lambda d: d.same("ABS", [d.fed(np.float32([1, np.inf]))], (2,)))
     for engine in BY_ENGINE:
