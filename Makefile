@@ -41,7 +41,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not gpu'
 
-# The slow tests, then operator cases with all of XLA's optimizations.
+# The slow tests, then a third of the operator cases with all of XLA's optimizations.
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(JOBS) -m 'slow and not gpu'
 	$(BIN)/python -m pytest -n $(JOBS) --optimized tests/op_lowering tests/quant -m 'not slow and not gpu' $(CASES)

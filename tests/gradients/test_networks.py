@@ -178,7 +178,9 @@ def test_a_small_network() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elsewhere", ["cpu", "tpu"], indirect=True)
+@pytest.mark.parametrize(
+    "elsewhere", ["cpu", pytest.param("tpu", marks=pytest.mark.exhaustive)], indirect=True
+)
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.usefixtures("elsewhere")
 def test_small_networks(name: str) -> None:
