@@ -459,7 +459,11 @@ class Interpreter:
         Raises:
             TensorError: (when the function is called) no such tensor, or it holds no data.
         """
-        return functools.partial(self._view, tensor_index)
+
+        def view() -> np.ndarray:
+            return self._view(tensor_index)
+
+        return view
 
     @_alone
     def _view(self, tensor_index: int) -> np.ndarray:
