@@ -20,11 +20,7 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = [p.name for p in sorted(EXAMPLES.glob("*.py")) if p.name != "train_networks.py"]
 COMPILED, LOADED = "compiled or imported jax", "loaded what was compiled before"
 NOTICE = "INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"  # LiteRT's, to stderr
-SLOW = {
-    "distil.py": pytest.mark.exhaustive,  # a minute
-    "fine_tune.py": pytest.mark.slow,
-    "quantization_aware.py": pytest.mark.slow,
-}
+TRAINING = {"distil.py", "fine_tune.py", "quantization_aware.py"}  # up to a minute each
 DOCKERFILE = (EXAMPLES / "container/Dockerfile").read_text()
 
 
@@ -111,7 +107,9 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW.get(n, ())) for n in SCRIPTS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.exhaustive] * (n in TRAINING)) for n in SCRIPTS]
+)
 def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
     printed = run([sys.executable, "-W", "error", str(EXAMPLES / name)], tmp_path)
     assert printed.strip()

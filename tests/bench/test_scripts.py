@@ -156,7 +156,7 @@ def test_cost_by_batch_and_size(tmp_path: Path) -> None:
     assert [(r["batch"], r["size"]) for r in records(out)] == [(2, 224), (1, 32)]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_cold_loads_are_told_apart_by_mode(models: Path, tmp_path: Path) -> None:
     (models / "broken.tflite").write_bytes(b"no model")
     out = tmp_path / "cold.jsonl"
@@ -187,7 +187,7 @@ def test_what_models_can_do_as_functions(tmp_path: Path) -> None:
     assert fixed["cpu"].startswith("ok")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gradients_beside_lax(tmp_path: Path) -> None:
     path, out = tmp_path / "net.tflite", tmp_path / "out.jsonl"
     path.write_bytes(mobilenet_v1(size=32, width=0.25, classes=10))

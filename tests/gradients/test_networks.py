@@ -45,8 +45,10 @@ LARGE = [
 ]
 QUANTIZED = [
     "zoo/lstm_text_classifier_dynrange",  # the rows of its embedding lie on a grid
-    "networks/soundstream_encoder",
     "networks/model_ToyCar_quant_fullint",
+]
+LARGE_QUANTIZED = [
+    "networks/soundstream_encoder",
     "networks/face_landmark_192_full_integer_quant",
 ]
 # Parameters of a head whose only result, on noise, is at the end of its grid: "no face".
@@ -194,7 +196,9 @@ def test_large_networks(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize(
+    "name", [*QUANTIZED, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in LARGE_QUANTIZED)]
+)
 def test_quantized_networks_can_be_trained(name: str) -> None:
     """The loss changes along the gradient, by steps longer than those of the grids."""
     loss = Loss.of(content_of(name))
