@@ -124,7 +124,7 @@ def test_an_example_is_short(name: str) -> None:
     assert lines[0].startswith('"""')
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_networks_are_trained_and_written(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / "train_networks.py")]
     printed = run([*command, "--task=keywords", "--steps=2"], tmp_path)
