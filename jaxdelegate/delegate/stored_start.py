@@ -17,7 +17,7 @@ from jaxdelegate.delegate import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.delegate.model_state import ModelState
-from jaxdelegate.errors import DeviceMemoryError, InterpreterError
+from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.report.delegation import fully_delegated
@@ -110,6 +110,8 @@ class StoredStart:
         except NeedsJaxError as error:
             _LOGGER.debug("cache: the stored start is not used: %s", error)
             return False
+        except JaxDelegateError:  # of a forked process
+            raise
         except (RuntimeError, MemoryError) as error:
             where = f"The model's program failed to invoke on {self._delegate.device_name}"
             if not is_out_of_memory(error):
