@@ -66,7 +66,13 @@ def run_of(case: OpCase, algorithm: str) -> Run:
 
 
 @absent
-@pytest.mark.parametrize("run", [RUNS["reference"], INTEGER], ids=["reference", "integer"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(RUNS["reference"], id="reference"),
+        pytest.param(INTEGER, id="integer", marks=pytest.mark.exhaustive),  # over a minute
+    ],
+)
 def test_quantized_cases_equal_to_the_bit(run: Run) -> None:
     equal = np.concatenate([equal_elements(case, run) for case in QUANTIZED])
     assert equal.mean() >= 0.99, f"{equal.sum()} of {equal.size}"

@@ -127,15 +127,8 @@ def test_the_sdist_holds_what_a_build_needs(sdist: Path) -> None:
     assert inside - made == set(filter(None, map(sdist_name, tracked())))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "compiler",
-    [
-        pytest.param(True, marks=pytest.mark.exhaustive),  # as `nox -s install` does, too
-        False,
-    ],
-    ids=["compiler", "no-compiler"],
-)
+@pytest.mark.exhaustive  # as `nox -s install` does, too
+@pytest.mark.parametrize("compiler", [True, False], ids=["compiler", "no-compiler"])
 def test_the_sdist_is_installed_and_runs(sdist: Path, tmp_path: Path, compiler: bool) -> None:
     """In an environment of its own; what the package depends on comes from this one."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)

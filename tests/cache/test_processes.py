@@ -107,8 +107,8 @@ def test_two_processes_fill_one_directory(run, directory: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_sixteen_processes_fill_one_directory(run, directory: Path, tmp_path: Path) -> None:
-    fill_at_once(run, tmp_path, directory, 16)
+def test_eight_processes_fill_one_directory(run, directory: Path, tmp_path: Path) -> None:
+    fill_at_once(run, tmp_path, directory, 8)
 
 
 KILLED = """

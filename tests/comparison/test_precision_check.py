@@ -288,13 +288,17 @@ def test_a_dtype_that_the_platform_does_not_use_is_logged(caplog: pytest.LogCapt
 
 MODELS = Path(__file__).parents[2].parent / "shared" / "models"
 MANIFEST = json.loads((MODELS / "manifest.json").read_text()) if MODELS.exists() else []
-FLOAT_NETWORKS = sorted(
-    m["file"]
-    for m in MANIFEST
-    if m["kind"] in ("float", "fp16w")
-    and m["litert_runs"]
-    and m["file"].split("/")[0] in ("networks", "zoo")
-)
+LARGE = 2 << 20  # bytes: the larger ones take a minute
+FLOAT_NETWORKS = [
+    pytest.param(file, marks=[pytest.mark.exhaustive] * ((MODELS / file).stat().st_size > LARGE))
+    for file in sorted(
+        m["file"]
+        for m in MANIFEST
+        if m["kind"] in ("float", "fp16w")
+        and m["litert_runs"]
+        and m["file"].split("/")[0] in ("networks", "zoo")
+    )
+]
 
 
 @pytest.mark.slow
