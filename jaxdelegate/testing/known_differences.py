@@ -57,6 +57,8 @@ _TABLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "EXP": np.exp,
     "LOG": np.log,
     "RSQRT": lambda v: 1 / np.sqrt(v),
+    "TANH": np.tanh,
+    "LOGISTIC": lambda v: 1 / (1 + np.exp(-v)),
 }
 _SUMS = {"SUM", "MEAN", "CUMSUM", "SEGMENT_SUM", "FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D"}
 _SUMS |= {"DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE"}
@@ -205,7 +207,7 @@ def positions_are_rounded(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def tables_are_interpolated(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Integer kernels of int16 interpolate tables of EXP, LOG and RSQRT; floats are as numpy's.
+    """Integer kernels of int16 interpolate tables of functions; floats are as numpy's.
 
     Nothing is said of operands that have no logarithm or root.
     """
@@ -214,7 +216,7 @@ def tables_are_interpolated(found: Disagreement, _stock: Stock) -> Arrays | None
     function = _TABLES.get(node.name)
     if function is None or reals is None or y.quantization is None or x.dtype != np.int16:
         return None
-    outside = (reals <= 0) & (node.name != "EXP")
+    outside = (reals <= 0) & (node.name in {"LOG", "RSQRT"})
     steps = function(np.where(outside, 1, reals)) / scale_of(y)
     ends = np.iinfo(np.int16)
     right = np.clip(np.rint(steps), ends.min, ends.max).astype(np.int16)
@@ -334,18 +336,30 @@ def sum_overflows(found: Disagreement, _stock: Stock) -> Arrays | None:
 # ---- of any operators
 
 
+def _is_subnormal(v: np.ndarray) -> np.ndarray:
+    smallest = np.finfo(np.float32).smallest_normal
+    return np.asarray((v != 0) & (np.abs(v) < smallest) & (v.dtype == np.float32))
+
+
 def subnormals_are_zeros(found: Disagreement) -> bool:
     """XLA on a CPU takes subnormal floats for zeros: so taken, the reference agrees."""
-    smallest = np.finfo(np.float32).smallest_normal
-
-    def is_subnormal(v: np.ndarray) -> np.ndarray:
-        return np.asarray((v != 0) & (np.abs(v) < smallest) & (v.dtype == np.float32))
-
-    if found.got is None or not any_float(found.part, is_subnormal):
+    if found.got is None or not any_float(found.part, _is_subnormal):
         return False
-    flushed = with_floats(found.part, lambda v: np.where(is_subnormal(v), v * 0, v))
-    want = reference(flushed.model(), flushed.feeds)
+    flushed = with_floats(found.part, lambda v: np.where(_is_subnormal(v), v * 0, v))
+    try:
+        want = reference(flushed.model(), flushed.feeds)
+    except RefusedError:  # it divides by zero now
+        return False
     return why_apart(flushed, found.got, want, found.rule) is None
+
+
+def divisor_is_subnormal(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """XLA on a CPU divides by zero where a divisor is subnormal; the reference refuses zeros."""
+    node, operands = operator_of(found)
+    if node.name not in {"FLOOR_DIV", "FLOOR_MOD"} or operands[1].value is None:
+        return None
+    (want, *_) = found.want
+    return [masked(want, _is_subnormal(operands[1].value))]
 
 
 def terms_cancel(found: Disagreement) -> bool:
@@ -359,7 +373,12 @@ def terms_cancel(found: Disagreement) -> bool:
     return is_exact_for_rounded_operands(part, other, reference)
 
 
-_XLA: tuple[_Explains, ...] = (square_root_of_a_square, quantized_without_end, sum_overflows)
+_XLA: tuple[_Explains, ...] = (
+    square_root_of_a_square,
+    quantized_without_end,
+    sum_overflows,
+    divisor_is_subnormal,
+)
 BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
     _LITERT: (
         nothing_is_summed,

@@ -179,6 +179,31 @@ def test_logarithms_of_floats_are_as_numpys(stock: StockWorker) -> None:
     assert explanation(found, stock) is None
 
 
+def test_hyperbolic_tangents_of_floats_are_as_numpys(stock: StockWorker) -> None:
+    def draw(d: Drawing) -> int:
+        x = d.fed(values, q=scaled(np.float32(2.9e-4)))
+        return d.result("TANH", [x], values.shape, "qint16", q=scaled(np.float32(1 / 32768)))
+
+    values = np.arange(-9000, 9000, 37, dtype=np.int16)
+    (found,) = disagreements("float_view", _drawn(draw), delegated(), reference, FAKE_QUANTIZED)
+    assert explanation(found, stock) == "tables_are_interpolated"
+    assert found.got is not None
+    found.got[0][2] += 3
+    assert explanation(found, stock) is None
+
+
+def test_only_what_a_subnormal_divides_is_explained_by_it(stock: StockWorker) -> None:
+    def draw(d: Drawing) -> int:
+        operands = [d.fed(np.float32([0, 7])), d.fed(np.float32([-1e-40, 2]))]
+        return d.same("FLOOR_DIV", operands, (2,))
+
+    (found,) = disagreements("integer", _drawn(draw), delegated(), reference)
+    assert explanation(found, stock) == "divisor_is_subnormal"
+    assert found.got is not None
+    found.got[0][1] += 1
+    assert explanation(found, stock) is None
+
+
 def test_explanations_want_their_operator(stock: StockWorker) -> None:
     graph = _drawn(lambda d: d.same("ABS", [d.fed(np.float32([1, np.inf]))], (2,)))
     for engine in BY_ENGINE:
