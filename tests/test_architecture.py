@@ -28,7 +28,7 @@ LAYERS = (
     ("delegate",),
     ("function", "interpreter", "litert", "precompile"),
     ("analysis", "comparison", "evaluation", "providers", "sensitivity", "testing"),
-    ("benchmark", "demo"),
+    ("benchmark", "demo", "ray", "serve"),
     ("tools",),
     ("__init__", "__main__"),
 )
@@ -65,8 +65,10 @@ NO_JAX = (
     "passes",
     "providers",
     "reference",
+    "ray",
     "report",
     "runtime",
+    "serve",
 )
 # In these rooms some modules are for jax: what they have to do with it is their purpose.
 PARTLY = {

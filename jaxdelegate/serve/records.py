@@ -1,0 +1,65 @@
+"""What the protocol hands to a model, and what a model says of itself. No HTTP, no interpreter."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from jaxdelegate.errors import JaxDelegateError
+
+Parameter = bool | int | float | str  # a request's parameter, as the protocol has them
+
+
+class RequestError(JaxDelegateError, ValueError):
+    """A request cannot be answered; the message says what, where and what was expected.
+
+    Attributes:
+        status: the HTTP status of the answer: 400 for what the client sent, 404 for a name that
+            is not served, 413 for too much, 503 where the server is busy or ends, 504 for a
+            request that took longer than it may.
+    """
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        """A message for the client."""
+        super().__init__(message)
+        self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorMetadata:
+    """One input or output of a model, as its metadata describe it."""
+
+    name: str
+    dtype: np.dtype  # object: BYTES
+    shape: tuple[int, ...]  # -1: any size; a batch is the first
+
+
+@dataclasses.dataclass(frozen=True)
+class InferRequest:
+    """The arrays of one request, decoded, and complete: each input of the model once."""
+
+    inputs: Mapping[str, np.ndarray]
+    parameters: Mapping[str, Parameter] = dataclasses.field(default_factory=dict)
+    # `sequence_id` (not 0, not ""), `sequence_start`, `sequence_end` and `timeout` (microseconds)
+    # are known; a model without states refuses a sequence.
+
+
+class ServedModel(Protocol):
+    """One name under which a model, or one of its signatures, answers."""
+
+    name: str
+    version: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every program that it may need is compiled."""
+
+    async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
+        """All outputs by name, the first dimension the request's.
+
+        Raises:
+            RequestError: shapes that do not fit, a full queue, a timeout, an unknown sequence.
+        """
