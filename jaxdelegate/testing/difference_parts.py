@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 
+from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.testing.differential import Arrays, Disagreement, reference
 from jaxdelegate.testing.graph_records import Graph, GraphTensor, Node
 from jaxdelegate.testing.stock_worker import PLAIN
@@ -62,6 +63,37 @@ def with_floats(part: Graph, change: Callable[[np.ndarray], np.ndarray]) -> Grap
         for t in part.tensors
     ]
     return dataclasses.replace(part, tensors=tuple(tensors))
+
+
+def with_real_weights(part: Graph) -> Graph | None:
+    """The part with floats for the quantized weights of float operators; None: it has none."""
+    weights = {
+        t
+        for node in part.nodes
+        for t in node.inputs
+        if t is not None
+        and node.inputs[0] is not None
+        and part.tensors[node.inputs[0]].dtype == np.float32
+        and part.tensors[t].quantization is not None
+        and part.tensors[t].value is not None
+    }
+    return dataclasses.replace(part, tensors=_reals(part, weights)) if weights else None
+
+
+def in_floats(part: Graph) -> Graph | None:
+    """The part with floats for all that is quantized; None: nothing is."""
+    quantized = {i for i, t in enumerate(part.tensors) if t.quantization is not None}
+    return dataclasses.replace(part, tensors=_reals(part, quantized)) if quantized else None
+
+
+def _reals(part: Graph, chosen: Collection[int]) -> tuple[GraphTensor, ...]:
+    return tuple(_real(t) if i in chosen else t for i, t in enumerate(part.tensors))
+
+
+def _real(t: GraphTensor) -> GraphTensor:
+    q = t.quantization
+    value = t.value if t.value is None or q is None else dequantize(t.value, q)
+    return dataclasses.replace(t, dtype=np.dtype(np.float32), value=value, quantization=None)
 
 
 def is_extreme(v: np.ndarray) -> np.ndarray:

@@ -290,16 +290,21 @@ def is_exact_for_rounded_operands(part: Graph, got: Arrays, truth: Engine) -> bo
     Sums whose terms cancel are no more exact than that in any order.
     """
     want = truth(part.model(), part.feeds)
+    return all(
+        g.shape == w.shape and bool(np.all(_distance(g, w) <= _allowed(w) + m))
+        for g, w, m in zip(got, want, moved_by_rounding(part, truth, want), strict=True)
+    )
+
+
+def moved_by_rounding(part: Graph, truth: Engine, want: Arrays) -> Arrays:
+    """How far other roundings of float operands may move each value of the truth."""
     moved = [np.zeros(w.shape) for w in want]
     for seed in range(8):
         rng = np.random.default_rng(seed)
         near = truth(part.model(), [_rounded(x, rng) for x in part.feeds])
         for m, n, w in zip(moved, near, want, strict=True):
             np.maximum(m, _distance(n, w), out=m)
-    return all(
-        g.shape == w.shape and bool(np.all(_distance(g, w) <= _allowed(w) + _TIMES * m))
-        for g, w, m in zip(got, want, moved, strict=True)
-    )
+    return [_TIMES * m for m in moved]
 
 
 def _allowed(want: np.ndarray) -> np.ndarray:

@@ -16,12 +16,14 @@ from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     LocalResponseNormalizationOptions,
     ReduceWindowFunction,
+    SoftmaxOptions,
 )
 from jaxdelegate.testing.difference_parts import (
     Stock,
     any_float,
     by_plain_kernels,
     changed_by,
+    in_floats,
     is_extreme,
     is_large,
     masked,
@@ -32,14 +34,17 @@ from jaxdelegate.testing.difference_parts import (
     scale_of,
     unmerged,
     with_floats,
+    with_real_weights,
 )
 from jaxdelegate.testing.differential import (
     Arrays,
     Disagreement,
     is_exact_for_rounded_operands,
+    moved_by_rounding,
     reference,
     why_apart,
 )
+from jaxdelegate.testing.graph_records import GraphTensor
 from jaxdelegate.testing.stock_worker import CrashedError, RefusedError
 
 _LITERT = "reference"  # the numpy reference is judged by LiteRT
@@ -59,6 +64,7 @@ _TABLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "RSQRT": lambda v: 1 / np.sqrt(v),
     "TANH": np.tanh,
     "LOGISTIC": lambda v: 1 / (1 + np.exp(-v)),
+    "SOFTMAX": lambda v: np.exp(v) / np.exp(v).sum(-1, keepdims=True),
 }
 _SUMS = {"SUM", "MEAN", "CUMSUM", "SEGMENT_SUM", "FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D"}
 _SUMS |= {"DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE"}
@@ -188,7 +194,7 @@ def positions_are_rounded(found: Disagreement, _stock: Stock) -> Arrays | None:
     """Integer kernels round positions between pixels to 1/1024; floats are as numpy's."""
     node, (x, *_) = operator_of(found)
     y = outputs_of(found)[0]
-    if node.name != "RESIZE_BILINEAR" or y.dtype != np.int16 or x.value is None:
+    if node.name != "RESIZE_BILINEAR" or y.quantization is None or x.value is None:
         return None
     image = x.value.astype(np.float64)
     for axis in (1, 2):
@@ -203,7 +209,7 @@ def positions_are_rounded(found: Disagreement, _stock: Stock) -> Arrays | None:
         image = np.apply_along_axis(
             lambda v, at=at: np.interp(at, np.arange(len(v)), v), axis, image
         )
-    return [np.rint(image).astype(np.int16)]
+    return [np.rint(image).astype(y.dtype)]
 
 
 def tables_are_interpolated(found: Disagreement, _stock: Stock) -> Arrays | None:
@@ -216,11 +222,47 @@ def tables_are_interpolated(found: Disagreement, _stock: Stock) -> Arrays | None
     function = _TABLES.get(node.name)
     if function is None or reals is None or y.quantization is None or x.dtype != np.int16:
         return None
+    if isinstance(node.options, SoftmaxOptions):
+        reals = node.options.beta * (reals - reals.max(-1, keepdims=True))
     outside = (reals <= 0) & (node.name in {"LOG", "RSQRT"})
-    steps = function(np.where(outside, 1, reals)) / scale_of(y)
-    ends = np.iinfo(np.int16)
-    right = np.clip(np.rint(steps), ends.min, ends.max).astype(np.int16)
-    return [masked(right, np.asarray(outside))]
+    return [masked(_stored(function(np.where(outside, 1, reals)), y), np.asarray(outside))]
+
+
+def product_is_clipped(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Integer kernels round a product after each factor, in 32 bits, which may overflow.
+
+    Floats are as numpy's: the product of the reals, clipped once.
+    """
+    node, (x, *more) = operator_of(found)
+    y, reals = outputs_of(found)[0], reals_of(x)
+    if node.name != "REDUCE_PROD" or reals is None or more[0].value is None:
+        return None
+    over = tuple(np.atleast_1d(more[0].value).tolist())
+    return [_stored(np.prod(reals, over).reshape(y.shape), y)]
+
+
+def is_compared_in_steps(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Integer kernels compare reals that they round to 1/256 of a step; floats are as numpy's.
+
+    Nothing is said of reals that are no further apart than float32 can tell.
+    """
+    node, operands = operator_of(found)
+    reals = [reals_of(t) for t in operands]
+    if node.name not in _COMPARISONS or len(reals) != 2:
+        return None
+    a, b = reals
+    if a is None or b is None:
+        return None
+    same = np.abs(a - b) <= np.finfo(np.float32).eps * np.maximum(np.abs(a), np.abs(b))
+    return [masked(_COMPARISONS[node.name](a, b), same)]
+
+
+def _stored(reals: np.ndarray, y: GraphTensor) -> np.ndarray:
+    """Reals as a tensor stores them."""
+    assert y.quantization is not None
+    ends = np.iinfo(y.dtype)
+    steps = np.rint(reals / scale_of(y)) + float(y.quantization.zero_point[0])
+    return np.clip(steps, ends.min, ends.max).astype(y.dtype)
 
 
 def square_root_of_a_square(found: Disagreement, _stock: Stock) -> Arrays | None:
@@ -231,7 +273,9 @@ def square_root_of_a_square(found: Disagreement, _stock: Stock) -> Arrays | None
     if node.name != "L2_POOL_2D" or not one or x.value is None:
         return None
     kept = np.abs(x.value[:, :: getattr(o, "stride_h", 1), :: getattr(o, "stride_w", 1)])
-    return [np.where((w >= _MOST) & (kept > 1e18), kept, w) for w in found.want]
+    kept = np.minimum(kept, _MOST)  # as the activation does
+    gone = (kept > 1e18) | (kept < 1e-18)
+    return [np.where(gone & ((w >= _MOST) | (w == 0)), kept, w) for w in found.want]
 
 
 # ---- C++ or the order of operations leaves some elements undefined
@@ -362,6 +406,23 @@ def divisor_is_subnormal(found: Disagreement, _stock: Stock) -> Arrays | None:
     return [masked(want, _is_subnormal(operands[1].value))]
 
 
+def activations_stay_floats(found: Disagreement, stock: Stock) -> bool:
+    """LiteRT rounds float activations to int8 to multiply them with weights; a float view not.
+
+    What it must give is the result of the weights' reals, for which the reference has the float
+    kernels. These also go through a sequence once, where LiteRT's dynamic range kernel of
+    BIDIRECTIONAL_SEQUENCE_RNN does so for each step in the time-major order.
+    """
+    weights = with_real_weights(found.part)
+    if found.engine != "float_view" or weights is None:
+        return False
+    want = reference(weights.model(), weights.feeds)
+    if len(found.part.nodes) == 1:
+        ours = dataclasses.replace(found, want=want)
+        want = quantized_without_end(ours, stock) or want
+    return agrees(found, want)
+
+
 def terms_cancel(found: Disagreement) -> bool:
     """A float sum of large terms of both signs: what is left of it depends on their order."""
     part, (node, *more) = found.part, found.part.nodes
@@ -371,6 +432,20 @@ def terms_cancel(found: Disagreement) -> bool:
     if any(part.tensors[t].dtype.kind != "f" for t in node.outputs):
         return False
     return is_exact_for_rounded_operands(part, other, reference)
+
+
+def stored_terms_cancel(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """The same of a float view's sum, whose result is stored in steps finer than its rounding."""
+    part, (node, *_) = found.part, found.part.nodes
+    y, floats = outputs_of(found)[0], in_floats(part)
+    if node.name not in _SUMS or y.quantization is None or floats is None or not found.got:
+        return None
+    reals = reference(floats.model(), floats.feeds)
+    moved = moved_by_rounding(floats, reference, reals)
+    low, high = (
+        [_stored(r + sign * m, y) for r, m in zip(reals, moved, strict=True)] for sign in (-1, 1)
+    )
+    return [np.clip(g, a, b) for g, a, b in zip(found.got, low, high, strict=True)]
 
 
 _XLA: tuple[_Explains, ...] = (
@@ -399,7 +474,15 @@ BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
         sum_overflows,
     ),
     "integer": _XLA,
-    "float_view": (positions_are_rounded, tables_are_interpolated, nothing_is_summed, *_XLA),
+    "float_view": (
+        positions_are_rounded,
+        tables_are_interpolated,
+        product_is_clipped,
+        is_compared_in_steps,
+        stored_terms_cancel,
+        nothing_is_summed,
+        *_XLA,
+    ),
     "without native kernels": _XLA,
 }
 
@@ -408,6 +491,8 @@ def explanation(found: Disagreement, stock: Stock) -> str | None:
     """The name of what explains a disagreement of one operator; None: it is open."""
     if found.engine != _LITERT and subnormals_are_zeros(found):
         return subnormals_are_zeros.__name__
+    if activations_stay_floats(found, stock):
+        return activations_stay_floats.__name__
     if terms_cancel(found):
         return terms_cancel.__name__
     if len(found.part.nodes) != 1 or not found.part.nodes[0].inputs or found.got is None:
@@ -417,12 +502,12 @@ def explanation(found: Disagreement, stock: Stock) -> str | None:
             right = explains(found, stock)
         except (RefusedError, CrashedError):
             continue
-        if right is not None and _agrees(found, right):
+        if right is not None and agrees(found, right):
             return explains.__name__
     return None
 
 
-def _agrees(found: Disagreement, right: Arrays) -> bool:
+def agrees(found: Disagreement, right: Arrays) -> bool:
     """Whether the answer is right wherever it is not masked."""
     got = found.got or []
     if not right or len(got) % len(right):

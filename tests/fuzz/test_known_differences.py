@@ -41,6 +41,14 @@ MASKED = {
     "quantized_without_end": 1000520,
     "not_a_number_is_clipped": 1001122,
 }
+# The same of float views, which the reference judges.
+IN_FLOATS = {
+    "product_is_clipped": 1395,
+    "activations_stay_floats": 1075,
+    "is_compared_in_steps": 1625,
+    "tables_are_interpolated": 1334,
+    "positions_are_rounded": 893,
+}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +95,30 @@ def test_wrong_answers_are_open(name: str, stock: StockWorker) -> None:
         assert name in SHOWN
     if name in SHOWN:
         assert explanation(_wrong(one, disputed=True), stock) is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", IN_FLOATS)
+def test_wrong_answers_of_float_views_are_open(name: str, stock: StockWorker) -> None:
+    graph = random_graph(IN_FLOATS[name]).graph
+    found = disagreements("float_view", graph, delegated(), reference, FAKE_QUANTIZED)
+    (one,) = (f for f in found if explanation(f, stock) == name)
+    assert explanation(_wrong(one, disputed=True), stock) is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_only_what_rounding_moves_is_explained_by_finer_steps(stock: StockWorker) -> None:
+    (found,) = disagreements(
+        "float_view", random_graph(1198).graph, delegated(), reference, FAKE_QUANTIZED
+    )
+    assert explanation(found, stock) == "stored_terms_cancel"
+    assert found.got is not None
+    cancelled = np.abs(found.want[0]) < 32000
+    assert cancelled.any()
+    wrong = [np.where(cancelled, y - 300, y) for y in found.got]
+    assert explanation(dataclasses.replace(found, got=wrong), stock) is None
 
 
 def _diagonal(d: Drawing) -> int:
