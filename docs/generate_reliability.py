@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jaxdelegate.testing import known_differences
+from jaxdelegate.testing import float_differences, known_differences
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -103,8 +103,8 @@ def causes(runs: dict[str, list[Row]]) -> str:
     counts = collections.Counter(
         d["explained"] for rows in runs.values() for shard in rows for d in shard["disagreements"]
     )
-    functions = [f for fs in known_differences.BY_ENGINE.values() for f in fs]
-    functions += [known_differences.subnormals_are_zeros, known_differences.terms_cancel]
+    functions = [why for all_ in known_differences.BY_ENGINE.values() for why in all_]
+    functions += known_differences.OF_ANY
     texts = {f.__name__: " ".join((f.__doc__ or "").split()) for f in functions}
     rows = ((f"{said} `{name}`", counts[name]) for name, said in texts.items())
     return table(("cause and name", "found"), rows)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxdelegate.quant.affine import dequantize
-from jaxdelegate.testing.differential import Arrays, Disagreement, reference
+from jaxdelegate.testing.differential import Arrays, Disagreement, reference, why_apart
 from jaxdelegate.testing.graph_records import Graph, GraphTensor, Node
 from jaxdelegate.testing.stock_worker import PLAIN
 
@@ -108,6 +108,13 @@ def is_large(v: np.ndarray) -> np.ndarray:
         return np.asarray(np.isfinite(v) & (np.abs(v) > _LARGE))
 
 
+def is_far_from_one(v: np.ndarray) -> np.ndarray:
+    """So large or small that products of few of them leave float32's range."""
+    with np.errstate(invalid="ignore"):
+        size = np.abs(v)
+        return np.asarray((size > 1e18) | ((size < 1e-18) & (v != 0)))
+
+
 def _replaced(v: np.ndarray, cause: Callable[[np.ndarray], np.ndarray], value: float) -> np.ndarray:
     return np.where(cause(v), value, v)
 
@@ -162,3 +169,19 @@ def reals_of(t: GraphTensor) -> np.ndarray | None:
         return None
     steps = t.value.astype(np.float64) - float(t.quantization.zero_point[0])
     return np.asarray(steps * scale_of(t))
+
+
+def agrees(found: Disagreement, right: Arrays) -> bool:
+    """Whether the answer is right wherever it is not masked."""
+    got = found.got or []
+    if not right or len(got) % len(right):
+        return False
+    pairs = list(zip(got, right * (len(got) // len(right)), strict=True))
+    if any(g.shape != r.shape for g, r in pairs):
+        return False
+    masks = [np.ma.getmaskarray(r) for _, r in pairs]
+    got, want = (
+        [np.where(m, y.dtype.type(0), np.ma.getdata(y)) for m, y in zip(masks, ys, strict=True)]
+        for ys in zip(*pairs, strict=True)
+    )
+    return why_apart(found.part, got, want, found.rule) is None

@@ -186,6 +186,18 @@ def test_only_the_square_that_overflows_is_explained_by_its_root(stock: StockWor
     assert explanation(_judged(graph, [1e30, 3]), stock) is None
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_only_factors_that_leave_the_floats_explain_a_product(stock: StockWorker) -> None:
+    def draw(d: Drawing) -> int:
+        x = d.fed(np.float32([[3e38, 1e-30, 3e20], [1, 2, 3]]))
+        return d.same("REDUCE_PROD", [x, d.const([1], np.int32)], (2,), ReducerOptions())
+
+    graph = _drawn(draw)
+    assert explanation(_judged(graph, [np.inf, 6]), stock) == "product_leaves_the_floats"
+    assert explanation(_judged(graph, [9e29, 6]), stock) is None
+    assert explanation(_judged(graph, [np.inf, 0]), stock) is None
+
+
 def test_floats_between_pixels_are_as_numpy_interpolates(stock: StockWorker) -> None:
     def draw(d: Drawing) -> int:
         x = d.fed(d.rng.integers(-32768, 32768, (1, 4, 3, 2)), np.int16, scaled(np.float32(1e-3)))

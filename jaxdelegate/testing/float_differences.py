@@ -1,0 +1,254 @@
+"""What a float view, and XLA, may compute otherwise: explanations as in known_differences.py."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdelegate.op_lowering.options import ActivationFunctionType, SoftmaxOptions
+from jaxdelegate.testing.difference_parts import (
+    Stock,
+    agrees,
+    any_float,
+    changed_by,
+    in_floats,
+    is_extreme,
+    is_far_from_one,
+    is_large,
+    masked,
+    operator_of,
+    outputs_of,
+    reals_of,
+    rows_with,
+    scale_of,
+    with_floats,
+    with_real_weights,
+)
+from jaxdelegate.testing.differential import (
+    Arrays,
+    Disagreement,
+    moved_by_rounding,
+    reference,
+    why_apart,
+)
+from jaxdelegate.testing.graph_records import GraphTensor
+from jaxdelegate.testing.stock_worker import RefusedError
+
+COMPARISONS = {
+    "EQUAL": np.equal,
+    "NOT_EQUAL": np.not_equal,
+    "LESS": np.less,
+    "LESS_EQUAL": np.less_equal,
+    "GREATER": np.greater,
+    "GREATER_EQUAL": np.greater_equal,
+}
+_TABLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "EXP": np.exp,
+    "LOG": np.log,
+    "RSQRT": lambda v: 1 / np.sqrt(v),
+    "TANH": np.tanh,
+    "LOGISTIC": lambda v: 1 / (1 + np.exp(-v)),
+    "SOFTMAX": lambda v: np.exp(v) / np.exp(v).sum(-1, keepdims=True),
+}
+_SUMS = {"SUM", "MEAN", "CUMSUM", "SEGMENT_SUM", "FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D"}
+_SUMS |= {"DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE"}
+_SUMS |= {"AVERAGE_POOL_2D", "STABLEHLO_REDUCE", "STABLEHLO_DOT_GENERAL", "STABLEHLO_CONVOLUTION"}
+_MOST = np.finfo(np.float32).max
+_NONE = ActivationFunctionType.NONE
+
+# ---- a float view computes by the definition, where integer kernels round on the way
+
+
+def positions_are_rounded(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Integer kernels round positions between pixels to 1/1024; floats are as numpy's."""
+    node, (x, *_) = operator_of(found)
+    y = outputs_of(found)[0]
+    if node.name != "RESIZE_BILINEAR" or y.quantization is None or x.value is None:
+        return None
+    image = x.value.astype(np.float64)
+    for axis in (1, 2):
+        n, m = image.shape[axis], y.shape[axis]
+        at = np.arange(m, dtype=np.float64)
+        if getattr(node.options, "half_pixel_centers", False):
+            at = (at + 0.5) * n / m - 0.5
+        elif getattr(node.options, "align_corners", False) and m > 1:
+            at *= (n - 1) / (m - 1)
+        else:
+            at *= n / m
+        image = np.apply_along_axis(
+            lambda v, at=at: np.interp(at, np.arange(len(v)), v), axis, image
+        )
+    return [np.rint(image).astype(y.dtype)]
+
+
+def tables_are_interpolated(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Integer kernels of int16 interpolate tables of functions; floats are as numpy's.
+
+    Nothing is said of operands that have no logarithm or root.
+    """
+    node, (x, *_) = operator_of(found)
+    y, reals = outputs_of(found)[0], reals_of(x)
+    function = _TABLES.get(node.name)
+    if function is None or reals is None or y.quantization is None or x.dtype != np.int16:
+        return None
+    if isinstance(node.options, SoftmaxOptions):
+        reals = node.options.beta * (reals - reals.max(-1, keepdims=True))
+    outside = (reals <= 0) & (node.name in {"LOG", "RSQRT"})
+    return [masked(_stored(function(np.where(outside, 1, reals)), y), np.asarray(outside))]
+
+
+def product_is_clipped(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Integer kernels round a product after each factor, in 32 bits, which may overflow.
+
+    Floats are as numpy's: the product of the reals, clipped once.
+    """
+    node, (x, *more) = operator_of(found)
+    y, reals = outputs_of(found)[0], reals_of(x)
+    if node.name != "REDUCE_PROD" or reals is None or more[0].value is None:
+        return None
+    over = tuple(np.atleast_1d(more[0].value).tolist())
+    return [_stored(np.prod(reals, over).reshape(y.shape), y)]
+
+
+def is_compared_in_steps(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Integer kernels compare reals that they round to 1/256 of a step; floats are as numpy's.
+
+    Nothing is said of reals that are no further apart than float32 can tell.
+    """
+    node, operands = operator_of(found)
+    reals = [reals_of(t) for t in operands]
+    if node.name not in COMPARISONS or len(reals) != 2:
+        return None
+    a, b = reals
+    if a is None or b is None:
+        return None
+    same = np.abs(a - b) <= np.finfo(np.float32).eps * np.maximum(np.abs(a), np.abs(b))
+    return [masked(COMPARISONS[node.name](a, b), same)]
+
+
+def stored_terms_cancel(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """The same of a float view's sum, whose result is stored in steps finer than its rounding."""
+    part, (node, *_) = found.part, found.part.nodes
+    y, floats = outputs_of(found)[0], in_floats(part)
+    if node.name not in _SUMS or y.quantization is None or floats is None or not found.got:
+        return None
+    reals = reference(floats.model(), floats.feeds)
+    moved = moved_by_rounding(floats, reference, reals)
+    low, high = (
+        [_stored(r + sign * m, y) for r, m in zip(reals, moved, strict=True)] for sign in (-1, 1)
+    )
+    return [np.clip(g, a, b) for g, a, b in zip(found.got, low, high, strict=True)]
+
+
+def activations_stay_floats(found: Disagreement, stock: Stock) -> bool:
+    """LiteRT rounds float activations to int8 to multiply them with weights; a float view not.
+
+    What it must give is the result of the weights' reals, for which the reference has the float
+    kernels. These also go through a sequence once, where LiteRT's dynamic range kernel of
+    BIDIRECTIONAL_SEQUENCE_RNN does so for each step in the time-major order.
+    """
+    weights = with_real_weights(found.part)
+    if found.engine != "float_view" or weights is None:
+        return False
+    want = reference(weights.model(), weights.feeds)
+    if len(found.part.nodes) == 1:
+        ours = dataclasses.replace(found, want=want)
+        want = quantized_without_end(ours, stock) or want
+    return agrees(found, want)
+
+
+def _stored(reals: np.ndarray, y: GraphTensor) -> np.ndarray:
+    """Reals as a tensor stores them."""
+    assert y.quantization is not None
+    ends = np.iinfo(y.dtype)
+    steps = np.rint(reals / scale_of(y)) + float(y.quantization.zero_point[0])
+    return np.clip(steps, ends.min, ends.max).astype(y.dtype)
+
+
+# ---- XLA computes in another order, or takes tiny values for zeros
+
+
+def square_root_of_a_square(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """XLA makes |x| of sqrt(x * x): a window of one value, whose square float32 cannot hold."""
+    node, (x, *_) = operator_of(found)
+    o = node.options
+    one = getattr(o, "filter_width", 0) == getattr(o, "filter_height", 0) == 1
+    if node.name != "L2_POOL_2D" or not one or x.value is None:
+        return None
+    kept = np.abs(x.value[:, :: getattr(o, "stride_h", 1), :: getattr(o, "stride_w", 1)])
+    kept = np.minimum(kept, _MOST)  # as the activation does
+    gone = (kept > 1e18) | (kept < 1e-18)
+    return [np.where(gone & ((w >= _MOST) | (w == 0)), kept, w) for w in found.want]
+
+
+def quantized_without_end(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Dynamic range of infinite, huge or NaN activations: C++ casts what int8 cannot hold.
+
+    That leaves the results of the same row undefined, since a row has one scale.
+    """
+    node, (x, *more) = operator_of(found)
+    dynamic = any(t.quantization is not None for t in more) and x.dtype == np.float32
+    if not dynamic or node.name == "DEQUANTIZE" or x.value is None:
+        return None
+    extreme = is_extreme(x.value)
+    return [masked(w, rows_with(node, extreme, w.shape)) for w in found.want]
+
+
+def sum_overflows(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Sums of terms near the largest float: their order says whether one is infinite, or NaN."""
+    node, part = found.part.nodes[0], found.part
+    if node.accumulated == 1 or found.got is None or not any_float(part, is_large):
+        return None
+    masks = changed_by(part, is_large)
+    activation = getattr(node.options, "fused_activation_function", _NONE)
+    if node.name in _SUMS and activation == _NONE:  # nothing makes a finite number of it again
+        answers = zip(masks, found.got, found.want, strict=True)
+        masks = [m & ~(np.isfinite(g) & np.isfinite(w)) for m, g, w in answers]
+    return [masked(w, m) for w, m in zip(found.want, masks, strict=True)]
+
+
+def product_leaves_the_floats(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """Products of huge and tiny factors: their order says whether one on the way is 0 or infinite.
+
+    One of the two answers is then 0, infinite or NaN.
+    """
+    node, part = found.part.nodes[0], found.part
+    of_bodies = [name for body in node.bodies for name in body.operators]
+    if (node.name != "REDUCE_PROD" and of_bodies != ["STABLEHLO_MULTIPLY"]) or found.got is None:
+        return None
+    masks = changed_by(part, is_far_from_one)
+    answers = zip(masks, found.got, found.want, strict=True)
+    ends = [m & (_is_an_end(g) | _is_an_end(w)) for m, g, w in answers]
+    return [masked(w, m) for w, m in zip(found.want, ends, strict=True)]
+
+
+def subnormals_are_zeros(found: Disagreement, _stock: Stock) -> bool:
+    """XLA on a CPU takes subnormal floats for zeros: so taken, the reference agrees."""
+    if found.engine == "reference" or found.got is None:
+        return False
+    if not any_float(found.part, _is_subnormal):
+        return False
+    flushed = with_floats(found.part, lambda v: np.where(_is_subnormal(v), v * 0, v))
+    try:
+        want = reference(flushed.model(), flushed.feeds)
+    except RefusedError:  # it divides by zero now
+        return False
+    return why_apart(flushed, found.got, want, found.rule) is None
+
+
+def divisor_is_subnormal(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """XLA on a CPU divides by zero where a divisor is subnormal; the reference refuses zeros."""
+    node, operands = operator_of(found)
+    if node.name not in {"FLOOR_DIV", "FLOOR_MOD"} or operands[1].value is None:
+        return None
+    (want, *_) = found.want
+    return [masked(want, _is_subnormal(operands[1].value))]
+
+
+def _is_an_end(v: np.ndarray) -> np.ndarray:
+    return np.asarray(~np.isfinite(v) | (v == 0))
+
+
+def _is_subnormal(v: np.ndarray) -> np.ndarray:
+    smallest = np.finfo(np.float32).smallest_normal
+    return np.asarray((v != 0) & (np.abs(v) < smallest) & (v.dtype == np.float32))
