@@ -97,17 +97,29 @@ def why_apart(graph: Graph, got: Arrays, want: Arrays, rule: Rule = EXACTLY) -> 
     """How the outputs of a graph differ, in any invoke; None: they are as close as they must be."""
     try:
         assert len(got) == len(want), f"{len(got)} outputs, expected {len(want)}"
-        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        for i, answers in enumerate(zip(got, want, strict=True)):
             invoke, output = divmod(i, len(graph.outputs))
-            tolerance = _tolerance(graph, graph.outputs[output], np.asarray(w), rule)
+            g, w = (_as_floats(graph, graph.outputs[output], np.asarray(y)) for y in answers)
+            tolerance = _tolerance(graph, graph.outputs[output], w, rule)
             try:
-                _assert_near(np.asarray(g), np.asarray(w), tolerance)
+                _assert_near(g, w, tolerance)
             except AssertionError as error:
                 again = ", invoked again" if invoke else ""
                 return f"output {output}{again}: {str(error).removeprefix('output 0: ')}"
     except AssertionError as error:
         return str(error)
     return None
+
+
+def _as_floats(graph: Graph, output: int, y: np.ndarray) -> np.ndarray:
+    """The bits of floats that the graph computes are as near as the floats."""
+    computed = {t for node in graph.nodes for t in node.outputs}
+    for node in graph.nodes:
+        if node.name == "BITCAST" and output in node.outputs and node.inputs[0] in computed:
+            cast = graph.tensors[node.inputs[0]].dtype
+            if cast.kind == "f" and cast.itemsize == y.dtype.itemsize:
+                return y.view(cast)
+    return y
 
 
 def _assert_near(got: np.ndarray, want: np.ndarray, tolerance: Tolerance) -> None:
@@ -185,7 +197,7 @@ def disagreements(
             return [*found, whole]
         found += one
         _note(graph, unit, answers, values)
-    if found or (got is not None and _is_rounding(graph, got, truth, want)):
+    if found or (got is not None and _is_rounding(graph, got, truth, want, rule)):
         # What the truth does not run alone is the place only if no other operator disagrees.
         return [one for one in found if one.want] or found
     return [_smallest(whole, values, engine, truth)]
@@ -220,7 +232,9 @@ def _smallest(
         try:
             want = truth(part.model(), part.feeds)
             apart, got = _difference(part, engine, want, whole.rule)
-            if apart is None or (got is not None and _is_rounding(part, got, truth, want)):
+            if apart is None or (
+                got is not None and _is_rounding(part, got, truth, want, whole.rule)
+            ):
                 return False
         except (RefusedError, CrashedError):
             return False
@@ -269,19 +283,27 @@ def _difference(
     return why_apart(graph, got, want, rule), got
 
 
-def _is_rounding(graph: Graph, got: Arrays, truth: Engine, want: Arrays) -> bool:
+def _is_rounding(graph: Graph, got: Arrays, truth: Engine, want: Arrays, rule: Rule) -> bool:
     """Whether the truth moves as far where each operator's result is nudged."""
     moved = [np.zeros(w.shape) for w in want]
     for seed in range(6):
-        for m, n, w in zip(moved, _nudged(graph, truth, seed), want, strict=True):
+        for m, n, w in zip(moved, _nudged(graph, truth, seed, rule), want, strict=True):
             if n.shape != w.shape:
                 return True  # a shape that depends on values
             np.maximum(m, _distance(n, w), out=m)
     return all(
-        bool(np.all(_distance(g, w) <= _TIMES * float(m.max(initial=0))))
+        bool(np.all(_distance(g, w) <= _times(w, rule) * float(m.max(initial=0))))
         for g, w, m in zip(got, want, moved, strict=True)
         if g.shape == w.shape
     )
+
+
+def _times(want: np.ndarray, rule: Rule) -> int:
+    """How much further than nudges a result may be moved by rounding.
+
+    Nudges of floats are a few roundings of many; those of steps are as large as they may be.
+    """
+    return 1 if rule.steps and want.dtype.kind in "iu" else _TIMES
 
 
 def is_exact_for_rounded_operands(part: Graph, got: Arrays, truth: Engine) -> bool:
@@ -320,15 +342,33 @@ def _rounded(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return np.asarray(x * (1 + _NUDGE * rng.uniform(-1, 1, x.shape)), x.dtype)
 
 
-def _nudged(graph: Graph, truth: Engine, seed: int) -> Arrays:
+def _nudged(graph: Graph, truth: Engine, seed: int, rule: Rule) -> Arrays:
     rng = np.random.default_rng(seed)
-
-    def engine(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
-        return [_nudge(y, rng) for y in truth(content, inputs)]
-
-    values: Mapping[int, np.ndarray] = intermediate(graph, engine)
+    values: dict[int, np.ndarray] = _fed(graph)
+    for unit in graph.units:
+        part = graph.part(unit, values)
+        made = [part.tensors[t] for t in part.outputs]
+        answers = truth(part.model(), part.feeds)
+        _note(
+            graph,
+            unit,
+            [
+                _step(y, rng, rule.steps) if t.quantization is not None else _nudge(y, rng)
+                for y, t in zip(answers, made * INVOKES, strict=True)
+            ],
+            values,
+        )
     outputs = [values[t] if t in values else graph.tensors[t].value for t in graph.outputs]
     return outputs * INVOKES  # type: ignore[return-value]
+
+
+def _step(y: np.ndarray, rng: np.random.Generator, steps: int) -> np.ndarray:
+    """Integers that stand for reals, as far off as the rule allows."""
+    if y.dtype.kind not in "iu" or not steps:
+        return y
+    ends = np.iinfo(y.dtype)
+    moved = y.astype(np.int64) + rng.integers(-steps, steps, y.shape, endpoint=True)
+    return np.asarray(np.clip(moved, ends.min, ends.max), y.dtype)
 
 
 def _nudge(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:

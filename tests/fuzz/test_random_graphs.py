@@ -99,6 +99,19 @@ def test_operators_that_are_wrong_only_together_are_found() -> None:
     assert [f.operators for f in found] == [("NEG", "ADD")]
 
 
+def test_bits_of_computed_floats_are_as_near_as_the_floats() -> None:
+    values = np.float32([1.5, -3])
+    near, far = (np.nextafter(values, np.inf), values + np.float32(1e-3))
+    for computed in (True, False):
+        d = Drawing(np.random.default_rng(0))
+        x = d.fed(values)
+        x = d.same("NEG", [d.same("NEG", [x], (2,))], (2,)) if computed else x
+        graph = d.graph([d.result("BITCAST", [x], (2,), "uint32")])
+        bits = [y.view(np.uint32) for y in (values, near, far)]
+        assert (why_apart(graph, [bits[1]], [bits[0]]) is None) is computed
+        assert why_apart(graph, [bits[2]], [bits[0]])
+
+
 def test_what_only_the_second_invoke_shows_is_found() -> None:
     """A state that is lost between invokes, as an engine that begins anew would."""
     graph = random_graph(0, operator="RNN", size=1).graph
