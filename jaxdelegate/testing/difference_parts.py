@@ -65,6 +65,27 @@ def with_floats(part: Graph, change: Callable[[np.ndarray], np.ndarray]) -> Grap
     return dataclasses.replace(part, tensors=tuple(tensors))
 
 
+def called_body(part: Graph) -> Graph | None:
+    """The subgraph that its only operator calls, fed with the operands; None: it calls none."""
+    node, operands = part.nodes[0], [part.tensors[t] for t in part.nodes[0].inputs if t is not None]
+    if len(part.nodes) != 1 or not node.bodies:
+        return None
+    chosen = 0
+    if node.name in {"IF", "STABLEHLO_CASE"}:
+        selector, *operands = operands
+        if selector.value is None:
+            return None
+        number, last = int(selector.value.item()), len(node.bodies) - 1
+        chosen = 1 - number if node.name == "IF" else number if 0 <= number <= last else last
+    elif node.name not in {"CALL", "STABLEHLO_COMPOSITE"}:
+        return None
+    body = node.bodies[chosen]
+    tensors = list(body.tensors)
+    for at, operand in zip(body.inputs, operands, strict=True):
+        tensors[at] = dataclasses.replace(tensors[at], value=operand.value)
+    return dataclasses.replace(body, tensors=tuple(tensors))
+
+
 def with_real_weights(part: Graph) -> Graph | None:
     """The part with floats for the quantized weights of float operators; None: it has none."""
     weights = {

@@ -156,6 +156,12 @@ def intermediate(graph: Graph, engine: Engine) -> dict[int, np.ndarray]:
     return values
 
 
+def results_of(graph: Graph, values: Mapping[int, np.ndarray]) -> Arrays:
+    """Its outputs, of each invoke, by what its tensors are; states are as in the first one."""
+    outputs = [values[t] if t in values else graph.tensors[t].value for t in graph.outputs]
+    return outputs * INVOKES  # type: ignore[return-value]
+
+
 def _fed(graph: Graph) -> dict[int, np.ndarray]:
     return {i: v for i in graph.inputs if (v := graph.tensors[i].value) is not None}
 
@@ -197,7 +203,7 @@ def disagreements(
             return [*found, whole]
         found += one
         _note(graph, unit, answers, values)
-    if found or (got is not None and _is_rounding(graph, got, truth, want, rule)):
+    if found or (got is not None and is_rounding(graph, got, truth, want, rule)):
         # What the truth does not run alone is the place only if no other operator disagrees.
         return [one for one in found if one.want] or found
     return [_smallest(whole, values, engine, truth)]
@@ -233,7 +239,7 @@ def _smallest(
             want = truth(part.model(), part.feeds)
             apart, got = _difference(part, engine, want, whole.rule)
             if apart is None or (
-                got is not None and _is_rounding(part, got, truth, want, whole.rule)
+                got is not None and is_rounding(part, got, truth, want, whole.rule)
             ):
                 return False
         except (RefusedError, CrashedError):
@@ -283,7 +289,7 @@ def _difference(
     return why_apart(graph, got, want, rule), got
 
 
-def _is_rounding(graph: Graph, got: Arrays, truth: Engine, want: Arrays, rule: Rule) -> bool:
+def is_rounding(graph: Graph, got: Arrays, truth: Engine, want: Arrays, rule: Rule) -> bool:
     """Whether the truth moves as far where each operator's result is nudged."""
     moved = [np.zeros(w.shape) for w in want]
     for seed in range(6):
@@ -358,8 +364,7 @@ def _nudged(graph: Graph, truth: Engine, seed: int, rule: Rule) -> Arrays:
             ],
             values,
         )
-    outputs = [values[t] if t in values else graph.tensors[t].value for t in graph.outputs]
-    return outputs * INVOKES  # type: ignore[return-value]
+    return results_of(graph, values)
 
 
 def _step(y: np.ndarray, rng: np.random.Generator, steps: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What a float view, and XLA, may compute otherwise: explanations as in known_differences.py."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from jaxdelegate.testing.difference_parts import (
     Stock,
     agrees,
     any_float,
+    called_body,
     changed_by,
     in_floats,
     is_extreme,
@@ -27,8 +28,11 @@ from jaxdelegate.testing.difference_parts import (
 from jaxdelegate.testing.differential import (
     Arrays,
     Disagreement,
+    intermediate,
+    is_rounding,
     moved_by_rounding,
     reference,
+    results_of,
     why_apart,
 )
 from jaxdelegate.testing.graph_records import GraphTensor
@@ -226,14 +230,29 @@ def subnormals_are_zeros(found: Disagreement, _stock: Stock) -> bool:
     """XLA on a CPU takes subnormal floats for zeros: so taken, the reference agrees."""
     if found.engine == "reference" or found.got is None:
         return False
-    if not any_float(found.part, _is_subnormal):
-        return False
-    flushed = with_floats(found.part, lambda v: np.where(_is_subnormal(v), v * 0, v))
+    flushed = with_floats(found.part, _flushed)
+
+    def flushing(content: bytes, inputs: Sequence[np.ndarray]) -> Arrays:
+        return [_flushed(y) for y in reference(content, inputs)]
+
     try:
         want = reference(flushed.model(), flushed.feeds)
+        each = results_of(flushed, intermediate(flushed, flushing))
     except RefusedError:  # it divides by zero now
         return False
-    return why_apart(flushed, found.got, want, found.rule) is None
+    return any(why_apart(flushed, found.got, y, found.rule) is None for y in (want, each))
+
+
+def body_magnifies_rounding(found: Disagreement, _stock: Stock) -> bool:
+    """A subgraph that is called magnifies roundings, as a graph may: nudges there move as far."""
+    body = called_body(found.part)
+    if body is None or found.got is None or found.engine == "reference":
+        return False
+    return is_rounding(body, found.got, reference, found.want, found.rule)
+
+
+def _flushed(v: np.ndarray) -> np.ndarray:
+    return np.where(_is_subnormal(v), v * 0, v) if v.dtype == np.float32 else v
 
 
 def divisor_is_subnormal(found: Disagreement, _stock: Stock) -> Arrays | None:
@@ -243,6 +262,24 @@ def divisor_is_subnormal(found: Disagreement, _stock: Stock) -> Arrays | None:
         return None
     (want, *_) = found.want
     return [masked(want, _is_subnormal(operands[1].value))]
+
+
+def order_has_no_place_for_nan(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """A sort of values with a NaN, which no comparison puts anywhere: any order is right."""
+    node, operands = operator_of(found)
+    x, dimension = operands[0].value, getattr(node.options, "dimension", -1)
+    if node.name != "STABLEHLO_SORT" or found.got is None or len(operands) != 1 or x is None:
+        return None
+    if x.dtype.kind != "f":
+        return None
+    has_nan = np.isnan(x).any(dimension, keepdims=True)
+    wants = zip(found.got, found.want, strict=True)
+    return [np.where(has_nan & _is_permuted(y, x, dimension), y, w) for y, w in wants]
+
+
+def _is_permuted(y: np.ndarray, x: np.ndarray, axis: int) -> np.ndarray:
+    a, b = np.sort(y, axis), np.sort(x, axis)
+    return np.asarray(((a == b) | (np.isnan(a) & np.isnan(b))).all(axis, keepdims=True))
 
 
 def _is_an_end(v: np.ndarray) -> np.ndarray:

@@ -41,8 +41,10 @@ from jaxdelegate.testing.differential import (
 from jaxdelegate.testing.float_differences import (
     COMPARISONS,
     activations_stay_floats,
+    body_magnifies_rounding,
     divisor_is_subnormal,
     is_compared_in_steps,
+    order_has_no_place_for_nan,
     positions_are_rounded,
     product_is_clipped,
     product_leaves_the_floats,
@@ -272,6 +274,7 @@ _XLA: tuple[_Explains, ...] = (
     sum_overflows,
     product_leaves_the_floats,
     divisor_is_subnormal,
+    order_has_no_place_for_nan,
 )
 BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
     _LITERT: (
@@ -309,6 +312,7 @@ OF_ANY: tuple[Callable[[Disagreement, Stock], bool], ...] = (
     subnormals_are_zeros,
     activations_stay_floats,
     terms_cancel,
+    body_magnifies_rounding,
 )
 
 
