@@ -112,8 +112,10 @@ def test_wrong_answers_of_float_views_are_open(name: str, stock: StockWorker) ->
     (one,) = (f for f in found if explanation(f, stock) == name)
     for disputed in (True, False):
         wrong = _wrong(one, disputed=disputed)
-        if why_apart(wrong.part, wrong.got or [], wrong.want, wrong.rule) is not None:
-            assert explanation(wrong, stock) is None
+        # A boolean that is altered is right, and there may be nothing that is not disputed.
+        is_right = why_apart(wrong.part, wrong.got or [], wrong.want, wrong.rule) is None
+        is_same = all(map(np.array_equal, wrong.got or [], one.got or []))
+        assert is_right or is_same or explanation(wrong, stock) is None
 
 
 @pytest.mark.slow
