@@ -104,7 +104,7 @@ def causes(runs: dict[str, list[Row]]) -> str:
         d["explained"] for rows in runs.values() for shard in rows for d in shard["disagreements"]
     )
     functions = [why for all_ in known_differences.BY_ENGINE.values() for why in all_]
-    functions += known_differences.OF_ANY
+    functions += [*known_differences.OF_ANY, *known_differences.OF_THE_REST]
     texts = {f.__name__: " ".join((f.__doc__ or "").split()) for f in functions}
     rows = ((f"{said} `{name}`", counts[name]) for name, said in texts.items())
     return table(("cause and name", "found"), rows)

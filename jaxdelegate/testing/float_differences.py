@@ -252,16 +252,38 @@ def body_magnifies_rounding(found: Disagreement, _stock: Stock) -> bool:
 
 
 def _flushed(v: np.ndarray) -> np.ndarray:
-    return np.where(_is_subnormal(v), v * 0, v) if v.dtype == np.float32 else v
+    if v.dtype != np.float32:
+        return v
+    return np.where(_is_subnormal(v), np.copysign(np.float32(0), v), v)
 
 
-def divisor_is_subnormal(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """XLA on a CPU divides by zero where a divisor is subnormal; the reference refuses zeros."""
+def subnormals_are_divided(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """XLA on a CPU divides by zero where a divisor is subnormal, which the reference refuses.
+
+    And it takes quotients for zero that are subnormal, where their floor may be -1.
+    """
     node, operands = operator_of(found)
-    if node.name not in {"FLOOR_DIV", "FLOOR_MOD"} or operands[1].value is None:
+    if node.name not in {"FLOOR_DIV", "FLOOR_MOD"} or len(operands) != 2:
         return None
-    (want, *_) = found.want
-    return [masked(want, _is_subnormal(operands[1].value))]
+    a, b = (t.value for t in operands)
+    if a is None or b is None or a.dtype != np.float32:
+        return None
+    with np.errstate(all="ignore"):
+        quotient = a / b
+    mask = _is_subnormal(b) | _is_subnormal(quotient) | ((quotient == 0) & (a != 0))
+    return [masked(w, mask) for w in found.want]
+
+
+def subnormals_are_zeros_at_times(found: Disagreement, _stock: Stock) -> bool:
+    """The same where XLA takes some operands of an operator for zeros, and others as they are.
+
+    Nothing is said of what depends on subnormal operands.
+    """
+    part = found.part
+    if found.engine == "reference" or found.got is None or not any_float(part, _is_subnormal):
+        return False
+    masks = changed_by(part, _is_subnormal)
+    return agrees(found, [masked(w, m) for w, m in zip(found.want, masks, strict=True)])
 
 
 def order_has_no_place_for_nan(found: Disagreement, _stock: Stock) -> Arrays | None:

@@ -311,6 +311,13 @@ def _why_not_negative(
     return None
 
 
+def _modulus(x: jax.Array) -> jax.Array:
+    """Infinite where a part is, as in C: XLA makes NaN of an infinity beside a NaN."""
+    endless = jnp.isinf(jnp.real(x)) | jnp.isinf(jnp.imag(x))
+    modulus = jnp.abs(x)
+    return jnp.where(endless, scalar(np.inf, modulus), modulus)
+
+
 def _rsqrt(x: jax.Array) -> jax.Array:
     """1 / sqrt(x), each rounded as in C: but for the maximum, XLA would merge the two."""
     return 1 / jnp.maximum(jnp.sqrt(x), scalar(-1, x))
@@ -331,7 +338,7 @@ CEIL = unary("CEIL", NoOptions, 1, jnp.ceil)
 ROUND = unary("ROUND", NoOptions, 1, jnp.rint)  # halves to even
 REAL = unary("REAL", NoOptions, 1, jnp.real, dtypes=COMPLEX, results=FLOATS)
 IMAG = unary("IMAG", NoOptions, 1, jnp.imag, dtypes=COMPLEX, results=FLOATS)
-COMPLEX_ABS = unary("COMPLEX_ABS", NoOptions, 1, jnp.abs, dtypes=COMPLEX, results=FLOATS)
+COMPLEX_ABS = unary("COMPLEX_ABS", NoOptions, 1, _modulus, dtypes=COMPLEX, results=FLOATS)
 
 
 # ---- operators that read no number: ZEROS_LIKE, BITCAST

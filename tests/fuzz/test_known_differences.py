@@ -263,7 +263,7 @@ def test_only_what_a_subnormal_divides_is_explained_by_it(stock: StockWorker) ->
         return d.same("FLOOR_DIV", operands, (2,))
 
     (found,) = disagreements("integer", _drawn(draw), delegated(), reference)
-    assert explanation(found, stock) == "divisor_is_subnormal"
+    assert explanation(found, stock) == "subnormals_are_divided"
     assert found.got is not None
     found.got[0][1] += 1
     assert explanation(found, stock) is None

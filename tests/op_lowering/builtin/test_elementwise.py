@@ -248,6 +248,8 @@ def _unary_cases() -> list[Case]:
             ]
     cases += [_case(name, "halves", [ROUNDING]) for name in ("FLOOR", "CEIL", "ROUND")]
     huge = value([3 + 4j, 1e30 + 1e30j, 1e-30 - 1e-30j, 0], np.complex64)
+    ends = value([complex(a, b) for a in (NAN, INF, -1) for b in (NAN, -INF, 1)], np.complex64)
+    cases.append(_case("COMPLEX_ABS", "infinite", [ends], outputs=["float32"]))
     return [*cases, _case("COMPLEX_ABS", "huge", [huge], outputs=["float32"])]
 
 
