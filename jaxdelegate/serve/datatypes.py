@@ -76,7 +76,8 @@ def split_bytes(data: memoryview, what: str) -> list[bytes]:
     Raises:
         RequestError: an element reaches beyond the data.
     """
-    found, start = [], 0
+    found: list[bytes] = []
+    start = 0
     while start < len(data):
         if len(data) - start < _LENGTH.size:
             raise RequestError(

@@ -62,7 +62,8 @@ def decode(body: bytes, header_length: int | None, model: ServedModel) -> Decode
     """
     if header_length is not None and header_length > len(body):
         raise RequestError(
-            f"Inference-Header-Content-Length is {header_length}, but the body has {len(body)} bytes"
+            f"Inference-Header-Content-Length is {shown(header_length)}, but the body has "
+            f"{len(body)} bytes"
         )
     view = memoryview(body)
     fields = read_object(view[:header_length])
@@ -115,8 +116,8 @@ def read_object(text: memoryview) -> dict[str, Any]:
     return found
 
 
-# json's scanner, in C, holds Python's lock from one call of Python code to the next. These functions
-# are such code: while a large body is read in a thread, the event loop goes on.
+# json's scanner, in C, holds Python's lock from one call of Python code to the next. These are such
+# code: while a large body is read in a thread, the event loop goes on.
 def _float(text: str) -> float:
     return float(text)
 
@@ -318,7 +319,11 @@ def encode(
     entries, chunks = [], []
     for output in decoded.outputs:
         array = results[output.name]
-        entry = {"name": output.name, "datatype": name_of(array.dtype), "shape": array.shape}
+        entry: dict[str, object] = {
+            "name": output.name,
+            "datatype": name_of(array.dtype),
+            "shape": array.shape,
+        }
         if output.is_binary:
             chunks.append(raw(array))
             entry["parameters"] = {"binary_data_size": len(chunks[-1])}

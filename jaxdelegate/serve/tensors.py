@@ -117,8 +117,8 @@ def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
     wanted = tensor.count * tensor.dtype.itemsize
     if len(data) != wanted:
         raise RequestError(
-            f"{tensor}: shape {list(tensor.shape)} of {name_of(tensor.dtype)} takes {wanted} bytes, "
-            f"got {len(data)}"
+            f"{tensor}: shape {list(tensor.shape)} of {name_of(tensor.dtype)} takes {wanted} "
+            f"bytes, got {len(data)}"
         )
     if tensor.dtype == bool and wanted and np.frombuffer(data, np.uint8).max() > 1:
         raise RequestError(f"{tensor}: bytes of BOOL: want 0 or 1, got others")
@@ -126,7 +126,7 @@ def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
 
 
 def from_json(tensor: Declared, data: object) -> np.ndarray:
-    """The array of a tensor's JSON: a list of all elements, row-major, or lists nested as the shape.
+    """The array of a tensor's JSON: one flat list, row-major, or lists nested as the shape.
 
     NaN, Infinity and -Infinity are numbers of float types, as Triton reads and writes them. Numbers
     are rounded to the datatype.
@@ -182,7 +182,8 @@ def from_elements(tensor: Declared, data: Sequence[Any]) -> np.ndarray:
     """
     if len(data) != tensor.count:
         raise RequestError(
-            f"{tensor}: shape {list(tensor.shape)} has {tensor.count} elements, data has {len(data)}"
+            f"{tensor}: shape {list(tensor.shape)} has {tensor.count} elements, data has "
+            f"{len(data)}"
         )
     parts = [_part(tensor, at, data[at : at + _PART]) for at in range(0, len(data), _PART)]
     array = np.concatenate(parts) if parts else np.empty(0, tensor.dtype)
