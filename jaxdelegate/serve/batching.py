@@ -1,0 +1,418 @@
+"""Dynamic batching: which waiting requests run together, and the thread that runs them."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from jaxdelegate.serve.metrics import Execution, NoRecorder, Recorder
+from jaxdelegate.serve.records import RequestError
+
+_LOGGER = logging.getLogger("jaxdelegate")
+# A smaller batch has to be faster for each item by more than this: timings vary, and what a batch
+# costs outside of the model (handing over, answering) is less for each item of a larger one.
+_MARGIN = 0.97
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+# ---- decisions
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What the compiled batch sizes of one signature cost.
+
+    Attributes:
+        seconds: of one run, by batch size.
+    """
+
+    seconds: Mapping[int, float]
+
+    @property
+    def max_rows(self) -> int:
+        """The most items that run at once."""
+        return max(self.seconds)
+
+    @property
+    def best(self) -> int:
+        """The size with the most items in a second; a larger one wins if it is nearly as fast."""
+        return max(_nearly_best({size: size / s for size, s in self.seconds.items()}))
+
+    def padded(self, rows: int) -> int:
+        """The compiled size that so many items run in: the smallest that holds them."""
+        return min(size for size in self.seconds if size >= rows)
+
+    def rate(self, rows: int) -> float:
+        """Items in a second, if so many run together."""
+        return rows / self.seconds[self.padded(rows)]
+
+
+class Waiting(Protocol):
+    """What decides about a request in the queue."""
+
+    key: Hashable  # only requests of the same key run together: signature and shapes
+    rows: int  # its items
+    since: float  # when it came, in seconds of a monotonic clock
+    costs: Costs  # of its signature
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What to do with a queue.
+
+    Attributes:
+        taken: the requests to run now, by their positions; none: wait.
+        wait_s: how long at most, if none is taken.
+    """
+
+    taken: tuple[int, ...]
+    wait_s: float = 0.0
+
+
+def compiled_sizes(max_batch_size: int) -> tuple[int, ...]:
+    """The batch sizes to compile: powers of two below the largest, and the largest itself."""
+    powers = (1 << n for n in range(max_batch_size.bit_length()))
+    return (*(size for size in powers if size < max_batch_size), max_batch_size)
+
+
+def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decision:
+    """Which requests to run now.
+
+    The oldest is always among them. Others of its key join in the order they came, up to the
+    first that does not fit. Of the numbers of requests that could run, the one with the most items
+    in a second is chosen, so that a network that gains nothing from batches runs without.
+
+    Args:
+        waiting: the queue, oldest first; at least one.
+        now: the time, of the clock of `since`.
+        max_delay_s: how long the oldest may wait for others.
+    """
+    oldest = waiting[0]
+    fitting = _fitting(waiting, oldest.key, oldest.costs.max_rows)
+    rows = sum(waiting[i].rows for i in fitting)
+    left = oldest.since + max_delay_s - now
+    if rows < oldest.costs.best and left > 0:
+        return Decision((), left)
+    return Decision(fitting[: _count(waiting, fitting, oldest.costs)])
+
+
+def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[int, ...]:
+    """Those of a key that fit into one batch; none overtakes another of its key."""
+    found, rows = [], 0
+    for position, request in enumerate(waiting):
+        if request.key != key:
+            continue
+        rows += request.rows
+        if rows > max_rows and found:
+            break
+        found.append(position)
+        if rows >= max_rows:
+            break
+    return tuple(found)
+
+
+def _count(waiting: Sequence[Waiting], fitting: Sequence[int], costs: Costs) -> int:
+    """How many of them to run at once."""
+    if len(fitting) == 1:
+        return 1
+    rates, rows = {}, 0
+    for count, position in enumerate(fitting, 1):
+        rows += waiting[position].rows
+        rates[count] = costs.rate(rows)
+    return max(_nearly_best(rates))
+
+
+def _nearly_best(rates: Mapping[int, float]) -> Iterable[int]:
+    least = _MARGIN * max(rates.values())
+    return (number for number, rate in rates.items() if rate >= least)
+
+
+# ---- the queue and its thread
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Entry(Generic[T, R]):
+    item: T
+    key: Hashable
+    rows: int
+    since: float
+    costs: Costs
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[R]
+    result: R | None = None
+    error: BaseException | None = None
+
+
+class Ran(Protocol[R]):
+    """What a run answers: a result for each item, and where its time went."""
+
+    @property
+    def results(self) -> Sequence[R]:
+        """In the order of the items."""
+
+    @property
+    def input_s(self) -> float:
+        """Seconds to write the inputs."""
+
+    @property
+    def infer_s(self) -> float:
+        """Seconds to run the model."""
+
+    @property
+    def output_s(self) -> float:
+        """Seconds to cut the outputs."""
+
+
+class Batcher(Generic[T, R]):
+    """A queue of requests, and the one thread that runs them in batches.
+
+    Requests come from asyncio tasks, of one event loop or several. All that runs a model runs in
+    this thread, since interpreters and hosts take one thread at a time.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[T]], Ran[R]],
+        *,
+        name: str,
+        max_queue_delay_us: int = 0,
+        max_queue_size: int = 1024,
+        may_repeat: bool = True,
+        recorder: Recorder | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            run: runs items of the same key together; raises if one of them cannot be run.
+            name: of the model, for messages.
+            max_queue_delay_us: microseconds that a request may wait for others to join.
+            max_queue_size: how many requests may wait.
+            may_repeat: whether the items of a batch that failed may run again, one by one.
+            recorder: of metrics.
+            prepare: called in the thread ahead of all requests. If it raises, the batcher is
+                closed with this error.
+        """
+        self._run, self._name, self._prepare = run, name, prepare
+        self._delay_s, self._max_queue_size = max_queue_delay_us * 1e-6, max_queue_size
+        self._may_repeat = may_repeat
+        self._recorder: Recorder = NoRecorder() if recorder is None else recorder
+        self._waiting: list[_Entry[T, R]] = []
+        self._change = threading.Condition()
+        self._is_closing = False
+        self._error: BaseException | None = None
+        self._ended: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
+        self._thread.start()
+
+    async def submit(
+        self, item: T, *, key: Hashable, rows: int, costs: Costs, timeout_s: float = 0.0
+    ) -> R:
+        """The result of an item, after it ran in some batch.
+
+        A task that is cancelled while it awaits this gives up its place in the queue.
+
+        Args:
+            item: for `run`.
+            key: what it must have in common with the other items of a batch.
+            rows: how many of the batch's items it takes.
+            costs: of the sizes in which items of this key can run.
+            timeout_s: how long it may take; 0: any time.
+
+        Raises:
+            RequestError: 400: too many rows; 503: the queue is full, or the batcher closed;
+                504: it took longer than it may.
+        """
+        if rows > costs.max_rows:
+            raise RequestError(
+                f"{self._name}: the request has {rows} items, but the largest batch is "
+                f"{costs.max_rows}: send at most {costs.max_rows} in a request"
+            )
+        loop = asyncio.get_running_loop()
+        entry: _Entry[T, R] = _Entry(
+            item, key, rows, time.monotonic(), costs, loop, loop.create_future()
+        )
+        self._put(entry)
+        timer = None
+        if timeout_s > 0:
+            timer = loop.call_later(timeout_s, self._expire, entry, timeout_s)
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            self._recorder.failed("CANCELED")
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if entry.future.cancelled():
+                self._remove(entry)
+
+    async def close(self) -> None:
+        """Take no more requests, answer those that wait, and end the thread."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        with self._change:
+            self._is_closing = True
+            is_running = self._thread.is_alive()
+            if is_running:
+                self._ended.append((loop, ended))
+            self._change.notify_all()
+        if is_running:
+            await ended
+        self._thread.join()
+
+    def close_soon(self) -> None:
+        """As `close`, without waiting for the end: for callers outside of asyncio."""
+        with self._change:
+            self._is_closing = True
+            self._change.notify_all()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread to end."""
+        self._thread.join(timeout_s)
+
+    # ---- the queue
+
+    def _put(self, entry: _Entry[T, R]) -> None:
+        with self._change:
+            if self._is_closing:
+                why = "is shutting down" if self._error is None else f"failed: {self._error}"
+                raise self._refused(f"{self._name} {why}; no request is taken")
+            if len(self._waiting) >= self._max_queue_size:
+                raise self._refused(
+                    f"{self._name}: {self._max_queue_size} requests wait already, "
+                    "which is the most (max_queue_size); try again later"
+                )
+            self._waiting.append(entry)
+            self._recorder.pending(len(self._waiting))
+            self._change.notify()
+
+    def _refused(self, message: str) -> RequestError:
+        self._recorder.failed("REJECTED")
+        return RequestError(message, 503)
+
+    def _expire(self, entry: _Entry[T, R], timeout_s: float) -> None:
+        if entry.future.done():
+            return
+        self._remove(entry)
+        self._recorder.failed("TIMEOUT")
+        entry.future.set_exception(
+            RequestError(f"{self._name}: the request took longer than {timeout_s:g} s", 504)
+        )
+
+    def _remove(self, entry: _Entry[T, R]) -> None:
+        """Free its place, if it still waits."""
+        with self._change, contextlib.suppress(ValueError):
+            self._waiting.remove(entry)
+            self._recorder.pending(len(self._waiting))
+
+    # ---- the thread
+
+    def _work(self) -> None:
+        try:
+            if self._prepare is not None:
+                self._prepare()
+            while batch := self._next():
+                self._execute(batch)
+        except BaseException as error:  # noqa: BLE001 (nobody else would hear of it)
+            _LOGGER.error("%s: cannot be served: %s", self._name, error, exc_info=error)
+            self._error = error
+        finally:
+            self._end()
+
+    def _next(self) -> list[_Entry[T, R]]:
+        """The next batch, waited for; empty: closed, and nothing waits any more."""
+        with self._change:
+            while True:
+                if not self._waiting:
+                    if self._is_closing:
+                        return []
+                    self._change.wait()
+                    continue
+                delay_s = 0.0 if self._is_closing else self._delay_s
+                decision = decide(self._waiting, time.monotonic(), delay_s)
+                if decision.taken:
+                    batch = [self._waiting[i] for i in decision.taken]
+                    for position in reversed(decision.taken):
+                        del self._waiting[position]
+                    self._recorder.pending(len(self._waiting))
+                    return batch
+                self._change.wait(decision.wait_s)
+
+    def _execute(self, batch: list[_Entry[T, R]]) -> None:
+        begin = time.monotonic()
+        try:
+            ran = self._run([entry.item for entry in batch])
+        except Exception as error:  # noqa: BLE001 (it is the answer, or of one of the items)
+            if len(batch) > 1 and self._may_repeat:
+                for entry in batch:
+                    self._execute([entry])
+                return
+            if not isinstance(error, RequestError):
+                _LOGGER.warning("%s: a request failed: %s", self._name, error, exc_info=error)
+            for entry in batch:
+                entry.error = error
+                is_rejected = isinstance(error, RequestError)
+                self._recorder.failed("REJECTED" if is_rejected else "BACKEND")
+        else:
+            for entry, result in zip(batch, ran.results, strict=True):
+                entry.result = result
+            self._record(batch, ran, begin)
+        self._answer(batch)
+
+    def _record(self, batch: Sequence[_Entry[T, R]], ran: Ran[R], begin: float) -> None:
+        count, now = len(batch), time.monotonic()
+        since = sum(entry.since for entry in batch)
+        self._recorder.executed(
+            Execution(
+                requests=count,
+                rows=sum(entry.rows for entry in batch),
+                request_s=count * now - since,
+                queue_s=count * begin - since,
+                input_s=count * ran.input_s,
+                infer_s=count * ran.infer_s,
+                output_s=count * ran.output_s,
+            )
+        )
+
+    def _answer(self, batch: Sequence[_Entry[T, R]]) -> None:
+        """Give each event loop its results, in one call."""
+        loops = {entry.loop for entry in batch}
+        for loop in loops:
+            own = batch if len(loops) == 1 else [e for e in batch if e.loop is loop]
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(_deliver, own)
+
+    def _end(self) -> None:
+        """Refuse what waits, if the thread ends early, and tell those who wait for its end."""
+        with self._change:
+            self._is_closing = True
+            left, self._waiting = self._waiting, []
+            ended, self._ended = self._ended, []
+        for entry in left:
+            entry.error = self._refused(f"{self._name} failed: {self._error}")
+        self._answer(left)
+        for loop, future in ended:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_tell, future)
+
+
+def _deliver(entries: Sequence[_Entry[T, R]]) -> None:
+    for entry in entries:
+        if entry.future.done():  # cancelled, or out of time
+            continue
+        if entry.error is not None:
+            entry.future.set_exception(entry.error)
+        else:
+            entry.future.set_result(entry.result)  # type: ignore[arg-type]
+
+
+def _tell(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
