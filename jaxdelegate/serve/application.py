@@ -1,22 +1,33 @@
 """The models as an ASGI application: the Open Inference Protocol v2 over HTTP."""
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import Lifespan
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+    from starlette.types import Lifespan
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        f'serving needs {missing.name}: pip install "jaxdelegate[serve]"', name=missing.name
+    ) from missing
 
+from jaxdelegate.errors import OptionError
 from jaxdelegate.serve import bodies, protocol, service
 from jaxdelegate.serve.datatypes import name_of, shown
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.opening import VARIABLE, opened, parse_models
 from jaxdelegate.serve.records import RequestError, ServedModel, TensorMetadata
 from jaxdelegate.serve.service import Service
+from jaxdelegate.serve.settings import ServeSettings
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _SMALL = 1 << 16  # bytes of JSON, or numbers, up to which the event loop does the work itself
@@ -114,6 +125,39 @@ def _absent(what: str) -> Endpoint:
     return refuse
 
 
+def create(
+    models: Mapping[str, str | os.PathLike[str]] | None = None,
+    settings: ServeSettings | None = None,
+    limits: Limits | None = None,
+) -> Starlette:
+    """An ASGI application for servers of one's own: `uvicorn --factory` takes this function.
+
+    Models are compiled while it answers `/v2/health/live`; `/v2/health/ready` says when they are.
+
+    Args:
+        models: files by the names that clients give; None: those of the environment variable
+            JAXDELEGATE_SERVE_MODELS, `name=path,name=path`.
+        settings: of every model; None: the defaults.
+        limits: of requests; None: the defaults.
+
+    Raises:
+        ModelError: a file cannot be read.
+        OptionError: no model, or an impossible option or name.
+    """
+    if models is None:
+        if not os.environ.get(VARIABLE):
+            raise OptionError(f"{VARIABLE}: want name=path,name=path in the environment, got none")
+        models = parse_models(os.environ[VARIABLE])
+    served = opened(models, settings, limits)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        await served.close()
+
+    return application(served, lifespan)
+
+
 class _Http:
     """The endpoints."""
 
@@ -174,6 +218,7 @@ class _Http:
 
     async def infer(self, request: Request) -> Response:
         model = self._model(request)
+        self._served.check_ready(model)
         length = bodies.header_length(request.headers)
         body = await bodies.read(request, self._served.limits)
         text = len(body) if length is None else min(length, len(body))

@@ -47,7 +47,7 @@ async def read(request: Request, limits: Limits) -> bytes:
             body = await _received(request, limits)
     except TimeoutError:
         raise RequestError(
-            f"the body did not arrive within {limits.request_timeout_s:g} s", 408
+            f"the body did not arrive within {limits.body_timeout_s:g} s", 408
         ) from None
     if encoding == "identity":
         return body

@@ -160,7 +160,9 @@ class Lane:
             if self._why_single is not None:
                 self._run_singly()
         if self._why_single is not None:
-            _LOGGER.info("%s: requests run one by one (max_batch_size=1): %s", name, self._why_single)
+            _LOGGER.info(
+                "%s: requests run one by one (max_batch_size=1): %s", name, self._why_single
+            )
         self.costs = Costs(dict.fromkeys(self._programs, 1.0))
 
     def _run_singly(self) -> None:
@@ -255,9 +257,7 @@ def _why_single(
     return None
 
 
-def _why_not_following(
-    graph: ServedGraph, single: BatchProgram, batch: BatchProgram
-) -> str | None:
+def _why_not_following(graph: ServedGraph, single: BatchProgram, batch: BatchProgram) -> str | None:
     """Why outputs cannot be cut into items; None: they can."""
     pairs = zip(graph.outputs, single.output_shapes(), batch.output_shapes(), strict=True)
     for name, one, many in pairs:

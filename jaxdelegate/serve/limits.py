@@ -13,22 +13,22 @@ class Limits:
 
     Attributes:
         max_request_bytes: of a body, as sent and decompressed; HTTP and gRPC.
-        request_timeout_s: seconds for reading a body, and again for answering it; 0: no limit.
+        body_timeout_s: seconds until an HTTP body has arrived; 0: no limit.
 
     Raises:
         OptionError: a value below these.
     """
 
     max_request_bytes: int = 64 * MEBIBYTE
-    request_timeout_s: float = 60.0
+    body_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         if self.max_request_bytes < 1:
             raise OptionError(f"max_request_bytes: want at least 1, got {self.max_request_bytes}")
-        if not self.request_timeout_s >= 0:  # NaN, too
-            raise OptionError(f"request_timeout_s: want at least 0, got {self.request_timeout_s}")
+        if not self.body_timeout_s >= 0:  # NaN, too
+            raise OptionError(f"body_timeout_s: want at least 0, got {self.body_timeout_s}")
 
     @property
     def seconds(self) -> float | None:
         """For `asyncio.timeout`."""
-        return self.request_timeout_s or None
+        return self.body_timeout_s or None

@@ -216,8 +216,7 @@ def _array(
     tensor: Declared, entry: Mapping[str, Any], data: _Binary, has_header: bool
 ) -> np.ndarray:
     parameters = _parameters(entry.get("parameters"), f"{tensor}: parameters")
-    if _SHARED_MEMORY in parameters:
-        raise RequestError(f"{tensor}: {_NO_SHARED_MEMORY}")
+    check_input_parameters(str(tensor), parameters)
     if "binary_data_size" not in parameters:
         if "data" not in entry:
             raise RequestError(f"{tensor}: want 'data' or the parameter 'binary_data_size'")
@@ -238,6 +237,16 @@ def _array(
             "left"
         )
     return from_binary(tensor, data.take(size))
+
+
+def check_input_parameters(what: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse what an input cannot do here.
+
+    Raises:
+        RequestError: shared memory.
+    """
+    if _SHARED_MEMORY in parameters:
+        raise RequestError(f"{what}: {_NO_SHARED_MEMORY}")
 
 
 def _outputs(

@@ -57,6 +57,9 @@ class ServedModel(Protocol):
     def is_ready(self) -> bool:
         """Whether every program that it may need is compiled."""
 
+    async def close(self) -> None:
+        """Take no more requests, and return when all that were taken are answered."""
+
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
         """All outputs by name, the first dimension the request's.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import JaxDelegateError, OptionError
 from jaxdelegate.serve.datatypes import name_of, shown
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.records import InferRequest, RequestError, ServedModel
@@ -15,6 +15,7 @@ EXTENSIONS = ("binary_tensor_data", "sequence")
 PLATFORM = "jaxdelegate_tflite"
 NAME = "jaxdelegate"
 VERSION = __version__
+_LONGEST = 500  # characters of a failure that a client sees
 
 
 class Service:
@@ -84,26 +85,39 @@ class Service:
         """Whether a model is compiled, and the process does not end."""
         return model.is_ready and not self.is_ending
 
-    async def infer(self, model: ServedModel, request: InferRequest) -> Mapping[str, np.ndarray]:
-        """All outputs of a model, by name.
+    def check_ready(self, model: ServedModel) -> None:
+        """Whether a model takes requests.
 
         Raises:
-            RequestError: 503 if the process ends or the model is not ready, 504 if it takes too
-                long, and what the model raises.
+            RequestError: 503, the process ends or the model is not compiled.
         """
         if self.is_ending:
             raise RequestError("the server ends; send the request to another one", 503)
         if not model.is_ready:
             raise RequestError(f"model {model.name!r} is being compiled; try again later", 503)
+
+    async def close(self) -> None:
+        """Take no more requests and answer what waits.
+
+        A model that is still being compiled has nothing to answer.
+        """
+        self.is_ending = True
+        await asyncio.gather(*(m.close() for m in self.models.values() if m.is_ready))
+
+    async def infer(self, model: ServedModel, request: InferRequest) -> Mapping[str, np.ndarray]:
+        """All outputs of a model, by name.
+
+        Raises:
+            RequestError: what the model raises; 500 if an operator or a device failed.
+        """
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                return await model.infer(request)
-        except TimeoutError:
+            return await model.infer(request)
+        except RequestError:
+            raise
+        except JaxDelegateError as error:  # the model logs it
             raise RequestError(
-                f"model {model.name!r} did not answer within {self.limits.request_timeout_s:g} s "
-                "(request_timeout_s)",
-                504,
-            ) from None
+                f"model {model.name!r} failed: {str(error)[:_LONGEST]}", 500
+            ) from error
 
 
 def _check_datatypes(model: ServedModel) -> None:

@@ -169,12 +169,13 @@ _ELEMENTS: dict[str, tuple[frozenset[type], str]] = {
 }
 
 
-def from_elements(tensor: Declared, data: Sequence[Any]) -> np.ndarray:
+def from_elements(tensor: Declared, data: Sequence[Any], *, are_exact: bool = False) -> np.ndarray:
     """The array of all elements, row-major.
 
     Args:
         tensor: what is declared of it.
         data: int, float, bool, str or bytes.
+        are_exact: whether floats are of the datatype already, infinity among them.
 
     Raises:
         RequestError: another number of elements than the shape has, or an element that the datatype
@@ -185,6 +186,8 @@ def from_elements(tensor: Declared, data: Sequence[Any]) -> np.ndarray:
             f"{tensor}: shape {list(tensor.shape)} has {tensor.count} elements, data has "
             f"{len(data)}"
         )
+    if are_exact and tensor.dtype.kind == "f":
+        return np.array(data, tensor.dtype).reshape(tensor.shape)
     parts = [_part(tensor, at, data[at : at + _PART]) for at in range(0, len(data), _PART)]
     array = np.concatenate(parts) if parts else np.empty(0, tensor.dtype)
     return array.reshape(tensor.shape)
