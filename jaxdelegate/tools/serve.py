@@ -29,17 +29,17 @@ def define(values: flags.FlagValues) -> None:
         "host", "127.0.0.1", "The address to listen on. 0.0.0.0 lets other machines in.",
         flag_values=values,
     )  # fmt: skip
-    flags.DEFINE_integer("port", 8000, "Of HTTP. 0: a free one.", 0, 65535, flag_values=values)
+    flags.DEFINE_integer("port", 8000, "The port of HTTP, or 0 for a free one.", 0, 65535, flag_values=values)
     flags.DEFINE_integer(
-        "grpc_port", None, "Of gRPC. 0: a free one; unset: no gRPC.", 0, 65535, flag_values=values
+        "grpc_port", None, "The port of gRPC, or 0 for a free one; unset: no gRPC.", 0, 65535, flag_values=values
     )
     flags.DEFINE_integer(
-        "max_batch_size", _SETTINGS.max_batch_size, "Items that run at once. 1: no batching.", 1,
+        "max_batch_size", _SETTINGS.max_batch_size, "Items that run at once; 1: no batching.", 1,
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_integer(
         "max_queue_delay_us", _SETTINGS.max_queue_delay_us,
-        "Microseconds that a request may wait for others. 0: what waits forms a batch.", 0,
+        "Microseconds that a request may wait for others; 0: what waits forms a batch.", 0,
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_integer(
@@ -48,15 +48,15 @@ def define(values: flags.FlagValues) -> None:
     )  # fmt: skip
     flags.DEFINE_float(
         "request_timeout_s", _SETTINGS.timeout_s,
-        "Seconds that a request may take. 0: any.", 0, flag_values=values,
+        "Seconds that a request may take; 0: any.", 0, flag_values=values,
     )  # fmt: skip
     flags.DEFINE_integer(
         "max_request_bytes", _LIMITS.max_request_bytes,
-        "Of a request's body, also decompressed. Larger ones are refused with status 413.", 1,
+        "The largest body of a request, also decompressed. More: status 413.", 1,
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_integer(
-        "num_threads", -1, "CPU threads of XLA. -1: its choice.", -1, flag_values=values
+        "num_threads", -1, "CPU threads of XLA; -1: its choice.", -1, flag_values=values
     )
     names = [field.name for field in dataclasses.fields(DelegateOptions)]
     delegate_flags.define_options(values, *names)
