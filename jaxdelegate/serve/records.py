@@ -50,8 +50,14 @@ class ServedModel(Protocol):
 
     name: str
     version: str
-    inputs: tuple[TensorMetadata, ...]
-    outputs: tuple[TensorMetadata, ...]
+
+    @property
+    def inputs(self) -> tuple[TensorMetadata, ...]:
+        """What a request must have; final once `is_ready`."""
+
+    @property
+    def outputs(self) -> tuple[TensorMetadata, ...]:
+        """What `infer` returns; likewise."""
 
     @property
     def is_ready(self) -> bool:

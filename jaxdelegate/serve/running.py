@@ -15,52 +15,57 @@ except ModuleNotFoundError as missing:
         f'serving needs {missing.name}: pip install "jaxdelegate[serve]"', name=missing.name
     ) from missing
 
-
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.application import application
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import opened
-from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.settings import ServeSettings
 
 Say = Callable[[str], None]
 _POLL_S = 0.2  # how soon the thread that waits for a model sees that nobody waits any more
+_BACKLOG = 2048  # connections that wait to be accepted
 
 
-def run(
-    models: Mapping[str, str | os.PathLike[str]],
-    settings: ServeSettings,
-    limits: Limits,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    grpc_port: int | None = None,
-    say: Say = print,
-) -> None:
-    """Serve models until SIGTERM or SIGINT, then answer what was accepted, and return.
+class Server:
+    """Models behind one port of HTTP, and one of gRPC where it is asked for."""
 
-    Args:
-        models: files by the names that clients give.
-        settings: of every model.
-        limits: of requests.
-        host: the address to listen on.
-        port: of HTTP; 0: a free one.
-        grpc_port: 0: a free one; None: no gRPC.
-        say: prints where the server listens, and each model that is ready.
+    def __init__(
+        self,
+        models: Mapping[str, str | os.PathLike[str]],
+        settings: ServeSettings | None = None,
+        limits: Limits | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        grpc_port: int | None = None,
+        say: Say = print,
+    ) -> None:
+        """Take the port of HTTP and begin to compile the models.
 
-    Raises:
-        ModelError: a file cannot be read.
-        OptionError: an impossible option or name.
-        OSError: a port is taken.
-        JaxDelegateError: a model cannot be compiled.
-    """
-    begin = time.perf_counter()
-    with _listening(host, port) as listener:
-        served = opened(models, settings, limits)
-        process = _Process(served, host, grpc_port, say, begin)
+        Args:
+            models: files by the names that clients give.
+            settings: of every model.
+            limits: of requests.
+            host: the address to listen on.
+            port: of HTTP; 0: a free one.
+            grpc_port: 0: a free one; None: no gRPC.
+            say: prints where the server listens, and each model that is ready.
+
+        Raises:
+            ModelError: a file cannot be read.
+            OptionError: an impossible option or name.
+            OSError: the port is taken.
+        """
+        self._begin = time.perf_counter()
+        self._host, self._grpc_port, self._say = host, grpc_port, say
+        self._error: BaseException | None = None
+        settings = settings or ServeSettings()
+        with contextlib.ExitStack() as failing:
+            self._listener = failing.enter_context(_listening(host, port))
+            self._served = opened(models, settings, limits)
+            failing.pop_all()
         config = uvicorn.Config(
-            application(served, process.lifespan),
-            http="auto",
+            application(self._served, self._lifespan),
             ws="none",
             lifespan="on",
             log_level="warning",
@@ -68,63 +73,37 @@ def run(
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1 if settings.timeout_s else None,
         )
-        process.server = _Server(config, served)
-        address = listener.getsockname()
-        say(f"listening on http://{_shown(address[0])}:{address[1]}")
-        process.server.run(sockets=[listener])
-    if process.error is not None:
-        raise process.error
+        self._server = _Uvicorn(config, self.stop)
 
+    def run(self) -> None:
+        """Serve until SIGTERM, SIGINT or `stop`; then answer what was accepted, and return.
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket; a port that is taken is an error before anything else is done."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=2048)
-    listener.set_inheritable(False)
-    return listener
+        Raises:
+            JaxDelegateError: a model cannot be compiled.
+            ImportError: gRPC is asked for, and a package that it needs is missing.
+            OSError: the port of gRPC is taken.
+        """
+        host, port, *_ = self._listener.getsockname()
+        self._say(f"listening on http://{_shown(host)}:{port}")
+        self._server.run(sockets=[self._listener])
+        if self._error is not None:
+            raise self._error
 
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn's, which is not ready from the signal on, and returns when it has ended."""
-
-    def __init__(self, config: uvicorn.Config, served: Service) -> None:
-        super().__init__(config)
-        self._served = served
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin to end; a second SIGINT ends at once."""
+    def stop(self) -> None:
+        """Be ready no more, and end; from any thread."""
         self._served.is_ending = True
-        super().handle_exit(sig, frame)
-        self._captured_signals.clear()  # uvicorn would raise it again at the end
-
-
-class _Process:
-    """What starts and ends with the event loop: gRPC, and the wait for models."""
-
-    server: _Server
-
-    def __init__(
-        self, served: Service, host: str, grpc_port: int | None, say: Say, begin: float
-    ) -> None:
-        self.error: BaseException | None = None
-        self._served, self._host, self._grpc_port = served, host, grpc_port
-        self._say, self._begin = say, begin
+        self._server.should_exit = True
 
     @contextlib.asynccontextmanager
-    async def lifespan(self, _app: Any) -> AsyncIterator[None]:
+    async def _lifespan(self, _app: Any) -> AsyncIterator[None]:
+        """What starts and ends with the event loop: gRPC, and the wait for models."""
         async with contextlib.AsyncExitStack() as ends:
             ends.push_async_callback(self._served.close)
             try:
                 await self._start_grpc(ends)
             except (ImportError, OSError) as error:
-                self._end(error)
-            waits = [
-                asyncio.create_task(self._tell(model)) for model in self._served.models.values()
-            ]
+                self._fail(error)
+            waits = [asyncio.create_task(self._tell(m)) for m in self._served.models.values()]
             yield
             for task in waits:
                 task.cancel()
@@ -145,11 +124,35 @@ class _Process:
             while not await asyncio.to_thread(model.wait_until_ready, _POLL_S):
                 pass
         except JaxDelegateError as error:
-            self._end(error)
-            return
-        seconds = time.perf_counter() - self._begin
-        self._say(f"model {model.name!r} is ready after {seconds:.1f} s")
+            self._fail(error)
+        else:
+            seconds = time.perf_counter() - self._begin
+            self._say(f"model {model.name!r} is ready after {seconds:.1f} s")
 
-    def _end(self, error: BaseException) -> None:
-        self.error = self.error or error
-        self.server.should_exit = True
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self.stop()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn's server, which says at once that it ends, and returns when it has."""
+
+    def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begin to end; a second SIGINT ends without answering."""
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()  # uvicorn would raise it again at the end
+        self._stop()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket; a port that is taken is an error before anything else is done."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,6 +1,7 @@
 """`jaxdelegate serve`: models behind HTTP and gRPC."""
 
 import dataclasses
+import functools
 import importlib
 from pathlib import Path
 
@@ -29,9 +30,16 @@ def define(values: flags.FlagValues) -> None:
         "host", "127.0.0.1", "The address to listen on. 0.0.0.0 lets other machines in.",
         flag_values=values,
     )  # fmt: skip
-    flags.DEFINE_integer("port", 8000, "The port of HTTP, or 0 for a free one.", 0, 65535, flag_values=values)
     flags.DEFINE_integer(
-        "grpc_port", None, "The port of gRPC, or 0 for a free one; unset: no gRPC.", 0, 65535, flag_values=values
+        "port", 8000, "The port of HTTP, or 0 for a free one.", 0, 65535, flag_values=values
+    )
+    flags.DEFINE_integer(
+        "grpc_port",
+        None,
+        "The port of gRPC, or 0 for a free one; unset: no gRPC.",
+        0,
+        65535,
+        flag_values=values,
     )
     flags.DEFINE_integer(
         "max_batch_size", _SETTINGS.max_batch_size, "Items that run at once; 1: no batching.", 1,
@@ -80,9 +88,15 @@ def run(values: flags.FlagValues) -> int:
     use_threads(values.num_threads)
     try:
         running = importlib.import_module("jaxdelegate.serve.running")
-        running.run(
-            models, settings, limits, host=values.host, port=values.port, grpc_port=values.grpc_port
-        )
+        running.Server(
+            models,
+            settings,
+            limits,
+            host=values.host,
+            port=values.port,
+            grpc_port=values.grpc_port,
+            say=functools.partial(print, flush=True),
+        ).run()
     except ImportError as error:
         if "pip install" not in str(error):
             raise

@@ -23,9 +23,13 @@ class Fake:
     function: Function
     version: str = "1"
     is_ready: bool = True
+    is_closed: bool = False
     gate: asyncio.Event | None = None
     requests: list[InferRequest] = dataclasses.field(default_factory=list)
     entered: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+    async def close(self) -> None:
+        self.is_closed = True
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
         self.requests.append(request)
