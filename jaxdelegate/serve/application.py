@@ -129,6 +129,8 @@ def create(
     models: Mapping[str, str | os.PathLike[str]] | None = None,
     settings: ServeSettings | None = None,
     limits: Limits | None = None,
+    *,
+    is_ready_first: bool = False,
 ) -> Starlette:
     """An ASGI application for servers of one's own: `uvicorn --factory` takes this function.
 
@@ -139,6 +141,7 @@ def create(
             JAXDELEGATE_SERVE_MODELS, `name=path,name=path`.
         settings: of every model; None: the defaults.
         limits: of requests; None: the defaults.
+        is_ready_first: whether the server starts only when all models are compiled.
 
     Raises:
         ModelError: a file cannot be read.
@@ -152,6 +155,10 @@ def create(
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        if is_ready_first:
+            await asyncio.gather(
+                *(asyncio.to_thread(m.wait_until_ready) for m in served.models.values())
+            )
         yield
         await served.close()
 

@@ -63,6 +63,13 @@ class ServedModel(Protocol):
     def is_ready(self) -> bool:
         """Whether every program that it may need is compiled."""
 
+    def wait_until_ready(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is ready; False: that took longer.
+
+        Raises:
+            JaxDelegateError: the model cannot be compiled.
+        """
+
     async def close(self) -> None:
         """Take no more requests, and return when all that were taken are answered."""
 

@@ -17,8 +17,10 @@ except ModuleNotFoundError as missing:
 
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.application import application
+from jaxdelegate.serve.connections import BoundedConnection
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import opened
+from jaxdelegate.serve.records import ServedModel
 from jaxdelegate.serve.settings import ServeSettings
 
 Say = Callable[[str], None]
@@ -66,6 +68,7 @@ class Server:
             failing.pop_all()
         config = uvicorn.Config(
             application(self._served, self._lifespan),
+            http=BoundedConnection,
             ws="none",
             lifespan="on",
             log_level="warning",
@@ -83,8 +86,6 @@ class Server:
             ImportError: gRPC is asked for, and a package that it needs is missing.
             OSError: the port of gRPC is taken.
         """
-        host, port, *_ = self._listener.getsockname()
-        self._say(f"listening on http://{_shown(host)}:{port}")
         self._server.run(sockets=[self._listener])
         if self._error is not None:
             raise self._error
@@ -97,6 +98,8 @@ class Server:
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Any) -> AsyncIterator[None]:
         """What starts and ends with the event loop: gRPC, and the wait for models."""
+        host, port, *_ = self._listener.getsockname()
+        self._say(f"listening on http://{_shown(host)}:{port}")  # from here on signals are heard
         async with contextlib.AsyncExitStack() as ends:
             ends.push_async_callback(self._served.close)
             try:
@@ -118,7 +121,7 @@ class Server:
         ends.push_async_callback(server.stop, self._served.limits.body_timeout_s or None)
         self._say(f"listening on grpc://{_shown(self._host)}:{port}")
 
-    async def _tell(self, model: Any) -> None:
+    async def _tell(self, model: ServedModel) -> None:
         """Wait until a model is ready and say it; one that cannot be ends the server."""
         try:
             while not await asyncio.to_thread(model.wait_until_ready, _POLL_S):

@@ -28,6 +28,9 @@ class Fake:
     requests: list[InferRequest] = dataclasses.field(default_factory=list)
     entered: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
+    def wait_until_ready(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002
+        return self.is_ready
+
     async def close(self) -> None:
         self.is_closed = True
 

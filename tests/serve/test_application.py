@@ -220,7 +220,7 @@ def test_names_that_cannot_be_served(names: list[str]) -> None:
 
 
 def test_a_tensor_without_a_datatype_cannot_be_served() -> None:
-    with pytest.raises(OptionError, match="model 'm': tensor 'x': .*complex64"):
+    with pytest.raises(OptionError, match=r"model 'm': tensor 'x': .*complex64"):
         Service([echo("m", tensor("x", "c8", -1))])
 
 

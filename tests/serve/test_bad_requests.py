@@ -1,4 +1,4 @@
-"""Requests that cannot be answered: each gets a 4xx that names what is wrong, and the next is fine."""
+"""Requests that cannot be answered: each gets a 4xx that names what is wrong; the next is fine."""
 
 import asyncio
 import copy

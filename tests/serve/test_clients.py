@@ -1,5 +1,7 @@
 """A server over real sockets, asked by tritonclient: answers are the stock interpreter's."""
 
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from jaxdelegate.serve import connections
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
@@ -243,7 +246,66 @@ def test_a_classification_is_refused(module: Any, ports: Ports) -> None:
 
 def test_a_message_beyond_the_limit(ports: Ports) -> None:
     given = inputs_of(grpc, {"x": np.zeros((LIMIT // 16 + 1, 4), np.float32)})
-    with client_of(grpc, ports) as client:
-        with pytest.raises(InferenceServerException) as raised:
-            client.infer("two", given)
+    with client_of(grpc, ports) as client, pytest.raises(InferenceServerException) as raised:
+        client.infer("two", given)
     assert raised.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+
+
+def sent(ports: Ports, *pieces: bytes) -> bytes:
+    """What a connection answers to bytes, until it is closed."""
+    host, _, port = ports.http.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+            found = b""
+            while data := connection.recv(1 << 16):
+                found += data
+        except ConnectionError:  # closed while it was sent more
+            return b"closed"
+    return found
+
+
+POST = b"POST /v2/models/two/infer HTTP/1.1\r\nhost: x\r\n"
+CLOSED = {
+    "headers-without-end": ((b"GET /v2 HTTP/1.1\r\n", *[b"a: " + b"b" * 9000 + b"\r\n"] * 8), 431),
+    "one-header-without-end": ((b"GET /v2 HTTP/1.1\r\na: ", *[b"b" * 9000] * 8), 431),
+    "address-without-end": ((b"GET /", *[b"b" * 9000] * 8), 431),
+    "no-http": ((b"hello\r\n\r\n",), 400),
+    "tls": ((bytes.fromhex("160301020001000001fc0303"),), 400),
+    "version": ((b"GET /v2 HTTP/9.9\r\n\r\n",), 400),
+    "length": ((POST + b"content-length: -1\r\n\r\n",), 400),
+    "two-lengths": ((POST + b"content-length: 1\r\ncontent-length: 2\r\n\r\n",), 400),
+    "length-and-chunks": (
+        (POST + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",),
+        400,
+    ),
+    "chunk": ((POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",), 400),
+    "too-large": ((POST + b"content-length: 9999999999\r\n\r\n",), 413),
+    "chunks-too-large": (
+        (
+            POST + b"transfer-encoding: chunked\r\n\r\n",
+            *[b"40000\r\n" + bytes(1 << 18) + b"\r\n"] * 5,
+        ),
+        413,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CLOSED)
+def test_connections_that_are_closed(what: str, ports: Ports) -> None:
+    pieces, status = CLOSED[what]
+    answer = sent(ports, *pieces)
+    assert answer.startswith(b"HTTP/1.1 %d " % status) or (answer == b"closed" and len(pieces) > 1)
+    if answer != b"closed":
+        assert json.loads(answer.rpartition(b"\r\n\r\n")[2]).keys() == {"error"}
+    with client_of(http, ports) as client:
+        assert client.is_server_ready()
+
+
+def test_headers_that_do_not_arrive_are_given_up(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_HEADER_S", 0.05)
+    assert sent(ports, b"GET /v2 HTT").startswith(b"HTTP/1.1 408 ")
+    assert sent(ports).startswith(b"HTTP/1.1 408 ")

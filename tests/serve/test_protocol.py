@@ -33,7 +33,7 @@ DTYPES = {
 def values(name: str) -> np.ndarray:
     """Six elements, the largest and smallest among them."""
     dtype = np.dtype(DTYPES[name])
-    if dtype == object:
+    if dtype.kind == "O":
         return np.array([b"", b"a", "ü".encode(), b"\0\n", b"x" * 300, b"{}"], object)
     if dtype.kind == "b":
         return np.array([True, False, True, True, False, False])
