@@ -1,21 +1,24 @@
 """Dynamic batching: which waiting requests run together, and the thread that runs them."""
 
 import asyncio
+import bisect
 import contextlib
 import dataclasses
+import functools
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from jaxdelegate.serve.metrics import Execution, NoRecorder, Recorder
 from jaxdelegate.serve.records import RequestError
 
 _LOGGER = logging.getLogger("jaxdelegate")
-# A smaller batch has to be faster for each item by more than this: timings vary, and what a batch
-# costs outside of the model (handing over, answering) is less for each item of a larger one.
-_MARGIN = 0.97
+# What a run costs outside of the model (handing over, answering), as a share of a single item's
+# time: of sizes that are equally fast for each item the larger one wins.
+_OVERHEAD = 0.03
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,16 +44,27 @@ class Costs:
 
     @property
     def best(self) -> int:
-        """The size with the most items in a second; a larger one wins if it is nearly as fast."""
-        return max(_nearly_best({size: size / s for size, s in self.seconds.items()}))
+        """The size with the most items in a second."""
+        return _largest_best({size: self._cost(size) / size for size in self.seconds})
 
     def padded(self, rows: int) -> int:
         """The compiled size that so many items run in: the smallest that holds them."""
         return min(size for size in self.seconds if size >= rows)
 
-    def rate(self, rows: int) -> float:
-        """Items in a second, if so many run together."""
-        return rows / self.seconds[self.padded(rows)]
+    @functools.cached_property
+    def first_rows(self) -> Sequence[int]:
+        """How many items to run first, by how many wait: so that all are done soonest."""
+        first, total = [0], [0.0]
+        for rows in range(1, self.max_rows + 1):
+            totals = {
+                n: self._cost(self.padded(n)) + total[rows - n] for n in range(1, rows + 1)
+            }
+            first.append(_largest_best(totals))
+            total.append(min(totals.values()))
+        return first
+
+    def _cost(self, size: int) -> float:
+        return self.seconds[size] + _OVERHEAD * self.seconds[min(self.seconds)]
 
 
 class Waiting(Protocol):
@@ -85,8 +99,8 @@ def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decisi
     """Which requests to run now.
 
     The oldest is always among them. Others of its key join in the order they came, up to the
-    first that does not fit. Of the numbers of requests that could run, the one with the most items
-    in a second is chosen, so that a network that gains nothing from batches runs without.
+    first that does not fit, and so many of them run at once that all are done soonest by the
+    measured costs: a network that gains nothing from batches runs without.
 
     Args:
         waiting: the queue, oldest first; at least one.
@@ -119,18 +133,13 @@ def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[
 
 def _count(waiting: Sequence[Waiting], fitting: Sequence[int], costs: Costs) -> int:
     """How many of them to run at once."""
-    if len(fitting) == 1:
-        return 1
-    rates, rows = {}, 0
-    for count, position in enumerate(fitting, 1):
-        rows += waiting[position].rows
-        rates[count] = costs.rate(rows)
-    return max(_nearly_best(rates))
+    ends = list(itertools.accumulate(waiting[i].rows for i in fitting))
+    return max(1, bisect.bisect_right(ends, costs.first_rows[ends[-1]]))
 
 
-def _nearly_best(rates: Mapping[int, float]) -> Iterable[int]:
-    least = _MARGIN * max(rates.values())
-    return (number for number, rate in rates.items() if rate >= least)
+def _largest_best(seconds: Mapping[int, float]) -> int:
+    """The number that takes least; of several the largest."""
+    return min(seconds, key=lambda number: (seconds[number], -number))
 
 
 # ---- the queue and its thread
@@ -205,6 +214,8 @@ class Batcher(Generic[T, R]):
         self._recorder: Recorder = NoRecorder() if recorder is None else recorder
         self._waiting: list[_Entry[T, R]] = []
         self._change = threading.Condition()
+        self._answering = threading.Lock()
+        self._answered: dict[asyncio.AbstractEventLoop, list[_Entry[T, R]]] = {}
         self._is_closing = False
         self._error: BaseException | None = None
         self._ended: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -382,12 +393,30 @@ class Batcher(Generic[T, R]):
         )
 
     def _answer(self, batch: Sequence[_Entry[T, R]]) -> None:
-        """Give each event loop its results, in one call."""
-        loops = {entry.loop for entry in batch}
-        for loop in loops:
-            own = batch if len(loops) == 1 else [e for e in batch if e.loop is loop]
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(_deliver, own)
+        """Give each event loop its results; it is woken once for all that it has not taken yet."""
+        for loop in {entry.loop for entry in batch}:
+            with self._answering:
+                box = self._answered.setdefault(loop, [])
+                is_awake = bool(box)
+                box.extend(entry for entry in batch if entry.loop is loop)
+            if is_awake:
+                continue
+            try:
+                loop.call_soon_threadsafe(self._deliver, loop)
+            except RuntimeError:  # the loop is closed: nobody waits
+                with self._answering:
+                    del self._answered[loop]
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._answering:
+            entries = self._answered.pop(loop)
+        for entry in entries:
+            if entry.future.done():  # cancelled, or out of time
+                continue
+            if entry.error is not None:
+                entry.future.set_exception(entry.error)
+            else:
+                entry.future.set_result(entry.result)  # type: ignore[arg-type]
 
     def _end(self) -> None:
         """Refuse what waits, if the thread ends early, and tell those who wait for its end."""
@@ -401,16 +430,6 @@ class Batcher(Generic[T, R]):
         for loop, future in ended:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_tell, future)
-
-
-def _deliver(entries: Sequence[_Entry[T, R]]) -> None:
-    for entry in entries:
-        if entry.future.done():  # cancelled, or out of time
-            continue
-        if entry.error is not None:
-            entry.future.set_exception(entry.error)
-        else:
-            entry.future.set_result(entry.result)  # type: ignore[arg-type]
 
 
 def _tell(ended: asyncio.Future[None]) -> None:

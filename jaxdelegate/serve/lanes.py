@@ -159,8 +159,8 @@ class Lane:
             self._why_single = self._compile_batches(name)
             if self._why_single is not None:
                 self._run_singly()
-        if self._why_single is not None:
-            _LOGGER.info("%s: requests run one by one (max_batch_size=1): %s", name, self._why_single)
+        if self._why_single is not None and self._settings.max_batch_size > 1:
+            _LOGGER.info("%s is served with max_batch_size=1: %s", name, self._why_single)
         self.costs = Costs(dict.fromkeys(self._programs, 1.0))
 
     def _run_singly(self) -> None:
@@ -245,7 +245,7 @@ def _why_single(
 ) -> str | None:
     """Why a graph cannot take batches, as far as the file tells; None: it may."""
     if settings.max_batch_size == 1:
-        return "as it was asked for"
+        return "max_batch_size is 1"
     if is_stateful:
         return "the model keeps states, which belong to one sequence"
     if not graph.takes_batches:
