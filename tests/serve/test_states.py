@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.options import CallOnceOptions, RandomOptions, VarHandleOptions
+from jaxdelegate.op_lowering.options import CallOnceOptions, RandomOptions, SVDFOptions, VarHandleOptions
 from jaxdelegate.serve.engine import ServedSignature, open_model
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.records import InferRequest, RequestError
@@ -33,7 +33,7 @@ def svdf() -> bytes:
     features, times = (builder.constant(floats(rng, 3, n)) for n in (4, 5))
     state = builder.tensor((1, 15), name="memory", is_variable=True)
     y = builder.tensor((1, 3), name="y")
-    builder.operator("SVDF", [x, features, times, None, state], [y])
+    builder.operator("SVDF", [x, features, times, None, state], [y], SVDFOptions(rank=1))
     builder.outputs(y)
     return builder.build()
 
@@ -142,7 +142,7 @@ def test_interleaved_sequences_are_as_interpreters_of_their_own(
     for sequence, own in zip(given, answers, strict=True):
         alone = interpreter(content, use_delegate=use_delegate)
         expected = [run_once(alone, arrays) for arrays in sequence]
-        np.testing.assert_equal(own, [list(step) for step in expected])
+        np.testing.assert_equal(own, expected)
     again = run_once(interpreter(content, use_delegate=use_delegate), given[0][1])[0]
     assert not np.array_equal(answers[0][1][0], again)  # states do matter
     assert recorder.read()[2]["session_count"] == 0  # all have ended
@@ -204,14 +204,16 @@ def test_sequences_that_are_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(not MODELS.is_dir(), reason="the real models are not here")
 @pytest.mark.parametrize("name", STREAMING)
 def test_five_hundred_sequences_of_a_streaming_network(
-    tmp_path: Path, rng: np.random.Generator, name: str
+    tmp_path: Path, name: str
 ) -> None:
     content = (MODELS / f"{name}.tflite").read_bytes()
-    alone = interpreter(content, use_delegate=True)
-    given = [[random_inputs(alone, rng) for _ in range(3)] for _ in range(500)]
-    answers = serve(tmp_path, content, lambda model: interleaved(model, given))
-    opened = jd.JaxDelegate()
+    details = interpreter(content, use_delegate=False).get_input_details()
+    given = [[random_inputs(details, 3 * n + k) for k in range(3)] for n in range(500)]
+    options = {"serialization_dir": str(tmp_path / "programs")}  # compiled once
+    answers = serve(
+        tmp_path, content, lambda model: interleaved(model, given), delegate_options=options
+    )
+    delegate = jd.JaxDelegate(options)
     for n in range(0, 500, 50):
-        own = jd.Interpreter(model_content=content, experimental_delegates=[opened])
-        expected = [list(run_once(own, arrays)) for arrays in given[n]]
-        np.testing.assert_equal(answers[n], expected)
+        own = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
+        np.testing.assert_equal(answers[n], [run_once(own, arrays) for arrays in given[n]])
