@@ -5,17 +5,16 @@ import logging
 import os
 import threading
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import InterpreterError, ModelError
+from jaxdelegate.errors import ModelError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.serve import sessions
 from jaxdelegate.serve.batching import Batcher
-from jaxdelegate.serve.lanes import Lane, RuntimeStates, ServedDelegate, delegate_for
+from jaxdelegate.serve.lanes import Lane, RuntimeStates, delegate_for
 from jaxdelegate.serve.metrics import NoRecorder, Recorder
 from jaxdelegate.serve.programs import Arrays, BatchResult
 from jaxdelegate.serve.records import InferRequest, Parameter, RequestError, TensorMetadata

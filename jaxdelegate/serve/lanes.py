@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +13,14 @@ from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.runtime.subgraph import Host, StoreStates
-from jaxdelegate.serve.batching import Costs, compiled_sizes
+from jaxdelegate.serve.decisions import Costs, compiled_sizes
 from jaxdelegate.serve.programs import Arrays, BatchProgram, BatchResult, Shapes
 from jaxdelegate.serve.records import RequestError, TensorMetadata
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.signatures import ServedGraph
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_TIMED_S = 0.05  # of runs of one batch size at warm-up, after the first
+_TIMED_S = 0.05  # of timed runs at warm-up, for each batch size
 _MOST_TIMED = 10
 _PROGRAMS = 16  # shapes of a batch size whose programs stay in memory
 
@@ -198,16 +199,13 @@ class Lane:
 
     def warm_up(self, name: str) -> None:
         """Run each batch size on zeros, and time it."""
-        seconds = {}
-        for size, program in self._programs.items():
-            try:
-                seconds[size] = _timed(program)
-            except InterpreterError as error:  # some graphs refuse zeros
-                _LOGGER.warning("%s: a batch of %d zeros cannot be run: %s", name, size, error)
-        if len(seconds) == len(self._programs):
-            self.costs = Costs(seconds)
-        each = ", ".join(f"{size}: {1e3 * s:.3g} ms" for size, s in seconds.items())
-        _LOGGER.info("%s: ready; time of a batch by its size: %s", name, each)
+        try:
+            self.costs = Costs(_timed(self._programs))
+        except InterpreterError as error:  # some graphs refuse zeros
+            _LOGGER.warning("%s: zeros cannot be run, so that nothing is timed: %s", name, error)
+            return
+        each = ", ".join(f"{size}: {1e3 * s:.3g} ms" for size, s in self.costs.seconds.items())
+        _LOGGER.info("%s: time of a run by its batch size: %s", name, each)
 
     def prepare(self, shapes: Shapes, rows: int) -> BatchProgram:
         """The program for so many items of these shapes, compiled if they are new.
@@ -255,9 +253,7 @@ def _why_single(
     return None
 
 
-def _why_not_following(
-    graph: ServedGraph, single: BatchProgram, batch: BatchProgram
-) -> str | None:
+def _why_not_following(graph: ServedGraph, single: BatchProgram, batch: BatchProgram) -> str | None:
     """Why outputs cannot be cut into items; None: they can."""
     pairs = zip(graph.outputs, single.output_shapes(), batch.output_shapes(), strict=True)
     for name, one, many in pairs:
@@ -271,17 +267,24 @@ def _why_not_following(
     return None
 
 
-def _timed(program: BatchProgram) -> float:
-    """Seconds of a run on zeros: the fastest of a few, the first left out."""
-    shapes = zip(program.inputs, program.declared(), strict=True)
-    zeros = {name: np.full(s, b"" if d.hasobject else 0, d) for (name, d), s in shapes}
-    program.run([zeros])
-    times: list[float] = []
-    while not times or (sum(times) < _TIMED_S and len(times) < _MOST_TIMED):
-        begin = time.perf_counter()
-        program.run([zeros])
-        times.append(time.perf_counter() - begin)
-    return min(times)
+def _timed(programs: Mapping[int, BatchProgram]) -> dict[int, float]:
+    """Seconds of a run on zeros by batch size: the fastest of a few, the first left out.
+
+    The sizes run in turn, so that what else the machine does meanwhile slows all of them.
+    """
+    zeros = {size: program.zeros() for size, program in programs.items()}
+    for size, program in programs.items():
+        program.run([zeros[size]])
+    seconds = dict.fromkeys(programs, math.inf)
+    end = time.perf_counter() + _TIMED_S * len(programs)
+    for _ in range(_MOST_TIMED):
+        for size, program in programs.items():
+            begin = time.perf_counter()
+            program.run([zeros[size]])
+            seconds[size] = min(seconds[size], time.perf_counter() - begin)
+        if time.perf_counter() > end:
+            break
+    return seconds
 
 
 def _check(tensor: TensorMetadata, array: np.ndarray, name: str) -> None:

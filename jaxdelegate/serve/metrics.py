@@ -181,7 +181,9 @@ class Metrics:
         """
         text: bytes = self._exposition.generate_latest(self.registry)
         for name in (*_COUNTERS, _FAILURE):
-            text = text.replace(f"jaxdelegate_{name}_total".encode(), f"jaxdelegate_{name}".encode())
+            text = text.replace(
+                f"jaxdelegate_{name}_total".encode(), f"jaxdelegate_{name}".encode()
+            )
         return text, str(self._exposition.CONTENT_TYPE_LATEST)
 
 

@@ -53,7 +53,9 @@ class ServeSettings:
     ) -> None:
         value = getattr(self, name)
         is_number = isinstance(value, kind) and not isinstance(value, bool)
-        is_in_range = is_number and value < math.inf and (value > least if is_open else value >= least)
+        is_in_range = (
+            is_number and value < math.inf and (value > least if is_open else value >= least)
+        )
         if not is_in_range:
             what = "an integer" if kind is int else "a number"
             where = f"above {least}" if is_open else f"from {least} on"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from jaxdelegate.serve.batching import Batcher, Costs, Decision, compiled_sizes, decide
+from jaxdelegate.serve.batching import Batcher
+from jaxdelegate.serve.decisions import Costs, Decision, compiled_sizes, decide
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.records import RequestError
 
@@ -202,7 +203,7 @@ def test_a_full_queue_refuses() -> None:
         await served.busy()
         kept = await served.queued(1, 2)
         (refused,) = await served.queued(3)
-        with pytest.raises(RequestError, match="2 requests wait already.*max_queue_size") as error:
+        with pytest.raises(RequestError, match=r"2 requests wait already.*max_queue_size") as error:
             await refused
         assert error.value.status == 503
         served.model.may_run.set()

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,7 @@ def test_every_request_gets_its_rows(
 
     recorder = ModelRecorder()
     answers = serve(tmp_path, network, test, recorder, max_batch_size=4)
-    interpreter = jd.Interpreter(
-        model_content=network, experimental_delegates=[jd.JaxDelegate()]
-    )
+    interpreter = jd.Interpreter(model_content=network, experimental_delegates=[jd.JaxDelegate()])
     for x, outputs in zip(given, answers, strict=True):
         single = [run_once(interpreter, [item[None]])[0] for item in x]
         assert_close(outputs["probabilities"], np.concatenate(single))
@@ -144,9 +142,7 @@ def test_what_a_batch_is_padded_with_does_not_matter(
     np.testing.assert_array_equal(part["probabilities"], whole["probabilities"][:3])
 
 
-def test_answers_stay_as_they_are(
-    tmp_path: Path, network: bytes, rng: np.random.Generator
-) -> None:
+def test_answers_stay_as_they_are(tmp_path: Path, network: bytes, rng: np.random.Generator) -> None:
     async def test(served: list[ServedSignature]) -> None:
         first = await ask(served[0], floats(rng, 2, 8, 8, 3))
         kept = {name: array.copy() for name, array in first.items()}
@@ -212,7 +208,9 @@ def test_signatures_have_names_of_their_own(tmp_path: Path, rng: np.random.Gener
         models = {model.name: model for model in served}
         assert list(models) == ["net", "net:serving_default", "net:add"]
         answers = await asyncio.gather(
-            ask(models["net"], a), ask(models["net:serving_default"], b), ask(models["net:add"], a, b)
+            ask(models["net"], a),
+            ask(models["net:serving_default"], b),
+            ask(models["net:add"], a, b),
         )
         np.testing.assert_array_equal(answers[0]["negative"], -a)
         np.testing.assert_array_equal(answers[1]["negative"], -b)
@@ -309,7 +307,7 @@ def test_a_model_that_cannot_run_is_never_ready(
         with pytest.raises(InterpreterError, match="NoSuchOperator"):
             model.wait_until_ready(120)
         assert not model.is_ready
-        with pytest.raises(RequestError, match="net cannot be loaded.*NoSuchOperator") as error:
+        with pytest.raises(RequestError, match=r"net cannot be loaded.*NoSuchOperator") as error:
             await ask(model, np.zeros((1, 4), np.float32))
         assert error.value.status == 503
         await model.close()

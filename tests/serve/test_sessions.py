@@ -76,7 +76,7 @@ def test_each_sequence_has_its_states() -> None:
     assert follow(sessions, Step("a", is_start=True), "a3") == "fresh"
     assert follow(sessions, Step("a", is_end=True), "a4") == "a3"
     assert len(sessions) == 1
-    with pytest.raises(RequestError, match="'a' is not open.*begin it with sequence_start"):
+    with pytest.raises(RequestError, match=r"'a' is not open.*begin it with sequence_start"):
         sessions.states(Step("a"))
 
 
@@ -99,7 +99,7 @@ def test_too_many_sequences() -> None:
     follow(sessions, Step("a", is_start=True), "a1")
     clock.now = 5.0
     follow(sessions, Step("b", is_start=True), "b1")
-    with pytest.raises(RequestError, match="2 sequences are open.*session_count") as error:
+    with pytest.raises(RequestError, match=r"2 sequences are open.*session_count") as error:
         sessions.states(Step("c", is_start=True))
     assert error.value.status == 503
     follow(sessions, Step("a", is_start=True), "a2")  # takes no further place

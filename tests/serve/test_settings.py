@@ -21,7 +21,7 @@ from jaxdelegate.serve.settings import ServeSettings
         ({"timeout_s": float("inf")}, "timeout_s"),
         ({"session_count": 0}, "session_count"),
         ({"session_idle_s": 0}, "session_idle_s: want a number above 0, got 0"),
-        ({"delegate_options": {"platfrom": "cpu"}}, "unknown option 'platfrom'; did you mean"),
+        ({"delegate_options": {"cache_dir": "x"}}, "unknown option 'cache_dir'; did you mean"),
     ],
 )
 def test_values_out_of_range(options: dict[str, Any], message: str) -> None:

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.options import CallOnceOptions, RandomOptions, SVDFOptions, VarHandleOptions
+from jaxdelegate.op_lowering.options import (
+    CallOnceOptions,
+    RandomOptions,
+    SVDFOptions,
+    VarHandleOptions,
+)
 from jaxdelegate.serve.engine import ServedSignature, open_model
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.records import InferRequest, RequestError
@@ -203,9 +208,7 @@ def test_sequences_that_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not MODELS.is_dir(), reason="the real models are not here")
 @pytest.mark.parametrize("name", STREAMING)
-def test_five_hundred_sequences_of_a_streaming_network(
-    tmp_path: Path, name: str
-) -> None:
+def test_five_hundred_sequences_of_a_streaming_network(tmp_path: Path, name: str) -> None:
     content = (MODELS / f"{name}.tflite").read_bytes()
     details = interpreter(content, use_delegate=False).get_input_details()
     given = [[random_inputs(details, 3 * n + k) for k in range(3)] for n in range(500)]
