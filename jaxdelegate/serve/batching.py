@@ -1,4 +1,4 @@
-"""Dynamic batching: which waiting requests run together, and the thread that runs them."""
+"""Dynamic batching: a queue of requests, and the thread that runs them in batches."""
 
 import asyncio
 import contextlib
@@ -6,134 +6,17 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from jaxdelegate.serve.decisions import Costs, decide
 from jaxdelegate.serve.metrics import Execution, NoRecorder, Recorder
 from jaxdelegate.serve.records import RequestError
 
 _LOGGER = logging.getLogger("jaxdelegate")
-# A smaller batch has to be faster for each item by more than this: timings vary, and what a batch
-# costs outside of the model (handing over, answering) is less for each item of a larger one.
-_MARGIN = 0.97
-
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-# ---- decisions
-
-
-@dataclasses.dataclass(frozen=True)
-class Costs:
-    """What the compiled batch sizes of one signature cost.
-
-    Attributes:
-        seconds: of one run, by batch size.
-    """
-
-    seconds: Mapping[int, float]
-
-    @property
-    def max_rows(self) -> int:
-        """The most items that run at once."""
-        return max(self.seconds)
-
-    @property
-    def best(self) -> int:
-        """The size with the most items in a second; a larger one wins if it is nearly as fast."""
-        return max(_nearly_best({size: size / s for size, s in self.seconds.items()}))
-
-    def padded(self, rows: int) -> int:
-        """The compiled size that so many items run in: the smallest that holds them."""
-        return min(size for size in self.seconds if size >= rows)
-
-    def rate(self, rows: int) -> float:
-        """Items in a second, if so many run together."""
-        return rows / self.seconds[self.padded(rows)]
-
-
-class Waiting(Protocol):
-    """What decides about a request in the queue."""
-
-    key: Hashable  # only requests of the same key run together: signature and shapes
-    rows: int  # its items
-    since: float  # when it came, in seconds of a monotonic clock
-    costs: Costs  # of its signature
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What to do with a queue.
-
-    Attributes:
-        taken: the requests to run now, by their positions; none: wait.
-        wait_s: how long at most, if none is taken.
-    """
-
-    taken: tuple[int, ...]
-    wait_s: float = 0.0
-
-
-def compiled_sizes(max_batch_size: int) -> tuple[int, ...]:
-    """The batch sizes to compile: powers of two below the largest, and the largest itself."""
-    powers = (1 << n for n in range(max_batch_size.bit_length()))
-    return (*(size for size in powers if size < max_batch_size), max_batch_size)
-
-
-def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decision:
-    """Which requests to run now.
-
-    The oldest is always among them. Others of its key join in the order they came, up to the
-    first that does not fit. Of the numbers of requests that could run, the one with the most items
-    in a second is chosen, so that a network that gains nothing from batches runs without.
-
-    Args:
-        waiting: the queue, oldest first; at least one.
-        now: the time, of the clock of `since`.
-        max_delay_s: how long the oldest may wait for others.
-    """
-    oldest = waiting[0]
-    fitting = _fitting(waiting, oldest.key, oldest.costs.max_rows)
-    rows = sum(waiting[i].rows for i in fitting)
-    left = oldest.since + max_delay_s - now
-    if rows < oldest.costs.best and left > 0:
-        return Decision((), left)
-    return Decision(fitting[: _count(waiting, fitting, oldest.costs)])
-
-
-def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[int, ...]:
-    """Those of a key that fit into one batch; none overtakes another of its key."""
-    found, rows = [], 0
-    for position, request in enumerate(waiting):
-        if request.key != key:
-            continue
-        rows += request.rows
-        if rows > max_rows and found:
-            break
-        found.append(position)
-        if rows >= max_rows:
-            break
-    return tuple(found)
-
-
-def _count(waiting: Sequence[Waiting], fitting: Sequence[int], costs: Costs) -> int:
-    """How many of them to run at once."""
-    if len(fitting) == 1:
-        return 1
-    rates, rows = {}, 0
-    for count, position in enumerate(fitting, 1):
-        rows += waiting[position].rows
-        rates[count] = costs.rate(rows)
-    return max(_nearly_best(rates))
-
-
-def _nearly_best(rates: Mapping[int, float]) -> Iterable[int]:
-    least = _MARGIN * max(rates.values())
-    return (number for number, rate in rates.items() if rate >= least)
-
-
-# ---- the queue and its thread
+R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -149,11 +32,11 @@ class _Entry(Generic[T, R]):
     error: BaseException | None = None
 
 
-class Ran(Protocol[R]):
+class Ran(Protocol[R_co]):
     """What a run answers: a result for each item, and where its time went."""
 
     @property
-    def results(self) -> Sequence[R]:
+    def results(self) -> Sequence[R_co]:
         """In the order of the items."""
 
     @property
@@ -205,6 +88,8 @@ class Batcher(Generic[T, R]):
         self._recorder: Recorder = NoRecorder() if recorder is None else recorder
         self._waiting: list[_Entry[T, R]] = []
         self._change = threading.Condition()
+        self._answering = threading.Lock()
+        self._answered: dict[asyncio.AbstractEventLoop, list[_Entry[T, R]]] = {}
         self._is_closing = False
         self._error: BaseException | None = None
         self._ended: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -320,8 +205,8 @@ class Batcher(Generic[T, R]):
                 self._prepare()
             while batch := self._next():
                 self._execute(batch)
-        except BaseException as error:  # noqa: BLE001 (nobody else would hear of it)
-            _LOGGER.error("%s: cannot be served: %s", self._name, error, exc_info=error)
+        except BaseException as error:  # nobody else would hear of it
+            _LOGGER.exception("%s: cannot be served", self._name)
             self._error = error
         finally:
             self._end()
@@ -349,7 +234,7 @@ class Batcher(Generic[T, R]):
         begin = time.monotonic()
         try:
             ran = self._run([entry.item for entry in batch])
-        except Exception as error:  # noqa: BLE001 (it is the answer, or of one of the items)
+        except Exception as error:  # it is the answer, or of one of the items
             if len(batch) > 1 and self._may_repeat:
                 for entry in batch:
                     self._execute([entry])
@@ -382,12 +267,30 @@ class Batcher(Generic[T, R]):
         )
 
     def _answer(self, batch: Sequence[_Entry[T, R]]) -> None:
-        """Give each event loop its results, in one call."""
-        loops = {entry.loop for entry in batch}
-        for loop in loops:
-            own = batch if len(loops) == 1 else [e for e in batch if e.loop is loop]
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(_deliver, own)
+        """Give each event loop its results; it is woken once for all that it has not taken yet."""
+        for loop in {entry.loop for entry in batch}:
+            with self._answering:
+                box = self._answered.setdefault(loop, [])
+                is_awake = bool(box)
+                box.extend(entry for entry in batch if entry.loop is loop)
+            if is_awake:
+                continue
+            try:
+                loop.call_soon_threadsafe(self._deliver, loop)
+            except RuntimeError:  # the loop is closed: nobody waits
+                with self._answering:
+                    del self._answered[loop]
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._answering:
+            entries = self._answered.pop(loop)
+        for entry in entries:
+            if entry.future.done():  # cancelled, or out of time
+                continue
+            if entry.error is not None:
+                entry.future.set_exception(entry.error)
+            else:
+                entry.future.set_result(entry.result)  # type: ignore[arg-type]
 
     def _end(self) -> None:
         """Refuse what waits, if the thread ends early, and tell those who wait for its end."""
@@ -401,16 +304,6 @@ class Batcher(Generic[T, R]):
         for loop, future in ended:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_tell, future)
-
-
-def _deliver(entries: Sequence[_Entry[T, R]]) -> None:
-    for entry in entries:
-        if entry.future.done():  # cancelled, or out of time
-            continue
-        if entry.error is not None:
-            entry.future.set_exception(entry.error)
-        else:
-            entry.future.set_result(entry.result)  # type: ignore[arg-type]
 
 
 def _tell(ended: asyncio.Future[None]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +13,14 @@ from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.runtime.subgraph import Host, StoreStates
-from jaxdelegate.serve.batching import Costs, compiled_sizes
+from jaxdelegate.serve.decisions import Costs, compiled_sizes
 from jaxdelegate.serve.programs import Arrays, BatchProgram, BatchResult, Shapes
 from jaxdelegate.serve.records import RequestError, TensorMetadata
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.signatures import ServedGraph
+from jaxdelegate.serve.signatures import KeptStates, ServedGraph
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_TIMED_S = 0.05  # of runs of one batch size at warm-up, after the first
+_TIMED_S = 0.05  # of timed runs at warm-up, for each batch size
 _MOST_TIMED = 10
 _PROGRAMS = 16  # shapes of a batch size whose programs stay in memory
 
@@ -74,7 +75,7 @@ class Lane:
     """One served graph. `compile`, `warm_up` and `run` are for one thread."""
 
     def __init__(
-        self, graph: ServedGraph, opened: OpenModel, settings: ServeSettings, is_stateful: bool
+        self, graph: ServedGraph, opened: OpenModel, settings: ServeSettings, kept: KeptStates
     ) -> None:
         """Compile nothing yet.
 
@@ -82,10 +83,10 @@ class Lane:
             graph: what is served.
             opened: the file.
             settings: the user's.
-            is_stateful: whether a run may leave something to the next.
+            kept: the states of the model.
         """
         self.graph, self._open, self._settings = graph, opened, settings
-        self._why_single = _why_single(graph, opened, settings, is_stateful)
+        self._why_single = _why_single(graph, opened, settings, kept)
         self.costs = Costs({1: 1.0})
         self._programs: dict[int, BatchProgram] = {}
         self.has_new_programs = False
@@ -99,6 +100,11 @@ class Lane:
         self.outputs: tuple[TensorMetadata, ...] = self.graph.metadata(
             self.graph.outputs, is_batched=value
         )
+
+    @property
+    def single_costs(self) -> Costs:
+        """Those of requests that run alone, as a sequence's do."""
+        return Costs({1: self.costs.seconds[1]})
 
     @property
     def host(self) -> Host:
@@ -159,10 +165,8 @@ class Lane:
             self._why_single = self._compile_batches(name)
             if self._why_single is not None:
                 self._run_singly()
-        if self._why_single is not None:
-            _LOGGER.info(
-                "%s: requests run one by one (max_batch_size=1): %s", name, self._why_single
-            )
+        if self._why_single is not None and self._settings.max_batch_size > 1:
+            _LOGGER.info("%s is served with max_batch_size=1: %s", name, self._why_single)
         self.costs = Costs(dict.fromkeys(self._programs, 1.0))
 
     def _run_singly(self) -> None:
@@ -200,16 +204,13 @@ class Lane:
 
     def warm_up(self, name: str) -> None:
         """Run each batch size on zeros, and time it."""
-        seconds = {}
-        for size, program in self._programs.items():
-            try:
-                seconds[size] = _timed(program)
-            except InterpreterError as error:  # some graphs refuse zeros
-                _LOGGER.warning("%s: a batch of %d zeros cannot be run: %s", name, size, error)
-        if len(seconds) == len(self._programs):
-            self.costs = Costs(seconds)
-        each = ", ".join(f"{size}: {1e3 * s:.3g} ms" for size, s in seconds.items())
-        _LOGGER.info("%s: ready; time of a batch by its size: %s", name, each)
+        try:
+            self.costs = Costs(_timed(self._programs))
+        except InterpreterError as error:  # some graphs refuse zeros
+            _LOGGER.warning("%s: zeros cannot be run, so that nothing is timed: %s", name, error)
+            return
+        each = ", ".join(f"{size}: {1e3 * s:.3g} ms" for size, s in self.costs.seconds.items())
+        _LOGGER.info("%s: time of a run by its batch size: %s", name, each)
 
     def prepare(self, shapes: Shapes, rows: int) -> BatchProgram:
         """The program for so many items of these shapes, compiled if they are new.
@@ -230,26 +231,29 @@ class Lane:
             raise RequestError(f"the model refuses these shapes: {error}") from error
         return program
 
-    def run(self, requests: Sequence[Arrays], shapes: Shapes) -> BatchResult:
+    def run(self, requests: Sequence[Arrays], shapes: Shapes, rows: int) -> BatchResult:
         """Run requests together.
+
+        Args:
+            requests: all inputs of each by name.
+            shapes: of the inputs, as `checked` answers them; the same for all.
+            rows: the items of all requests.
 
         Raises:
             RequestError: 400: the graph refuses the shapes.
             InterpreterError: an operator or the device failed.
         """
-        first = next(iter(self.graph.inputs), None)
-        rows = sum(len(r[first]) for r in requests) if self.is_batched and first else 1
         return self.prepare(shapes, rows).run(requests)
 
 
 def _why_single(
-    graph: ServedGraph, opened: OpenModel, settings: ServeSettings, is_stateful: bool
+    graph: ServedGraph, opened: OpenModel, settings: ServeSettings, kept: KeptStates
 ) -> str | None:
     """Why a graph cannot take batches, as far as the file tells; None: it may."""
     if settings.max_batch_size == 1:
-        return "as it was asked for"
-    if is_stateful:
-        return "the model keeps states, which belong to one sequence"
+        return "max_batch_size is 1"
+    if kept.shared:
+        return "the model keeps states that the items of a batch would share"
     if not graph.takes_batches:
         return "an input has no first dimension that is 1 or open"
     if not any(delegate.rebatches for delegate in opened.delegates):
@@ -271,17 +275,24 @@ def _why_not_following(graph: ServedGraph, single: BatchProgram, batch: BatchPro
     return None
 
 
-def _timed(program: BatchProgram) -> float:
-    """Seconds of a run on zeros: the fastest of a few, the first left out."""
-    shapes = zip(program.inputs, program.declared(), strict=True)
-    zeros = {name: np.full(s, b"" if d.hasobject else 0, d) for (name, d), s in shapes}
-    program.run([zeros])
-    times: list[float] = []
-    while not times or (sum(times) < _TIMED_S and len(times) < _MOST_TIMED):
-        begin = time.perf_counter()
-        program.run([zeros])
-        times.append(time.perf_counter() - begin)
-    return min(times)
+def _timed(programs: Mapping[int, BatchProgram]) -> dict[int, float]:
+    """Seconds of a run on zeros by batch size: the fastest of a few, the first left out.
+
+    The sizes run in turn, so that what else the machine does meanwhile slows all of them.
+    """
+    zeros = {size: program.zeros() for size, program in programs.items()}
+    for size, program in programs.items():
+        program.run([zeros[size]])
+    seconds = dict.fromkeys(programs, math.inf)
+    end = time.perf_counter() + _TIMED_S * len(programs)
+    for _ in range(_MOST_TIMED):
+        for size, program in programs.items():
+            begin = time.perf_counter()
+            program.run([zeros[size]])
+            seconds[size] = min(seconds[size], time.perf_counter() - begin)
+        if time.perf_counter() > end:
+            break
+    return seconds
 
 
 def _check(tensor: TensorMetadata, array: np.ndarray, name: str) -> None:

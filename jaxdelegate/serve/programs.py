@@ -66,10 +66,12 @@ class BatchProgram:
         specs = [self._host.spec(tensor.index) for tensor in self._graph.outputs.values()]
         return tuple(None if spec.is_dynamic else spec.shape for spec in specs)
 
-    @property
-    def inputs(self) -> Sequence[tuple[str, np.dtype]]:
-        """Names and dtypes, once it is prepared."""
-        return list(zip(self._graph.inputs, (b.dtype for b in self._buffers), strict=True))
+    def zeros(self) -> Arrays:
+        """A request of the whole batch, once it is prepared: zeros, or empty strings."""
+        return {
+            name: aligned_zeros(buffer.shape, buffer.dtype)
+            for name, buffer in zip(self._graph.inputs, self._buffers, strict=True)
+        }
 
     def is_prepared(self, shapes: Shapes) -> bool:
         """Whether it can run inputs of these shapes now."""
