@@ -1,14 +1,17 @@
 """A server over real sockets, asked by tritonclient: answers are the stock interpreter's."""
 
 import json
+import re
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from jaxdelegate.serve import connections
 from jaxdelegate.serve.limits import Limits
@@ -84,7 +87,11 @@ class Running:
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
     path = tmp_path_factory.mktemp("served") / "two.tflite"
     path.write_bytes(two_signatures())
-    models = {"two": path, "words": NETWORKS / "keywords.tflite"}
+    models = {
+        "two": path,
+        "words": NETWORKS / "keywords.tflite",
+        "classifier": NETWORKS / "classification.tflite",
+    }
     with Running(models, max_batch_size=2) as found:
         yield found
 
@@ -121,7 +128,13 @@ def test_health_and_metadata(module: Any, ports: Ports) -> None:
         assert found["outputs"] == [{"name": "sum", "datatype": "INT32", "shape": shape}]
         index = client.get_model_repository_index(**more)
         rows = index if module is http else index["models"]
-        assert [row["name"] for row in rows] == ["two", "two:serving_default", "two:add", "words"]
+        assert [row["name"] for row in rows] == [
+            "two",
+            "two:serving_default",
+            "two:add",
+            "words",
+            "classifier",
+        ]
 
 
 @pytest.mark.parametrize("module", CLIENTS)
@@ -309,3 +322,25 @@ def test_headers_that_do_not_arrive_are_given_up(
     monkeypatch.setattr(connections, "MAX_HEADER_S", 0.05)
     assert sent(ports, b"GET /v2 HTT").startswith(b"HTTP/1.1 408 ")
     assert sent(ports).startswith(b"HTTP/1.1 408 ")
+
+
+def test_the_page_s_code_runs(
+    ports: Ports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "serving.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "model.tflite").write_bytes(two_signatures())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block.replace("localhost:8000", ports.http), names)
+    assert names["answer"].as_numpy("scores").shape == (1, 7)
+    names["client"].close()
+    with TestClient(names["app"]) as client:
+        assert client.get("/v2/health/live").status_code == 200
+
+
+def test_metrics_count_requests(ports: Ports) -> None:
+    with urllib.request.urlopen(f"http://{ports.http}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert 'jaxdelegate_inference_request_success{model="two",version="1"}' in text

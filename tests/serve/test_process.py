@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxdelegate.measuring.tolerance import NETWORK
 from jaxdelegate.testing import assert_close
 from tests.serve.stock import NETWORKS, stock_outputs
 
@@ -103,7 +105,7 @@ def test_every_network_of_the_package_answers_as_the_stock_interpreter(
             (output, *_) = served.infer(name, body_of("image", x))["outputs"]
             found = np.array(output["data"], np.float32).reshape(output["shape"])
             expected = [stock_outputs(name, [row[None]])[0] for row in x]
-            assert_close([found], [np.concatenate(expected)])
+            assert_close([found], [np.concatenate(expected)], tolerance=NETWORK, because="networks")
 
 
 def test_live_while_compiling_and_ready_after(tmp_path: Path) -> None:
@@ -180,6 +182,27 @@ def test_a_port_that_is_taken(port: str) -> None:
     assert found.returncode == 1
     assert "\njaxdelegate: " in f"\n{found.stderr}"  # gRPC has lines of its own
     assert "Traceback" not in found.stderr
+
+
+def test_uvicorn_starts_the_factory() -> None:
+    command = [sys.executable, "-m", "uvicorn", "--factory", "jaxdelegate.serve.application:create"]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.set_inheritable(True)
+        port = listener.getsockname()[1]
+        with subprocess.Popen(
+            [*command, f"--fd={listener.fileno()}", "--log-level=warning"],
+            cwd=ROOT,
+            env=os.environ | {"JAXDELEGATE_SERVE_MODELS": f"words={NETWORKS / 'keywords.tflite'}"},
+            pass_fds=[listener.fileno()],
+        ) as started:
+            listener.close()
+            address = f"http://127.0.0.1:{port}/v2/models/words"
+            with urllib.request.urlopen(address, timeout=60) as found:
+                assert json.load(found)["inputs"][0]["name"] == "features"
+            started.terminate()
+            assert started.wait(60) in (0, -signal.SIGTERM)
 
 
 def test_broken_connections_leave_no_memory() -> None:
