@@ -60,7 +60,8 @@ async def _received(request: Request, limits: Limits) -> bytes:
         size += len(chunk)
         if size > limits.max_request_bytes:
             raise _too_large("more", limits)
-        chunks.append(chunk)
+        if chunk:  # the last is often empty: one that is alone need not be copied
+            chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
