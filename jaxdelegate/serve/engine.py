@@ -19,7 +19,7 @@ from jaxdelegate.serve.metrics import NoRecorder, Recorder
 from jaxdelegate.serve.programs import Arrays, BatchResult
 from jaxdelegate.serve.records import InferRequest, Parameter, RequestError, TensorMetadata
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.signatures import has_states, served_graphs
+from jaxdelegate.serve.signatures import kept_states, served_graphs
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _VERSION = "1"
@@ -31,6 +31,7 @@ class _Item:
 
     lane: Lane
     inputs: Arrays
+    rows: int
     shapes: tuple[tuple[int, ...], ...]
     step: sessions.Step
 
@@ -53,12 +54,13 @@ class ServedFile:
         delegates = [] if self._delegate is None else [self._delegate]
         limits = Limits.of(None, None)
         self._open = OpenModel.of(open_source(path), delegates, preserve=False, limits=limits)
-        self.is_stateful = has_states(self._open.model)
+        kept = kept_states(self._open.model)
+        self.is_stateful = kept.any
         graphs = served_graphs(self._open.model)
         for graph in graphs:
             if not graph.outputs:
                 raise ModelError(f"{path}: signature {graph.key!r} has no outputs to serve")
-        self.lanes = [Lane(graph, self._open, settings, self.is_stateful) for graph in graphs]
+        self.lanes = [Lane(graph, self._open, settings, kept) for graph in graphs]
         self._sessions: sessions.Sessions[RuntimeStates] | None = None
         self._loaded = threading.Event()  # or failed
         self.error: BaseException | None = None
@@ -68,7 +70,6 @@ class ServedFile:
             name=name,
             max_queue_delay_us=settings.max_queue_delay_us,
             max_queue_size=settings.max_queue_size,
-            may_repeat=not self.is_stateful,
             recorder=recorder,
             prepare=self._prepare,
         )
@@ -117,15 +118,18 @@ class ServedFile:
         if self._sessions is None:
             return self._computed(first.lane, items)
         states = self._sessions.states(first.step)
-        first.lane.prepare(first.shapes, 1)  # it may begin states anew: before they are set
-        self._set_states(states)
+        program = first.lane.prepare(first.shapes, sum(item.rows for item in items))
+        self._set_states(states)  # after preparing, which may begin states anew
+        if first.step.id is None:
+            program.host.set_states({})
+            return self._computed(first.lane, items)
         result = self._computed(first.lane, items)
         self._sessions.keep(first.step, self._states())
         self._recorder.sessions(len(self._sessions))
         return result
 
     def _computed(self, lane: Lane, items: Sequence[_Item]) -> BatchResult:
-        result = lane.run([item.inputs for item in items], items[0].shapes)
+        result = lane.run([i.inputs for i in items], items[0].shapes, sum(i.rows for i in items))
         if lane.has_new_programs:
             lane.has_new_programs = False
             self._count_programs()
@@ -203,12 +207,13 @@ class ServedSignature:
         else:
             step = sessions.Step(None)
             sessions.check_stateless(request.parameters, self.name)
-        key: Hashable = (id(lane), shapes) if lane.is_batched else object()
+        is_alone = step.id is not None or not lane.is_batched
+        key: Hashable = object() if is_alone else (id(lane), shapes)
         return await file.batcher.submit(
-            _Item(lane, request.inputs, shapes, step),
+            _Item(lane, request.inputs, rows, shapes, step),
             key=key,
             rows=rows,
-            costs=lane.costs,
+            costs=lane.single_costs if is_alone else lane.costs,
             timeout_s=_timeout_s(request.parameters, file.settings.timeout_s),
         )
 

@@ -17,7 +17,7 @@ from jaxdelegate.serve.decisions import Costs, compiled_sizes
 from jaxdelegate.serve.programs import Arrays, BatchProgram, BatchResult, Shapes
 from jaxdelegate.serve.records import RequestError, TensorMetadata
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.signatures import ServedGraph
+from jaxdelegate.serve.signatures import KeptStates, ServedGraph
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _TIMED_S = 0.05  # of timed runs at warm-up, for each batch size
@@ -75,7 +75,7 @@ class Lane:
     """One served graph. `compile`, `warm_up` and `run` are for one thread."""
 
     def __init__(
-        self, graph: ServedGraph, opened: OpenModel, settings: ServeSettings, is_stateful: bool
+        self, graph: ServedGraph, opened: OpenModel, settings: ServeSettings, kept: KeptStates
     ) -> None:
         """Compile nothing yet.
 
@@ -83,10 +83,10 @@ class Lane:
             graph: what is served.
             opened: the file.
             settings: the user's.
-            is_stateful: whether a run may leave something to the next.
+            kept: the states of the model.
         """
         self.graph, self._open, self._settings = graph, opened, settings
-        self._why_single = _why_single(graph, opened, settings, is_stateful)
+        self._why_single = _why_single(graph, opened, settings, kept)
         self.costs = Costs({1: 1.0})
         self._programs: dict[int, BatchProgram] = {}
         self.has_new_programs = False
@@ -100,6 +100,11 @@ class Lane:
         self.outputs: tuple[TensorMetadata, ...] = self.graph.metadata(
             self.graph.outputs, is_batched=value
         )
+
+    @property
+    def single_costs(self) -> Costs:
+        """Those of requests that run alone, as a sequence's do."""
+        return Costs({1: self.costs.seconds[1]})
 
     @property
     def host(self) -> Host:
@@ -226,26 +231,29 @@ class Lane:
             raise RequestError(f"the model refuses these shapes: {error}") from error
         return program
 
-    def run(self, requests: Sequence[Arrays], shapes: Shapes) -> BatchResult:
+    def run(self, requests: Sequence[Arrays], shapes: Shapes, rows: int) -> BatchResult:
         """Run requests together.
+
+        Args:
+            requests: all inputs of each by name.
+            shapes: of the inputs, as `checked` answers them; the same for all.
+            rows: the items of all requests.
 
         Raises:
             RequestError: 400: the graph refuses the shapes.
             InterpreterError: an operator or the device failed.
         """
-        first = next(iter(self.graph.inputs), None)
-        rows = sum(len(r[first]) for r in requests) if self.is_batched and first else 1
         return self.prepare(shapes, rows).run(requests)
 
 
 def _why_single(
-    graph: ServedGraph, opened: OpenModel, settings: ServeSettings, is_stateful: bool
+    graph: ServedGraph, opened: OpenModel, settings: ServeSettings, kept: KeptStates
 ) -> str | None:
     """Why a graph cannot take batches, as far as the file tells; None: it may."""
     if settings.max_batch_size == 1:
         return "max_batch_size is 1"
-    if is_stateful:
-        return "the model keeps states, which belong to one sequence"
+    if kept.shared:
+        return "the model keeps states that the items of a batch would share"
     if not graph.takes_batches:
         return "an input has no first dimension that is 1 or open"
     if not any(delegate.rebatches for delegate in opened.delegates):

@@ -63,8 +63,22 @@ def served_graphs(model: Model) -> tuple[ServedGraph, ...]:
     return tuple(sorted(found, key=lambda graph: graph.key != _DEFAULT))
 
 
-def has_states(model: Model) -> bool:
-    """Whether a run may leave something to the next: variables, resources, random counters.
+@dataclasses.dataclass(frozen=True)
+class KeptStates:
+    """What a run may leave to the next.
+
+    Attributes:
+        any: whether it leaves anything.
+        shared: whether some of it has no item of a batch as its owner: resource variables, random
+            counters, and variables of subgraphs that others call.
+    """
+
+    any: bool
+    shared: bool
+
+
+def kept_states(model: Model) -> KeptStates:
+    """Which states a model has.
 
     Resource variables that only the initialization assigns (CALL_ONCE) are constants.
     """
@@ -74,12 +88,13 @@ def has_states(model: Model) -> bool:
         for op in subgraph.operators
         if op.name == "CALL_ONCE"
     }
-    return any(_keeps_states(subgraph, subgraph.index in once) for subgraph in model.subgraphs)
+    served = {signature.subgraph for signature in model.signatures} or {0}
+    variables = {s.index for s in model.subgraphs if any(t.is_variable for t in s.tensors)}
+    hidden = any(_has_hidden_states(s, s.index in once) for s in model.subgraphs)
+    return KeptStates(hidden or bool(variables), hidden or not variables <= served)
 
 
-def _keeps_states(subgraph: Subgraph, is_initialization: bool) -> bool:
-    if any(tensor.is_variable for tensor in subgraph.tensors):
-        return True
+def _has_hidden_states(subgraph: Subgraph, is_initialization: bool) -> bool:
     for operator in subgraph.operators:
         kernel = KERNELS.get(operator.name)
         if kernel is not None and kernel.initial_state is not None:

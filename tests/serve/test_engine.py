@@ -202,7 +202,7 @@ def test_a_graph_that_would_mix_a_batch_computes_each_item(
 
 
 def test_signatures_have_names_of_their_own(tmp_path: Path, rng: np.random.Generator) -> None:
-    a, b = floats(rng, 3, 4), floats(rng, 3, 4)
+    a, b = floats(rng, 2, 4), floats(rng, 2, 4)
 
     async def test(served: list[ServedSignature]) -> None:
         models = {model.name: model for model in served}
@@ -216,7 +216,7 @@ def test_signatures_have_names_of_their_own(tmp_path: Path, rng: np.random.Gener
         np.testing.assert_array_equal(answers[1]["negative"], -b)
         np.testing.assert_array_equal(answers[2]["sum"], a + b)
 
-    serve(tmp_path, two_signatures(), test)
+    serve(tmp_path, two_signatures(), test, max_batch_size=2)
 
 
 def test_other_shapes_are_other_batches(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -232,7 +232,9 @@ def test_other_shapes_are_other_batches(tmp_path: Path, rng: np.random.Generator
         assert shapes(served[0]) == [(-1, -1), (-1, -1)]
         return await asyncio.gather(*(ask(served[0], x) for x in given))
 
-    for x, outputs in zip(given, serve(tmp_path, builder.build(), test), strict=True):
+    for x, outputs in zip(
+        given, serve(tmp_path, builder.build(), test, max_batch_size=2), strict=True
+    ):
         np.testing.assert_array_equal(outputs["y"], -x)
 
 
@@ -269,7 +271,7 @@ def test_parameters_that_do_not_fit(tmp_path: Path) -> None:
             await ask(served[0], x, sequence_id=1)
         await ask(served[0], x, timeout=10**8)
 
-    serve(tmp_path, flat(1), test)
+    serve(tmp_path, flat(1), test, max_batch_size=1)
 
 
 def test_without_the_delegate_the_reference_runs_item_by_item(
