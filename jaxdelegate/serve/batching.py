@@ -90,7 +90,7 @@ class Batcher(Generic[T, R]):
         self._change = threading.Condition()
         self._answering = threading.Lock()
         self._answered: dict[asyncio.AbstractEventLoop, list[_Entry[T, R]]] = {}
-        self._is_closing = False
+        self._is_closing = self._has_ended = False
         self._error: BaseException | None = None
         self._ended: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
@@ -144,7 +144,7 @@ class Batcher(Generic[T, R]):
         ended: asyncio.Future[None] = loop.create_future()
         with self._change:
             self._is_closing = True
-            is_running = self._thread.is_alive()
+            is_running = not self._has_ended
             if is_running:
                 self._ended.append((loop, ended))
             self._change.notify_all()
@@ -237,7 +237,8 @@ class Batcher(Generic[T, R]):
         except Exception as error:  # it is the answer, or of one of the items
             if len(batch) > 1 and self._may_repeat:
                 for entry in batch:
-                    self._execute([entry])
+                    if not entry.future.done():  # else nobody waits for it
+                        self._execute([entry])
                 return
             if not isinstance(error, RequestError):
                 _LOGGER.warning("%s: a request failed: %s", self._name, error, exc_info=error)
@@ -295,7 +296,7 @@ class Batcher(Generic[T, R]):
     def _end(self) -> None:
         """Refuse what waits, if the thread ends early, and tell those who wait for its end."""
         with self._change:
-            self._is_closing = True
+            self._is_closing = self._has_ended = True
             left, self._waiting = self._waiting, []
             ended, self._ended = self._ended, []
         for entry in left:

@@ -87,10 +87,15 @@ class Lane:
         """
         self.graph, self._open, self._settings = graph, opened, settings
         self._why_single = _why_single(graph, opened, settings, kept)
-        self.costs = Costs({1: 1.0})
+        self._set_costs({1: 1.0})
         self._programs: dict[int, BatchProgram] = {}
         self.has_new_programs = False
         self._set_batched(self._why_single is None)
+
+    def _set_costs(self, seconds: Mapping[int, float]) -> None:
+        """Seconds of a run, by batch size."""
+        self.costs = Costs(seconds)
+        self.single_costs = Costs({1: seconds[1]})  # of requests that run alone: a sequence's
 
     def _set_batched(self, value: bool) -> None:
         self.is_batched = value
@@ -100,11 +105,6 @@ class Lane:
         self.outputs: tuple[TensorMetadata, ...] = self.graph.metadata(
             self.graph.outputs, is_batched=value
         )
-
-    @property
-    def single_costs(self) -> Costs:
-        """Those of requests that run alone, as a sequence's do."""
-        return Costs({1: self.costs.seconds[1]})
 
     @property
     def host(self) -> Host:
@@ -167,7 +167,7 @@ class Lane:
                 self._run_singly()
         if self._why_single is not None and self._settings.max_batch_size > 1:
             _LOGGER.info("%s is served with max_batch_size=1: %s", name, self._why_single)
-        self.costs = Costs(dict.fromkeys(self._programs, 1.0))
+        self._set_costs(dict.fromkeys(self._programs, 1.0))
 
     def _run_singly(self) -> None:
         self._set_batched(False)
@@ -205,7 +205,7 @@ class Lane:
     def warm_up(self, name: str) -> None:
         """Run each batch size on zeros, and time it."""
         try:
-            self.costs = Costs(_timed(self._programs))
+            self._set_costs(_timed(self._programs))
         except InterpreterError as error:  # some graphs refuse zeros
             _LOGGER.warning("%s: zeros cannot be run, so that nothing is timed: %s", name, error)
             return

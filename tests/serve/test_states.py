@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.measuring.tolerance import assert_close
 from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
     RandomOptions,
@@ -203,6 +205,75 @@ def test_sequences_that_are_refused(tmp_path: Path) -> None:
     recorder = ModelRecorder()
     serve(tmp_path, summing(), test, recorder, session_count=1)
     assert recorder.read()[1] == {"REJECTED": 3}
+
+
+def test_requests_alone_form_batches_that_begin_anew(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Variable tensors have one row for each item; between batches sequences go on."""
+    content = svdf()
+    given = [floats(rng, 1 + n % 2, 4) for n in range(8)]
+    steps = [[floats(rng, 1, 4)] for _ in range(3)]
+
+    async def test(model: ServedSignature) -> tuple[list[Any], list[Any]]:
+        assert model.max_batch_size == 4
+        tasks, own = [], []
+        for n, arrays in enumerate(steps):
+            tasks += [asyncio.create_task(ask(model, [x])) for x in given]
+            own.append(await ask(model, arrays, sequence_id=1, sequence_start=n == 0))
+        with pytest.raises(RequestError, match="has 2 items, but the largest batch is 1"):
+            await ask(model, [given[1]], sequence_id=1)
+        return await asyncio.gather(*tasks), own
+
+    alone, own = serve(tmp_path, content, test, max_batch_size=4)
+    for x, (y,) in zip([*given, *given, *given], alone, strict=True):
+        for item, row in zip(x, y, strict=True):
+            fresh = run_once(interpreter(content, use_delegate=False), [item[None]])[0]
+            assert_close(row, fresh[0])
+    sequence = interpreter(content, use_delegate=True)
+    np.testing.assert_equal(own, [run_once(sequence, arrays) for arrays in steps])
+
+
+def two_on_one_variable() -> bytes:
+    """Signatures `add` and `read` of one resource variable."""
+    builder, resource = ModelBuilder(), np.dtype("V4")
+    x, handle = builder.input((1, 4), np.float32, "x"), builder.tensor((1,), resource)
+    old, y = builder.tensor((1, 4), name="old"), builder.tensor((1, 4), name="y")
+    builder.operator("VAR_HANDLE", [], [handle], VarHandleOptions(shared_name="sum"))
+    builder.operator("READ_VARIABLE", [handle], [old])
+    builder.operator("ADD", [old, x], [y])
+    builder.operator("ASSIGN_VARIABLE", [handle, y], [])
+    builder.outputs(y)
+    builder.signature("add", {"x": x}, {"y": y})
+    reader = builder.subgraph("reader")
+    scale, own = reader.input((1, 4), np.float32, "scale"), reader.tensor((1,), resource)
+    value, scaled = reader.tensor((1, 4), name="value"), reader.tensor((1, 4), name="scaled")
+    reader.operator("VAR_HANDLE", [], [own], VarHandleOptions(shared_name="sum"))
+    reader.operator("READ_VARIABLE", [own], [value])
+    reader.operator("MUL", [value, scale], [scaled])
+    reader.outputs(scaled)
+    builder.signature("read", {"scale": scale}, {"scaled": scaled}, subgraph=1)
+    return builder.build()
+
+
+def test_signatures_share_the_states_of_a_sequence(tmp_path: Path) -> None:
+    path = tmp_path / "net.tflite"
+    path.write_bytes(two_on_one_variable())
+    one, two = np.ones((1, 4), np.float32), np.full((1, 4), 2, np.float32)
+
+    async def main() -> None:
+        served = {model.name: model for model in open_model(path, "net")}
+        assert served["net"].wait_until_ready(120)
+        add, read = served["net:add"], served["net:read"]
+        for number, x, is_start in (("a", one, True), ("b", one, True), ("a", two, False)):
+            await ask(add, [x], sequence_id=number, sequence_start=is_start)
+        np.testing.assert_equal(await ask(read, [two], sequence_id="a"), [6 * one])
+        np.testing.assert_equal(await ask(read, [two], sequence_id="b"), [2 * one])
+        with pytest.raises(InterpreterError, match="read before anything was assigned to it"):
+            await ask(read, [two])  # alone: in a sequence that has not begun
+        await add.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.slow
