@@ -29,6 +29,8 @@ OTHERS = {
     ". .venv/bin/activate": "the shell",
     "export XLA_FLAGS=": "a setting of JAX; tests/test_sharding.py makes it",
     "nox -s device_gates": "compilers of gigabytes",
+    "curl localhost:8000": "a running server; tests/serve/test_clients.py asks the same",
+    "JAXDELEGATE_SERVE_MODELS=": "a running server; tests/serve/test_process.py starts it",
     "nvidia-smi": "needs an NVIDIA driver",
     "docker ": "needs Docker",
     "model-explorer": "a package of half a gigabyte",

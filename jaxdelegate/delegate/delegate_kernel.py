@@ -12,6 +12,7 @@ from jaxdelegate.compiler.program import Program
 from jaxdelegate.delegate import memory_errors
 from jaxdelegate.delegate.model_state import ModelState
 from jaxdelegate.delegate.target import Target
+from jaxdelegate.errors import InterpreterError
 from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.simple_delegate import (
@@ -135,8 +136,18 @@ class JaxKernel(SimpleDelegateKernel):
 
 
 def arriving(program: Program, context: DelegateContext) -> list[Any]:
-    """The values of a program's inputs, then of its states."""
+    """The values of a program's inputs, then of its states.
+
+    Raises:
+        InterpreterError: an input is a resource variable that nothing was assigned to yet.
+    """
     values = [context.value(i) for i in program.inputs]
+    for index, value in zip(program.inputs, values, strict=True):
+        if value is None:
+            name = context.spec(index).name
+            raise InterpreterError(
+                f"tensor {index} {name!r}: the variable is read before anything was assigned to it"
+            )
     return values + [_state(context, i, spec) for i, spec in program.states.items()]
 
 

@@ -361,6 +361,35 @@ class Host:
             if index not in self._explicit.initial:
                 self._values[index] = self._first_value(index)
 
+    def states(self) -> dict[int, Any]:
+        """What its variables hold, by tensor, resources of the model apart: see `set_states`.
+
+        Later runs leave the arrays as they are; nobody may write to them.
+        """
+        found = {}
+        for index in self._variables:
+            value = self._values.get(index)
+            if index in self._explicit.resources or value is None:
+                continue
+            if index in self._pinned:
+                value = value.copy()
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False  # else `write` would reuse the buffer
+            found[index] = value
+        return found
+
+    def set_states(self, states: Mapping[int, Any]) -> None:
+        """Let variables hold what `states` answered; those that are not in it begin anew.
+
+        So does one whose shape is another one now, as in `allocate`.
+        """
+        for index in self._variables:
+            if index in self._explicit.resources:
+                continue
+            value = states.get(index)
+            fits = value is not None and tuple(value.shape) == self._specs[index].shape
+            self._values[index] = value if fits else self._first_value(index)
+
     def _first_value(self, index: int) -> np.ndarray:
         if index in self._explicit.initial:
             return self._explicit.initial[index]()
@@ -519,6 +548,14 @@ def _rows(step: Step) -> list[Row]:
     return [(step.reads, step.writes)]
 
 
+@dataclasses.dataclass(frozen=True)
+class StoreStates:
+    """What a ModelStore holds from one run to the next; its arrays never change."""
+
+    resources: Mapping[Any, Any]
+    callees: Mapping[int, Mapping[int, Any]]  # of called subgraphs: `Host.states`
+
+
 class ModelStore:
     """What all subgraphs of an open model share: each other, resources, and what delegates keep."""
 
@@ -560,6 +597,18 @@ class ModelStore:
         if subgraph not in self._callees:
             self._callees[subgraph] = Host(self.subgraphs[subgraph], self._delegates, model=self)
         return self._callees[subgraph].call(arrays)
+
+    def states(self) -> "StoreStates":
+        """What resources and the variables of called subgraphs hold: see `Host.states`."""
+        callees = {index: host.states() for index, host in self._callees.items()}
+        return StoreStates(dict(self.resources), callees)
+
+    def set_states(self, states: "StoreStates") -> None:
+        """Let them hold it again; a called subgraph that was not there then begins anew."""
+        self.resources.clear()
+        self.resources.update(states.resources)
+        for index, host in self._callees.items():
+            host.set_states(states.callees.get(index, {}))
 
     def reset_variables(self) -> None:
         """Set the variable tensors of called subgraphs as at the first invoke."""

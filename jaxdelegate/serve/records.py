@@ -50,12 +50,28 @@ class ServedModel(Protocol):
 
     name: str
     version: str
-    inputs: tuple[TensorMetadata, ...]
-    outputs: tuple[TensorMetadata, ...]
+
+    @property
+    def inputs(self) -> tuple[TensorMetadata, ...]:
+        """What a request must have; final once `is_ready`."""
+
+    @property
+    def outputs(self) -> tuple[TensorMetadata, ...]:
+        """What `infer` returns; likewise."""
 
     @property
     def is_ready(self) -> bool:
         """Whether every program that it may need is compiled."""
+
+    def wait_until_ready(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is ready; False: that took longer.
+
+        Raises:
+            JaxDelegateError: the model cannot be compiled.
+        """
+
+    async def close(self) -> None:
+        """Take no more requests, and return when all that were taken are answered."""
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
         """All outputs by name, the first dimension the request's.

@@ -9,6 +9,7 @@ def run(values: flags.FlagValues) -> int:
 ```
 """
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Iterable, Sequence
@@ -43,6 +44,22 @@ def options(values: flags.FlagValues) -> DelegateOptions:
     declared = [providers.as_flag(flag) for flag in _declared()]
     names = [flag.name for flag in declared if flag.name in values and values[flag.name].present]
     return jax_options(FlagValues.of(declared, {name: values[name].value for name in names}))
+
+
+def given_options(values: flags.FlagValues) -> dict[str, Any]:
+    """Those of JaxDelegate's options that the command line names, by whichever name.
+
+    Raises:
+        OptionError: an impossible value or combination, or two names with different values.
+    """
+    every = options(values)
+    return {
+        field.name: getattr(every, field.name)
+        for field in dataclasses.fields(DelegateOptions)
+        if any(
+            values[n].present for n in (f"jax_{field.name}", *aliases(field.name)) if n in values
+        )
+    }
 
 
 def define_all(declared: Iterable[Any], values: flags.FlagValues, module: str) -> None:

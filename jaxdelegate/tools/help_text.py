@@ -11,6 +11,9 @@ _MANY = 30  # flags; with fewer, `--help` shows them all
 
 # The flags that `--help` shows of a tool with many, in this order.
 _COMMON = (
+    *("name", "models", "host", "port", "grpc_port"),
+    *("max_batch_size", "max_queue_delay_us", "max_queue_size"),
+    *("request_timeout_s", "max_request_bytes"),
     *("ground_truth_images_path", "ground_truth_labels", "ground_truth_proto", "instances_file"),
     *("model_output_labels", "num_images", "output_file_path"),
     *("jax_platform", "jax_compute_dtype", "jax_quant_mode", "jax_serialization_dir"),

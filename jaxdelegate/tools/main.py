@@ -29,6 +29,7 @@ TOOLS = {
     "plot": "draw the tools' JSON results: latency, batches, roofline, errors by layer",
     "compile": "compile a model's programs ahead of time into --jax_serialization_dir",
     "cache": "list, verify or prune what lies in --jax_serialization_dir",
+    "serve": "answer requests over HTTP and gRPC: Open Inference Protocol v2, dynamic batching",
     "imagenet_eval": "measure an image classifier's top-k accuracy on a validation set",
     "coco_eval": "measure an object detector's average precision on annotated images",
 }

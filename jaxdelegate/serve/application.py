@@ -1,0 +1,273 @@
+"""The models as an ASGI application: the Open Inference Protocol v2 over HTTP."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+    from starlette.types import Lifespan
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        f'serving needs {missing.name}: pip install "jaxdelegate[serve]"', name=missing.name
+    ) from missing
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.serve import bodies, protocol, service
+from jaxdelegate.serve.datatypes import name_of, shown
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.opening import VARIABLE, opened, parse_models
+from jaxdelegate.serve.records import RequestError, ServedModel, TensorMetadata
+from jaxdelegate.serve.service import Service
+from jaxdelegate.serve.settings import ServeSettings
+
+_LOG = logging.getLogger("jaxdelegate.serve")
+_SMALL = 1 << 16  # bytes of JSON, or numbers, up to which the event loop does the work itself
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+# Parts of Triton's protocol that have no meaning here, and what to do instead.
+_ABSENT = {
+    "/v2/systemsharedmemory/{rest:path}": "shared memory; send tensors in requests",
+    "/v2/cudasharedmemory/{rest:path}": "shared memory; send tensors in requests",
+    "/v2/repository/models/{rest:path}": "loading and unloading models; start a server with others",
+    "/v2/trace/setting": "trace settings",
+    "/v2/logging": "log settings",
+    "/v2/models/stats": "statistics; see /metrics",
+    "/v2/models/{name}/stats": "statistics; see /metrics",
+    "/v2/models/{name}/versions/{version}/stats": "statistics; see /metrics",
+    "/v2/models/{name}/trace/setting": "trace settings",
+    "/v2/models/{name}/config": "model configurations; see /v2/models/{name}",
+    "/v2/models/{name}/versions/{version}/config": "model configurations; see /v2/models/{name}",
+    "/v2/models/{name}/generate": "the generate extension; use infer",
+    "/v2/models/{name}/generate_stream": "the generate extension; use infer",
+}
+
+
+def application(served: Service, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+    """The ASGI application of some models.
+
+    Args:
+        served: the models.
+        lifespan: Starlette's, for what starts and ends with the server.
+    """
+    http = _Http(served)
+    model = "/v2/models/{name}"
+    version = model + "/versions/{version}"
+    routes = [
+        _route("/v2", http.server),
+        _route("/v2/health/live", http.live),
+        _route("/v2/health/ready", http.ready),
+        _route("/v2/repository/index", http.index, "POST"),
+        _route("/metrics", http.metrics),
+    ]
+    for path in (model, version):
+        routes.append(_route(path, http.model))
+        routes.append(_route(path + "/ready", http.model_ready))
+        routes.append(_route(path + "/infer", http.infer, "POST"))
+    routes += [_route(path, _absent(what), "GET", "POST") for path, what in _ABSENT.items()]
+    app = Starlette(
+        routes=routes, exception_handlers={HTTPException: _http_error}, lifespan=lifespan
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _route(path: str, endpoint: Endpoint, *methods: str) -> Route:
+    async def answered(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except RequestError as error:
+            return error_response(str(error), error.status)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        except Exception:
+            _LOG.exception("%s %s", request.method, request.url.path)
+            return error_response("internal error; the server's log says more", 500)
+
+    return Route(path, answered, methods=methods or ("GET",))
+
+
+def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """`{"error": message}`; a client that still sends is cut off."""
+    ending = {"Connection": "close"} if status in (408, 413) else {}
+    return json_response({"error": message}, status, {**ending, **(headers or {})})
+
+
+def json_response(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer in JSON."""
+    return Response(json.dumps(content), status, headers, "application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What Starlette itself refuses: unknown paths and methods."""
+    if not isinstance(error, HTTPException):
+        raise error
+    reasons = {404: "there is nothing at this path", 405: f"the path has no {request.method}"}
+    message = f"{shown(request.url.path)}: {reasons.get(error.status_code, error.detail)}"
+    return error_response(message, error.status_code, error.headers)
+
+
+def _absent(what: str) -> Endpoint:
+    async def refuse(_request: Request) -> Response:
+        raise RequestError(f"not supported: {what}", 501)
+
+    return refuse
+
+
+def create(
+    models: Mapping[str, str | os.PathLike[str]] | None = None,
+    settings: ServeSettings | None = None,
+    limits: Limits | None = None,
+    *,
+    is_ready_first: bool = False,
+) -> Starlette:
+    """An ASGI application for servers of one's own: `uvicorn --factory` takes this function.
+
+    Models are compiled while it answers `/v2/health/live`; `/v2/health/ready` says when they are.
+
+    Args:
+        models: files by the names that clients give; None: those of the environment variable
+            JAXDELEGATE_SERVE_MODELS, `name=path,name=path`.
+        settings: of every model; None: the defaults.
+        limits: of requests; None: the defaults.
+        is_ready_first: whether the server starts only when all models are compiled.
+
+    Raises:
+        ModelError: a file cannot be read.
+        OptionError: no model, or an impossible option or name.
+    """
+    if models is None:
+        if not os.environ.get(VARIABLE):
+            raise OptionError(f"{VARIABLE}: want name=path,name=path in the environment, got none")
+        models = parse_models(os.environ[VARIABLE])
+    served = opened(models, settings, limits)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        if is_ready_first:
+            await asyncio.gather(
+                *(asyncio.to_thread(m.wait_until_ready) for m in served.models.values())
+            )
+        yield
+        await served.close()
+
+    return application(served, lifespan)
+
+
+class _Http:
+    """The endpoints."""
+
+    def __init__(self, served: Service) -> None:
+        self._served = served
+
+    async def server(self, _request: Request) -> Response:
+        return json_response(
+            {
+                "name": service.NAME,
+                "version": service.VERSION,
+                "extensions": list(service.EXTENSIONS),
+            }
+        )
+
+    async def live(self, _request: Request) -> Response:
+        return Response()
+
+    async def ready(self, _request: Request) -> Response:
+        if self._served.is_ready:
+            return Response()
+        if self._served.is_ending:
+            raise RequestError("the server ends")  # 400: the protocol's answer for "not ready"
+        waiting = [name for name, m in self._served.models.items() if not m.is_ready]
+        raise RequestError(f"not ready: {', '.join(map(repr, waiting))}")
+
+    async def index(self, request: Request) -> Response:
+        body = await bodies.read(request, self._served.limits)
+        only_ready = protocol.read_object(memoryview(body)).get("ready", False) if body else False
+        if not isinstance(only_ready, bool):
+            raise RequestError(f"ready: want true or false, got {shown(only_ready)}")
+        rows = [
+            {
+                "name": model.name,
+                "version": model.version,
+                "state": "READY" if self._served.is_model_ready(model) else "LOADING",
+                "reason": "",
+            }
+            for model in self._served.models.values()
+            if not only_ready or self._served.is_model_ready(model)
+        ]
+        return json_response(rows)
+
+    async def metrics(self, _request: Request) -> Response:
+        if self._served.metrics is None:
+            raise RequestError("this server has no metrics", 404)
+        text, kind = self._served.metrics()
+        return Response(text, headers={"Content-Type": kind})
+
+    async def model(self, request: Request) -> Response:
+        return json_response(metadata(self._model(request)))
+
+    async def model_ready(self, request: Request) -> Response:
+        model = self._model(request)
+        if not self._served.is_model_ready(model):
+            raise RequestError(f"model {model.name!r} is not ready")
+        return Response()
+
+    async def infer(self, request: Request) -> Response:
+        model = self._model(request)
+        self._served.check_ready(model)
+        length = bodies.header_length(request.headers)
+        body = await bodies.read(request, self._served.limits)
+        text = len(body) if length is None else min(length, len(body))
+        decoded = await _done(text, protocol.decode, body, length, model)
+        del body  # arrays hold what they need of it
+        results = await self._served.infer(model, decoded.request)
+        numbers = sum(results[o.name].size for o in decoded.outputs if not o.is_binary)
+        answer, length = await _done(numbers, protocol.encode, decoded, model, results)
+        answer, encoding = await bodies.compressed(
+            answer, bodies.accepted_encoding(request.headers)
+        )
+        headers = {"Vary": "Accept-Encoding"}
+        if length is not None:
+            headers[bodies.HEADER_LENGTH] = str(length)
+        if encoding is not None:
+            headers["Content-Encoding"] = encoding
+        kind = "application/json" if length is None else "application/octet-stream"
+        return Response(answer, 200, headers, kind)
+
+    def _model(self, request: Request) -> ServedModel:
+        return self._served.model(
+            request.path_params["name"], request.path_params.get("version", "")
+        )
+
+
+async def _done(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A function's result; much work is done in a thread, so that other requests go on."""
+    if size <= _SMALL:
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
+
+
+def metadata(model: ServedModel) -> dict[str, Any]:
+    """A model's name, versions and tensors, as the protocol has them."""
+    return {
+        "name": model.name,
+        "versions": [model.version],
+        "platform": service.PLATFORM,
+        "inputs": [_tensor(t) for t in model.inputs],
+        "outputs": [_tensor(t) for t in model.outputs],
+    }
+
+
+def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": name_of(tensor.dtype), "shape": list(tensor.shape)}

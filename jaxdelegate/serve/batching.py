@@ -1,0 +1,312 @@
+"""Dynamic batching: a queue of requests, and the thread that runs them in batches."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from jaxdelegate.serve.decisions import Costs, decide
+from jaxdelegate.serve.metrics import Execution, NoRecorder, Recorder
+from jaxdelegate.serve.records import RequestError
+
+_LOGGER = logging.getLogger("jaxdelegate")
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Entry(Generic[T, R]):
+    item: T
+    key: Hashable
+    rows: int
+    since: float
+    costs: Costs
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[R]
+    result: R | None = None
+    error: BaseException | None = None
+
+
+class Ran(Protocol[R_co]):
+    """What a run answers: a result for each item, and where its time went."""
+
+    @property
+    def results(self) -> Sequence[R_co]:
+        """In the order of the items."""
+
+    @property
+    def input_s(self) -> float:
+        """Seconds to write the inputs."""
+
+    @property
+    def infer_s(self) -> float:
+        """Seconds to run the model."""
+
+    @property
+    def output_s(self) -> float:
+        """Seconds to cut the outputs."""
+
+
+class Batcher(Generic[T, R]):
+    """A queue of requests, and the one thread that runs them in batches.
+
+    Requests come from asyncio tasks, of one event loop or several. All that runs a model runs in
+    this thread, since interpreters and hosts take one thread at a time.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[T]], Ran[R]],
+        *,
+        name: str,
+        max_queue_delay_us: int = 0,
+        max_queue_size: int = 1024,
+        may_repeat: bool = True,
+        recorder: Recorder | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            run: runs items of the same key together; raises if one of them cannot be run.
+            name: of the model, for messages.
+            max_queue_delay_us: microseconds that a request may wait for others to join.
+            max_queue_size: how many requests may wait.
+            may_repeat: whether the items of a batch that failed may run again, one by one.
+            recorder: of metrics.
+            prepare: called in the thread ahead of all requests. If it raises, the batcher is
+                closed with this error.
+        """
+        self._run, self._name, self._prepare = run, name, prepare
+        self._delay_s, self._max_queue_size = max_queue_delay_us * 1e-6, max_queue_size
+        self._may_repeat = may_repeat
+        self._recorder: Recorder = NoRecorder() if recorder is None else recorder
+        self._waiting: list[_Entry[T, R]] = []
+        self._change = threading.Condition()
+        self._answering = threading.Lock()
+        self._answered: dict[asyncio.AbstractEventLoop, list[_Entry[T, R]]] = {}
+        self._is_closing = self._has_ended = False
+        self._error: BaseException | None = None
+        self._ended: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
+        self._thread.start()
+
+    async def submit(
+        self, item: T, *, key: Hashable, rows: int, costs: Costs, timeout_s: float = 0.0
+    ) -> R:
+        """The result of an item, after it ran in some batch.
+
+        A task that is cancelled while it awaits this gives up its place in the queue.
+
+        Args:
+            item: for `run`.
+            key: what it must have in common with the other items of a batch.
+            rows: how many of the batch's items it takes.
+            costs: of the sizes in which items of this key can run.
+            timeout_s: how long it may take; 0: any time.
+
+        Raises:
+            RequestError: 400: too many rows; 503: the queue is full, or the batcher closed;
+                504: it took longer than it may.
+        """
+        if rows > costs.max_rows:
+            raise RequestError(
+                f"{self._name}: the request has {rows} items, but the largest batch is "
+                f"{costs.max_rows}: send at most {costs.max_rows} in a request"
+            )
+        loop = asyncio.get_running_loop()
+        entry: _Entry[T, R] = _Entry(
+            item, key, rows, time.monotonic(), costs, loop, loop.create_future()
+        )
+        self._put(entry)
+        timer = None
+        if timeout_s > 0:
+            timer = loop.call_later(timeout_s, self._expire, entry, timeout_s)
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            self._recorder.failed("CANCELED")
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if entry.future.cancelled():
+                self._remove(entry)
+
+    async def close(self) -> None:
+        """Take no more requests, answer those that wait, and end the thread."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        with self._change:
+            self._is_closing = True
+            is_running = not self._has_ended
+            if is_running:
+                self._ended.append((loop, ended))
+            self._change.notify_all()
+        if is_running:
+            await ended
+        self._thread.join()
+
+    def close_soon(self) -> None:
+        """As `close`, without waiting for the end: for callers outside of asyncio."""
+        with self._change:
+            self._is_closing = True
+            self._change.notify_all()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread to end."""
+        self._thread.join(timeout_s)
+
+    # ---- the queue
+
+    def _put(self, entry: _Entry[T, R]) -> None:
+        with self._change:
+            if self._is_closing:
+                why = "is shutting down" if self._error is None else f"failed: {self._error}"
+                raise self._refused(f"{self._name} {why}; no request is taken")
+            if len(self._waiting) >= self._max_queue_size:
+                raise self._refused(
+                    f"{self._name}: {self._max_queue_size} requests wait already, "
+                    "which is the most (max_queue_size); try again later"
+                )
+            self._waiting.append(entry)
+            self._recorder.pending(len(self._waiting))
+            self._change.notify()
+
+    def _refused(self, message: str) -> RequestError:
+        self._recorder.failed("REJECTED")
+        return RequestError(message, 503)
+
+    def _expire(self, entry: _Entry[T, R], timeout_s: float) -> None:
+        if entry.future.done():
+            return
+        self._remove(entry)
+        self._recorder.failed("TIMEOUT")
+        entry.future.set_exception(
+            RequestError(f"{self._name}: the request took longer than {timeout_s:g} s", 504)
+        )
+
+    def _remove(self, entry: _Entry[T, R]) -> None:
+        """Free its place, if it still waits."""
+        with self._change, contextlib.suppress(ValueError):
+            self._waiting.remove(entry)
+            self._recorder.pending(len(self._waiting))
+
+    # ---- the thread
+
+    def _work(self) -> None:
+        try:
+            if self._prepare is not None:
+                self._prepare()
+            while batch := self._next():
+                self._execute(batch)
+        except BaseException as error:  # nobody else would hear of it
+            _LOGGER.exception("%s: cannot be served", self._name)
+            self._error = error
+        finally:
+            self._end()
+
+    def _next(self) -> list[_Entry[T, R]]:
+        """The next batch, waited for; empty: closed, and nothing waits any more."""
+        with self._change:
+            while True:
+                if not self._waiting:
+                    if self._is_closing:
+                        return []
+                    self._change.wait()
+                    continue
+                delay_s = 0.0 if self._is_closing else self._delay_s
+                decision = decide(self._waiting, time.monotonic(), delay_s)
+                if decision.taken:
+                    batch = [self._waiting[i] for i in decision.taken]
+                    for position in reversed(decision.taken):
+                        del self._waiting[position]
+                    self._recorder.pending(len(self._waiting))
+                    return batch
+                self._change.wait(decision.wait_s)
+
+    def _execute(self, batch: list[_Entry[T, R]]) -> None:
+        begin = time.monotonic()
+        try:
+            ran = self._run([entry.item for entry in batch])
+        except Exception as error:  # it is the answer, or of one of the items
+            if len(batch) > 1 and self._may_repeat:
+                for entry in batch:
+                    if not entry.future.done():  # else nobody waits for it
+                        self._execute([entry])
+                return
+            if not isinstance(error, RequestError):
+                _LOGGER.warning("%s: a request failed: %s", self._name, error, exc_info=error)
+            for entry in batch:
+                entry.error = error
+                is_rejected = isinstance(error, RequestError)
+                self._recorder.failed("REJECTED" if is_rejected else "BACKEND")
+        else:
+            for entry, result in zip(batch, ran.results, strict=True):
+                entry.result = result
+            self._record(batch, ran, begin)
+        self._answer(batch)
+
+    def _record(self, batch: Sequence[_Entry[T, R]], ran: Ran[R], begin: float) -> None:
+        count, now = len(batch), time.monotonic()
+        since = sum(entry.since for entry in batch)
+        self._recorder.executed(
+            Execution(
+                requests=count,
+                rows=sum(entry.rows for entry in batch),
+                request_s=count * now - since,
+                queue_s=count * begin - since,
+                input_s=count * ran.input_s,
+                infer_s=count * ran.infer_s,
+                output_s=count * ran.output_s,
+            )
+        )
+
+    def _answer(self, batch: Sequence[_Entry[T, R]]) -> None:
+        """Give each event loop its results; it is woken once for all that it has not taken yet."""
+        for loop in {entry.loop for entry in batch}:
+            with self._answering:
+                box = self._answered.setdefault(loop, [])
+                is_awake = bool(box)
+                box.extend(entry for entry in batch if entry.loop is loop)
+            if is_awake:
+                continue
+            try:
+                loop.call_soon_threadsafe(self._deliver, loop)
+            except RuntimeError:  # the loop is closed: nobody waits
+                with self._answering:
+                    del self._answered[loop]
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._answering:
+            entries = self._answered.pop(loop)
+        for entry in entries:
+            if entry.future.done():  # cancelled, or out of time
+                continue
+            if entry.error is not None:
+                entry.future.set_exception(entry.error)
+            else:
+                entry.future.set_result(entry.result)  # type: ignore[arg-type]
+
+    def _end(self) -> None:
+        """Refuse what waits, if the thread ends early, and tell those who wait for its end."""
+        with self._change:
+            self._is_closing = self._has_ended = True
+            left, self._waiting = self._waiting, []
+            ended, self._ended = self._ended, []
+        for entry in left:
+            entry.error = self._refused(f"{self._name} failed: {self._error}")
+        self._answer(left)
+        for loop, future in ended:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_tell, future)
+
+
+def _tell(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)

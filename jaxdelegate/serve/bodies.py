@@ -1,0 +1,123 @@
+"""Bodies of HTTP requests and responses: their sizes, their time, their compression."""
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+
+from starlette.requests import Request
+
+from jaxdelegate.serve.datatypes import shown
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.records import RequestError
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+_WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's window bits; HTTP's deflate is zlib's format
+_MIN_COMPRESSED = 1024  # bytes from which a response is compressed
+
+
+def header_length(headers: Mapping[str, str]) -> int | None:
+    """How many bytes of the body are JSON; None: all.
+
+    Raises:
+        RequestError: the header is no number.
+    """
+    text = headers.get(HEADER_LENGTH)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise RequestError(f"{HEADER_LENGTH}: want bytes as a number, got {shown(text)}")
+    return int(text)
+
+
+async def read(request: Request, limits: Limits) -> bytes:
+    """A request's body, decompressed.
+
+    Raises:
+        RequestError: 413 as soon as it is larger than allowed, 408 if it does not arrive in time,
+            415 for another Content-Encoding, 400 for a damaged one.
+    """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in (*_WINDOWS, "identity"):
+        raise RequestError(f"Content-Encoding: want gzip or deflate, got {shown(encoding)}", 415)
+    declared = request.headers.get("Content-Length", "0")
+    if declared.isdigit() and int(declared[:20]) > limits.max_request_bytes:
+        raise _too_large(f"{declared[:20]} bytes", limits)
+    try:
+        async with asyncio.timeout(limits.seconds):
+            body = await _received(request, limits)
+    except TimeoutError:
+        raise RequestError(
+            f"the body did not arrive within {limits.body_timeout_s:g} s", 408
+        ) from None
+    if encoding == "identity":
+        return body
+    return await asyncio.to_thread(_decompressed, body, encoding, limits)
+
+
+async def _received(request: Request, limits: Limits) -> bytes:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limits.max_request_bytes:
+            raise _too_large("more", limits)
+        if chunk:  # the last is often empty: one that is alone need not be copied
+            chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large(given: str, limits: Limits) -> RequestError:
+    return RequestError(
+        f"the body: want at most {limits.max_request_bytes} bytes (max_request_bytes), got {given}",
+        413,
+    )
+
+
+def _decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
+    """All of it; never more than one byte beyond the limit is made."""
+    stream = zlib.decompressobj(_WINDOWS[encoding])
+    try:
+        found = stream.decompress(body, limits.max_request_bytes + 1)
+    except zlib.error as error:
+        raise RequestError(f"Content-Encoding: the body is no {encoding}: {error}") from None
+    if len(found) > limits.max_request_bytes:
+        raise _too_large("more, decompressed", limits)
+    if not stream.eof:
+        raise RequestError(f"Content-Encoding: the {encoding} of the body is cut off")
+    if stream.unused_data:
+        raise RequestError(
+            f"Content-Encoding: {len(stream.unused_data)} bytes follow the {encoding} of the body"
+        )
+    return found
+
+
+def accepted_encoding(headers: Mapping[str, str]) -> str | None:
+    """The compression that a client prefers of those here; None: it asks for none."""
+    best, most = None, 0.0
+    for part in headers.get("Accept-Encoding", "").lower().split(","):
+        name, _, weight = part.partition(";")
+        quality = _quality(weight)
+        if name.strip() in _WINDOWS and quality > most:
+            best, most = name.strip(), quality
+    return best
+
+
+def _quality(weight: str) -> float:
+    name, _, value = weight.strip().partition("=")
+    if name != "q":
+        return 1.0
+    try:
+        return float(value)
+    except ValueError:
+        return 0.0
+
+
+async def compressed(body: bytes, encoding: str | None) -> tuple[bytes, str | None]:
+    """A response's body, compressed where that is asked for and worth it, and its encoding."""
+    if encoding is None or len(body) < _MIN_COMPRESSED:
+        return body, None
+    return await asyncio.to_thread(_compress, body, encoding), encoding
+
+
+def _compress(body: bytes, encoding: str) -> bytes:
+    stream = zlib.compressobj(level=1, wbits=_WINDOWS[encoding])
+    return stream.compress(body) + stream.flush()

@@ -1,0 +1,107 @@
+"""The protocol's datatypes as numpy dtypes, and the elements of BYTES."""
+
+import reprlib
+import struct
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.serve.records import RequestError
+
+BYTES = "BYTES"
+_LENGTH = struct.Struct("<I")  # before each element of BYTES
+
+_DTYPES = {
+    "BOOL": np.dtype(bool),
+    "UINT8": np.dtype("u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    BYTES: np.dtype(object),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class _Shown(reprlib.Repr):
+    """What a client sent, as an error message shows it: short, however long it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlist = self.maxtuple = 8
+        self.maxlevel = 3
+
+
+shown = _Shown().repr
+
+
+def name_of(dtype: np.dtype) -> str:
+    """The protocol's name of a dtype.
+
+    Raises:
+        RequestError: the protocol has none, as for complex numbers.
+    """
+    if dtype.kind in "SU":
+        return BYTES
+    if dtype not in _NAMES:
+        raise RequestError(f"the protocol has no datatype for {dtype}", 501)
+    return _NAMES[dtype]
+
+
+def dtype_of(name: object) -> np.dtype | None:
+    """The dtype of a datatype's name; None: there is no such datatype."""
+    return _DTYPES.get(name) if isinstance(name, str) else None
+
+
+def known() -> str:
+    """All names, for messages."""
+    return ", ".join(_DTYPES)
+
+
+def split_bytes(data: memoryview, what: str) -> list[bytes]:
+    """The elements of BYTES in binary data: each follows its length, 4 bytes, little-endian.
+
+    Args:
+        data: the tensor's binary data.
+        what: the tensor, for messages.
+
+    Raises:
+        RequestError: an element reaches beyond the data.
+    """
+    found: list[bytes] = []
+    start = 0
+    while start < len(data):
+        if len(data) - start < _LENGTH.size:
+            raise RequestError(
+                f"{what}: element {len(found)} of BYTES has {len(data) - start} bytes left for its "
+                "length; want 4"
+            )
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size
+        if length > len(data) - start:
+            raise RequestError(
+                f"{what}: element {len(found)} of BYTES has the length {length}, but "
+                f"{len(data) - start} bytes are left"
+            )
+        found.append(bytes(data[start : start + length]))
+        start += length
+    return found
+
+
+def elements(array: np.ndarray) -> list[bytes]:
+    """The elements of an array of str or bytes, row-major, strings in UTF-8."""
+    return [e.encode() if isinstance(e, str) else bytes(e) for e in array.ravel().tolist()]
+
+
+def joined_bytes(array: np.ndarray) -> bytes:
+    """The binary data of an array of str or bytes."""
+    found = elements(array)
+    return b"".join(part for e in found for part in (_LENGTH.pack(len(e)), e))

@@ -1,0 +1,126 @@
+"""Which of the waiting requests run together, and when. Numbers in, numbers out."""
+
+import bisect
+import dataclasses
+import functools
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol
+
+# What a run costs outside of the model (handing over, answering), as a share of a single item's
+# time: of sizes that are equally fast for each item the larger one wins.
+_OVERHEAD = 0.03
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What the compiled batch sizes of one signature cost.
+
+    Attributes:
+        seconds: of one run, by batch size.
+    """
+
+    seconds: Mapping[int, float]
+
+    @property
+    def max_rows(self) -> int:
+        """The most items that run at once."""
+        return max(self.seconds)
+
+    @property
+    def best(self) -> int:
+        """The size with the most items in a second."""
+        return _largest_best({size: self._cost(size) / size for size in self.seconds})
+
+    def padded(self, rows: int) -> int:
+        """The compiled size that so many items run in: the smallest that holds them."""
+        return min(size for size in self.seconds if size >= rows)
+
+    @functools.cached_property
+    def first_rows(self) -> Sequence[int]:
+        """How many items to run first, by how many wait: so that all are done soonest."""
+        first, total = [0], [0.0]
+        for rows in range(1, self.max_rows + 1):
+            totals = {n: self._cost(self.padded(n)) + total[rows - n] for n in range(1, rows + 1)}
+            first.append(_largest_best(totals))
+            total.append(min(totals.values()))
+        return first
+
+    def _cost(self, size: int) -> float:
+        return self.seconds[size] + _OVERHEAD * self.seconds[min(self.seconds)]
+
+
+class Waiting(Protocol):
+    """What decides about a request in the queue."""
+
+    key: Hashable  # only requests of the same key run together: signature and shapes
+    rows: int  # its items
+    since: float  # when it came, in seconds of a monotonic clock
+    costs: Costs  # of its signature
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What to do with a queue.
+
+    Attributes:
+        taken: the requests to run now, by their positions; none: wait.
+        wait_s: how long at most, if none is taken.
+    """
+
+    taken: tuple[int, ...]
+    wait_s: float = 0.0
+
+
+def compiled_sizes(max_batch_size: int) -> tuple[int, ...]:
+    """The batch sizes to compile: powers of two below the largest, and the largest itself."""
+    powers = (1 << n for n in range(max_batch_size.bit_length()))
+    return (*(size for size in powers if size < max_batch_size), max_batch_size)
+
+
+def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decision:
+    """Which requests to run now.
+
+    The oldest is always among them. Others of its key join in the order they came, up to the
+    first that does not fit, and so many of them run at once that all are done soonest by the
+    measured costs: a network that gains nothing from batches runs without.
+
+    Args:
+        waiting: the queue, oldest first; at least one.
+        now: the time, of the clock of `since`.
+        max_delay_s: how long the oldest may wait for others.
+    """
+    oldest = waiting[0]
+    fitting = _fitting(waiting, oldest.key, oldest.costs.max_rows)
+    rows = sum(waiting[i].rows for i in fitting)
+    left = oldest.since + max_delay_s - now
+    if rows < oldest.costs.best and left > 0:
+        return Decision((), left)
+    return Decision(fitting[: _count(waiting, fitting, oldest.costs)])
+
+
+def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[int, ...]:
+    """Those of a key that fit into one batch; none overtakes another of its key."""
+    found: list[int] = []
+    rows = 0
+    for position, request in enumerate(waiting):
+        if request.key != key:
+            continue
+        rows += request.rows
+        if rows > max_rows and found:
+            break
+        found.append(position)
+        if rows >= max_rows:
+            break
+    return tuple(found)
+
+
+def _count(waiting: Sequence[Waiting], fitting: Sequence[int], costs: Costs) -> int:
+    """How many of them to run at once."""
+    ends = list(itertools.accumulate(waiting[i].rows for i in fitting))
+    return max(1, bisect.bisect_right(ends, costs.first_rows[ends[-1]]))
+
+
+def _largest_best(seconds: Mapping[int, float]) -> int:
+    """The number that takes least; of several the largest."""
+    return min(seconds, key=lambda number: (seconds[number], -number))

@@ -1,0 +1,125 @@
+"""The protocol's gRPC messages -> arrays, and arrays -> messages. No server."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from jaxdelegate.serve import protocol
+from jaxdelegate.serve.datatypes import name_of
+from jaxdelegate.serve.protocol import Decoded, RequestedOutput
+from jaxdelegate.serve.records import InferRequest, Parameter, RequestError, ServedModel
+from jaxdelegate.serve.tensors import Declared, declared, from_binary, from_elements
+
+# Datatype -> the field of InferTensorContents with its elements. Others come as raw data only.
+_FIELDS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+def decode(message: Any, model: ServedModel) -> Decoded:
+    """Read a ModelInferRequest.
+
+    Args:
+        message: of the class `service_pb2.ModelInferRequest`.
+        model: whose inputs they must be.
+
+    Raises:
+        RequestError: the first thing that is wrong, by name.
+    """
+    parameters = protocol.checked_parameters(_parameters(message.parameters))
+    raw = list(message.raw_input_contents)
+    if raw and len(raw) != len(message.inputs):
+        raise RequestError(
+            f"raw_input_contents: want one for each of the {len(message.inputs)} inputs, got "
+            f"{len(raw)}"
+        )
+    wanted = {t.name: t for t in model.inputs}
+    arrays: dict[str, np.ndarray] = {}
+    for at, entry in enumerate(message.inputs):
+        tensor = declared(wanted, entry.name, entry.datatype, list(entry.shape))
+        if tensor.name in arrays:
+            raise RequestError(f"{tensor}: the request has it twice")
+        protocol.check_input_parameters(str(tensor), _parameters(entry.parameters))
+        arrays[tensor.name] = _array(tensor, entry, raw[at] if raw else None)
+    protocol.check_complete(arrays, wanted)
+    request = InferRequest(arrays, parameters)
+    return Decoded(request, _outputs(message, model), message.id)
+
+
+def _parameters(messages: Mapping[str, Any]) -> dict[str, Parameter | None]:
+    found: dict[str, Parameter | None] = {}
+    for name, message in messages.items():
+        kind = message.WhichOneof("parameter_choice")
+        found[name] = None if kind is None else getattr(message, kind)
+    return found
+
+
+def _array(tensor: Declared, entry: Any, raw: bytes | None) -> np.ndarray:
+    filled = [field.name for field, _ in entry.contents.ListFields()]
+    if raw is not None:
+        if filled:
+            raise RequestError(f"{tensor}: has {filled[0]} and raw_input_contents; want one")
+        return from_binary(tensor, memoryview(raw))
+    datatype = name_of(tensor.dtype)
+    field = _FIELDS.get(datatype)
+    if field is None:
+        raise RequestError(f"{tensor}: {datatype} needs raw_input_contents")
+    if set(filled) - {field}:
+        raise RequestError(f"{tensor}: contents: {datatype} has {field}, got {', '.join(filled)}")
+    return from_elements(tensor, list(getattr(entry.contents, field)), are_exact=True)
+
+
+def _outputs(message: Any, model: ServedModel) -> tuple[RequestedOutput, ...]:
+    found: dict[str, RequestedOutput] = {}
+    for entry in message.outputs:
+        name = protocol.checked_output(entry.name, model.outputs, found)
+        protocol.check_output_parameters(name, _parameters(entry.parameters))
+        found[name] = RequestedOutput(name, is_binary=True)
+    return tuple(found.values()) or tuple(RequestedOutput(t.name, True) for t in model.outputs)
+
+
+def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]) -> Any:
+    """Write a ModelInferResponse, with raw data.
+
+    Args:
+        decoded: the request.
+        model: that answered it.
+        results: all of its outputs, by name.
+    """
+    response = service_pb2.ModelInferResponse(
+        model_name=model.name, model_version=model.version, id=decoded.id
+    )
+    for output in decoded.outputs:
+        array = results[output.name]
+        response.outputs.add(name=output.name, datatype=name_of(array.dtype), shape=array.shape)
+        response.raw_output_contents.append(protocol.raw(array))
+    return response
+
+
+def metadata(model: ServedModel, platform: str) -> Any:
+    """Write a ModelMetadataResponse."""
+    response = service_pb2.ModelMetadataResponse(
+        name=model.name, versions=[model.version], platform=platform
+    )
+    add: Callable[..., Any]
+    for add, tensors in (
+        (response.inputs.add, model.inputs),
+        (response.outputs.add, model.outputs),
+    ):
+        for tensor in tensors:
+            add(name=tensor.name, datatype=name_of(tensor.dtype), shape=tensor.shape)
+    return response
+
+
+def failed(error: RequestError) -> Any:
+    """Write what a stream answers to a request that is refused."""
+    return service_pb2.ModelStreamInferResponse(error_message=str(error))

@@ -1,0 +1,197 @@
+"""Metrics of served models for Prometheus, named as in Triton Inference Server."""
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+_EXTRA = 'metrics need prometheus-client: pip install "jaxdelegate[serve]"'
+_LABELS = ("model", "version")
+
+# What is counted: name without the prefix, and its help.
+_COUNTERS = {
+    "inference_request_success": "Requests that were answered.",
+    "inference_count": "Items that were computed; a batch of n counts n.",
+    "inference_exec_count": "Runs of the model; a batch counts once.",
+    "inference_request_duration_us": "Microseconds of answered requests, queue included.",
+    "inference_queue_duration_us": "Microseconds that answered requests waited in the queue.",
+    "inference_compute_input_duration_us": "Microseconds to write inputs, summed over requests.",
+    "inference_compute_infer_duration_us": "Microseconds to run models, summed over requests.",
+    "inference_compute_output_duration_us": "Microseconds to cut outputs, summed over requests.",
+    "compile_count": "Programs that were compiled.",
+    "cache_hit_count": "Programs that were read from the cache directory.",
+}
+_FAILURE = "inference_request_failure"
+_GAUGES = {
+    "inference_pending_request_count": "Requests that wait in the queue.",
+    "session_count": "Open sequences of models with states.",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Execution:
+    """One run of a model; all times are seconds, summed over the requests in it.
+
+    Attributes:
+        requests: how many it answered.
+        rows: items without padding.
+        request_s: from arrival to the answer.
+        queue_s: from arrival to the begin of the run.
+        input_s: to write the inputs.
+        infer_s: to run the model.
+        output_s: to cut the outputs.
+    """
+
+    requests: int
+    rows: int
+    request_s: float
+    queue_s: float
+    input_s: float
+    infer_s: float
+    output_s: float
+
+
+class Recorder(Protocol):
+    """Where batcher and engine tell what happened; any thread may call it."""
+
+    def executed(self, execution: Execution) -> None:
+        """A run has answered its requests."""
+
+    def failed(self, reason: str) -> None:
+        """A request failed: "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND"."""
+
+    def pending(self, count: int) -> None:
+        """So many requests wait now."""
+
+    def sessions(self, count: int) -> None:
+        """So many sequences are open now."""
+
+    def programs(self, compiled: int, hits: int) -> None:
+        """So many programs were compiled, and so many read from the cache, since the last call."""
+
+
+class NoRecorder:
+    """Records nothing."""
+
+    def executed(self, execution: Execution) -> None:
+        """Nothing."""
+
+    def failed(self, reason: str) -> None:
+        """Nothing."""
+
+    def pending(self, count: int) -> None:
+        """Nothing."""
+
+    def sessions(self, count: int) -> None:
+        """Nothing."""
+
+    def programs(self, compiled: int, hits: int) -> None:
+        """Nothing."""
+
+
+class ModelRecorder:
+    """The numbers of one model. It adds them itself: a run costs one lock, not ten."""
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self._lock = threading.Lock()
+        self.counts: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
+        self.failures: dict[str, int] = {}
+        self.gauges: dict[str, int] = dict.fromkeys(_GAUGES, 0)
+
+    def executed(self, execution: Execution) -> None:
+        """As Recorder has it."""
+        with self._lock:
+            counts = self.counts
+            counts["inference_request_success"] += execution.requests
+            counts["inference_count"] += execution.rows
+            counts["inference_exec_count"] += 1
+            counts["inference_request_duration_us"] += execution.request_s * 1e6
+            counts["inference_queue_duration_us"] += execution.queue_s * 1e6
+            counts["inference_compute_input_duration_us"] += execution.input_s * 1e6
+            counts["inference_compute_infer_duration_us"] += execution.infer_s * 1e6
+            counts["inference_compute_output_duration_us"] += execution.output_s * 1e6
+
+    def failed(self, reason: str) -> None:
+        """As Recorder has it."""
+        with self._lock:
+            self.failures[reason] = self.failures.get(reason, 0) + 1
+
+    def pending(self, count: int) -> None:
+        """As Recorder has it."""
+        self.gauges["inference_pending_request_count"] = count
+
+    def sessions(self, count: int) -> None:
+        """As Recorder has it."""
+        self.gauges["session_count"] = count
+
+    def programs(self, compiled: int, hits: int) -> None:
+        """As Recorder has it."""
+        with self._lock:
+            self.counts["compile_count"] += compiled
+            self.counts["cache_hit_count"] += hits
+
+    def read(self) -> tuple[dict[str, float], dict[str, int], dict[str, int]]:
+        """Counters, failures by reason, and gauges, of one moment."""
+        with self._lock:
+            return dict(self.counts), dict(self.failures), dict(self.gauges)
+
+
+class Metrics:
+    """A registry of its own, and the recorders of the models in it."""
+
+    def __init__(self) -> None:
+        """Begin without models.
+
+        Raises:
+            ImportError: prometheus-client is missing.
+        """
+        try:
+            from prometheus_client import CollectorRegistry, core, exposition  # noqa: PLC0415
+        except ImportError as error:
+            raise ImportError(_EXTRA) from error
+        self._core, self._exposition = core, exposition
+        self._recorders: dict[tuple[str, str], ModelRecorder] = {}
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+
+    def recorder(self, model: str, version: str) -> ModelRecorder:
+        """That of a model; made at its first use."""
+        return self._recorders.setdefault((model, version), ModelRecorder())
+
+    def collect(self) -> Iterator[Any]:
+        """Every metric, as prometheus-client asks for it."""
+        read = {labels: recorder.read() for labels, recorder in list(self._recorders.items())}
+        counter, gauge = self._core.CounterMetricFamily, self._core.GaugeMetricFamily
+        name = f"jaxdelegate_{_FAILURE}"
+        failure = counter(name, "Requests that failed.", labels=(*_LABELS, "reason"))
+        for labels, (_, failures, _) in read.items():
+            for reason, count in failures.items():
+                failure.add_metric((*labels, reason), count)
+        yield failure
+        counts = {labels: counters for labels, (counters, _, _) in read.items()}
+        yield from _families(counter, _COUNTERS, counts)
+        gauges = {labels: values for labels, (_, _, values) in read.items()}
+        yield from _families(gauge, _GAUGES, gauges)
+
+    def text(self) -> tuple[bytes, str]:
+        """What a scrape is answered: the text, and its content type.
+
+        Counters have Triton's names: prometheus-client appends `_total`, which is removed.
+        """
+        text: bytes = self._exposition.generate_latest(self.registry)
+        for name in (*_COUNTERS, _FAILURE):
+            text = text.replace(
+                f"jaxdelegate_{name}_total".encode(), f"jaxdelegate_{name}".encode()
+            )
+        return text, str(self._exposition.CONTENT_TYPE_LATEST)
+
+
+def _families(
+    family: Any, names: Mapping[str, str], values: Mapping[tuple[str, str], Mapping[str, float]]
+) -> Iterator[Any]:
+    for name, text in names.items():
+        made = family(f"jaxdelegate_{name}", text, labels=_LABELS)
+        for labels, own in values.items():
+            made.add_metric(labels, own[name])
+        yield made

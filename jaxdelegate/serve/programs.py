@@ -1,0 +1,156 @@
+"""One batch size of a served graph: a host, and the input arrays that it reads."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.runtime.buffers import aligned_zeros
+from jaxdelegate.runtime.subgraph import Host
+from jaxdelegate.runtime.tensor_details import to_api_dtype
+from jaxdelegate.serve.signatures import ServedGraph
+
+Arrays = Mapping[str, np.ndarray]
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]  # of the inputs, in the graph's order
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchResult:
+    """What a run has answered, and where its time went.
+
+    Attributes:
+        results: the outputs of each request by name. Those of a batch are views of its outputs.
+        input_s: seconds to write the inputs.
+        infer_s: seconds until the outputs were in the host's memory.
+        output_s: seconds to cut them.
+    """
+
+    results: Sequence[Arrays]
+    input_s: float
+    infer_s: float
+    output_s: float
+
+
+class BatchProgram:
+    """Runs requests together, as one batch of a fixed size. One thread uses it."""
+
+    def __init__(self, host: Host, graph: ServedGraph, size: int | None) -> None:
+        """Compile nothing yet.
+
+        Args:
+            host: of the graph's subgraph, for this program alone.
+            graph: what is served.
+            size: items of the batch; None: the graph takes no batch, and a run is one request
+                with arrays of its own shapes.
+        """
+        self._host, self._graph, self.size = host, graph, size
+        self._shapes: Shapes | None = None  # those of the buffers
+        self._buffers: list[np.ndarray] = []
+        self._filled = 0  # rows of the buffers that may be other than zeros
+
+    @property
+    def host(self) -> Host:
+        """What it runs."""
+        return self._host
+
+    def declared(self) -> Shapes:
+        """The inputs' shapes as the file has them, with this batch size."""
+        shapes = (tensor.shape for tensor in self._graph.inputs.values())
+        return tuple(shape if self.size is None else (self.size, *shape[1:]) for shape in shapes)
+
+    def output_shapes(self) -> tuple[Shape | None, ...]:
+        """The outputs' shapes, once it is prepared; None for one that depends on data."""
+        specs = [self._host.spec(tensor.index) for tensor in self._graph.outputs.values()]
+        return tuple(None if spec.is_dynamic else spec.shape for spec in specs)
+
+    def zeros(self) -> Arrays:
+        """A request of the whole batch, once it is prepared: zeros, or empty strings."""
+        return {
+            name: aligned_zeros(buffer.shape, buffer.dtype)
+            for name, buffer in zip(self._graph.inputs, self._buffers, strict=True)
+        }
+
+    def is_prepared(self, shapes: Shapes) -> bool:
+        """Whether it can run inputs of these shapes now."""
+        return shapes == self._shapes
+
+    def prepare(self, shapes: Shapes) -> None:
+        """Plan and compile for these input shapes, and lay out the inputs: zeros.
+
+        Raises:
+            InterpreterError: the graph refuses the shapes.
+            LoweringError, DelegationError: it cannot be compiled for them.
+        """
+        if shapes == self._shapes:
+            return
+        self._shapes = None  # where it fails, the next run begins again
+        indices = [tensor.index for tensor in self._graph.inputs.values()]
+        for index, shape in zip(indices, shapes, strict=True):
+            self._host.resize(index, shape)
+        self._host.allocate()
+        self._buffers = [
+            aligned_zeros(shape, self._host.spec(index).dtype)
+            for index, shape in zip(indices, shapes, strict=True)
+        ]
+        self._filled, self._shapes = 0, shapes
+
+    def run(self, requests: Sequence[Arrays]) -> BatchResult:
+        """Run requests, whose shapes are the same but for the batch, after `prepare`.
+
+        Args:
+            requests: all inputs of each by name; together at most as many items as the batch has.
+
+        Raises:
+            InterpreterError: an operator or the device failed.
+        """
+        begin = time.monotonic()
+        bounds = self._write(requests)
+        written = time.monotonic()
+        self._host.invoke(True)
+        outputs = {name: self._output(t.index) for name, t in self._graph.outputs.items()}
+        computed = time.monotonic()
+        results = self._cut(outputs, bounds)
+        return BatchResult(
+            results, written - begin, computed - written, time.monotonic() - computed
+        )
+
+    def _write(self, requests: Sequence[Arrays]) -> list[tuple[int, int]]:
+        """Write all inputs; answers each request's rows."""
+        if self.size is None:
+            (request,) = requests
+            for (name, tensor), buffer in zip(
+                self._graph.inputs.items(), self._buffers, strict=True
+            ):
+                buffer[...] = request[name]
+                self._host.assign(tensor.index, buffer)
+            return [(0, 0)]
+        first = next(iter(self._graph.inputs))
+        ends = list(itertools.accumulate(len(request[first]) for request in requests))
+        bounds = list(zip((0, *ends[:-1]), ends, strict=True))
+        for (name, tensor), buffer in zip(self._graph.inputs.items(), self._buffers, strict=True):
+            for request, (start, end) in zip(requests, bounds, strict=True):
+                buffer[start:end] = request[name]
+            if self._filled > ends[-1]:
+                buffer[ends[-1] : self._filled] = b"" if buffer.dtype.hasobject else 0
+            self._host.assign(tensor.index, buffer)
+        self._filled = ends[-1]
+        return bounds
+
+    def _output(self, index: int) -> np.ndarray:
+        """An output in host memory, which later runs leave alone."""
+        tensor, array = self._host.subgraph.tensors[index], self._host.array(index)
+        is_buffer = any(np.may_share_memory(array, buffer) for buffer in self._buffers)
+        is_packed = tensor.dtype.kind == "V"  # integers of 2 and 4 bits
+        return to_api_dtype(tensor, array) if is_buffer or is_packed else array
+
+    def _cut(
+        self, outputs: dict[str, np.ndarray], bounds: Sequence[tuple[int, int]]
+    ) -> list[Arrays]:
+        if self.size is None or bounds == [(0, self.size)]:
+            return [outputs]
+        return [
+            {name: array[start:end] for name, array in outputs.items()} for start, end in bounds
+        ]

@@ -1,0 +1,47 @@
+"""The application in Ray Serve: one replica has all models, Ray Serve starts more of them."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.settings import ServeSettings
+
+
+def deployment(
+    models: Mapping[str, str | os.PathLike[str]],
+    settings: ServeSettings | None = None,
+    limits: Limits | None = None,
+    **options: Any,
+) -> Any:
+    """A Ray Serve application for `ray.serve.run`.
+
+    Every replica compiles its models, or reads their programs from `serialization_dir`. A replica
+    takes requests when its models are ready.
+
+    Args:
+        models: files by the names that clients give; paths must exist where replicas run.
+        settings: of every model; None: the defaults.
+        limits: of requests; None: the defaults.
+        **options: of `ray.serve.deployment`: `num_replicas`, `ray_actor_options` and others.
+
+    Raises:
+        ImportError: Ray Serve is not installed.
+    """
+    try:
+        from ray import serve  # noqa: PLC0415 (seconds)
+    except ImportError as error:
+        raise ImportError('Ray Serve is missing: pip install "ray[serve]"') from error
+    paths = {name: os.fspath(path) for name, path in models.items()}
+
+    def build() -> Any:
+        from jaxdelegate.serve import application  # noqa: PLC0415 (needs the extra `serve`)
+
+        return application.create(paths, settings, limits, is_ready_first=True)
+
+    @serve.deployment(**{"name": "jaxdelegate", **options})
+    @serve.ingress(build)
+    class Models:
+        """Answers `/v2/...`."""
+
+    return Models.bind()  # type: ignore[attr-defined]  # Ray Serve comes without types

@@ -1,0 +1,128 @@
+"""The models that one process serves; what HTTP and gRPC share. Knows no protocol."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from jaxdelegate.errors import JaxDelegateError, OptionError
+from jaxdelegate.serve.datatypes import name_of, shown
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.records import InferRequest, RequestError, ServedModel
+from jaxdelegate.version import __version__
+
+EXTENSIONS = ("binary_tensor_data", "sequence")
+PLATFORM = "jaxdelegate_tflite"
+NAME = "jaxdelegate"
+VERSION = __version__
+_LONGEST = 500  # characters of a failure that a client sees
+
+
+class Service:
+    """Finds models by name and asks them; refuses new requests once it ends.
+
+    Attributes:
+        models: by name.
+        limits: of requests.
+        metrics: writes the text of `/metrics` and names its content type; None: there is none.
+        is_ending: whether the process was asked to end: not ready, requests under way are answered.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        limits: Limits | None = None,
+        metrics: Callable[[], tuple[bytes, str]] | None = None,
+    ) -> None:
+        """Serve some models.
+
+        Args:
+            models: with different names.
+            limits: of requests.
+            metrics: writes the text of `/metrics` and names its content type.
+
+        Raises:
+            OptionError: two models of one name, or a name that cannot stand in an address.
+        """
+        self.models = {model.name: model for model in models}
+        self.limits = limits or Limits()
+        self.metrics = metrics
+        self.is_ending = False
+        names = [model.name for model in models]
+        for name in names:
+            if names.count(name) > 1:
+                raise OptionError(f"two models have the name {name!r}")
+            if not name or "/" in name or not name.isprintable():
+                raise OptionError(f"a model's name: want text without '/', got {name!r}")
+        for model in models:
+            _check_datatypes(model)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model is compiled, and the process does not end."""
+        return not self.is_ending and all(m.is_ready for m in self.models.values())
+
+    def model(self, name: str, version: str = "") -> ServedModel:
+        """The model of a name.
+
+        Args:
+            name: as a client has it.
+            version: "": any.
+
+        Raises:
+            RequestError: 404, no such model or version.
+        """
+        if name not in self.models:
+            raise RequestError(f"model {shown(name)} is not served; see /v2/repository/index", 404)
+        model = self.models[name]
+        if version not in ("", model.version):
+            raise RequestError(
+                f"model {shown(name)} has the version {model.version!r}, not {shown(version)}", 404
+            )
+        return model
+
+    def is_model_ready(self, model: ServedModel) -> bool:
+        """Whether a model is compiled, and the process does not end."""
+        return model.is_ready and not self.is_ending
+
+    def check_ready(self, model: ServedModel) -> None:
+        """Whether a model takes requests.
+
+        Raises:
+            RequestError: 503, the process ends or the model is not compiled.
+        """
+        if self.is_ending:
+            raise RequestError("the server ends; send the request to another one", 503)
+        if not model.is_ready:
+            raise RequestError(f"model {model.name!r} is being compiled; try again later", 503)
+
+    async def close(self) -> None:
+        """Take no more requests and answer what waits.
+
+        A model that is still being compiled has nothing to answer.
+        """
+        self.is_ending = True
+        await asyncio.gather(*(m.close() for m in self.models.values() if m.is_ready))
+
+    async def infer(self, model: ServedModel, request: InferRequest) -> Mapping[str, np.ndarray]:
+        """All outputs of a model, by name.
+
+        Raises:
+            RequestError: what the model raises; 500 if an operator or a device failed.
+        """
+        try:
+            return await model.infer(request)
+        except RequestError:
+            raise
+        except JaxDelegateError as error:  # the model logs it
+            raise RequestError(
+                f"model {model.name!r} failed: {str(error)[:_LONGEST]}", 500
+            ) from error
+
+
+def _check_datatypes(model: ServedModel) -> None:
+    for tensor in (*model.inputs, *model.outputs):
+        try:
+            name_of(tensor.dtype)
+        except RequestError as error:
+            raise OptionError(f"model {model.name!r}: tensor {tensor.name!r}: {error}") from None

@@ -1,0 +1,62 @@
+"""What a user chooses about a served model."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.options import DelegateOptions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """How a model is served.
+
+    Attributes:
+        max_batch_size: how many items run at once; 1: no batching.
+        max_queue_delay_us: how long a request may wait for others to join its batch,
+            in microseconds; 0: a batch is what waits when the model becomes free.
+        max_queue_size: how many requests may wait; more are refused with status 503.
+        timeout_s: seconds that a request may take, its time in the queue included; 0: any.
+        session_count: how many sequences may be open at once, of a model with states.
+        session_idle_s: seconds after which a sequence that nobody used is dropped.
+        delegate_options: those of JaxDelegate, by name.
+        use_delegate: whether JaxDelegate runs the model; false: the numpy reference, one item at
+            a time.
+    """
+
+    max_batch_size: int = 8
+    max_queue_delay_us: int = 0
+    max_queue_size: int = 1024
+    timeout_s: float = 60.0
+    session_count: int = 4096
+    session_idle_s: float = 3600.0
+    delegate_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    use_delegate: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            OptionError: one is of a wrong type or out of range.
+        """
+        for name in ("max_batch_size", "max_queue_size", "session_count"):
+            self._check(name, int, 1)
+        self._check("max_queue_delay_us", int, 0)
+        self._check("timeout_s", (int, float), 0)
+        self._check("session_idle_s", (int, float), 0, is_open=True)
+        DelegateOptions.of(self.delegate_options)
+
+    def _check(
+        self, name: str, kind: type | tuple[type, ...], least: int, *, is_open: bool = False
+    ) -> None:
+        value = getattr(self, name)
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        is_in_range = (
+            is_number and value < math.inf and (value > least if is_open else value >= least)
+        )
+        if not is_in_range:
+            what = "an integer" if kind is int else "a number"
+            where = f"above {least}" if is_open else f"from {least} on"
+            raise OptionError(f"{name}: want {what} {where}, got {value!r}")

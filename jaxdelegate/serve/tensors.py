@@ -1,0 +1,252 @@
+"""Tensors of requests: what is declared of them, and their data from bytes or from JSON."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.serve.datatypes import dtype_of, known, name_of, shown, split_bytes
+from jaxdelegate.serve.records import RequestError, TensorMetadata
+
+MAX_SIZE = 2**31 - 1  # of one dimension: TFLite's shapes are int32
+_PART = 1 << 16  # elements converted at once: between two parts other threads run
+
+
+class Constant(float):
+    """NaN, Infinity or -Infinity in JSON, told apart from a number too large for a double."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """One input of a request, checked against the model; nothing of its size is allocated yet.
+
+    Attributes:
+        name: the input's.
+        dtype: the model's, which is the request's.
+        shape: the request's.
+    """
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of elements, exact, however large."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"input {shown(self.name)}"
+
+
+def declared(
+    inputs: Mapping[str, TensorMetadata], name: object, datatype: object, shape: object
+) -> Declared:
+    """Check what a request says of an input.
+
+    Args:
+        inputs: the model's, by name.
+        name: as the request has it.
+        datatype: the protocol's name.
+        shape: a list of sizes.
+
+    Raises:
+        RequestError: an unknown name, another datatype, or a shape that does not fit the model.
+    """
+    if not isinstance(name, str):
+        raise RequestError(f"an input's name: want a string, got {shown(name)}")
+    if name not in inputs:
+        raise RequestError(
+            f"input {shown(name)}: the model has no such input; it has {_names(inputs)}"
+        )
+    wanted = inputs[name]
+    what = f"input {shown(name)}"
+    given = dtype_of(datatype)
+    if given is None:
+        raise RequestError(f"{what}: datatype: want one of {known()}, got {shown(datatype)}")
+    if given != wanted.dtype:
+        raise RequestError(
+            f"{what}: datatype: the model has {name_of(wanted.dtype)}, got {shown(datatype)}"
+        )
+    return Declared(name, given, _checked_shape(what, wanted.shape, shape))
+
+
+def _names(tensors: Mapping[str, TensorMetadata]) -> str:
+    return ", ".join(map(repr, tensors)) or "none"
+
+
+def _checked_shape(what: str, wanted: tuple[int, ...], shape: object) -> tuple[int, ...]:
+    """The shape; -1 in the model's is any size."""
+    if not isinstance(shape, list | tuple):
+        raise RequestError(f"{what}: shape: want a list of integers, got {shown(shape)}")
+    if len(shape) != len(wanted):
+        raise RequestError(
+            f"{what}: shape: the model has {list(wanted)} (-1: any size), {len(wanted)} "
+            f"dimensions, got {shown(list(shape))}, {len(shape)} dimensions"
+        )
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= MAX_SIZE:
+            raise RequestError(
+                f"{what}: shape: want integers from 0 to {MAX_SIZE}, got {shown(size)}"
+            )
+    if any(w not in (-1, s) for w, s in zip(wanted, shape, strict=True)):
+        raise RequestError(
+            f"{what}: shape: the model has {list(wanted)} (-1: any size), got {shown(list(shape))}"
+        )
+    return tuple(shape)
+
+
+def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
+    """The array of a tensor's binary data.
+
+    Args:
+        tensor: what is declared of it.
+        data: all bytes of it, little-endian, row-major.
+
+    Returns:
+        A read-only view of the data, which need not be aligned; BYTES: an object array of bytes.
+
+    Raises:
+        RequestError: there are fewer or more bytes than the shape asks for.
+    """
+    if tensor.dtype == object:
+        return from_elements(tensor, split_bytes(data, str(tensor)))
+    wanted = tensor.count * tensor.dtype.itemsize
+    if len(data) != wanted:
+        raise RequestError(
+            f"{tensor}: shape {list(tensor.shape)} of {name_of(tensor.dtype)} takes {wanted} "
+            f"bytes, got {len(data)}"
+        )
+    if tensor.dtype == bool and wanted and np.frombuffer(data, np.uint8).max() > 1:
+        raise RequestError(f"{tensor}: bytes of BOOL: want 0 or 1, got others")
+    return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
+
+
+def from_json(tensor: Declared, data: object) -> np.ndarray:
+    """The array of a tensor's JSON: one flat list, row-major, or lists nested as the shape.
+
+    NaN, Infinity and -Infinity are numbers of float types, as Triton reads and writes them. Numbers
+    are rounded to the datatype.
+
+    Args:
+        tensor: what is declared of it.
+        data: what `json.loads` made of it, constants as `Constant`.
+
+    Raises:
+        RequestError: another number of elements, another nesting, or an element that the datatype
+            cannot hold.
+    """
+    if not isinstance(data, list):
+        raise RequestError(f"{tensor}: data: want a list, got {shown(data)}")
+    return from_elements(
+        tensor, _unnested(tensor, data) if data and isinstance(data[0], list) else data
+    )
+
+
+def _unnested(tensor: Declared, rows: list[Any]) -> list[Any]:
+    """The elements of nested lists, whose lengths must be those of the shape."""
+    for level, size in enumerate(tensor.shape):
+        lists = [rows] if level == 0 else rows
+        if set(map(type, lists)) - {list} or set(map(len, lists)) - {size}:
+            raise RequestError(
+                f"{tensor}: data: want one flat list, or lists nested as the shape "
+                f"{list(tensor.shape)}; at level {level} not all are lists of {size}"
+            )
+        rows = rows if level == 0 else list(itertools.chain.from_iterable(rows))
+    return rows
+
+
+_ELEMENTS: dict[str, tuple[frozenset[type], str]] = {
+    "b": (frozenset([bool]), "true or false"),
+    "i": (frozenset([int]), "integers"),
+    "u": (frozenset([int]), "integers"),
+    "f": (frozenset([int, float, Constant]), "numbers"),
+    "V": (frozenset([int, float, Constant]), "numbers"),  # bfloat16
+    "O": (frozenset([str, bytes]), "strings"),
+}
+
+
+def from_elements(tensor: Declared, data: Sequence[Any], *, are_exact: bool = False) -> np.ndarray:
+    """The array of all elements, row-major.
+
+    Args:
+        tensor: what is declared of it.
+        data: int, float, bool, str or bytes.
+        are_exact: whether floats are of the datatype already, infinity among them.
+
+    Raises:
+        RequestError: another number of elements than the shape has, or an element that the datatype
+            cannot hold.
+    """
+    if len(data) != tensor.count:
+        raise RequestError(
+            f"{tensor}: shape {list(tensor.shape)} has {tensor.count} elements, data has "
+            f"{len(data)}"
+        )
+    if are_exact and tensor.dtype.kind == "f":
+        return np.array(data, tensor.dtype).reshape(tensor.shape)
+    parts = [_part(tensor, at, data[at : at + _PART]) for at in range(0, len(data), _PART)]
+    array = np.concatenate(parts) if parts else np.empty(0, tensor.dtype)
+    return array.reshape(tensor.shape)
+
+
+def _part(tensor: Declared, start: int, data: Sequence[Any]) -> np.ndarray:
+    """The elements from `start` on."""
+    types, what = _ELEMENTS[tensor.dtype.kind]
+    if not types.issuperset(map(type, data)):
+        at, wrong = next((i, e) for i, e in enumerate(data, start) if type(e) not in types)
+        raise RequestError(
+            f"{tensor}: data: {name_of(tensor.dtype)} takes {what}, element {at} is {shown(wrong)}"
+        )
+    if tensor.dtype == object:
+        array = np.empty(len(data), object)
+        array[:] = [_encoded(tensor, i, e) for i, e in enumerate(data, start)]
+        return array
+    return (_floats if tensor.dtype.kind in "fV" else _integers)(tensor, start, data)
+
+
+def _encoded(tensor: Declared, at: int, element: str | bytes) -> bytes:
+    try:
+        return element if isinstance(element, bytes) else element.encode()
+    except UnicodeEncodeError:
+        raise RequestError(
+            f"{tensor}: data: element {at} is half of a surrogate pair, no text"
+        ) from None
+
+
+def _integers(tensor: Declared, start: int, data: Sequence[int]) -> np.ndarray:
+    try:
+        return np.array(data, tensor.dtype)
+    except OverflowError:
+        limits = np.iinfo(tensor.dtype)
+        at = next(i for i, e in enumerate(data) if not limits.min <= e <= limits.max)
+        raise RequestError(
+            f"{tensor}: data: {name_of(tensor.dtype)} takes {limits.min} to {limits.max}, "
+            f"element {start + at} is {shown(data[at])}"
+        ) from None
+
+
+def _floats(tensor: Declared, start: int, data: Sequence[float]) -> np.ndarray:
+    try:
+        wide = np.array(data, np.float64)
+    except OverflowError:  # an integer beyond double
+        wide = np.array([_double(e) for e in data])
+    with np.errstate(over="ignore"):
+        array = wide.astype(tensor.dtype)
+    for at in np.flatnonzero(np.isinf(array)).tolist():
+        if type(data[at]) is not Constant:
+            raise RequestError(
+                f"{tensor}: data: element {start + at} is beyond {name_of(tensor.dtype)}: "
+                f"{shown(data[at])}; write Infinity for infinity"
+            )
+    return array
+
+
+def _double(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

@@ -1,0 +1,109 @@
+"""Models without a network, and an application called without a server."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.serve.records import InferRequest, TensorMetadata
+
+Function = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+@dataclasses.dataclass
+class Fake:
+    """A ServedModel that computes with a function; `gate` holds its answers back."""
+
+    name: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+    function: Function
+    version: str = "1"
+    is_ready: bool = True
+    is_closed: bool = False
+    gate: asyncio.Event | None = None
+    requests: list[InferRequest] = dataclasses.field(default_factory=list)
+    entered: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+    def wait_until_ready(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002
+        return self.is_ready
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
+        self.requests.append(request)
+        self.entered.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        return self.function(request.inputs)
+
+
+def tensor(name: str, dtype: Any, *shape: int) -> TensorMetadata:
+    return TensorMetadata(name, np.dtype(dtype), shape)
+
+
+def echo(name: str, *tensors: TensorMetadata) -> Fake:
+    """Every input comes back under its name."""
+    return Fake(name, tensors, tensors, dict)
+
+
+def failing(name: str) -> Fake:
+    def fail(_inputs: object) -> Mapping[str, np.ndarray]:
+        raise ZeroDivisionError("secret")
+
+    return Fake(name, (tensor("x", "f4", -1),), (tensor("y", "f4", -1),), fail)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def call(
+    app: Any,
+    method: str,
+    path: str,
+    body: bytes | Sequence[bytes] = b"",
+    headers: Iterable[tuple[str, str]] = (),
+) -> Answer:
+    """One request to an ASGI application; a sequence of bytes arrives piece by piece."""
+    pieces = [body] if isinstance(body, bytes) else list(body)
+    waiting = iter(pieces)
+    left = len(pieces)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal left
+        left -= 1
+        return {"type": "http.request", "body": next(waiting), "more_body": left > 0}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in headers],
+    }
+    await app(scope, receive, send)
+    start, *rest = sent
+    return Answer(
+        start["status"],
+        {k.decode(): v.decode() for k, v in start["headers"]},
+        b"".join(m.get("body", b"") for m in rest),
+    )

@@ -1,0 +1,25 @@
+"""What the stock interpreter answers for the networks that the package brings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+import jaxdelegate.demo
+
+NETWORKS = Path(jaxdelegate.demo.__file__).parent / "networks"
+
+
+def stock_outputs(name: str, steps: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The first output of each of some runs, one after the other, by LiteRT's reference kernels."""
+    interpreter = Interpreter(
+        str(NETWORKS / f"{name}.tflite"), experimental_op_resolver_type=OpResolverType.BUILTIN_REF
+    )
+    interpreter.allocate_tensors()
+    found = []
+    for array in steps:
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], array)
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+    return found

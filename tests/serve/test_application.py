@@ -1,0 +1,245 @@
+"""The endpoints that are no inference, limits, compression, and what happens at the end."""
+
+import asyncio
+import gzip
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.errors import InterpreterError, OptionError
+from jaxdelegate.serve import protocol
+from jaxdelegate.serve.application import application, create
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.opening import parse_models
+from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.service import Service
+from tests.serve.fakes import Answer, Fake, call, echo, failing, tensor
+
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+).encode()
+INFER = "/v2/models/m/infer"
+
+
+def model() -> Fake:
+    return echo("m", tensor("x", "f4", -1, 2))
+
+
+def asked(served: Service, method: str, path: str, *rest: Any) -> Answer:
+    return asyncio.run(call(application(served), method, path, *rest))
+
+
+def test_metadata() -> None:
+    served = Service([model(), echo("a b:c", tensor("t", object, -1))])
+    found = asked(served, "GET", "/v2").json
+    assert found["extensions"] == ["binary_tensor_data", "sequence"]
+    shown = {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
+    expected = {
+        "name": "m",
+        "versions": ["1"],
+        "platform": "jaxdelegate_tflite",
+        "inputs": [shown],
+        "outputs": [shown],
+    }
+    assert asked(served, "GET", "/v2/models/m").json == expected
+    assert asked(served, "GET", "/v2/models/m/versions/1").json == expected
+    assert asked(served, "GET", "/v2/models/a b:c").json["inputs"][0]["datatype"] == "BYTES"
+
+
+def test_ready_only_when_every_model_is() -> None:
+    slow = model()
+    slow.is_ready = False
+    served = Service([slow, echo("other", tensor("x", "f4", -1))])
+    assert asked(served, "GET", "/v2/health/live").status == 200
+    answer = asked(served, "GET", "/v2/health/ready")
+    assert (answer.status, answer.json) == (400, {"error": "not ready: 'm'"})
+    assert asked(served, "GET", "/v2/models/m/ready").status == 400
+    assert asked(served, "GET", "/v2/models/other/ready").status == 200
+    assert asked(served, "POST", INFER, BODY).status == 503
+    states = [row["state"] for row in asked(served, "POST", "/v2/repository/index").json]
+    assert states == ["LOADING", "READY"]
+    (row,) = asked(served, "POST", "/v2/repository/index", b'{"ready":true}').json
+    assert row == {"name": "other", "version": "1", "state": "READY", "reason": ""}
+    slow.is_ready = True
+    assert asked(served, "GET", "/v2/health/ready").status == 200
+
+
+def test_metrics_are_those_of_the_recorder() -> None:
+    served = Service([model()], metrics=lambda: (b"a 1\n", "text/plain; version=1"))
+    answer = asked(served, "GET", "/metrics")
+    assert (answer.body, answer.headers["content-type"]) == (b"a 1\n", "text/plain; version=1")
+    assert asked(Service([model()]), "GET", "/metrics").status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/systemsharedmemory/region/r/register",
+        "/v2/cudasharedmemory/status",
+        "/v2/repository/models/m/load",
+        "/v2/models/m/config",
+        "/v2/models/m/stats",
+        "/v2/logging",
+    ],
+)
+def test_parts_of_the_protocol_that_are_absent_say_so(path: str) -> None:
+    answer = asked(Service([model()]), "POST", path, b"{}")
+    assert answer.status == 501
+    assert answer.json["error"].startswith("not supported: ")
+
+
+def test_what_a_model_did_not_expect_is_no_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
+    served = Service([failing("m")])
+    body = BODY.replace(b"[1, 2], ", b"[2], ")
+    answer = asked(served, "POST", INFER, body)
+    assert (answer.status, answer.json) == (
+        500,
+        {"error": "internal error; the server's log says more"},
+    )
+    assert "ZeroDivisionError: secret" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [
+        (RequestError("the queue is full", 503), 503),
+        (RequestError("too slow", 504), 504),
+        (InterpreterError("node 3 (GATHER): index 9"), 500),
+    ],
+)
+def test_errors_of_models_have_their_status(raised: Exception, status: int) -> None:
+    def fail(_inputs: object) -> Any:
+        raise raised
+
+    tensors = (tensor("x", "f4", -1, 2),)
+    answer = asked(Service([Fake("m", tensors, tensors, fail)]), "POST", INFER, BODY)
+    assert answer.status == status
+    assert str(raised) in answer.json["error"]
+
+
+@pytest.mark.parametrize("name", ["gzip", "deflate"])
+def test_compression_both_ways(name: str) -> None:
+    data = np.zeros((500, 2), "f4").tolist()
+    entry = {"name": "x", "datatype": "FP32", "shape": [500, 2], "data": data}
+    body = json.dumps({"inputs": [entry]}).encode()
+    packed = gzip.compress(body) if name == "gzip" else zlib.compress(body)
+    headers = [("Content-Encoding", name), ("Accept-Encoding", f"br, {name};q=0.5")]
+    answer = asked(Service([model()]), "POST", INFER, packed, headers)
+    assert (answer.status, answer.headers["content-encoding"]) == (200, name)
+    assert len(answer.body) == int(answer.headers["content-length"]) < 200
+    text = gzip.decompress(answer.body) if name == "gzip" else zlib.decompress(answer.body)
+    assert json.loads(text)["outputs"][0]["data"] == [0] * 1000
+
+
+@pytest.mark.parametrize("accepted", ["", "br", "gzip;q=0", "identity", "gzip;q=x"])
+def test_what_is_not_asked_for_is_not_compressed(accepted: str) -> None:
+    entry = {"name": "x", "datatype": "FP32", "shape": [500, 2], "data": [0] * 1000}
+    body = json.dumps({"inputs": [entry]}).encode()
+    answer = asked(Service([model()]), "POST", INFER, body, [("Accept-Encoding", accepted)])
+    assert "content-encoding" not in answer.headers
+    assert answer.json["outputs"][0]["shape"] == [500, 2]
+
+
+def test_large_bodies_are_read_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop goes on while numbers are read."""
+    monkeypatch.setattr("jaxdelegate.serve.application._SMALL", 10)
+    inside, leave = asyncio.Event(), asyncio.Event()
+    decode = protocol.decode
+
+    async def ask() -> Answer:
+        loop = asyncio.get_running_loop()
+
+        def waiting(*arguments: Any) -> Any:
+            loop.call_soon_threadsafe(inside.set)
+            asyncio.run_coroutine_threadsafe(leave.wait(), loop).result()
+            return decode(*arguments)
+
+        monkeypatch.setattr(protocol, "decode", waiting)
+        app = application(Service([model()]))
+        task = asyncio.create_task(call(app, "POST", INFER, BODY))
+        await inside.wait()
+        assert (await call(app, "GET", "/v2/health/live")).status == 200
+        assert not task.done()
+        leave.set()
+        return await task
+
+    assert asyncio.run(ask()).status == 200
+
+
+def test_a_body_that_does_not_arrive_is_given_up() -> None:
+    app = application(Service([model()], Limits(body_timeout_s=0.01)))
+    sent: list[dict[str, Any]] = []
+
+    async def ask() -> None:
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": INFER,
+            "query_string": b"",
+            "headers": [],
+        }
+        await app(scope, asyncio.Event().wait, send)
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
+def test_at_the_end_running_requests_are_answered_and_new_ones_refused() -> None:
+    slow = model()
+
+    async def ask() -> tuple[Answer, Answer, Answer]:
+        slow.gate = asyncio.Event()
+        served = Service([slow])
+        app = application(served)
+        running = asyncio.create_task(call(app, "POST", INFER, BODY))
+        await slow.entered.wait()
+        served.is_ending = True
+        ready = await call(app, "GET", "/v2/health/ready")
+        late = await call(app, "POST", INFER, BODY)
+        slow.gate.set()
+        answer = await running
+        await served.close()
+        return answer, ready, late
+
+    answer, ready, late = asyncio.run(ask())
+    assert (answer.status, ready.status, late.status) == (200, 400, 503)
+    assert slow.is_closed
+
+
+@pytest.mark.parametrize("names", [["m", "m"], ["a/b"], [""], ["a\nb"]])
+def test_names_that_cannot_be_served(names: list[str]) -> None:
+    with pytest.raises(OptionError, match="name"):
+        Service([echo(name, tensor("x", "f4", -1)) for name in names])
+
+
+def test_a_tensor_without_a_datatype_cannot_be_served() -> None:
+    with pytest.raises(OptionError, match=r"model 'm': tensor 'x': .*complex64"):
+        Service([echo("m", tensor("x", "c8", -1))])
+
+
+@pytest.mark.parametrize("text", ["", "a", "=a", "a=", "a=b,", "a=b,a=c"])
+def test_a_list_of_models_that_is_none(text: str) -> None:
+    with pytest.raises(OptionError, match="models: "):
+        parse_models(text)
+
+
+def test_the_factory_needs_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAXDELEGATE_SERVE_MODELS", raising=False)
+    with pytest.raises(OptionError, match="JAXDELEGATE_SERVE_MODELS: want name=path"):
+        create()
+    with pytest.raises(OptionError, match="at least one model"):
+        create({})
+    assert parse_models("a=1.tflite, b=2=3") == {"a": "1.tflite", "b": "2=3"}
+
+
+@pytest.mark.parametrize("limits", [{"max_request_bytes": 0}, {"body_timeout_s": -1.0}])
+def test_limits_that_are_none(limits: Any) -> None:
+    with pytest.raises(OptionError, match=next(iter(limits))):
+        Limits(**limits)

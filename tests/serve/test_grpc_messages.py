@@ -1,0 +1,176 @@
+"""gRPC messages: typed and raw contents to arrays, and what is wrong with them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.serve.records import RequestError
+from tests.serve.fakes import echo, tensor
+from tests.serve.test_protocol import DTYPES, values
+
+pytest.importorskip("tritonclient.grpc", reason="the messages need tritonclient[grpc]")
+from tritonclient.grpc import service_pb2
+
+from jaxdelegate.serve import grpc_messages, protocol
+
+FIELDS = {
+    "BOOL": "bool_contents",
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+def message_of(name: str, array: np.ndarray, *, raw: bool) -> Any:
+    message = service_pb2.ModelInferRequest(model_name="m", id="7")
+    entry = message.inputs.add(name="x", datatype=name, shape=array.shape)
+    if raw:
+        message.raw_input_contents.append(protocol.raw(array))
+    else:
+        getattr(entry.contents, FIELDS[name]).extend(array.ravel().tolist())
+    return message
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_datatype_comes_back(name: str, raw: bool) -> None:
+    array = values(name).reshape(2, 3)
+    model = echo("m", tensor("x", DTYPES[name], -1, 3))
+    message = message_of(name, array, raw=raw or name not in FIELDS)
+    decoded = grpc_messages.decode(message, model)
+    given = decoded.request.inputs["x"]
+    np.testing.assert_array_equal(given, array)
+    assert given.dtype == array.dtype
+    response = grpc_messages.encode(decoded, model, {"x": given})
+    assert (response.model_name, response.model_version, response.id) == ("m", "1", "7")
+    (output,) = response.outputs
+    assert (output.name, output.datatype, list(output.shape)) == ("x", name, [2, 3])
+    assert list(response.raw_output_contents) == [protocol.raw(array)]
+
+
+def test_parameters_have_their_types() -> None:
+    message = message_of("INT32", np.zeros((1, 3), "i4"), raw=True)
+    message.parameters["sequence_id"].string_param = "a"
+    message.parameters["sequence_start"].bool_param = True
+    message.parameters["timeout"].int64_param = 5
+    message.parameters["priority"].uint64_param = 2
+    message.parameters["mine"].double_param = 1.5
+    message.outputs.add(name="x")
+    decoded = grpc_messages.decode(message, echo("m", tensor("x", "i4", -1, 3)))
+    assert decoded.request.parameters == {
+        "sequence_id": "a",
+        "sequence_start": True,
+        "timeout": 5,
+        "priority": 2,
+        "mine": 1.5,
+    }
+    assert [o.name for o in decoded.outputs] == ["x"]
+
+
+def twice(message: Any) -> None:
+    message.inputs.append(message.inputs[0])
+    message.raw_input_contents.append(message.raw_input_contents[0])
+
+
+def typed(field: str, *elements: Any) -> Callable[[Any], None]:
+    """In place of the raw contents."""
+
+    def change(message: Any) -> None:
+        del message.raw_input_contents[:]
+        getattr(message.inputs[0].contents, field).extend(elements)
+
+    return change
+
+
+def both(message: Any) -> None:
+    message.inputs[0].contents.int_contents.extend([1, 2, 3])
+
+
+def of(**fields: Any) -> Callable[[Any], None]:
+    """Other fields of the input."""
+
+    def change(message: Any) -> None:
+        for name, value in fields.items():
+            if name == "shape":
+                del message.inputs[0].shape[:]
+                message.inputs[0].shape.extend(value)
+            else:
+                setattr(message.inputs[0], name, value)
+
+    return change
+
+
+def parameter(name: str, **value: Any) -> Callable[[Any], None]:
+    def change(message: Any) -> None:
+        found = message.parameters[name]
+        for kind, given in value.items():
+            setattr(found, kind, given)
+
+    return change
+
+
+def output(name: str, **parameters: int) -> Callable[[Any], None]:
+    def change(message: Any) -> None:
+        entry = message.outputs.add(name=name)
+        for key, value in parameters.items():
+            entry.parameters[key].int64_param = value
+
+    return change
+
+
+def shared(message: Any) -> None:
+    message.inputs[0].parameters["shared_memory_region"].string_param = "r"
+
+
+BAD: dict[str, tuple[Callable[[Any], None], str]] = {
+    "name": (of(name="y"), "input 'y': the model has no such input"),
+    "datatype": (of(datatype="INT64"), "input 'x': datatype"),
+    "no-datatype": (of(datatype="int8"), "input 'x': datatype: want one of"),
+    "negative": (of(shape=[-1, 3]), "input 'x': shape"),
+    "enormous": (of(shape=[2**62, 3]), "input 'x': shape"),
+    "enormous-product": (of(shape=[2**31 - 1, 3]), "input 'x': shape"),
+    "dimensions": (of(shape=[3]), "input 'x': shape"),
+    "no-shape": (of(shape=[]), "input 'x': shape"),
+    "twice": (twice, "input 'x': the request has it twice"),
+    "both": (both, "input 'x': has int_contents and raw_input_contents"),
+    "field": (typed("int64_contents", 1, 2, 3), "int_contents, got int64_contents"),
+    "count": (typed("int_contents", 1, 2), "has 3 elements, data has 2"),
+    "range": (typed("int_contents", 1, 2, 128), "INT8 takes -128 to 127, element 2 is 128"),
+    "nothing": (typed("int_contents"), "has 3 elements, data has 0"),
+    "bytes": (lambda m: m.raw_input_contents.__setitem__(0, b"ab"), "takes 3 bytes, got 2"),
+    "raw-count": (lambda m: m.raw_input_contents.append(b"abc"), "want one for each of the 1"),
+    "no-inputs": (lambda m: m.ClearField("inputs"), "raw_input_contents: want one for each"),
+    "sequence": (parameter("sequence_id", double_param=1.5), "parameters: 'sequence_id'"),
+    "empty": (parameter("timeout"), "parameters: 'timeout'"),
+    "timeout": (parameter("timeout", int64_param=-1), "parameters: 'timeout'"),
+    "output": (output("y"), "output 'y': the model has no such output"),
+    "classification": (output("x", classification=2), "classification extension"),
+    "shared": (shared, "input 'x': shared memory is not supported"),
+    "shared-output": (output("x", shared_memory_region=1), "output 'x': shared memory"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_messages_are_refused_with_what_is_wrong(what: str) -> None:
+    change, words = BAD[what]
+    message = message_of("INT8", np.zeros((1, 3), "i1"), raw=True)
+    model = echo("m", tensor("x", "i1", -1, 3))
+    grpc_messages.decode(message, model)
+    change(message)
+    with pytest.raises(RequestError) as raised:
+        grpc_messages.decode(message, model)
+    assert words in str(raised.value)
+
+
+def test_float16_needs_raw_contents() -> None:
+    model = echo("m", tensor("x", "f2", -1))
+    message = service_pb2.ModelInferRequest()
+    message.inputs.add(name="x", datatype="FP16", shape=[1]).contents.fp32_contents.append(1)
+    with pytest.raises(RequestError, match="FP16 needs raw_input_contents"):
+        grpc_messages.decode(message, model)

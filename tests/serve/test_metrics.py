@@ -1,0 +1,64 @@
+"""What a scrape is answered."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from jaxdelegate.serve.metrics import Execution, Metrics
+
+RUN = Execution(3, 5, request_s=0.6, queue_s=0.3, input_s=0.1, infer_s=0.2, output_s=0.05)
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    text, content_type = metrics.text()
+    assert content_type.startswith("text/plain")
+    return {  # the parser gives counters the ending that prometheus-client would
+        (s.name.removesuffix("_total"), *(label for _, label in sorted(s.labels.items()))): s.value
+        for family in text_string_to_metric_families(text.decode())
+        for s in family.samples
+    }
+
+
+def test_each_model_has_its_own_numbers() -> None:
+    metrics = Metrics()
+    one, two = metrics.recorder("one", "1"), metrics.recorder("two", "1")
+    assert metrics.recorder("one", "1") is one
+    one.executed(RUN)
+    one.executed(RUN)
+    one.failed("TIMEOUT")
+    one.failed("TIMEOUT")
+    one.pending(7)
+    two.sessions(4)
+    two.programs(2, 3)
+    found = samples(metrics)
+    own = {name[0]: value for name, value in found.items() if "one" in name}
+    assert own == {
+        "jaxdelegate_inference_request_success": 6,
+        "jaxdelegate_inference_request_failure": 2,
+        "jaxdelegate_inference_count": 10,
+        "jaxdelegate_inference_exec_count": 2,
+        "jaxdelegate_inference_request_duration_us": 1.2e6,
+        "jaxdelegate_inference_queue_duration_us": 0.6e6,
+        "jaxdelegate_inference_compute_input_duration_us": 0.2e6,
+        "jaxdelegate_inference_compute_infer_duration_us": 0.4e6,
+        "jaxdelegate_inference_compute_output_duration_us": 0.1e6,
+        "jaxdelegate_inference_pending_request_count": 7,
+        "jaxdelegate_session_count": 0,
+        "jaxdelegate_compile_count": 0,
+        "jaxdelegate_cache_hit_count": 0,
+    }
+    assert found["jaxdelegate_session_count", "two", "1"] == 4
+    assert found["jaxdelegate_compile_count", "two", "1"] == 2
+    assert found["jaxdelegate_cache_hit_count", "two", "1"] == 3
+    assert ("jaxdelegate_inference_request_failure", "one", "TIMEOUT", "1") in found
+
+
+def test_counters_are_named_as_tritons() -> None:
+    metrics = Metrics()
+    metrics.recorder("net", "1").executed(RUN)
+    lines = metrics.text()[0].decode().splitlines()
+    assert "# TYPE jaxdelegate_inference_request_success counter" in lines
+    assert 'jaxdelegate_inference_request_success{model="net",version="1"} 3.0' in lines
+
+
+def test_two_registries_share_nothing() -> None:
+    Metrics().recorder("net", "1").failed("BACKEND")
+    assert samples(Metrics()) == {}

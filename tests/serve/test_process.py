@@ -1,0 +1,256 @@
+"""`jaxdelegate serve` as a process: its ends, its memory, how soon it is ready."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate.measuring.tolerance import NETWORK
+from jaxdelegate.testing import assert_close
+from tests.serve.stock import NETWORKS, stock_outputs
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+class Process:
+    """The tool, its address, and its lines."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.begin = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "jaxdelegate", "serve", *arguments, "--port=0"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.port = int(self.line("listening on http://").rpartition(":")[2])
+
+    def line(self, begin: str) -> str:
+        """The next line, which must begin so."""
+        assert self.process.stdout is not None
+        found = self.process.stdout.readline().strip()
+        assert found.startswith(begin), found
+        return found
+
+    def get(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as found:
+                return int(found.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    def read(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as found:
+            return bytes(found.read())
+
+    def infer(self, name: str, body: bytes) -> Any:
+        address = f"http://127.0.0.1:{self.port}/v2/models/{name}/infer"
+        with urllib.request.urlopen(urllib.request.Request(address, body), timeout=60) as found:
+            return json.load(found)
+
+    def anonymous_memory(self) -> int:
+        """KiB."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"RssAnon:\s+(\d+) kB", text)
+        assert found is not None
+        return int(found[1])
+
+
+@contextlib.contextmanager
+def process(*arguments: str) -> Iterator[Process]:
+    started = Process(*arguments)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.communicate()
+
+
+def body_of(name: str, array: np.ndarray) -> bytes:
+    entry = {
+        "name": name,
+        "datatype": "FP32",
+        "shape": array.shape,
+        "data": array.ravel().tolist(),
+    }
+    return json.dumps({"inputs": [entry]}).encode()
+
+
+def test_every_network_of_the_package_answers_as_the_stock_interpreter(
+    rng: np.random.Generator,
+) -> None:
+    names = ("classification", "segmentation", "pose")
+    models = ",".join(f"{name}={NETWORKS / name}.tflite" for name in names)
+    x = rng.normal(size=(2, 64, 64, 3)).astype(np.float32)
+    with process(f"--models={models}", "--max_batch_size=2") as served:
+        lines = [served.line("model ") for _ in names]
+        assert {line.split()[1] for line in lines} == {repr(name) for name in names}
+        for name in names:
+            (output, *_) = served.infer(name, body_of("image", x))["outputs"]
+            found = np.array(output["data"], np.float32).reshape(output["shape"])
+            expected = [stock_outputs(name, [row[None]])[0] for row in x]
+            assert_close([found], [np.concatenate(expected)], tolerance=NETWORK, because="networks")
+
+
+def test_live_while_compiling_and_ready_after(tmp_path: Path) -> None:
+    """The second start reads the programs that the first one stored."""
+    arguments = (
+        str(NETWORKS / "classification.tflite"),
+        "--max_batch_size=1",
+        f"--jax_serialization_dir={tmp_path / 'programs'}",
+    )
+    with process(*arguments) as served:
+        assert served.get("/v2/health/live") == 200
+        served.line("model 'classification' is ready after ")
+        assert served.get("/v2/health/ready") == 200
+    with process(*arguments) as served:
+        served.line("model 'classification' is ready after ")
+        assert served.get("/v2/health/ready") == 200
+        text = served.read("/metrics").decode()
+        labels = '{model="classification",version="1"}'
+        assert f"jaxdelegate_compile_count{labels} 0.0" in text
+        assert f"jaxdelegate_cache_hit_count{labels} 1.0" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_answers_what_was_accepted(number: signal.Signals) -> None:
+    """A body that is under way when the signal comes is read and answered."""
+    body = body_of("features", np.zeros((1, 32), np.float32))
+    head = (
+        "POST /v2/models/keywords/infer HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    with process(str(NETWORKS / "keywords.tflite")) as served:
+        served.line("model 'keywords' is ready after ")
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+            connection.sendall(head.encode())
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100 ")  # the body is waited for
+            connection.sendall(body[:10])
+            served.process.send_signal(number)
+            until_refused(served.port)
+            connection.sendall(body[10:])
+            answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert answer.startswith(b"HTTP/1.1 200 OK"), answer
+        assert b"connection: close" in answer
+        assert served.process.wait(60) == 0
+
+
+def until_refused(port: int) -> None:
+    """Until nothing listens any more."""
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=60).close()
+        except ConnectionError:
+            return
+
+
+def test_a_signal_while_compiling_ends_at_once() -> None:
+    with process(str(NETWORKS / "segmentation.tflite")) as served:
+        served.process.terminate()
+        assert served.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("port", ["--port", "--grpc_port"])
+def test_a_port_that_is_taken(port: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found = subprocess.run(
+            [
+                *(sys.executable, "-m", "jaxdelegate", "serve", str(NETWORKS / "keywords.tflite")),
+                *("--port=0", f"{port}={taken.getsockname()[1]}"),
+            ],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    assert found.returncode == 1
+    assert "\njaxdelegate: " in f"\n{found.stderr}"  # gRPC has lines of its own
+    assert "Traceback" not in found.stderr
+
+
+def test_uvicorn_starts_the_factory() -> None:
+    command = [sys.executable, "-m", "uvicorn", "--factory", "jaxdelegate.serve.application:create"]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.set_inheritable(True)
+        port = listener.getsockname()[1]
+        with subprocess.Popen(
+            [*command, f"--fd={listener.fileno()}", "--log-level=warning"],
+            cwd=ROOT,
+            env=os.environ | {"JAXDELEGATE_SERVE_MODELS": f"words={NETWORKS / 'keywords.tflite'}"},
+            pass_fds=[listener.fileno()],
+        ) as started:
+            listener.close()
+            address = f"http://127.0.0.1:{port}/v2/models/words"
+            with urllib.request.urlopen(address, timeout=60) as found:
+                assert json.load(found)["inputs"][0]["name"] == "features"
+            started.terminate()
+            assert started.wait(60) in (0, -signal.SIGTERM)
+
+
+def test_broken_connections_leave_no_memory() -> None:
+    """Bodies that end early, at every place, and connections that are reset."""
+    array = np.zeros((1, 64, 64, 3), np.float32)
+    body = body_of("image", array)
+    entry = {
+        "name": "image",
+        "datatype": "FP32",
+        "shape": array.shape,
+        "parameters": {"binary_data_size": array.nbytes},
+    }
+    text = json.dumps({"inputs": [entry]}).encode()
+    binary = text + array.tobytes()
+    good = b"POST /v2/models/classification/infer HTTP/1.1\r\nhost: x\r\n"
+    requests = [
+        good + f"content-length: {len(body)}\r\n\r\n".encode() + body,
+        good
+        + f"inference-header-content-length: {len(text)}\r\n".encode()
+        + f"content-length: {len(binary)}\r\n\r\n".encode()
+        + binary,
+        good + b"content-length: 67108864\r\n\r\n" + bytes(1 << 20),
+        good + b"content-encoding: gzip\r\ncontent-length: 65536\r\n\r\n" + bytes(1 << 15),
+    ]
+
+    def broken(port: int, count: int) -> None:
+        for number in range(count):
+            request = requests[number % len(requests)]
+            cut = len(request) * (number % 97) // 97
+            with (
+                contextlib.suppress(ConnectionError),
+                socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
+            ):
+                connection.sendall(request[:cut])
+                if number % 2:  # RST in place of FIN
+                    linger = (1).to_bytes(4, "little") + bytes(4)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+    with process(str(NETWORKS / "classification.tflite"), "--max_batch_size=1") as served:
+        served.line("model 'classification' is ready after ")
+        broken(served.port, 400)
+        served.infer("classification", body)
+        before = served.anonymous_memory()
+        threads = [threading.Thread(target=broken, args=(served.port, 400)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert served.infer("classification", body)["outputs"]
+        assert served.anonymous_memory() - before < 16 << 10  # KiB; 1 MiB for each would be 800
+        assert served.get("/v2/health/ready") == 200

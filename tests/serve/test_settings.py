@@ -1,0 +1,34 @@
+"""What a user may choose about a served model."""
+
+from typing import Any
+
+import pytest
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.serve.settings import ServeSettings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_batch_size": 0}, "max_batch_size: want an integer from 1 on, got 0"),
+        ({"max_batch_size": True}, "max_batch_size: want an integer"),
+        ({"max_batch_size": 2.0}, "max_batch_size: want an integer"),
+        ({"max_queue_size": 0}, "max_queue_size"),
+        ({"max_queue_delay_us": -1}, "max_queue_delay_us: want an integer from 0 on, got -1"),
+        ({"timeout_s": -0.5}, "timeout_s: want a number from 0 on"),
+        ({"timeout_s": float("nan")}, "timeout_s"),
+        ({"timeout_s": float("inf")}, "timeout_s"),
+        ({"session_count": 0}, "session_count"),
+        ({"session_idle_s": 0}, "session_idle_s: want a number above 0, got 0"),
+        ({"delegate_options": {"cache_dir": "x"}}, "unknown option 'cache_dir'; did you mean"),
+    ],
+)
+def test_values_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        ServeSettings(**options)
+
+
+def test_values_in_range() -> None:
+    settings = ServeSettings(max_batch_size=1, timeout_s=0, session_idle_s=0.1)
+    assert settings.max_queue_delay_us == 0

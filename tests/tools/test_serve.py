@@ -1,0 +1,44 @@
+"""`jaxdelegate serve`: flags that cannot be, and packages that are missing."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxdelegate.testing.networks import mobilenet_v1
+from tests.tools.conftest import Refuse
+
+WRONG = {
+    "none": ([], "want a .tflite file, or --models=name=path,name=path"),
+    "both": (["m.tflite", "--models=a=b"], "want a .tflite file, or --models"),
+    "name": (["--models=a=b", "--name=c"], "--name is for one model"),
+    "form": (["--models=a"], "models: want name=path,name=path, got 'a'"),
+    "twice": (["--models=a=b,a=c"], "models: the name 'a' stands there twice"),
+    "missing": (["/nowhere/m.tflite", "--port=0"], "/nowhere/m.tflite"),
+    "port": (["m.tflite", "--port=70000"], "port"),
+    "batch": (["m.tflite", "--max_batch_size=0"], "max_batch_size"),
+    "bytes": (["m.tflite", "--max_request_bytes=0"], "max_request_bytes"),
+    "timeout": (["m.tflite", "--request_timeout_s=-1"], "request_timeout_s"),
+    "threads": (["m.tflite", "--num_threads=-2"], "num_threads"),
+    "host": (["m.tflite", "--host=256.0.0.1", "--port=0"], "256.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_flags_that_cannot_be(what: str, refused: Refuse) -> None:
+    arguments, words = WRONG[what]
+    assert words in refused("serve", *arguments)
+
+
+@pytest.mark.parametrize("package", ["uvicorn", "starlette.applications", "prometheus_client"])
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refuse
+) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(mobilenet_v1(size=32, width=0.25))
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in ("running", "application", "connections"):
+        monkeypatch.delitem(sys.modules, f"jaxdelegate.serve.{name}", raising=False)
+    message = refused("serve", str(path), "--port=0")
+    assert 'pip install "jaxdelegate[serve]"' in message
+    assert package.replace("_", "-").partition(".")[0] in message
