@@ -208,6 +208,9 @@ def sum_overflows(found: Disagreement, _stock: Stock) -> Arrays | None:
     if node.name in _SUMS and activation == _NONE:  # nothing makes a finite number of it again
         answers = zip(masks, found.got, found.want, strict=True)
         masks = [m & ~(np.isfinite(g) & np.isfinite(w)) for m, g, w in answers]
+    if found.engine != "reference" and any_float(part, _is_subnormal):  # zeros to XLA
+        tiny = changed_by(part, _is_subnormal)
+        masks = [m | t for m, t in zip(masks, tiny, strict=True)]
     return [masked(w, m) for w, m in zip(found.want, masks, strict=True)]
 
 

@@ -168,6 +168,16 @@ def not_a_number_by_order(found: Disagreement, stock: Stock) -> Arrays | None:
     return [np.where(h, np.nan, w) for h, w in zip(has_one, found.want, strict=True)]
 
 
+def index_among_not_a_number(found: Disagreement, _stock: Stock) -> Arrays | None:
+    """The place of the least or largest of values with a NaN, which C++ compares in any order."""
+    node, (x, *axis) = operator_of(found)
+    if node.name not in {"ARG_MIN", "ARG_MAX"} or x.value is None or x.dtype.kind != "f":
+        return None
+    over = 0 if axis[0].value is None else int(axis[0].value.item())
+    mask = np.isnan(x.value).any(over)
+    return [masked(w, mask.reshape(w.shape)) for w in found.want]
+
+
 def states_are_overrun(found: Disagreement, stock: Stock) -> Arrays | None:
     """Merged outputs, batch major: LiteRT's kernels read beyond their states; unmerged not."""
     node, (x, *_) = operator_of(found)
@@ -291,6 +301,7 @@ BY_ENGINE: dict[str, tuple[_Explains, ...]] = {
         states_are_overrun,
         quantized_without_end,
         not_a_number_by_order,
+        index_among_not_a_number,
         not_a_number_in_a_map,
         power_of_integers_overflows,
         read_as_floats,

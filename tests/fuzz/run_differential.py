@@ -50,6 +50,7 @@ _NATIVE = {
     "MEAN",
 }
 
+RAISED = "raised"
 _compiler_options = aot.compiler_options
 
 
@@ -153,7 +154,7 @@ def examine_shard(seeds: range, stock: StockWorker, *, delegates: bool = True) -
                 for f in examined.found
             ]
         except Exception as error:  # what an engine fails with is looked for
-            outcomes["raised"] += 1
+            outcomes[RAISED] += 1
             found.append(_line(seed, "raises", graph.graph.operators, repr(error)[:400]))
         outcomes.update(examined.outcomes)
     return {
@@ -178,9 +179,13 @@ def examined_again(row: dict[str, Any], stock: StockWorker) -> dict[str, Any]:
     """The line of a shard, its graphs with open disagreements run by what the code is now."""
     is_open = {d["seed"] for d in row["disagreements"] if d["explained"] is None}
     kept = [d for d in row["disagreements"] if d["seed"] not in is_open]
+    outcomes = {name: n for name, n in row["outcomes"].items() if name != RAISED}
     for seed in sorted(is_open):
-        kept += examine_shard(range(seed, seed + 1), stock)["disagreements"]
-    return {**row, "again": _commit(), "disagreements": kept}
+        again = examine_shard(range(seed, seed + 1), stock)
+        kept += again["disagreements"]
+        if RAISED in again["outcomes"]:
+            outcomes[RAISED] = outcomes.get(RAISED, 0) + 1
+    return {**row, "again": _commit(), "outcomes": outcomes, "disagreements": kept}
 
 
 def _line(seed: int, engine: str, operators: Any, difference: str, why: str | None = None) -> Any:

@@ -39,6 +39,7 @@ MASKED = {
     "least_integer_by_minus_one": 1000658,
     "out_of_the_integers": 1000859,
     "transform_of_the_infinite": 1000379,
+    "index_among_not_a_number": 4604,
     "quantized_without_end": 1000520,
     "not_a_number_is_clipped": 1001122,
 }
