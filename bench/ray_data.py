@@ -43,6 +43,7 @@ flags.DEFINE_bool("killed", False, "Also a run in which an actor dies.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 PROCESSES, FILES = 2, 20
+BLOCK_BYTES = 4 << 20  # some 28 images
 BOUND = 0.9
 
 
@@ -132,7 +133,9 @@ def main(_argv: list[str]) -> None:
         "batch": FLAGS.batch,
     }
     ray.init(num_cpus=PROCESSES + 1, include_dashboard=False, log_to_driver=False)
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.target_max_block_size = BLOCK_BYTES  # else a small set is one task, of one actor
     rates: dict[str, list[float]] = {"ray": [], "plain": []}
     walls: dict[str, list[float]] = {"ray": [], "plain": []}
     want: np.ndarray | None = None
