@@ -13,6 +13,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.ray import evaluation
 from jaxdelegate.ray.errors import import_ray
 from jaxdelegate.ray.evaluation import Cluster, RayRunner
+from jaxdelegate.testing.detectors import color_detector
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
 
@@ -145,6 +146,36 @@ def test_what_is_wrong_in_an_actor_is_told_as_without(
     assert "an actor takes 1 CPUs and 1 GPUs; the cluster has 3 and 0" in capsys.readouterr().err
     with pytest.raises(OptionError, match="room for 3, got 9"):
         RayRunner(Cluster(actors=9))
+
+
+def test_detectors_likewise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four outputs; where they are is asked of the interpreter in the actor."""
+    images = []
+    for i, channel in enumerate((0, 1, 0, 2)):
+        pixels = np.zeros((40, 80, 3), np.uint8)
+        pixels[10 * i : 10 * i + 10, :20, channel] = 255
+        Image.fromarray(pixels).save(tmp_path / f"{i:012}.png")
+        images.append({"id": i + 1, "file_name": f"{i:012}.png", "width": 80, "height": 40})
+    box = {"id": 0, "image_id": 1, "category_id": 1, "bbox": [0, 0, 20, 10]}
+    names = [{"id": 1, "name": "red"}, {"id": 2, "name": "green"}]
+    data = {"info": {}, "images": images, "annotations": [box], "categories": names}
+    (tmp_path / "instances.json").write_text(json.dumps(data))
+    (tmp_path / "model.tflite").write_bytes(color_detector())
+    rows, printed = [], []
+    for name, more in (("plain", []), ("ray", ["--ray_address=local"])):
+        given = {
+            "model_file": tmp_path / "model.tflite",
+            "ground_truth_images_path": tmp_path,
+            "instances_file": tmp_path / "instances.json",
+            "results_file_path": tmp_path / f"{name}.jsonl",
+            "batch_size": 2,
+        }
+        assert main(["coco_eval", *(f"--{k}={v}" for k, v in given.items()), *more]) == 0
+        rows.append((tmp_path / f"{name}.jsonl").read_text())
+        printed.append(lines(capsys.readouterr().out))
+    assert rows[0] == rows[1]
+    assert printed[0] == printed[1]
+    assert '"class_ids": [1]' in rows[0]
 
 
 def test_the_folder_has_a_damaged_picture(rows: list[str]) -> None:
