@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-_TEMPORARY = ".writing-"
+TEMPORARY = ".writing-"
 _ABANDONED_SECONDS = 3600.0  # a temporary file of that age belongs to a process that was killed
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -53,7 +53,7 @@ class PrivateDirectory:
 
     def names(self) -> list[str]:
         """What lies in it, temporary files left out, sorted."""
-        return sorted(n for n in os.listdir(self.path) if not n.startswith(_TEMPORARY))
+        return sorted(n for n in os.listdir(self.path) if not n.startswith(TEMPORARY))
 
     def size(self, name: str) -> int:
         """Bytes of a file; 0 if it is not there."""
@@ -104,7 +104,7 @@ class PrivateDirectory:
         """
         import tempfile  # noqa: PLC0415 (what only reads does without it)
 
-        file, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self.path)  # mode 0600
+        file, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=self.path)  # mode 0600
         try:
             with open(file, "wb") as stream:
                 stream.writelines(parts)
@@ -132,7 +132,7 @@ class PrivateDirectory:
 
     def abandoned(self) -> Iterator[str]:
         """Temporary files that no process is writing any more."""
-        for path in self.path.glob(f"{_TEMPORARY}*"):
+        for path in self.path.glob(f"{TEMPORARY}*"):
             # Whatever the clock: one from the future was written before it was put right.
             if abs(time.time() - self.modified(path.name)) > _ABANDONED_SECONDS:
                 yield path.name

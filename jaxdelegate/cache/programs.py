@@ -6,17 +6,18 @@ what was found. Nothing here imports jax.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.cache import answers, starts
+from jaxdelegate.cache import answers, starts, turns
 from jaxdelegate.cache.answers import Answers
 from jaxdelegate.cache.digests import digests
 from jaxdelegate.cache.directory import PrivateDirectory
@@ -66,6 +67,7 @@ class ProgramCache:
             path: made if it is not there.
         """
         self._store: ProgramStore | None = None
+        self.compiles_once = False  # wait for a process that compiles the same program
         self.statistics = Statistics()
         self._counting = threading.Lock()
         try:
@@ -261,6 +263,19 @@ class ProgramCache:
             return None
         self._loaded(entry)
         return dataclasses.replace(program, file=entry.file)
+
+    @contextlib.contextmanager
+    def turn(self, slot: Slot) -> Iterator[bool]:
+        """Around compiling and storing a program: with `compiles_once`, no two processes at once.
+
+        Yields:
+            Whether another process may have stored it meanwhile: look again.
+        """
+        if self._store is None or not self.compiles_once:
+            yield False
+            return
+        with turns.turn(self._store.directory, slot.key.digest):
+            yield True
 
     def save(self, slot: Slot, program: Program, weights: ResidentWeights) -> Program:
         """Store a program that was compiled for the slot; answers it with shared weights."""

@@ -243,8 +243,15 @@ class JaxDelegate(SimpleDelegate):
                 if program is not None:
                     return program
         weights = state.on(client.of_jax(self.device))
-        compiled: Program = self.compilation.program(node, specs, outputs, weights)
-        return compiled if cache is None or slot is None else cache.save(slot, compiled, weights)
+        if cache is None or slot is None:
+            compiled: Program = self.compilation.program(node, specs, outputs, weights)
+            return compiled
+        with cache.turn(slot) as may_be_there:
+            program = cache.load(slot, weights) if may_be_there else None
+            if program is None:
+                program = self.compilation.program(node, specs, outputs, weights)
+                program = cache.save(slot, program, weights)
+        return program
 
     def started(self, start: Any) -> None:
         """Know a stored start, whose model has to be read when somebody asks for `partitions`."""

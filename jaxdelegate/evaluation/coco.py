@@ -29,9 +29,9 @@ from jaxdelegate.evaluation.ground_truth import (
     read_instances,
 )
 from jaxdelegate.evaluation.metrics_file import new_metrics
-from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
+from jaxdelegate.evaluation.model import ImageModel
 from jaxdelegate.evaluation.results import Field, Row, finite
-from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
+from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, open_to_run, run_images
 
 CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
 _POSTPROCESS = "TFLite_Detection_PostProcess"
@@ -123,6 +123,7 @@ def evaluate_coco(
         class_offset: from the model's classes to class ids (COCO's category ids).
         settings: how the images are run.
         interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate.
+            A runner of the settings makes its own.
 
     Raises:
         DataError: images, annotations and model do not fit.
@@ -132,12 +133,7 @@ def evaluate_coco(
     settings = settings or RunSettings()
     truth = _read_truth(images, instances, ground_truth_proto, allowlist, num_images)
     n_classes = _count_classes(model_labels, truth.instances)
-    opened = open_image_model(
-        model,
-        open_interpreter(model) if interpreter is None else interpreter,
-        batch_size=min(settings.batch_size, len(truth.names)),
-        num_outputs=4,
-    )
+    opened = open_to_run(model, interpreter, settings, num_images=len(truth.names), num_outputs=4)
     order = _output_order(os.fspath(model), opened)
     task = _task(truth, order, n_classes, class_offset)
     run = run_images(task, opened, Path(images), truth.names, settings)

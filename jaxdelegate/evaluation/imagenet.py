@@ -22,9 +22,9 @@ from jaxdelegate.evaluation.files import (
 )
 from jaxdelegate.evaluation.images import IMAGENET_CROP
 from jaxdelegate.evaluation.metrics_file import new_metrics
-from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
+from jaxdelegate.evaluation.model import ImageModel
 from jaxdelegate.evaluation.results import Field, Row, finite
-from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
+from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, open_to_run, run_images
 
 DEFAULT_RANKS = 10
 _OUTPUT_TYPES = (np.float32, np.uint8, np.int8)
@@ -97,6 +97,7 @@ def evaluate_imagenet(
         num_ranks: the largest k; None: 10, or as many as there are labels.
         settings: how the images are run.
         interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate.
+            A runner of the settings makes its own.
 
     Raises:
         DataError: images, labels and model do not fit.
@@ -107,12 +108,7 @@ def evaluate_imagenet(
     chosen = _chosen_images(images, ground_truth_labels, synset_labels, denylist, num_images)
     labels = read_lines(model_labels, "model output labels")
     ranks = _checked_ranks(num_ranks, labels)
-    opened = open_image_model(
-        model,
-        open_interpreter(model) if interpreter is None else interpreter,
-        batch_size=min(settings.batch_size, len(chosen)),
-        num_outputs=1,
-    )
+    opened = open_to_run(model, interpreter, settings, num_images=len(chosen), num_outputs=1)
     _check_output(os.fspath(model), opened, labels, os.fspath(model_labels))
     run = run_images(
         _task(chosen, labels, ranks), opened, Path(images), [i.name for i in chosen], settings

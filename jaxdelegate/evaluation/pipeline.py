@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -53,6 +54,39 @@ class Waits:
             f"decode wait {self.decode_wait:.1%}, device wait {self.device_wait:.1%}, "
             f"device busy {self.device_busy:.1%} of {self.wall_s:.3g} s"
         )
+
+
+class BatchSource(Protocol):
+    """Batches of images and their outputs, computed here or elsewhere; and how long that took."""
+
+    def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
+        """Yield the batches in order, from the one that `first`, a multiple of B, begins."""
+        ...
+
+    @property
+    def preprocessing(self) -> Latency:
+        """Of an image."""
+        ...
+
+    @property
+    def inference(self) -> Latency:
+        """Of an image."""
+        ...
+
+    @property
+    def waits(self) -> Waits:
+        """Where the time went so far."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """What a pipeline measured, in seconds, to be joined with that of others."""
+
+    decode: tuple[float, ...]  # of each image
+    invoke: tuple[float, ...]  # of each image
+    decode_wait: float
+    busy: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +201,13 @@ class Pipeline:
             return Batch(batch.first, errors, tuple(outputs))
 
         return finish
+
+    @property
+    def times(self) -> Times:
+        """What was measured so far."""
+        return Times(
+            tuple(self._decode_s), tuple(self._invoke_s), self._decode_wait_s, self._busy_s
+        )
 
     @property
     def preprocessing(self) -> Latency:

@@ -5,15 +5,15 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.model import ImageModel
-from jaxdelegate.evaluation.pipeline import Batch, Pipeline, Waits
+from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
+from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Pipeline, Waits
 from jaxdelegate.evaluation.results import (
     Field,
     PartFile,
@@ -26,6 +26,22 @@ from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.measuring.stats import Latency
 
 
+class Runner(Protocol):
+    """Runs images elsewhere than in this process, with a model that it opens there."""
+
+    def open(
+        self, path: str | os.PathLike[str], *, batch_size: int, num_outputs: int
+    ) -> ImageModel:
+        """As `open_image_model`; its interpreter may do no more than describe outputs."""
+        ...
+
+    def batches(
+        self, model: ImageModel, crop_fraction: float | None, decode_threads: int | None
+    ) -> BatchSource:
+        """What runs the images of one evaluation."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """How images are run; accuracies do not depend on it."""
@@ -35,6 +51,7 @@ class RunSettings:
     results_path: str | os.PathLike[str] | None = None  # per-image results, .jsonl or .parquet
     resume: bool = True  # take up a run that was killed, from the part file next to the results
     runs_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # must agree to resume
+    runner: Runner | None = None  # None: in this process
 
     def __post_init__(self) -> None:
         """Check ranges.
@@ -103,6 +120,33 @@ class Task:
     row: Callable[[int, tuple[np.ndarray, ...] | None], Row]
 
 
+def open_to_run(
+    path: str | os.PathLike[str],
+    interpreter: Any,
+    settings: RunSettings,
+    *,
+    num_images: int,
+    num_outputs: int,
+) -> ImageModel:
+    """The model where the settings say that images are run.
+
+    Args:
+        path: the .tflite file.
+        interpreter: of that file, not allocated; None: ours, JaxDelegate. A runner makes its own.
+        settings: how the images are run.
+        num_images: how many there are; a batch is no larger.
+        num_outputs: how many outputs the model must have.
+
+    Raises:
+        DataError, InterpreterError, ModelError: as `open_image_model`.
+    """
+    size = min(settings.batch_size, num_images)
+    if settings.runner is not None:
+        return settings.runner.open(path, batch_size=size, num_outputs=num_outputs)
+    interpreter = open_interpreter(path) if interpreter is None else interpreter
+    return open_image_model(path, interpreter, batch_size=size, num_outputs=num_outputs)
+
+
 def run_images(
     task: Task, model: ImageModel, folder: Path, names: Sequence[str], settings: RunSettings
 ) -> ImageRun:
@@ -112,15 +156,7 @@ def run_images(
         DataError: nothing could be used, or the part file is of another run.
     """
     paths = [folder / name for name in names]
-    workers = settings.decode_threads or core_count()
-    pipeline = Pipeline(
-        model.preprocessing(task.crop_fraction),
-        model.start,
-        input_shape=model.input_shape,
-        dtype=model.dtype,
-        workers=workers,
-        in_flight=model.in_flight,
-    )
+    pipeline = _batches(task, model, settings)
     if settings.results_path is None:
         rows: list[Row] = []
         _collect(pipeline, task, paths, names, rows, rows.extend)
@@ -141,8 +177,21 @@ def run_images(
     return run
 
 
+def _batches(task: Task, model: ImageModel, settings: RunSettings) -> BatchSource:
+    if settings.runner is not None:
+        return settings.runner.batches(model, task.crop_fraction, settings.decode_threads)
+    return Pipeline(
+        model.preprocessing(task.crop_fraction),
+        model.start,
+        input_shape=model.input_shape,
+        dtype=model.dtype,
+        workers=settings.decode_threads or core_count(),
+        in_flight=model.in_flight,
+    )
+
+
 def _collect_on_disk(
-    pipeline: Pipeline,
+    pipeline: BatchSource,
     task: Task,
     model: ImageModel,
     paths: Sequence[Path],
@@ -178,7 +227,7 @@ def _size(path: Path) -> int | None:
 
 
 def _collect(
-    pipeline: Pipeline,
+    pipeline: BatchSource,
     task: Task,
     paths: Sequence[Path],
     names: Sequence[str],

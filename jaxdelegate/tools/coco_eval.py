@@ -1,5 +1,7 @@
 """`jaxdelegate coco_eval`: average precision of an object detector."""
 
+import dataclasses
+
 from absl import flags
 
 from jaxdelegate.evaluation.coco import CLASS_OFFSET, evaluate_coco
@@ -29,18 +31,19 @@ def run(values: flags.FlagValues) -> int:
     """Evaluate and print; 3 if images were skipped."""
     evaluation_flags.required(values, "model_file", "ground_truth_images_path")
     settings = evaluation_flags.settings(values)
-    result = evaluate_coco(
-        values.model_file,
-        values.ground_truth_images_path,
-        values.model_output_labels,
-        instances=values.instances_file,
-        ground_truth_proto=values.ground_truth_proto,
-        allowlist=values.allowlist_file,
-        num_images=values.num_images,
-        class_offset=values.class_offset,
-        settings=settings,
-        interpreter=evaluation_flags.interpreter(values),
-    )
+    with evaluation_flags.runner(values) as runner:
+        result = evaluate_coco(
+            values.model_file,
+            values.ground_truth_images_path,
+            values.model_output_labels,
+            instances=values.instances_file,
+            ground_truth_proto=values.ground_truth_proto,
+            allowlist=values.allowlist_file,
+            num_images=values.num_images,
+            class_offset=values.class_offset,
+            settings=dataclasses.replace(settings, runner=runner),
+            interpreter=evaluation_flags.interpreter(values),
+        )
     if values.debug_mode:
         print(result.predictions())
     return evaluation_flags.report(values, result)

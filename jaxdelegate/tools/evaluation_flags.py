@@ -1,6 +1,8 @@
 """Flags and output that imagenet_eval and coco_eval share; TFLite's names where it has one."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.metrics_file import check_metrics_path, write_metrics
 from jaxdelegate.evaluation.results import is_results_path
 from jaxdelegate.evaluation.run import ImageRun, RunSettings
+from jaxdelegate.ray.evaluation import Cluster, RayRunner
 from jaxdelegate.tools import delegate_flags, delegate_names
 
 SOME_SKIPPED = 3  # the exit code of a run that left out images it could not use
@@ -46,6 +49,24 @@ def define(values: flags.FlagValues) -> None:
         None,
         "Threads that decode images. Unset: one per CPU.",
         1,
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "ray_address",
+        None,
+        "Run on the actors of this Ray cluster: host:port, 'auto', or 'local' for a Ray of its "
+        "own. They read the model and the images from a shared disk.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "ray_actors", None, "How many actors. Unset: all that fit.", 1, flag_values=values
+    )
+    flags.DEFINE_float("ray_cpus", 1.0, "CPUs of each actor.", 0.0, flag_values=values)
+    flags.DEFINE_float(
+        "ray_gpus",
+        None,
+        "GPUs of each actor, at most 1. Unset: 1 if the cluster has GPUs.",
+        0.0,
         flag_values=values,
     )
     flags.DEFINE_bool("resume", True, "Take up a run that was killed.", flag_values=values)
@@ -96,13 +117,38 @@ def _output_paths(values: flags.FlagValues) -> tuple[Path | None, Path | None]:
     return (Path(output) if output else None), (Path(results) if results else None)
 
 
+@contextlib.contextmanager
+def runner(values: flags.FlagValues) -> Iterator[RayRunner | None]:
+    """What runs the images on a Ray cluster, as long as the context; None: this process does.
+
+    Raises:
+        OptionError: no such cluster, no Ray, or `--ray_...` without `--ray_address`.
+    """
+    if values.ray_address is None:
+        lost = [n for n in ("ray_actors", "ray_gpus") if getattr(values, n) is not None]
+        if lost:
+            raise OptionError(f"--{lost[0]} needs --ray_address")
+        yield None
+        return
+    cluster = Cluster(
+        address=values.ray_address,
+        actors=values.ray_actors,
+        cpus=values.ray_cpus,
+        gpus=values.ray_gpus,
+    )
+    with RayRunner(cluster, delegate_flags.as_dict(values)) as joined:
+        yield joined
+
+
 def interpreter(values: flags.FlagValues) -> Any:
-    """The interpreter of the model, with its delegates.
+    """The interpreter of the model, with its delegates; None where actors have theirs.
 
     Raises:
         ModelError: the file is no model.
         OptionError: an impossible value or combination.
     """
+    if values.ray_address is not None:
+        return None
     return delegate_flags.interpreter(values, values.model_file)
 
 

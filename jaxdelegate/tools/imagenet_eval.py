@@ -1,5 +1,7 @@
 """`jaxdelegate imagenet_eval`: top-k accuracy of an image classifier."""
 
+import dataclasses
+
 from absl import flags
 
 from jaxdelegate.evaluation.imagenet import evaluate_imagenet
@@ -34,16 +36,17 @@ def run(values: flags.FlagValues) -> int:
         values, "model_file", "ground_truth_images_path", "model_output_labels"
     )
     settings = evaluation_flags.settings(values)
-    result = evaluate_imagenet(
-        values.model_file,
-        values.ground_truth_images_path,
-        values.model_output_labels,
-        ground_truth_labels=values.ground_truth_labels,
-        synset_labels=values.synset_labels,
-        denylist=values.denylist_file_path or None,
-        num_images=values.num_images,
-        num_ranks=values.num_ranks,
-        settings=settings,
-        interpreter=evaluation_flags.interpreter(values),
-    )
+    with evaluation_flags.runner(values) as runner:
+        result = evaluate_imagenet(
+            values.model_file,
+            values.ground_truth_images_path,
+            values.model_output_labels,
+            ground_truth_labels=values.ground_truth_labels,
+            synset_labels=values.synset_labels,
+            denylist=values.denylist_file_path or None,
+            num_images=values.num_images,
+            num_ranks=values.num_ranks,
+            settings=dataclasses.replace(settings, runner=runner),
+            interpreter=evaluation_flags.interpreter(values),
+        )
     return evaluation_flags.report(values, result)

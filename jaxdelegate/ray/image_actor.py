@@ -1,0 +1,146 @@
+"""What an actor does for an evaluation: decodes the images of a batch, and runs the model."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate import providers
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.evaluation.model import ImageModel, open_image_model
+from jaxdelegate.evaluation.pipeline import Batch, Pipeline, Times
+from jaxdelegate.ray.share import Share, own_share
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """The answers of an interpreter that is elsewhere."""
+
+    outputs: tuple[dict[str, Any], ...]
+    operators: tuple[dict[str, Any], ...]
+
+    def get_output_details(self) -> list[dict[str, Any]]:
+        """As an interpreter's."""
+        return list(self.outputs)
+
+    def _get_ops_details(self) -> list[dict[str, Any]]:
+        """As an interpreter's."""
+        return list(self.operators)
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What all actors of an evaluation are given.
+
+    Attributes:
+        path: of the model, on a disk that all of them have.
+        flags: those of the delegates that were given.
+        batch_size: how many images an invocation should take.
+        num_outputs: of the model.
+    """
+
+    path: str
+    flags: Mapping[str, Any]
+    batch_size: int
+    num_outputs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """A batch, how long it took, and how long its images waited for the model."""
+
+    batch: Batch
+    times: Times
+    device_wait: float  # seconds
+
+
+class ImageActor:
+    """Opens the model at the first call. Two threads of Ray's may be inside: one decodes."""
+
+    def __init__(self, work: Work) -> None:
+        """Take the work; what is wrong with it is an error of the first call."""
+        self._work = work
+        self._opening, self._running = threading.Lock(), threading.Lock()
+        self._opened: ImageModel | None = None
+        self._share = own_share() or Share()
+
+    def describe(self) -> ImageModel:
+        """The model, with a `Described` for its interpreter.
+
+        Raises:
+            DataError, ModelError, InterpreterError, OptionError: it cannot be evaluated here.
+        """
+        model = self._model()
+        host = model.interpreter
+        described = Described(tuple(host.get_output_details()), tuple(host._get_ops_details()))
+        return dataclasses.replace(model, interpreter=described)
+
+    def run(
+        self,
+        first: int,
+        paths: Sequence[Path],
+        crop_fraction: float | None,
+        decode_threads: int | None,
+    ) -> Done:
+        """Run one batch.
+
+        Args:
+            first: index of its first image.
+            paths: of its images, at most the model's batch.
+            crop_fraction: as `ImageModel.preprocessing` takes it.
+            decode_threads: None: one for each of the actor's CPUs.
+
+        Raises:
+            InterpreterError: the model failed.
+        """
+        model, waited = self._model(), [0.0]
+
+        def start(images: np.ndarray) -> Callable[[], tuple[np.ndarray, ...]]:
+            begun = time.perf_counter()
+            with self._running:
+                waited[0] = time.perf_counter() - begun
+                return model.start(images)
+
+        pipeline = Pipeline(
+            model.preprocessing(crop_fraction),
+            start,
+            input_shape=model.input_shape,
+            dtype=model.dtype,
+            workers=decode_threads or max(1, int(self._share.cpus)),
+        )
+        (batch,) = pipeline.run(paths)
+        times, images = pipeline.times, len(pipeline.times.invoke)
+        times = dataclasses.replace(
+            times,
+            invoke=tuple(seconds - waited[0] / images for seconds in times.invoke),
+            busy=times.busy - waited[0],
+        )
+        return Done(dataclasses.replace(batch, first=first), times, waited[0])
+
+    def _model(self) -> ImageModel:
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def _open(self) -> ImageModel:
+        values = providers.flag_values(**self._work.flags)
+        if values.num_threads < 1 and self._share.threads is not None:
+            values = values.replaced(num_threads=self._share.threads)
+        if self._share.gpus and not values.is_set("jax_platform"):
+            values = values.replaced(jax_platform="gpu")
+        delegates = [row.delegate for row in providers.create_delegates(values)]
+        for delegate in delegates:
+            if isinstance(delegate, JaxDelegate) and delegate.programs is not None:
+                delegate.programs.compiles_once = True
+        interpreter = providers.open_interpreter(values, self._work.path, delegates)
+        return open_image_model(
+            self._work.path,
+            interpreter,
+            batch_size=self._work.batch_size,
+            num_outputs=self._work.num_outputs,
+        )

@@ -1,0 +1,22 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jaxdelegate.ray.errors import import_ray
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A Ray of this machine with three CPUs, one of which is left to read data sets."""
+    pytest.importorskip("ray", reason="needs jaxdelegate[ray]")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions have it
+        ray = import_ray()
+        ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="error")
+        yield
+        ray.shutdown()

@@ -1,0 +1,182 @@
+"""imagenet_eval and coco_eval on the actors of a Ray cluster."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.ray import evaluation
+from jaxdelegate.ray.errors import import_ray
+from jaxdelegate.ray.evaluation import Cluster, RayRunner
+from jaxdelegate.testing.detectors import color_detector
+from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.tools.main import main
+
+SIZE, CLASSES, COUNT, BATCH = 32, 12, 27, 4
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.filterwarnings("ignore:.*os.fork:RuntimeWarning", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures, of which one is damaged, a classifier and labels."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    (folder / "val").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(COUNT):
+        low = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
+        low.resize((48, 40), Image.Resampling.BICUBIC).save(folder / "val" / f"{i:04}.jpg")
+    (folder / "val" / "0009.jpg").write_bytes(b"no picture")
+    (folder / "model.tflite").write_bytes(mobilenet_v1(size=SIZE, width=0.25, classes=CLASSES))
+    labels = [f"class {i}" for i in range(CLASSES)]
+    (folder / "labels.txt").write_text("\n".join(labels) + "\n")
+    truth = [labels[i % CLASSES] for i in range(COUNT)]
+    (folder / "truth.txt").write_text("\n".join(truth) + "\n")
+    return folder
+
+
+def evaluated(folder: Path, results: Path, *, code: int = 3, **flags: Any) -> list[str]:
+    """Run the tool, which skips an image; its rows as text."""
+    given = {
+        "model_file": folder / "model.tflite",
+        "ground_truth_images_path": folder / "val",
+        "ground_truth_labels": folder / "truth.txt",
+        "model_output_labels": folder / "labels.txt",
+        "results_file_path": results,
+        "batch_size": BATCH,
+        **flags,
+    }
+    assert main(["imagenet_eval", *(f"--{k}={v}" for k, v in given.items())]) == code
+    return results.read_text().splitlines() if code == 3 else []
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Of this process."""
+    return evaluated(folder, tmp_path_factory.mktemp("plain") / "rows.jsonl")
+
+
+def lines(printed: str) -> list[str]:
+    """What was printed of accuracies and counts."""
+    return [x for x in printed.splitlines() if "latency" not in x and "Waits" not in x]
+
+
+def test_the_rows_are_those_of_one_process(
+    folder: Path, rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluated(folder, tmp_path / "rows.jsonl", ray_address="local") == rows
+    capsys.readouterr()
+    evaluated(folder, tmp_path / "a.jsonl", ray_address="local", ray_actors=1, ray_cpus=0.5)
+    on_actors = lines(capsys.readouterr().out)
+    evaluated(folder, tmp_path / "b.jsonl")
+    assert on_actors == lines(capsys.readouterr().out)
+    assert (tmp_path / "a.jsonl").read_text().splitlines() == rows
+
+
+class _Killing:
+    """Actors of which one is killed while it has batches."""
+
+    def __init__(self) -> None:
+        self.killed = 0
+
+    def take(self, running: Any, take: Any) -> None:
+        ray = import_ray()
+        if not self.killed and len(running._done) + len(running._given) > 1:
+            actor = next(iter(running._given.values()))[0]
+            ray.kill(actor)
+            self.killed += 1
+        take(running)
+
+
+def test_a_killed_actor_loses_no_image_and_counts_none_twice(
+    folder: Path, rows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killing, take = _Killing(), evaluation._Running._take
+    monkeypatch.setattr(evaluation._Running, "_take", lambda self: killing.take(self, take))
+    assert evaluated(folder, tmp_path / "rows.jsonl", ray_address="local") == rows
+    assert killing.killed == 1
+
+
+def test_a_run_is_resumed(
+    folder: Path, rows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ended after three batches, begun here and taken up there."""
+    in_order = evaluation._Running.in_order
+
+    def ended(self: Any, first: int) -> Iterator[Any]:
+        for count, done in enumerate(in_order(self, first)):
+            if count == 3:
+                raise KeyboardInterrupt
+            yield done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation._Running, "in_order", ended)
+        evaluated(folder, tmp_path / "rows.jsonl", code=130, ray_address="local")
+    part = (tmp_path / "rows.jsonl.part").read_text().splitlines()
+    assert part[1:] == rows[: 3 * BATCH]
+    assert evaluated(folder, tmp_path / "rows.jsonl", ray_address="local") == rows
+
+
+def test_what_is_wrong_in_an_actor_is_told_as_without(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "damaged.tflite").write_bytes(b"no model")
+    given = {
+        "model_file": tmp_path / "damaged.tflite",
+        "ground_truth_images_path": folder / "val",
+        "ground_truth_labels": folder / "truth.txt",
+        "model_output_labels": folder / "labels.txt",
+    }
+    arguments = ["imagenet_eval", *(f"--{k}={v}" for k, v in given.items())]
+    assert main(arguments) == 1
+    want = capsys.readouterr().err
+    assert main([*arguments, "--ray_address=local"]) == 1
+    assert capsys.readouterr().err == want
+    assert main([*arguments, "--ray_address=local", "--ray_gpus=1"]) == 1
+    assert "an actor takes 1 CPUs and 1 GPUs; the cluster has 3 and 0" in capsys.readouterr().err
+    with pytest.raises(OptionError, match="room for 3, got 9"):
+        RayRunner(Cluster(actors=9))
+
+
+def test_detectors_likewise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four outputs; where they are is asked of the interpreter in the actor."""
+    images = []
+    for i, channel in enumerate((0, 1, 0, 2)):
+        pixels = np.zeros((40, 80, 3), np.uint8)
+        pixels[10 * i : 10 * i + 10, :20, channel] = 255
+        Image.fromarray(pixels).save(tmp_path / f"{i:012}.png")
+        images.append({"id": i + 1, "file_name": f"{i:012}.png", "width": 80, "height": 40})
+    box = {"id": 0, "image_id": 1, "category_id": 1, "bbox": [0, 0, 20, 10]}
+    names = [{"id": 1, "name": "red"}, {"id": 2, "name": "green"}]
+    data = {"info": {}, "images": images, "annotations": [box], "categories": names}
+    (tmp_path / "instances.json").write_text(json.dumps(data))
+    (tmp_path / "model.tflite").write_bytes(color_detector())
+    rows, printed = [], []
+    for name, more in (("plain", []), ("ray", ["--ray_address=local"])):
+        given = {
+            "model_file": tmp_path / "model.tflite",
+            "ground_truth_images_path": tmp_path,
+            "instances_file": tmp_path / "instances.json",
+            "results_file_path": tmp_path / f"{name}.jsonl",
+            "batch_size": 2,
+        }
+        assert main(["coco_eval", *(f"--{k}={v}" for k, v in given.items()), *more]) == 0
+        rows.append((tmp_path / f"{name}.jsonl").read_text())
+        printed.append(lines(capsys.readouterr().out))
+    assert rows[0] == rows[1]
+    assert printed[0] == printed[1]
+    assert '"class_ids": [1]' in rows[0]
+
+
+def test_the_folder_has_a_damaged_picture(rows: list[str]) -> None:
+    assert [i for i, row in enumerate(rows) if json.loads(row)["error"]] == [9]

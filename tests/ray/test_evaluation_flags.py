@@ -1,0 +1,19 @@
+"""What of an evaluation on Ray is refused before any Ray starts."""
+
+import pytest
+
+from jaxdelegate.errors import OptionError
+from jaxdelegate.ray.evaluation import Cluster
+from jaxdelegate.tools.main import main
+
+
+def test_flags_without_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model_file=m", "--ground_truth_images_path=i", "--model_output_labels=l"]
+    assert main(["imagenet_eval", *given, "--ray_actors=2"]) == 1
+    assert "--ray_actors needs --ray_address" in capsys.readouterr().err
+
+
+def test_a_cluster_has_numbers_that_can_be() -> None:
+    for wrong in ({"actors": 0}, {"cpus": 0.0}, {"gpus": 2.0}):
+        with pytest.raises(OptionError, match=f"{next(iter(wrong))}: "):
+            Cluster(**wrong)  # type: ignore[arg-type]
