@@ -36,7 +36,11 @@ class OverMesh:
     @property
     def local_parts(self) -> int:
         """How many of them are this process's."""
-        return math.prod(self.mesh.local_mesh.shape[axis] for axis in self.axes)
+        along = [self.mesh.axis_names.index(axis) for axis in self.axes]
+        own = jax.process_index()
+        places = np.ndindex(self.mesh.devices.shape)
+        mine = (i for i in places if self.mesh.devices[i].process_index == own)
+        return len({tuple(i[axis] for axis in along) for i in mine})
 
     @property
     def device(self) -> jax.Device:
