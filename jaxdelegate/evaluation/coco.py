@@ -20,6 +20,7 @@ from jaxdelegate.evaluation.average_precision import (
     average_precisions,
 )
 from jaxdelegate.evaluation.coco_metrics import CocoMetrics, coco_metrics
+from jaxdelegate.evaluation.devices import open_on_devices
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import list_images, no_images, read_lines
 from jaxdelegate.evaluation.ground_truth import (
@@ -29,7 +30,7 @@ from jaxdelegate.evaluation.ground_truth import (
     read_instances,
 )
 from jaxdelegate.evaluation.metrics_file import new_metrics
-from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
+from jaxdelegate.evaluation.model import ImageModel, open_interpreter
 from jaxdelegate.evaluation.results import Field, Row, finite
 from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
 
@@ -122,7 +123,8 @@ def evaluate_coco(
         num_images: how many of the images; 0: all.
         class_offset: from the model's classes to class ids (COCO's category ids).
         settings: how the images are run.
-        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate.
+        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate. A
+            list of them, each on a device of its own, takes batches in turn.
 
     Raises:
         DataError: images, annotations and model do not fit.
@@ -132,7 +134,7 @@ def evaluate_coco(
     settings = settings or RunSettings()
     truth = _read_truth(images, instances, ground_truth_proto, allowlist, num_images)
     n_classes = _count_classes(model_labels, truth.instances)
-    opened = open_image_model(
+    opened = open_on_devices(
         model,
         open_interpreter(model) if interpreter is None else interpreter,
         batch_size=min(settings.batch_size, len(truth.names)),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.evaluation.devices import open_on_devices
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import (
     LabeledImage,
@@ -22,7 +23,7 @@ from jaxdelegate.evaluation.files import (
 )
 from jaxdelegate.evaluation.images import IMAGENET_CROP
 from jaxdelegate.evaluation.metrics_file import new_metrics
-from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
+from jaxdelegate.evaluation.model import ImageModel, open_interpreter
 from jaxdelegate.evaluation.results import Field, Row, finite
 from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, run_images
 
@@ -96,7 +97,8 @@ def evaluate_imagenet(
         num_images: how many of the rest; 0: all.
         num_ranks: the largest k; None: 10, or as many as there are labels.
         settings: how the images are run.
-        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate.
+        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate. A
+            list of them, each on a device of its own, takes batches in turn.
 
     Raises:
         DataError: images, labels and model do not fit.
@@ -107,7 +109,7 @@ def evaluate_imagenet(
     chosen = _chosen_images(images, ground_truth_labels, synset_labels, denylist, num_images)
     labels = read_lines(model_labels, "model output labels")
     ranks = _checked_ranks(num_ranks, labels)
-    opened = open_image_model(
+    opened = open_on_devices(
         model,
         open_interpreter(model) if interpreter is None else interpreter,
         batch_size=min(settings.batch_size, len(chosen)),

@@ -75,6 +75,7 @@ class ImageRun:
     inference: Latency
     waits: Waits
     notes: tuple[str, ...]
+    devices: int = 1  # that took batches in turn
 
     @property
     def good(self) -> list[Row]:
@@ -135,6 +136,7 @@ def run_images(
         pipeline.inference,
         pipeline.waits,
         model.notes,
+        model.devices,
     )
     if not run.good:
         raise DataError(f"none of {len(rows)} images could be used; the first: {run.skipped[0]}")

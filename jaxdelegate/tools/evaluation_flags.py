@@ -48,6 +48,13 @@ def define(values: flags.FlagValues) -> None:
         1,
         flag_values=values,
     )
+    flags.DEFINE_integer(
+        "num_devices",
+        1,
+        "Devices that take batches in turn, the first ones of JaxDelegate's platform; 0: all.",
+        0,
+        flag_values=values,
+    )
     flags.DEFINE_bool("resume", True, "Take up a run that was killed.", flag_values=values)
     delegate_names.define(values)
     delegate_flags.define(values)
@@ -97,12 +104,14 @@ def _output_paths(values: flags.FlagValues) -> tuple[Path | None, Path | None]:
 
 
 def interpreter(values: flags.FlagValues) -> Any:
-    """The interpreter of the model, with its delegates.
+    """The interpreter of the model, with its delegates; with --num_devices one for each device.
 
     Raises:
         ModelError: the file is no model.
         OptionError: an impossible value or combination.
     """
+    if values.num_devices != 1:
+        return delegate_flags.on_devices(values, values.model_file, values.num_devices)
     return delegate_flags.interpreter(values, values.model_file)
 
 
@@ -111,6 +120,8 @@ def report(values: flags.FlagValues, result: Any) -> int:
     run: ImageRun = result.run
     print(result)
     print(f"Batch size: {run.batch_size}")
+    if run.devices > 1:
+        print(f"Devices: {run.devices}")
     print(f"Waits: {run.waits}")
     if run.num_resumed:
         print(f"Resumed: {run.num_resumed} images were evaluated by an earlier run")
