@@ -13,6 +13,14 @@ from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.pjrt.client import Runtime
 
 
+def divided(*axes: str | tuple[str, ...] | None) -> PartitionSpec:
+    """A PartitionSpec, by dimension; none: whole on every device."""
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
+WHOLE = divided()
+
+
 @dataclasses.dataclass(frozen=True)
 class OverMesh:
     """How arrays lie on a mesh: weights whole on every device, batches in parts.
@@ -38,8 +46,8 @@ class OverMesh:
         """How many of them are this process's."""
         along = [self.mesh.axis_names.index(axis) for axis in self.axes]
         own = jax.process_index()
-        places = np.ndindex(self.mesh.devices.shape)
-        mine = (i for i in places if self.mesh.devices[i].process_index == own)
+        places = np.ndenumerate(self.mesh.devices)
+        mine = [i for i, device in places if device.process_index == own]
         return len({tuple(i[axis] for axis in along) for i in mine})
 
     @property
@@ -51,11 +59,11 @@ class OverMesh:
     @property
     def batch(self) -> PartitionSpec:
         """Of an array whose first dimension is the batch."""
-        return PartitionSpec(self.axes) if self.axes else PartitionSpec()
+        return divided(self.axes) if self.axes else WHOLE
 
     def spec(self, index: int | None) -> PartitionSpec:
         """Of an input, by tensor; None: of what every device has whole."""
-        return PartitionSpec() if index is None or index in self.whole else self.batch
+        return WHOLE if index is None or index in self.whole else self.batch
 
     def sharding(self, index: int | None) -> NamedSharding:
         """The same, on the mesh."""
@@ -120,9 +128,24 @@ def placed(array: Any, sharding: NamedSharding) -> jax.Array:
     """An array of which every process has all elements, laid out so; processes do not talk."""
     with jax.enable_x64(True):
         if sharding.is_fully_addressable:
-            return jax.device_put(array, sharding)
+            whole: jax.Array = jax.device_put(array, sharding)
+            return whole
         elements = np.asarray(array)
         return jax.make_array_from_callback(elements.shape, sharding, lambda i: elements[i])
+
+
+def constrained(array: Any, sharding: NamedSharding) -> Any:
+    """What JAX traces, laid out so."""
+    return jax.lax.with_sharding_constraint(array, sharding)  # type: ignore[no-untyped-call]
+
+
+def joined(own: Any, sharding: NamedSharding) -> jax.Array:
+    """An array of which every process has its own part."""
+    with jax.enable_x64(True):
+        whole: jax.Array = jax.make_array_from_process_local_data(  # type: ignore[no-untyped-call]
+            sharding, np.asarray(own)
+        )
+    return whole
 
 
 class MeshRuntime(Runtime):
@@ -130,7 +153,7 @@ class MeshRuntime(Runtime):
 
     def __init__(self, over_mesh: OverMesh) -> None:
         """Place nothing yet."""
-        self.replicated = NamedSharding(over_mesh.mesh, PartitionSpec())
+        self.replicated = NamedSharding(over_mesh.mesh, WHOLE)
         super().__init__(over_mesh.device, self.replicated, jax.core.ShapedArray)
 
     def put(self, array: Any) -> Any:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
-from jaxdelegate.compiler.over_mesh import OverMesh, over, placed
+from jaxdelegate.compiler.over_mesh import WHOLE, OverMesh, constrained, joined, over, placed
 from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function.apply import Function
+from jaxdelegate.function.arguments import check_names
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import Io, Mode, checked
@@ -83,7 +83,7 @@ class ShardedModel:
         return {n: placed(leaf, self._sharding(n)) for n, leaf in leaves.items()}
 
     def _sharding(self, name: str) -> NamedSharding:
-        return NamedSharding(self.mesh, self._specs.get(name, PartitionSpec()))
+        return NamedSharding(self.mesh, self._specs.get(name, WHOLE))
 
     def function(
         self, signature: str | None = None, io: Io = "file"
@@ -231,6 +231,7 @@ class ShardedApply:
             )
         if inputs and named:
             raise TensorError("call apply with positional or with named inputs, not with both")
+        check_names("params", params, ())
         names = self._functions.names_of(self._signature)
         given = names.in_order(named) if named else inputs
         arrays = self.laid_out(self._function.checked(given, self._mode.io))
@@ -248,21 +249,17 @@ class ShardedApply:
 
     def _laid_out(self, name: str, x: Any, is_batched: bool) -> Any:
         sharding = self._input(is_batched)
-        is_own = not isinstance(x, jax.core.Tracer) and _is_of_one_process(x, sharding)
-        parts = self._over.parts if is_batched else 1
-        if is_own and is_batched:
-            parts = self._over.local_parts
-        if x.shape and x.shape[0] % parts:
+        is_traced = isinstance(x, jax.core.Tracer)
+        is_own = not is_traced and _is_of_one_process(x, sharding)
+        parts = self._over.local_parts if is_own else self._over.parts
+        if is_batched and x.shape[0] % parts:
             raise TensorError(_indivisible(name, x.shape, parts, self._over, is_own))
-        if isinstance(x, jax.core.Tracer):
+        if is_traced:
             return x
-        with jax.enable_x64(True):
-            if is_own:
-                return jax.make_array_from_process_local_data(sharding, np.asarray(x))
-            return jax.device_put(x, sharding)
+        return joined(x, sharding) if is_own else placed(x, sharding)
 
     def _input(self, is_batched: bool) -> NamedSharding:
-        spec = self._over.batch if is_batched else PartitionSpec()
+        spec = self._over.batch if is_batched else WHOLE
         return NamedSharding(self._over.mesh, spec)
 
     def on_mesh(self, params: Params, arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -273,17 +270,16 @@ class ShardedApply:
 
     def _call(self, params: Params, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         mesh = self._over.mesh
-        constrain = jax.lax.with_sharding_constraint
         leaves = {
-            name: constrain(leaf, NamedSharding(mesh, self._specs.get(name, PartitionSpec())))
+            name: constrained(leaf, NamedSharding(mesh, self._specs.get(name, WHOLE)))
             for name, leaf in params.items()
         }
-        inputs = tuple(map(constrain, arrays, map(self._input, self.is_batched)))
+        inputs = tuple(map(constrained, arrays, map(self._input, self.is_batched)))
         if not self._specs:
             specs = tuple(self._input(is_batched).spec for is_batched in self.is_batched)
-            return tuple(self._over.mapped(self._outputs, (PartitionSpec(), specs))(leaves, inputs))
+            return tuple(self._over.mapped(self._outputs, (WHOLE, specs))(leaves, inputs))
         outputs = self._outputs(leaves, inputs)
-        return tuple(constrain(y, NamedSharding(mesh, self._over.batch)) for y in outputs)
+        return tuple(constrained(y, NamedSharding(mesh, self._over.batch)) for y in outputs)
 
     def _outputs(self, params: Params, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._function.call(params, arrays, None, self._mode)[0]
@@ -300,9 +296,7 @@ def _is_of_one_process(x: Any, sharding: NamedSharding) -> bool:
     return not isinstance(x, jax.Array) or x.is_fully_addressable
 
 
-def _indivisible(
-    name: str, shape: Sequence[int], parts: int, on: OverMesh, is_own: bool
-) -> str:
+def _indivisible(name: str, shape: Sequence[int], parts: int, on: OverMesh, is_own: bool) -> str:
     size, axes = shape[0], " x ".join(map(repr, on.axes))
     whose = "this process's part of the batch" if is_own else "the batch"
     below, above = size // parts * parts, -(-size // parts) * parts
@@ -350,8 +344,8 @@ def _check_mesh(mesh: Mesh, options: DelegateOptions) -> None:
         )
     if not mesh.local_devices:
         raise OptionError(
-            f"sharded: no device of the mesh is of this process, number {jax.process_index()}; make "
-            "the mesh of jax.devices(), or call only in processes that have a part of it"
+            f"sharded: no device of the mesh is of this process, number {jax.process_index()}; "
+            "make the mesh of jax.devices(), or call only in processes that have a part of it"
         )
     is_several = len({d.process_index for d in mesh.devices.flat}) > 1
     if is_several and options.inference_preference == "sustained_speed":

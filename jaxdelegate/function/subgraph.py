@@ -40,6 +40,7 @@ from jaxdelegate.runtime.simple_delegate import DelegateParams
 from jaxdelegate.runtime.subgraph import ModelStore
 
 V = TypeVar("V")
+Place = jax.Device | OverMesh
 
 _EXPLICIT_AXES = (
     "apply: the inputs lie on a mesh with explicit axes; make it with axis_types=(AxisType.Auto, "
@@ -98,7 +99,7 @@ class SubgraphFunction:
         self._weights = SubgraphWeights(
             self._subgraphs, self._subgraph, inputs, self._lowerings, leaves, trainable
         )
-        self._resident: dict["jax.Device | OverMesh", ResidentWeights] = {}
+        self._resident: dict[Place, ResidentWeights] = {}
         self._programs: Kept[Hashable, Program | None] = Kept(options.max_programs)
         self._jitted: Kept[Hashable, Callable[..., Any]] = Kept(options.max_programs)
 
@@ -155,9 +156,7 @@ class SubgraphFunction:
         """
         return self._run(over, arrays, runs)
 
-    def _run(
-        self, place: "jax.Device | OverMesh", arrays: Sequence[Any], runs: Runs
-    ) -> tuple[jax.Array, ...]:
+    def _run(self, place: Place, arrays: Sequence[Any], runs: Runs) -> tuple[jax.Array, ...]:
         given = zip(self._inputs, arrays, strict=True)
         over = place if isinstance(place, OverMesh) else None
         parts = [(i, a.shape if over is None else over.part(i, a.shape)) for i, a in given]
@@ -184,9 +183,7 @@ class SubgraphFunction:
         with jax.enable_x64(True):
             return tuple(jnp.asarray(known[i]) for i in self.outputs)
 
-    def _program(
-        self, place: "jax.Device | OverMesh", shapes: Shapes, runs: Runs
-    ) -> Program | None:
+    def _program(self, place: Place, shapes: Shapes, runs: Runs) -> Program | None:
         """As a delegate compiles it; None: there is nothing to compute."""
 
         def compiled() -> Program | None:
@@ -381,7 +378,7 @@ def _with_advice(run: Callable[[], V]) -> V:
         raise
 
 
-def _device(place: jax.Device | OverMesh) -> jax.Device:
+def _device(place: Place) -> jax.Device:
     """The device, or the one of a mesh that stands for all of them."""
     return place.device if isinstance(place, OverMesh) else place
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxdelegate.compiler.over_mesh import divided
 from jaxdelegate.errors import OptionError
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.model.records import Model, Operator
@@ -138,7 +139,7 @@ def _by_channels(
             for dimension in _channel_dimensions(graph, subgraph, tensor, shape)
         }
         if len(dimensions) == 1 and shape[(d := dimensions.pop())] % mesh.shape[axis] == 0:
-            found[name] = PartitionSpec(*(None for _ in range(d)), axis)
+            found[name] = divided(*(None for _ in range(d)), axis)
     if not found:
         raise OptionError(
             f"sharded: weights: no convolution and no product has output channels that "
