@@ -23,6 +23,7 @@ import jaxdelegate as jd
 from jaxdelegate.demo import sounds
 from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing import ModelBuilder, assert_close
+from tests.function import graphs
 
 WIDTH, INPUTS = 256, 16
 CASES: dict[str, Callable[[], None]] = {}
@@ -94,6 +95,16 @@ def wide() -> bytes:
 
 
 @case
+def the_sharded_models_of_the_page() -> None:
+    p = page()
+    assert is_by_batch(p["scores_sharded"])
+    np.testing.assert_array_equal(p["scores_sharded"], p["as_one_device_does"])
+    assert is_by_batch(p["scores_divided"], parts=2)
+    assert_close([p["scores_divided"]], [unsharded()], accumulated=768)
+    assert_close([p["scores_applied"]], [unsharded()], accumulated=768)
+
+
+@case
 def the_batch_of_the_page() -> None:
     assert is_by_batch(page()["scores"])
     assert_close([page()["scores"]], [unsharded()], accumulated=768)
@@ -139,8 +150,8 @@ def the_gradient_of_the_page() -> None:
 
 @case
 def a_batch_of_convolutions_needs_no_collective() -> None:
-    apply, params = jd.load(TASKS["classification"].network()).function()
-    images = np.random.default_rng(0).random((16, 64, 64, 3), np.float32)
+    apply, params = jd.load(graphs.classifier(first=-1)).function()
+    images = np.random.default_rng(0).random((16, 3, 3, 2), np.float32)
     over = mesh(batch=8)
     given = placed(params, over), placed(images, over, "batch")
     program = jax.jit(apply).lower(*given).compile()
@@ -160,9 +171,8 @@ def a_called_model_runs_where_its_inputs_lie() -> None:
 
 @case
 def integers_are_equal_however_divided() -> None:
-    task = TASKS["classification"]
-    apply, params = jd.load(task.network(quantized=True), quant_mode="integer").function()
-    images = np.concatenate([task.inputs(task.picture(seed)) for seed in range(8)])
+    apply, params = jd.load(graphs.integers(), quant_mode="integer").function()
+    images = np.random.default_rng(0).integers(-128, 128, (8, 4), np.int8)
     over = mesh(batch=8)
     found = jax.jit(apply)(placed(params, over), placed(images, over, "batch"))
     for y, want in zip(found, apply(params, images), strict=True):
@@ -246,7 +256,7 @@ def streams_over_the_devices() -> None:
 def outcome(function: Callable[[], None]) -> str:
     try:
         function()
-    except Exception:
+    except (Exception, pytest.fail.Exception):
         return traceback.format_exc()
     return ""
 

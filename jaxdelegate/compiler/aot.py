@@ -11,6 +11,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxdelegate.compiler.in_runs import in_runs
 from jaxdelegate.compiler.jax_compat import watch_jax_cache, without_source_lines
+from jaxdelegate.compiler.over_mesh import OverMesh
 from jaxdelegate.compiler.program import Program, ResidentWeights, stored_states
 from jaxdelegate.compiler.xla_options import Options, compiler_options, platform_of
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
@@ -57,6 +58,7 @@ def compile_partition(
     weights: ResidentWeights,
     donate_inputs: bool = False,
     runs: Runs = ONCE,
+    over: OverMesh | None = None,
 ) -> Program:
     """Compile for the device of `weights`, which take in what is missing, one at a time.
 
@@ -65,6 +67,8 @@ def compile_partition(
         weights: its prepared constants.
         donate_inputs: let results take the place of inputs of the same shape and dtype.
         runs: how often the program runs the partition; it takes and yields the arrays of all runs.
+        over: a mesh whose devices all run it, each on its part: the program takes and yields whole
+            arrays, and no new states. `weights` are those of a `MeshRuntime`.
 
     Raises:
         LoweringError: a traced shape or dtype is not the propagated one.
@@ -90,22 +94,23 @@ def compile_partition(
             return in_runs(once, runs, ends, at_once=platform != "cpu")(arrays[n:])
 
         program.__name__ = _name(partition)
-        sharding = SingleDeviceSharding(device)
         avals = [
-            jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
-            for shape, dtype in (
-                *((a.shape, a.dtype) for a in resident),
-                *(
-                    (runs.shape(i, shape), a.dtype)
-                    for (i, shape), a in zip(ends, live, strict=True)
-                ),
-            )
+            *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in resident),  # type: ignore[no-untyped-call]
+            *(
+                jax.ShapeDtypeStruct(runs.shape(i, shape), a.dtype)  # type: ignore[no-untyped-call]
+                for (i, shape), a in zip(ends, live, strict=True)
+            ),
         ]
+        if over is None:
+            whole, avals = program, [_on_device(aval, device) for aval in avals]
+        else:
+            places = [None] * n + [*partition.inputs] + [None] * len(partition.states)
+            whole, avals = over.on_each(program, avals, places, len(partition.outputs))
         donated = _replaceable(partition, runs) if donate_inputs else ()
         numbers = tuple(n + position for position in donated)
         with without_source_lines():
             # A loaded program takes every argument, used or not.
-            jitted = jax.jit(program, donate_argnums=numbers, keep_unused=True)
+            jitted = jax.jit(whole, donate_argnums=numbers, keep_unused=True)
             lowered = jitted.lower(*avals)
         with watch_jax_cache() as was_read:
             compiled = compiled_with(_options(partition, platform), lowered)
@@ -113,6 +118,11 @@ def compile_partition(
     inputs, outputs = partition.inputs, partition.outputs
     executable = JaxExecutable(compiled, weights.runtime)
     return Program(executable, prepared, inputs, outputs, states, donated, was_read(), call_lists)
+
+
+def _on_device(aval: Any, device: jax.Device) -> Any:
+    one = SingleDeviceSharding(device)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=one)  # type: ignore[no-untyped-call]
 
 
 def _resident(weights: ResidentWeights, weight: Weight, partition: LoweredPartition) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 
 from jaxdelegate.compiler import aot
+from jaxdelegate.compiler.over_mesh import OverMesh
 from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.delegate import memory_errors
 from jaxdelegate.errors import DeviceMemoryError, JaxDelegateError, LoweringError, OptionError
@@ -135,6 +136,7 @@ class Compilation:
         specs: Mapping[int, TensorSpec],
         outputs: Sequence[int],
         weights: ResidentWeights,
+        over: OverMesh | None = None,
     ) -> Program:
         """The program of a partition.
 
@@ -143,6 +145,7 @@ class Compilation:
             specs: of every tensor that it touches.
             outputs: those that are no constants.
             weights: of the device.
+            over: a mesh whose devices all run it; see `aot.compile_partition`.
 
         Raises:
             LoweringError: it cannot be compiled.
@@ -157,7 +160,7 @@ class Compilation:
                 precision = error_probe.guarded(lower, precision, self.device)
             partition = self._tuned(node, specs, outputs, lower(precision))
             self._warn_of_overflow(partition)
-            return aot.compile_partition(partition, weights, self.donates, runs)
+            return aot.compile_partition(partition, weights, self.donates, runs, over)
         except JaxDelegateError:
             raise
         except _COMPILE_ERRORS as error:

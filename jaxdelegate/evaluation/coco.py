@@ -122,8 +122,9 @@ def evaluate_coco(
         num_images: how many of the images; 0: all.
         class_offset: from the model's classes to class ids (COCO's category ids).
         settings: how the images are run.
-        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate.
-            A runner of the settings makes its own.
+        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate. A
+            list of them, each on a device of its own, takes batches in turn. A runner of the
+            settings makes its own.
 
     Raises:
         DataError: images, annotations and model do not fit.

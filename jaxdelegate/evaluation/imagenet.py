@@ -96,8 +96,9 @@ def evaluate_imagenet(
         num_images: how many of the rest; 0: all.
         num_ranks: the largest k; None: 10, or as many as there are labels.
         settings: how the images are run.
-        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate.
-            A runner of the settings makes its own.
+        interpreter: runs the model, not allocated, ours or a stock one; None: ours, JaxDelegate. A
+            list of them, each on a device of its own, takes batches in turn. A runner of the
+            settings makes its own.
 
     Raises:
         DataError: images, labels and model do not fit.

@@ -33,6 +33,7 @@ class ImageModel:
     output_shapes: tuple[tuple[int, ...], ...]
     notes: tuple[str, ...]
     in_flight: int = 1  # how many batches to start before the results of the first are awaited
+    devices: int = 1  # that take batches in turn
 
     @property
     def batch_size(self) -> int:
@@ -49,7 +50,7 @@ class ImageModel:
         Raises:
             InterpreterError: an operator failed.
         """
-        with _own_errors():
+        with own_errors():
             return _invoke(self.interpreter, self.input_index, images, self.outputs)
 
     def start(self, images: np.ndarray) -> Callable[[], tuple[np.ndarray, ...]]:
@@ -63,7 +64,7 @@ class ImageModel:
         if self.in_flight == 1:
             outputs = self.invoke(images)
             return lambda: outputs
-        with _own_errors():
+        with own_errors():
             results: Callable[[], tuple[np.ndarray, ...]] = self.interpreter._start(
                 {self.input_index: images}
             )
@@ -71,7 +72,8 @@ class ImageModel:
 
 
 @contextlib.contextmanager
-def _own_errors() -> Iterator[None]:
+def own_errors() -> Iterator[None]:
+    """What stock interpreters raise becomes InterpreterError."""
     try:
         yield
     except JaxDelegateError:

@@ -131,7 +131,9 @@ class Pipeline:
         """Yield the batches in order, from the one that `first`, a multiple of B, begins."""
         size = self._shape[0]
         starts = deque(range(first, len(paths), size))
-        ahead = max(_BATCHES_AHEAD, -(-_IMAGES_AHEAD_PER_WORKER * self._workers // size))
+        ahead = max(
+            _BATCHES_AHEAD, self._in_flight, -(-_IMAGES_AHEAD_PER_WORKER * self._workers // size)
+        )
         pending: deque[_Pending] = deque()
         started: deque[Callable[[], Batch]] = deque()
         begun = time.perf_counter()

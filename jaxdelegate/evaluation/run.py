@@ -11,8 +11,9 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.evaluation.devices import open_on_devices
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.model import ImageModel, open_image_model, open_interpreter
+from jaxdelegate.evaluation.model import ImageModel, open_interpreter
 from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Pipeline, Waits
 from jaxdelegate.evaluation.results import (
     Field,
@@ -92,6 +93,7 @@ class ImageRun:
     inference: Latency
     waits: Waits
     notes: tuple[str, ...]
+    devices: int = 1  # that took batches in turn
 
     @property
     def good(self) -> list[Row]:
@@ -132,19 +134,20 @@ def open_to_run(
 
     Args:
         path: the .tflite file.
-        interpreter: of that file, not allocated; None: ours, JaxDelegate. A runner makes its own.
+        interpreter: of that file, not allocated, or a list of them: one for each device; None:
+            ours, JaxDelegate. A runner makes its own.
         settings: how the images are run.
         num_images: how many there are; a batch is no larger.
         num_outputs: how many outputs the model must have.
 
     Raises:
-        DataError, InterpreterError, ModelError: as `open_image_model`.
+        DataError, InterpreterError, ModelError: as `open_on_devices`.
     """
     size = min(settings.batch_size, num_images)
     if settings.runner is not None:
         return settings.runner.open(path, batch_size=size, num_outputs=num_outputs)
     interpreter = open_interpreter(path) if interpreter is None else interpreter
-    return open_image_model(path, interpreter, batch_size=size, num_outputs=num_outputs)
+    return open_on_devices(path, interpreter, batch_size=size, num_outputs=num_outputs)
 
 
 def run_images(
@@ -171,6 +174,7 @@ def run_images(
         pipeline.inference,
         pipeline.waits,
         model.notes,
+        model.devices,
     )
     if not run.good:
         raise DataError(f"none of {len(rows)} images could be used; the first: {run.skipped[0]}")

@@ -1,5 +1,6 @@
 """A batch of a model, whatever sizes its graph fixes: n single runs, computed at once."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.compiler.over_mesh import OverMesh
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.function.arguments import fitting
 from jaxdelegate.function.mode import AS_STORED, Mode
@@ -15,7 +17,7 @@ from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.passes.by_image import why_not_by_image
-from jaxdelegate.passes.runs import Runs
+from jaxdelegate.passes.runs import ONCE, Runs
 
 _PROBE = 2  # images: what holds for two holds for more
 
@@ -26,13 +28,16 @@ class BatchedFunction:
     Inputs of other shapes are the same for all; if there are no others, all of them get a new first
     axis. An output of one image is [1, ...], and becomes [n, ...]; or any other shape, and gets a
     new first axis. A state gets a new first axis.
+
+    Attributes:
+        is_batched: whether each input has a part for every image; the others are the same for all.
     """
 
     def __init__(self, single: SubgraphFunction, size: int | str) -> None:
         """Take the function of one image; `size`: of the batch, or a name for any size."""
         self._single, self._size = single, size
         sizes = [_first(t) for t in single.tensors()]
-        self._is_batched = [n == 1 for n in sizes] if 1 in sizes else [True for _ in sizes]
+        self.is_batched = [n == 1 for n in sizes] if 1 in sizes else [True for _ in sizes]
         self._has_new_axis = 1 not in sizes
         self._reasons: dict[int, str | None] = {}
 
@@ -65,7 +70,7 @@ class BatchedFunction:
         """The inputs' shapes, as declared; the name of a batch of any size in its place."""
         return [
             self._shape(t, is_batched)
-            for t, is_batched in zip(self._single.tensors(), self._is_batched, strict=True)
+            for t, is_batched in zip(self._single.tensors(), self.is_batched, strict=True)
         ]
 
     def _shape(self, tensor: Tensor, is_batched: bool) -> tuple[Any, ...]:
@@ -109,9 +114,9 @@ class BatchedFunction:
         arrays = [
             fitting(t, x, io, may_be_symbolic=True) for t, x in zip(tensors, inputs, strict=True)
         ]
-        sizes = [a.shape[:1] for a, b in zip(arrays, self._is_batched, strict=True) if b]
+        sizes = [a.shape[:1] for a, b in zip(arrays, self.is_batched, strict=True) if b]
         wanted = sizes[:1] if isinstance(self._size, str) else [(self._size,)]
-        for tensor, array, is_batched in zip(tensors, arrays, self._is_batched, strict=True):
+        for tensor, array, is_batched in zip(tensors, arrays, self.is_batched, strict=True):
             if is_batched and array.shape[:1] != wanted[0]:
                 want = list(self._shape(tensor, is_batched))
                 raise TensorError(
@@ -127,11 +132,27 @@ class BatchedFunction:
         """
         if self._reason_for(arrays) is None:
             return self._single.run(arrays)
-        tensors = zip(self._single.tensors(), self._is_batched, strict=True)
-        shared = frozenset(t.index for t, is_batched in tensors if not is_batched)
-        if not shared.isdisjoint(self._single.outputs):
+        if not self._whole.isdisjoint(self._single.outputs):
             return None
-        return self._single.run(arrays, Runs(self._size_of(arrays), shared, are_single=True))
+        return self._single.run(arrays, Runs(self._size_of(arrays), self._whole, are_single=True))
+
+    @property
+    def _whole(self) -> frozenset[int]:
+        """The inputs, by tensor, that are the same for all images."""
+        tensors = zip(self._single.tensors(), self.is_batched, strict=True)
+        return frozenset(t.index for t, is_batched in tensors if not is_batched)
+
+    def run_over(self, over: OverMesh, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Outputs of arrays that are placed on a mesh, each device's part by itself.
+
+        None: an output is an input that all images share: see `call`.
+        """
+        if not self._whole.isdisjoint(self._single.outputs):
+            return None
+        size = self._size_of(arrays) // over.parts
+        is_native = self._why_not_native(size) is None
+        runs = ONCE if is_native else Runs(size, self._whole, are_single=True)
+        return self._single.run_over(dataclasses.replace(over, whole=self._whole), arrays, runs)
 
     def call(
         self,
@@ -147,12 +168,12 @@ class BatchedFunction:
         def image(values: Sequence[Any], own: Params | None) -> tuple[tuple[Any, ...], Params]:
             given = [
                 x if not is_batched or self._has_new_axis else x[None]
-                for x, is_batched in zip(values, self._is_batched, strict=True)
+                for x, is_batched in zip(values, self.is_batched, strict=True)
             ]
             outputs, new = self._single.call(params, given, own, mode)
             return tuple(y[0] if y.shape[:1] == (1,) else y for y in outputs), new
 
-        axes = [0 if is_batched else None for is_batched in self._is_batched]
+        axes = [0 if is_batched else None for is_batched in self.is_batched]
         with jax.enable_x64(True):
             return jax.vmap(image, (axes, None if state is None else 0))(list(arrays), state)
 
@@ -164,7 +185,7 @@ class BatchedFunction:
         return self._why_not_native(size)
 
     def _size_of(self, arrays: Sequence[Any]) -> Any:
-        return next(a.shape[0] for a, b in zip(arrays, self._is_batched, strict=True) if b)
+        return next(a.shape[0] for a, b in zip(arrays, self.is_batched, strict=True) if b)
 
     def _why_not_native(self, size: int) -> str | None:
         if size not in self._reasons:
@@ -176,7 +197,7 @@ class BatchedFunction:
             return "every image has a state of its own"
         if self._has_new_axis:
             return "no input has the size 1 along its first axis"
-        if not all(self._is_batched):
+        if not all(self.is_batched):
             return "an input is the same for all images"
         tensors = self._single.tensors()
         try:

@@ -16,6 +16,8 @@ from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions, View
 from jaxdelegate.function.mode import Io, Mode, Ranges, Weights, checked
 from jaxdelegate.function.records import Batching, Parameter, Scale, Signature, TensorInfo
+from jaxdelegate.function.sharded import ShardedModel
+from jaxdelegate.function.weight_shardings import WeightShardings
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.options import DelegateOptions
@@ -308,6 +310,36 @@ class CallableModel:
         if not is_size and not (isinstance(size, str) and size.isidentifier()):
             raise OptionError(f"batched: want a positive number, or a name as 'b', got {size!r}")
         return self._viewed(batch=size)
+
+    def sharded(
+        self,
+        mesh: jax.sharding.Mesh,
+        batch: str | Sequence[str] | None = "data",
+        *,
+        weights: WeightShardings = "replicated",
+    ) -> ShardedModel:
+        """The model over the devices of a mesh, of this process and of others: call it likewise.
+
+        Where the batch is divided the model is the one that `batched` makes: inputs [1, ...] become
+        [n, ...], and so on; n is a multiple of the devices along the axis. The images of a batch do
+        not see each other, so their parts need not either.
+
+        Args:
+            mesh: of devices of one platform.
+            batch: the axis, or axes, over which the batch is divided. None: every device has it
+                whole, and weights are divided.
+            weights: "replicated": every device has all of them. An axis: weights and biases of
+                convolutions and products are divided along it by output channels, where these
+                divide. A dictionary from name patterns (`fnmatch`) to `PartitionSpec`s, the first
+                that fits; or a function (name, shape) -> PartitionSpec or None (whole).
+                `model.parameters` has names and shapes.
+
+        Raises:
+            DelegationError: an operator that XLA cannot run.
+            OptionError: an axis that the mesh does not have, a weight that cannot be divided so, a
+                mesh of another platform than the model's, or nothing that is divided.
+        """
+        return ShardedModel(self._functions, self._params, mesh, batch, weights)
 
     def until(self, tensors: Names) -> Self:
         """The model that answers these tensors instead of its outputs, and computes no more.

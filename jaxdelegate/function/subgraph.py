@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.compiler.over_mesh import MeshRuntime, OverMesh, placed
 from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.delegate import memory_errors
@@ -39,6 +40,7 @@ from jaxdelegate.runtime.simple_delegate import DelegateParams
 from jaxdelegate.runtime.subgraph import ModelStore
 
 V = TypeVar("V")
+Place = jax.Device | OverMesh
 
 _EXPLICIT_AXES = (
     "apply: the inputs lie on a mesh with explicit axes; make it with axis_types=(AxisType.Auto, "
@@ -97,7 +99,7 @@ class SubgraphFunction:
         self._weights = SubgraphWeights(
             self._subgraphs, self._subgraph, inputs, self._lowerings, leaves, trainable
         )
-        self._resident: dict[jax.Device, ResidentWeights] = {}
+        self._resident: dict[Place, ResidentWeights] = {}
         self._programs: Kept[Hashable, Program | None] = Kept(options.max_programs)
         self._jitted: Kept[Hashable, Callable[..., Any]] = Kept(options.max_programs)
 
@@ -137,48 +139,73 @@ class SubgraphFunction:
             DeviceMemoryError: the device has no memory for it.
         """
         device = device_of(arrays, self._options.platform)
-        if device is None:
-            return None
+        return None if device is None else self._run(device, arrays, runs)
+
+    def run_over(
+        self, over: OverMesh, arrays: Sequence[Any], runs: Runs = ONCE
+    ) -> tuple[jax.Array, ...]:
+        """Outputs, each device of a mesh by itself: one program, compiled as delegates compile.
+
+        Args:
+            over: the mesh.
+            arrays: the inputs, placed on it.
+            runs: how many single runs one device's part is for.
+
+        Raises:
+            DeviceMemoryError: a device has no memory for it.
+        """
+        return self._run(over, arrays, runs)
+
+    def _run(self, place: Place, arrays: Sequence[Any], runs: Runs) -> tuple[jax.Array, ...]:
         given = zip(self._inputs, arrays, strict=True)
-        shapes = tuple(_of_one(i, a.shape, self._subgraph.tensors[i], runs) for i, a in given)
-        program = self._program(device, shapes, runs)
+        over = place if isinstance(place, OverMesh) else None
+        parts = [(i, a.shape if over is None else over.part(i, a.shape)) for i, a in given]
+        shapes = tuple(_of_one(i, shape, self._subgraph.tensors[i], runs) for i, shape in parts)
+        program = self._program(place, shapes, runs)
         known = dict(zip(self._inputs, arrays, strict=True))
         if program is not None:
             states = self.initial_state() if program.states else {}
             first = {i: _of_all(i, states[self._states.names[i]], runs) for i in program.states}
+            if over is not None:
+                first = {i: placed(value, over.sharding(None)) for i, value in first.items()}
             values = [(known | first)[i] for i in (*program.inputs, *program.states)]
             try:
                 results = program(values)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                platform = platform_of(device.platform)
+                platform = platform_of(_device(place).platform)
                 raise DeviceMemoryError(
-                    f"{self._subgraph.name or 'The model'} failed to run on {device}: "
+                    f"{self._subgraph.name or 'The model'} failed to run on {place}: "
                     f"{memory_errors.of_program(error, platform, program)}"
                 ) from error
             known.update(zip(program.outputs, results, strict=False))
         with jax.enable_x64(True):
             return tuple(jnp.asarray(known[i]) for i in self.outputs)
 
-    def _program(self, device: jax.Device, shapes: Shapes, runs: Runs) -> Program | None:
+    def _program(self, place: Place, shapes: Shapes, runs: Runs) -> Program | None:
         """As a delegate compiles it; None: there is nothing to compute."""
 
         def compiled() -> Program | None:
+            device = _device(place)
             index = jax.devices(device.platform).index(device)
             delegate = JaxDelegate(self._options, platform=device.platform, device_index=index)
             plan = self._plans.all_taken(shapes, delegate.lowering_context)
             if not plan.nodes:
                 return None
-            resident = self._resident.setdefault(device, ResidentWeights(client.of_jax(device)))
+            over = place if isinstance(place, OverMesh) else None
+            if place not in self._resident:
+                runtime = client.of_jax(device) if over is None else MeshRuntime(over)
+                self._resident[place] = ResidentWeights(runtime)
+            resident = self._resident[place]
             several = None if runs == ONCE else runs
             whole = DelegateParams(plan.nodes, self._inputs, plan.outputs, several)
             program: Program = delegate.compilation.program(
-                whole, plan.specs, plan.outputs, resident
+                whole, plan.specs, plan.outputs, resident, over
             )
             return program
 
-        return self._programs.get((device, shapes, runs), compiled)
+        return self._programs.get((place, shapes, runs), compiled)
 
     # ---- traced
 
@@ -349,6 +376,11 @@ def _with_advice(run: Callable[[], V]) -> V:
         if type(error).__name__ == "ShardingTypeError":  # JAX does not export it
             error.add_note(_EXPLICIT_AXES)
         raise
+
+
+def _device(place: Place) -> jax.Device:
+    """The device, or the one of a mesh that stands for all of them."""
+    return place.device if isinstance(place, OverMesh) else place
 
 
 def _of_one(index: int, shape: Shape, tensor: Tensor, runs: Runs) -> Shape:

@@ -21,6 +21,7 @@ from jaxdelegate import providers
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers import Flag, FlagValues, ProvidedDelegate
 from jaxdelegate.providers.builtin import aliases, jax_options
+from jaxdelegate.providers.devices import open_on_devices
 from jaxdelegate.tools import help_text
 
 
@@ -122,6 +123,16 @@ def interpreter(
     return providers.open_interpreter(
         read(values), model, chosen, preserve_all_tensors=preserve_all_tensors
     )
+
+
+def on_devices(values: flags.FlagValues, model: str | os.PathLike[str], count: int) -> list[Any]:
+    """As `interpreter`, on each of the first `count` devices; 0: on all.
+
+    Raises:
+        ModelError: the file is no model.
+        OptionError: fewer devices, or an impossible value or combination.
+    """
+    return open_on_devices(read(values), model, count)
 
 
 def read(values: flags.FlagValues) -> FlagValues:

@@ -51,6 +51,13 @@ def define(values: flags.FlagValues) -> None:
         1,
         flag_values=values,
     )
+    flags.DEFINE_integer(
+        "num_devices",
+        1,
+        "Devices that take batches in turn, the first ones of JaxDelegate's platform; 0: all.",
+        0,
+        flag_values=values,
+    )
     flags.DEFINE_string(
         "ray_address",
         None,
@@ -130,6 +137,8 @@ def runner(values: flags.FlagValues) -> Iterator[RayRunner | None]:
             raise OptionError(f"--{lost[0]} needs --ray_address")
         yield None
         return
+    if values.num_devices != 1:
+        raise OptionError("--num_devices is of this process, --ray_address of others: give one")
     cluster = Cluster(
         address=values.ray_address,
         actors=values.ray_actors,
@@ -141,7 +150,9 @@ def runner(values: flags.FlagValues) -> Iterator[RayRunner | None]:
 
 
 def interpreter(values: flags.FlagValues) -> Any:
-    """The interpreter of the model, with its delegates; None where actors have theirs.
+    """The interpreter of the model, with its delegates; with --num_devices one for each device.
+
+    None where actors have theirs.
 
     Raises:
         ModelError: the file is no model.
@@ -149,6 +160,8 @@ def interpreter(values: flags.FlagValues) -> Any:
     """
     if values.ray_address is not None:
         return None
+    if values.num_devices != 1:
+        return delegate_flags.on_devices(values, values.model_file, values.num_devices)
     return delegate_flags.interpreter(values, values.model_file)
 
 
@@ -157,6 +170,8 @@ def report(values: flags.FlagValues, result: Any) -> int:
     run: ImageRun = result.run
     print(result)
     print(f"Batch size: {run.batch_size}")
+    if run.devices > 1:
+        print(f"Devices: {run.devices}")
     print(f"Waits: {run.waits}")
     if run.num_resumed:
         print(f"Resumed: {run.num_resumed} images were evaluated by an earlier run")

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation import CocoResult, DataError, RunSettings, evaluate_coco
 from jaxdelegate.evaluation.images import Preprocessing
+from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.testing.detectors import color_detector
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
@@ -107,6 +109,15 @@ def test_it_rebatches_and_says_so(data: Set) -> None:
     alone = data.evaluate(settings=RunSettings(batch_size=1))
     assert (alone.run.batch_size, alone.notes) == (1, ())
     assert [row["boxes"] for row in alone.run.rows] == [row["boxes"] for row in result.run.rows]
+
+
+def test_several_devices_find_the_same(data: Set) -> None:
+    one = data.evaluate(settings=RunSettings(batch_size=2))
+    several = [Interpreter(str(data.model), experimental_delegates=[JaxDelegate()]) for _ in "ab"]
+    two = data.evaluate(settings=RunSettings(batch_size=2), interpreter=several)
+    assert (one.run.devices, two.run.devices) == (1, 2)
+    assert (two.run.rows, two.notes) == (one.run.rows, one.notes)
+    assert (two.coco, two.tflite) == (one.coco, one.tflite)
 
 
 def test_by_hand(data: Set) -> None:

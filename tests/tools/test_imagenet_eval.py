@@ -255,3 +255,33 @@ def test_2000_images_whose_decoding_is_slow(
     assert found is not None
     assert float(found[1]) > 50
     assert float(found[2]) < 20
+
+
+def test_several_devices_write_the_same_rows(data: Set) -> None:
+    """A batch a device, in turn; damaged images and the last, smaller batch among them."""
+    (data.images / "ILSVRC2012_val_00000005.JPEG").write_bytes(b"")
+    one, three = data.folder / "one.jsonl", data.folder / "three.jsonl"
+    assert main(data.arguments(results_file_path=one, batch_size=2)) == 3
+    arguments = data.arguments(results_file_path=three, batch_size=2, num_devices=0)
+    run = subprocess.run(
+        [sys.executable, "-m", "jaxdelegate", *arguments],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 3, run.stderr
+    assert "Devices: 3\n" in run.stdout
+    assert three.read_bytes() == one.read_bytes()
+
+
+def test_more_devices_than_there_are(data: Set, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(data.arguments(num_devices=4)) == 1
+    assert (
+        "num_devices: want 4, and cpu has 1: cpu:0. To have a CPU count as 4 devices set "
+        "JAX_NUM_CPU_DEVICES=4, or XLA_FLAGS="
+    ) in capsys.readouterr().err
+    assert main([*data.arguments(num_devices=2), "--jax_device_index=0"]) == 1
+    assert "names one; give one of them" in capsys.readouterr().err
+    assert main([*data.arguments(num_devices=2), "--use_jax=false"]) == 1
+    assert "num_devices is for JaxDelegate" in capsys.readouterr().err

@@ -1,0 +1,165 @@
+"""A program for every device of a mesh: each runs it on its own part of the batch, alone."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.pjrt.client import Runtime
+
+
+def divided(*axes: str | tuple[str, ...] | None) -> PartitionSpec:
+    """A PartitionSpec, by dimension; none: whole on every device."""
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
+WHOLE = divided()
+
+
+@dataclasses.dataclass(frozen=True)
+class OverMesh:
+    """How arrays lie on a mesh: weights whole on every device, batches in parts.
+
+    Attributes:
+        mesh: its axes are `AxisType.Auto`; see `over`.
+        axes: those over which the first dimension of a batch is divided; none: every device has it
+            whole.
+        whole: inputs, by tensor, that every device has whole whatever the axes.
+    """
+
+    mesh: Mesh
+    axes: tuple[str, ...]
+    whole: frozenset[int] = frozenset()
+
+    @property
+    def parts(self) -> int:
+        """How many parts a batch has."""
+        return math.prod(self.mesh.shape[axis] for axis in self.axes)
+
+    @property
+    def local_parts(self) -> int:
+        """How many of them are this process's."""
+        along = [self.mesh.axis_names.index(axis) for axis in self.axes]
+        own = jax.process_index()
+        places = np.ndenumerate(self.mesh.devices)
+        mine = [i for i, device in places if device.process_index == own]
+        return len({tuple(i[axis] for axis in along) for i in mine})
+
+    @property
+    def device(self) -> jax.Device:
+        """The first of this process's devices."""
+        device: jax.Device = self.mesh.local_devices[0]
+        return device
+
+    @property
+    def batch(self) -> PartitionSpec:
+        """Of an array whose first dimension is the batch."""
+        return divided(self.axes) if self.axes else WHOLE
+
+    def spec(self, index: int | None) -> PartitionSpec:
+        """Of an input, by tensor; None: of what every device has whole."""
+        return WHOLE if index is None or index in self.whole else self.batch
+
+    def sharding(self, index: int | None) -> NamedSharding:
+        """The same, on the mesh."""
+        return NamedSharding(self.mesh, self.spec(index))
+
+    def part(self, index: int, shape: Shape) -> Shape:
+        """What one device has of an input of this shape."""
+        if index in self.whole or not self.axes:
+            return tuple(shape)
+        return (shape[0] // self.parts, *shape[1:])
+
+    def _whole(self, index: int | None, part: Any) -> Any:
+        """Shape and dtype of what one device has such a part of."""
+        shape = part.shape
+        if index is not None and index not in self.whole and self.axes:
+            shape = (shape[0] * self.parts, *shape[1:])
+        return jax.ShapeDtypeStruct(shape, part.dtype, sharding=self.sharding(index))  # type: ignore[no-untyped-call]
+
+    def on_each(
+        self,
+        program: Callable[..., tuple[Any, ...]],
+        avals: Sequence[Any],
+        indices: Sequence[int | None],
+        outputs: int,
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """What calls a program on each device, with that device's part; and its arguments.
+
+        Args:
+            program: of a part's arrays.
+            avals: of these.
+            indices: the inputs among them, by tensor; None: every device has it whole.
+            outputs: how many of its results are wanted, the first ones; the batch is their first
+                dimension.
+        """
+
+        def wanted(*arrays: Any) -> tuple[Any, ...]:
+            return program(*arrays)[:outputs]
+
+        wanted.__name__ = program.__name__
+        mapped = self.mapped(wanted, tuple(map(self.spec, indices)))
+        return mapped, [self._whole(i, a) for i, a in zip(indices, avals, strict=True)]
+
+    def mapped(self, part: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:
+        """A function of whole arrays, laid out as `specs` say, of a function of their parts."""
+        return jax.shard_map(
+            part, mesh=self.mesh, in_specs=specs, out_specs=self.batch, check_vma=False
+        )
+
+    def __str__(self) -> str:
+        """Axes and devices."""
+        sizes = ", ".join(f"{name}: {size}" for name, size in self.mesh.shape.items())
+        return f"a mesh of {self.mesh.size} {self.device.platform} devices ({sizes})"
+
+
+def over(mesh: Mesh, axes: tuple[str, ...]) -> OverMesh:
+    """The same devices and axes, with axes whose shardings XLA may choose."""
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    return OverMesh(Mesh(mesh.devices, mesh.axis_names, axis_types=auto), axes)
+
+
+def placed(array: Any, sharding: NamedSharding) -> jax.Array:
+    """An array of which every process has all elements, laid out so; processes do not talk."""
+    with jax.enable_x64(True):
+        if sharding.is_fully_addressable:
+            whole: jax.Array = jax.device_put(array, sharding)
+            return whole
+        elements = np.asarray(array)
+        return jax.make_array_from_callback(elements.shape, sharding, lambda i: elements[i])
+
+
+def constrained(array: Any, sharding: NamedSharding) -> Any:
+    """What JAX traces, laid out so."""
+    return jax.lax.with_sharding_constraint(array, sharding)  # type: ignore[no-untyped-call]
+
+
+def joined(own: Any, sharding: NamedSharding) -> jax.Array:
+    """An array of which every process has its own part."""
+    with jax.enable_x64(True):
+        whole: jax.Array = jax.make_array_from_process_local_data(  # type: ignore[no-untyped-call]
+            sharding, np.asarray(own)
+        )
+    return whole
+
+
+class MeshRuntime(Runtime):
+    """All devices of a mesh that are this process's, each with all weights."""
+
+    def __init__(self, over_mesh: OverMesh) -> None:
+        """Place nothing yet."""
+        self.replicated = NamedSharding(over_mesh.mesh, WHOLE)
+        super().__init__(over_mesh.device, self.replicated, jax.core.ShapedArray)
+
+    def put(self, array: Any) -> Any:
+        """The same elements on every device."""
+        return placed(array, self.replicated)
+
+    def here(self, value: Any) -> Any:
+        """What a mesh's program is given lies where it has to."""
+        return value

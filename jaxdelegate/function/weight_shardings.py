@@ -1,0 +1,170 @@
+"""Where each weight lies on a mesh: whole on every device, or along which axes it is divided."""
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxdelegate.compiler.over_mesh import divided
+from jaxdelegate.errors import OptionError
+from jaxdelegate.function.records import Parameter
+from jaxdelegate.model.records import Model, Operator
+from jaxdelegate.op_lowering.spec import Shape
+
+REPLICATED = "replicated"
+
+Specs = dict[str, PartitionSpec]
+WeightShardings = (
+    str | Mapping[str, PartitionSpec | None] | Callable[[str, Shape], PartitionSpec | None]
+)
+
+# Which dimension of an operator's weights, its operand 1, is that of the output channels.
+_OUTPUT_CHANNELS = {
+    "CONV_2D": 0,
+    "FULLY_CONNECTED": 0,
+    "TRANSPOSE_CONV": 0,
+    "DEPTHWISE_CONV_2D": 3,
+    "CONV_3D": 4,
+    "CONV_3D_TRANSPOSE": 3,
+}
+_DECODERS = ("DEQUANTIZE", "DENSIFY")  # what lies between stored weights and their operator
+
+
+def weight_specs(
+    wanted: WeightShardings, mesh: Mesh, graph: Model, parameters: Mapping[str, Parameter]
+) -> Specs:
+    """How each weight that is divided lies on a mesh; all others are whole everywhere.
+
+    Args:
+        wanted: "replicated"; an axis; patterns of names with specs; or a function of name and
+            shape.
+        mesh: where they lie.
+        graph: whose operators read the weights.
+        parameters: the weights by name.
+
+    Raises:
+        OptionError: an axis that the mesh does not have, a spec that does not fit a weight, a
+            pattern that no name fits, or something else in place of these.
+    """
+    if isinstance(wanted, str):
+        found = {} if wanted == REPLICATED else _by_channels(wanted, mesh, graph, parameters)
+    elif isinstance(wanted, Mapping):
+        found = _by_pattern(wanted, parameters)
+    elif callable(wanted):
+        found = {name: wanted(name, p.shape) for name, p in parameters.items()}
+    else:
+        raise OptionError(
+            f"sharded: weights: want {REPLICATED!r}, an axis of the mesh, a dictionary from name "
+            "patterns to PartitionSpecs, or a function (name, shape) -> PartitionSpec, got "
+            f"{type(wanted).__name__}"
+        )
+    for name, spec in found.items():
+        if spec is not None:
+            check_spec(spec, f"weight {name!r}", parameters[name].shape, mesh)
+    return {name: spec for name, spec in found.items() if spec is not None and any(spec)}
+
+
+def check_axes(what: str, axes: tuple[str, ...], mesh: Mesh) -> None:
+    """Whether a mesh has these axes.
+
+    Raises:
+        OptionError: it has not; names its axes.
+    """
+    for axis in axes:
+        if axis not in mesh.axis_names:
+            there = ", ".join(map(repr, mesh.axis_names))
+            raise OptionError(
+                f"sharded: {what}: the mesh has no axis {axis!r}; its axes are {there}"
+            )
+
+
+def check_spec(spec: Any, what: str, shape: Shape, mesh: Mesh) -> None:
+    """Whether an array of a shape can be divided so.
+
+    Raises:
+        OptionError: it cannot.
+    """
+    if not isinstance(spec, PartitionSpec):
+        raise OptionError(
+            f"sharded: weights: {what}: want a jax.sharding.PartitionSpec or None, got {spec!r}"
+        )
+    if len(spec) > len(shape):
+        raise OptionError(
+            f"sharded: weights: {what} is {list(shape)}, and {spec} has {len(spec)} dimensions"
+        )
+    for size, names in zip(shape, spec, strict=False):
+        axes = names if isinstance(names, tuple) else () if names is None else (names,)
+        check_axes(f"weights: {what}", axes, mesh)
+        parts = 1
+        for axis in axes:
+            parts *= mesh.shape[axis]
+        if size % parts:
+            raise OptionError(
+                f"sharded: weights: {what} is {list(shape)}: {size} cannot be divided into {parts} "
+                f"equal parts, as {spec} wants; leave this dimension whole (None)"
+            )
+
+
+def _by_pattern(
+    wanted: Mapping[str, PartitionSpec | None], parameters: Mapping[str, Parameter]
+) -> dict[str, PartitionSpec | None]:
+    """Of each name that a pattern fits, the spec of the first one."""
+    for pattern in wanted:
+        if not fnmatch.filter(parameters, pattern):
+            close = difflib.get_close_matches(pattern, parameters, n=3, cutoff=0.3)
+            hint = f"; the closest: {', '.join(map(repr, close))}" if close else ""
+            raise OptionError(
+                f"sharded: weights: no name in model.parameters fits {pattern!r}{hint}"
+            )
+    return {
+        name: next(spec for pattern, spec in wanted.items() if fnmatch.fnmatchcase(name, pattern))
+        for name in parameters
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
+    }
+
+
+def _by_channels(
+    axis: str, mesh: Mesh, graph: Model, parameters: Mapping[str, Parameter]
+) -> dict[str, PartitionSpec | None]:
+    """Weights and biases of convolutions and products by output channels, where these divide."""
+    check_axes("weights", (axis,), mesh)
+    found: dict[str, PartitionSpec | None] = {}
+    for name, parameter in parameters.items():
+        shape = parameter.shape
+        dimensions = {
+            dimension
+            for subgraph, tensor in parameter.tensors
+            for dimension in _channel_dimensions(graph, subgraph, tensor, shape)
+        }
+        if len(dimensions) == 1 and shape[(d := dimensions.pop())] % mesh.shape[axis] == 0:
+            found[name] = divided(*(None for _ in range(d)), axis)
+    if not found:
+        raise OptionError(
+            f"sharded: weights: no convolution and no product has output channels that "
+            f"{mesh.shape[axis]}, the size of axis {axis!r}, divides; weights={REPLICATED!r} keeps "
+            "all weights on every device"
+        )
+    return found
+
+
+def _channel_dimensions(graph: Model, subgraph: int, tensor: int, shape: Shape) -> Iterator[int]:
+    """The dimension of output channels, for each operator that reads a weight."""
+    for operator in graph.subgraphs[subgraph].operators:
+        if tensor not in operator.inputs:
+            continue
+        if operator.name in _DECODERS:
+            yield from _channel_dimensions(graph, subgraph, operator.outputs[0], shape)
+        else:
+            yield from _of_operator(operator, tensor, shape)
+
+
+def _of_operator(operator: Operator, tensor: int, shape: Shape) -> Iterator[int]:
+    channels = _OUTPUT_CHANNELS.get(operator.name)
+    if channels is None:
+        return
+    if operator.inputs[1] == tensor and channels < len(shape):
+        yield channels
+    elif len(shape) == 1:
+        yield 0  # a bias
