@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ from jaxdelegate.runtime.simple_delegate import DelegateParams
 from jaxdelegate.runtime.subgraph import ModelStore
 
 V = TypeVar("V")
-Place = jax.Device | OverMesh
+Place: TypeAlias = jax.Device | OverMesh
 
 _EXPLICIT_AXES = (
     "apply: the inputs lie on a mesh with explicit axes; make it with axis_types=(AxisType.Auto, "
