@@ -107,9 +107,13 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.exhaustive] * (n in TRAINING)) for n in SCRIPTS]
-)
+def _when(name: str) -> list[pytest.MarkDecorator]:
+    if name in TRAINING:
+        return [pytest.mark.exhaustive]
+    return [] if name in {"classify.py", "own_operator.py"} else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_when(n)) for n in SCRIPTS])
 def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
     printed = run([sys.executable, "-W", "error", str(EXAMPLES / name)], tmp_path)
     assert printed.strip()

@@ -9,6 +9,22 @@ from jaxdelegate.ray.errors import import_ray
 ROOT = Path(__file__).parents[2]
 
 
+# Ray's own: it forks where jax is imported, and leaves sockets to the collector.
+RAYS_WARNINGS = (
+    "ignore:.*os.fork:RuntimeWarning",
+    "ignore::DeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.filterwarnings(*RAYS_WARNINGS))
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A Ray of this machine with three CPUs, one of which is left to read data sets."""

@@ -18,13 +18,7 @@ from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.tools.main import main
 
 SIZE, CLASSES, COUNT, BATCH = 32, 12, 27, 4
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("cluster"),
-    pytest.mark.filterwarnings("ignore:.*os.fork:RuntimeWarning", "ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("cluster"),
-    pytest.mark.filterwarnings("ignore:.*os.fork:RuntimeWarning", "ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 
 def test_the_code_of_the_page_runs(

@@ -14,14 +14,7 @@ from jaxdelegate.ray import Predictor
 from jaxdelegate.ray.errors import import_ray
 from tests.ray import models
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("cluster"),
-    # Ray's own: the process that starts it may have threads; options that it renames.
-    pytest.mark.filterwarnings("ignore:.*os.fork:RuntimeWarning", "ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 COUNT = 60
 
 

@@ -14,7 +14,7 @@ from jaxdelegate.testing import assert_close
 from tests.serve.stock import NETWORKS, stock_outputs
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_deployment_answers_as_the_stock_interpreter(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
