@@ -157,6 +157,32 @@ def outputs(answer: Answer) -> dict[str, np.ndarray]:
     return found
 
 
+class Named:
+    """An interpreter, ours or the stock one, called by the names of what is served first."""
+
+    def __init__(self, interpreter: Any) -> None:
+        interpreter.allocate_tensors()
+        self._interpreter, self._runner = interpreter, None
+        signatures = sorted(interpreter.get_signature_list(), key=lambda k: k != "serving_default")
+        if signatures:
+            self._runner = interpreter.get_signature_runner(signatures[0])
+            self.inputs: Mapping[str, Any] = self._runner.get_input_details()
+        else:
+            self.inputs = {d["name"]: d for d in interpreter.get_input_details()}
+
+    def random_inputs(self, seed: int) -> dict[str, np.ndarray]:
+        return dict(zip(self.inputs, random_inputs(list(self.inputs.values()), seed), strict=True))
+
+    def __call__(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        if self._runner is not None:
+            return dict(self._runner(**arrays))
+        for name, detail in self.inputs.items():
+            self._interpreter.set_tensor(detail["index"], arrays[name])
+        self._interpreter.invoke()
+        details = self._interpreter.get_output_details()
+        return {d["name"]: np.array(self._interpreter.get_tensor(d["index"])) for d in details}
+
+
 class Pool:
     """Distinct inputs of a model and what the stock interpreter answers to each.
 
@@ -169,29 +195,9 @@ class Pool:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType  # noqa: PLC0415 (heavy)
 
         kernels = OpResolverType.BUILTIN_REF
-        stock = Interpreter(model_content=content, experimental_op_resolver_type=kernels)
-        signatures = stock.get_signature_list()
-        stock.allocate_tensors()
-        details = stock.get_input_details()
-        named = {d["name"]: d for d in details}
-        if signatures:
-            runner = stock.get_signature_runner(next(iter(signatures)))
-            named = runner.get_input_details()
-        self.inputs: list[dict[str, np.ndarray]] = [
-            dict(zip(named, random_inputs(list(named.values()), seed), strict=True))
-            for seed in range(count)
-        ]
-        self.expected: list[dict[str, np.ndarray]] = []
-        for arrays in self.inputs:
-            if signatures:
-                self.expected.append(dict(runner(**arrays)))
-                continue
-            for detail in details:
-                stock.set_tensor(detail["index"], arrays[detail["name"]])
-            stock.invoke()
-            self.expected.append(
-                {d["name"]: stock.get_tensor(d["index"]) for d in stock.get_output_details()}
-            )
+        stock = Named(Interpreter(model_content=content, experimental_op_resolver_type=kernels))
+        self.inputs = [stock.random_inputs(seed) for seed in range(count)]
+        self.expected = [stock(arrays) for arrays in self.inputs]
         self.least_apart = self._least_apart()
 
     def _least_apart(self) -> float:
@@ -201,11 +207,12 @@ class Pool:
             ValueError: two answers are so near that one in place of the other could not be seen.
         """
         rows = np.stack(
-            [np.concatenate([y.ravel().astype(np.float64) for y in e.values()]) for e in self.expected]
+            [
+                np.concatenate([y.ravel().astype(np.float64) for y in e.values()])
+                for e in self.expected
+            ]
         )
-        apart = [
-            np.abs(rows[i + 1 :] - row).max(axis=1).min() for i, row in enumerate(rows[:-1])
-        ]
+        apart = [np.abs(rows[i + 1 :] - row).max(axis=1).min() for i, row in enumerate(rows[:-1])]
         least = float(min(apart, default=np.inf)) / float(np.abs(rows).max())
         if least < 10 * NEAR:
             raise ValueError(
@@ -359,9 +366,7 @@ async def open_loop(
     async def one(key: int, since: float) -> None:
         client = await free.get()
         late.append(time.perf_counter() - since)
-        free.put_nowait(
-            await answered(port, client, key, requests[key], take, since, seconds)
-        )
+        free.put_nowait(await answered(port, client, key, requests[key], take, since, seconds))
 
     begin = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:

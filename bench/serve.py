@@ -24,6 +24,7 @@ status is 1 where an answer was wrong or lost, never for a time. "cpus" says who
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import statistics
 import sys
@@ -99,25 +100,28 @@ class Work:
         path.write_bytes(content)
         return path
 
-    def server(self, path: Path, *arguments: str) -> ServerProcess:
+    def server(self, path: Path, *arguments: str, is_quiet: bool = False) -> ServerProcess:
         """One that is not ready yet; its programs come from a cache that is kept."""
         cache = f"--jax_serialization_dir={self.directory / 'programs'}"
-        return ServerProcess(
-            str(path), "--name=m", cache, *arguments, cpus=self.server_cpus or self.all_cpus
-        )
+        cpus = self.server_cpus or self.all_cpus
+        return ServerProcess(str(path), "--name=m", cache, *arguments, cpus=cpus, is_quiet=is_quiet)
 
     def fill_cache(self, path: Path, *arguments: str) -> None:
         with self.server(path, *arguments) as server:
             server.wait_until_ready()
 
     @contextlib.contextmanager
-    def servers(self, path: Path, each: dict[str, Sequence[str]]) -> Iterator[dict[str, Any]]:
+    def servers(
+        self, path: Path, each: dict[str, Sequence[str]], *, is_quiet: bool = False
+    ) -> Iterator[dict[str, ServerProcess]]:
         """Ready servers by label, that found all programs in the cache."""
         with contextlib.ExitStack() as ends:
             servers = {}
             for label, arguments in each.items():
                 self.fill_cache(path, *arguments)
-                servers[label] = ends.enter_context(self.server(path, *arguments))
+                servers[label] = ends.enter_context(
+                    self.server(path, *arguments, is_quiet=is_quiet)
+                )
                 servers[label].wait_until_ready()
             yield servers
 
@@ -356,11 +360,11 @@ def sessions(work: Work) -> Iterator[tuple[Record, int]]:
 def broken(work: Work) -> Iterator[tuple[Record, int]]:
     content = dense(64, 2)
     path, pool = work.file("small", content), Pool(content, 2)
-    with work.servers(path, {"one": []}) as servers:
+    with work.servers(path, {"one": []}, is_quiet=True) as servers:
         load = Load(servers["one"], pool)
-        port, shape = load.server.port, pool.inputs[0]
-        unlike = functools.partial(infer, port, "m")
-        found = run(send_broken(load, unlike, shape, FLAGS.count))
+        port, inputs = load.server.port, pool.inputs[0]
+        make = functools.partial(infer, port, "m")
+        found = run(send_broken(load, make, inputs, FLAGS.count))
         yield {**found, **load.record()}, load.judge.failures + found["unexpected"]
 
 
@@ -375,6 +379,7 @@ def main(argv: list[str]) -> int:
     names = FLAGS.parts or list(PARTS)
     if unknown := set(names) - set(PARTS):
         raise app.UsageError(f"--parts: unknown: {', '.join(sorted(unknown))}; {', '.join(PARTS)}")
+    logging.getLogger("jaxdelegate").setLevel(logging.ERROR)
     failures = 0
     with tempfile.TemporaryDirectory() as directory:
         work = Work(Path(directory))

@@ -24,9 +24,10 @@ class ServerProcess:
     Args:
         arguments: of `jaxdelegate serve`, without the port, which is a free one.
         cpus: that it may use; empty: those of this process.
+        is_quiet: whether its warnings, of bad requests above all, are dropped.
     """
 
-    def __init__(self, *arguments: str, cpus: Collection[int] = ()) -> None:
+    def __init__(self, *arguments: str, cpus: Collection[int] = (), is_quiet: bool = False) -> None:
         self._begin = time.perf_counter()
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         own = os.sched_getaffinity(0)
@@ -35,6 +36,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jaxdelegate", "serve", *arguments, "--port=0"],
                 stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL if is_quiet else None,
                 text=True,
                 env=environment,
             )
@@ -81,7 +83,9 @@ class ServerProcess:
         """Counters of all models together, by names without prefix."""
         found: dict[str, float] = {}
         text = self.get("/metrics")[1].decode()
-        for name, value in re.findall(r"^jaxdelegate_(\w+?)(?:_total)?\{[^}]*\} (\S+)$", text, re.M):
+        for name, value in re.findall(
+            r"^jaxdelegate_(\w+?)(?:_total)?\{[^}]*\} (\S+)$", text, re.M
+        ):
             found[name] = found.get(name, 0) + float(value)
         return found
 
