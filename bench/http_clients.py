@@ -7,6 +7,7 @@ their requests and what the stock interpreter answers; `Judge` counts right and 
 import asyncio
 import collections
 import dataclasses
+import gc
 import itertools
 import json
 import re
@@ -106,11 +107,16 @@ class Client(asyncio.Protocol):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, with timers of microseconds: epoll's are of milliseconds."""
+    """As asyncio.run, with timers of microseconds: epoll's are of milliseconds.
+
+    What lives already, jax's modules among it, is not searched for garbage any more.
+    """
 
     def loop() -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
+    gc.collect()
+    gc.freeze()
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(main)
 

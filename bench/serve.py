@@ -21,7 +21,6 @@ Inputs are distinct; a part refuses a model whose answers are too near to be tol
 status is 1 where an answer was wrong or lost, never for a time. "cpus" says who was pinned to what.
 """
 
-import contextlib
 import functools
 import itertools
 import logging
@@ -29,7 +28,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,14 +35,12 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 from harness import append, interleaved, spread
-from http_clients import Client, Judge, Pool, closed_loop, for_seconds, infer, open_loop, run
+from http_clients import Pool, infer, open_loop, run
 from serve_broken import send_broken
+from serve_load import Load, Record, Work, dense
 from serve_sessions import run_sessions
-from server_process import ServerProcess
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.options import ActivationFunctionType, FullyConnectedOptions
-from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import run_once
 
@@ -71,93 +67,6 @@ flags.DEFINE_list("client_cpus", [], "Pin the client to these; none: all.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 BATCH = 8
-Record = dict[str, Any]
-
-
-def dense(width: int, layers: int) -> bytes:
-    """Square FULLY_CONNECTED layers: a single item costs the reading of all weights."""
-    rng, builder = np.random.default_rng(0), ModelBuilder()
-    y = builder.input((1, width), np.float32, "x")
-    relu = FullyConnectedOptions(fused_activation_function=ActivationFunctionType.RELU)
-    for _ in range(layers):
-        weights = rng.normal(0, (2 / width) ** 0.5, (width, width)).astype(np.float32)
-        x, y = y, builder.tensor((1, width))
-        builder.operator("FULLY_CONNECTED", [x, builder.constant(weights), None], [y], relu)
-    builder.outputs(y)
-    return builder.build()
-
-
-class Work:
-    """Files, caches and processors that all parts share."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.server_cpus = {int(cpu) for cpu in FLAGS.server_cpus}
-        self.all_cpus = os.sched_getaffinity(0)
-
-    def file(self, name: str, content: bytes) -> Path:
-        path = self.directory / f"{name}.tflite"
-        path.write_bytes(content)
-        return path
-
-    def server(self, path: Path, *arguments: str, is_quiet: bool = False) -> ServerProcess:
-        """One that is not ready yet; its programs come from a cache that is kept."""
-        cache = f"--jax_serialization_dir={self.directory / 'programs'}"
-        cpus = self.server_cpus or self.all_cpus
-        return ServerProcess(str(path), "--name=m", cache, *arguments, cpus=cpus, is_quiet=is_quiet)
-
-    def fill_cache(self, path: Path, *arguments: str) -> None:
-        with self.server(path, *arguments) as server:
-            server.wait_until_ready()
-
-    @contextlib.contextmanager
-    def servers(
-        self, path: Path, each: dict[str, Sequence[str]], *, is_quiet: bool = False
-    ) -> Iterator[dict[str, ServerProcess]]:
-        """Ready servers by label, that found all programs in the cache."""
-        with contextlib.ExitStack() as ends:
-            servers = {}
-            for label, arguments in each.items():
-                self.fill_cache(path, *arguments)
-                servers[label] = ends.enter_context(
-                    self.server(path, *arguments, is_quiet=is_quiet)
-                )
-                servers[label].wait_until_ready()
-            yield servers
-
-
-class Load:
-    """A server, the requests of a pool for it, and the judge of its answers."""
-
-    def __init__(self, server: ServerProcess, pool: Pool) -> None:
-        self.server, self.judge = server, Judge(pool)
-        self.requests = pool.requests(server.port, "m")
-
-    async def begin(self) -> None:
-        """One request alone for each input: the answers that later ones must equal."""
-        client = await Client.connect(self.server.port)
-        for key, request in enumerate(self.requests):
-            self.judge.begin(key, await client.ask(request))
-        client.close()
-
-    async def closed(self, requests: Iterator[tuple[int, bytes]]) -> tuple[float, list[float]]:
-        """Answers in a second, and the seconds of each."""
-        start = time.perf_counter()
-        found = await closed_loop(self.server.port, FLAGS.clients, requests, self.judge.take)
-        return len(found) / (time.perf_counter() - start), found
-
-    async def round(self) -> tuple[float, list[float]]:
-        return await self.closed(for_seconds(self.requests, FLAGS.seconds))
-
-    def record(self) -> Record:
-        judge, counters = self.judge, self.server.metrics()
-        runs = counters.get("inference_exec_count", 0)
-        return {
-            "answers": judge.counts,
-            "largest_difference": judge.largest_difference,
-            "first_error": judge.first_error,
-            "mean_batch": counters.get("inference_count", 0) / max(runs, 1),
-        }
 
 
 def percentile_ms(seconds: Sequence[float], percent: float) -> float:
@@ -175,7 +84,7 @@ def percentiles(rounds: Sequence[Sequence[float]]) -> Record:
 def item_ms(work: Work, path: Path, pool: Pool) -> dict[str, float]:
     """Milliseconds per item at batch 1 and BATCH, of an interpreter, on the server's cpus."""
     own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, work.server_cpus or work.all_cpus)
+    os.sched_setaffinity(0, work.server_cpus)
     calls: dict[str, Callable[[], Any]] = {}
     for size in (1, BATCH):
         delegate = jd.JaxDelegate(rebatch=size > 1)
@@ -202,7 +111,7 @@ def throughput(work: Work) -> Iterator[tuple[Record, int]]:
         path, pool = work.file(name, content), Pool(content, FLAGS.pool)
         items = item_ms(work, path, pool)
         with work.servers(path, each) as servers:
-            loads = {label: Load(server, pool) for label, server in servers.items()}
+            loads = {label: Load(server, pool, FLAGS.clients) for label, server in servers.items()}
             rates, seconds = run(_rounds(loads))
             yield (
                 {
@@ -231,7 +140,7 @@ async def _rounds(
         await load.begin()
     for number in range(FLAGS.rounds + 1):
         for label, load in list(loads.items())[:: 1 if number % 2 else -1]:
-            rate, found = await load.round()
+            rate, found = await load.round(FLAGS.seconds)
             if number:
                 rates[label].append(rate)
                 seconds[label].append(found)
@@ -247,7 +156,7 @@ def latency(work: Work) -> Iterator[tuple[Record, int]]:
         path, pool = work.file(name, content), Pool(content, FLAGS.pool)
         largest_ms = BATCH * item_ms(work, path, pool)[str(BATCH)]
         with work.servers(path, each) as servers:
-            loads = {label: Load(server, pool) for label, server in servers.items()}
+            loads = {label: Load(server, pool, FLAGS.clients) for label, server in servers.items()}
             rate, seconds, late = run(_open_rounds(loads))
             found = {label: percentiles(own) for label, own in seconds.items()}
             p99 = {label: own["p99_ms"]["median"] for label, own in found.items()}
@@ -275,7 +184,8 @@ async def _open_rounds(
     """The rate, seconds of answers by label and round, and seconds that requests were sent late."""
     for load in loads.values():
         await load.begin()
-    most, _ = await loads["at_once"].round()
+    for _ in range(2):  # the first one warms up
+        most, _ = await loads["at_once"].round(FLAGS.seconds)
     rate, late = FLAGS.load * most, list[float]()
     seconds: dict[str, list[list[float]]] = {label: [] for label in loads}
     for number in range(FLAGS.rounds):
@@ -293,7 +203,7 @@ def answers(work: Work) -> Iterator[tuple[Record, int]]:
     content = dense(64, 2)
     path, pool = work.file("small", content), Pool(content, FLAGS.pool)
     with work.servers(path, {"batch_8": [f"--max_batch_size={BATCH}"]}) as servers:
-        load = Load(servers["batch_8"], pool)
+        load = Load(servers["batch_8"], pool, FLAGS.clients)
         memory, rate = run(_many(load))
         missing = FLAGS.requests - sum(load.judge.counts.values())
         yield (
@@ -361,7 +271,7 @@ def broken(work: Work) -> Iterator[tuple[Record, int]]:
     content = dense(64, 2)
     path, pool = work.file("small", content), Pool(content, 2)
     with work.servers(path, {"one": []}, is_quiet=True) as servers:
-        load = Load(servers["one"], pool)
+        load = Load(servers["one"], pool, FLAGS.clients)
         port, inputs = load.server.port, pool.inputs[0]
         make = functools.partial(infer, port, "m")
         found = run(send_broken(load, make, inputs, FLAGS.count))
@@ -382,7 +292,7 @@ def main(argv: list[str]) -> int:
     logging.getLogger("jaxdelegate").setLevel(logging.ERROR)
     failures = 0
     with tempfile.TemporaryDirectory() as directory:
-        work = Work(Path(directory))
+        work = Work(Path(directory), {int(cpu) for cpu in FLAGS.server_cpus})
         if FLAGS.client_cpus:
             os.sched_setaffinity(0, {int(cpu) for cpu in FLAGS.client_cpus})
         cpus = {"server": FLAGS.server_cpus or None, "client": FLAGS.client_cpus or None}

@@ -84,7 +84,7 @@ class ServerProcess:
         found: dict[str, float] = {}
         text = self.get("/metrics")[1].decode()
         for name, value in re.findall(
-            r"^jaxdelegate_(\w+?)(?:_total)?\{[^}]*\} (\S+)$", text, re.M
+            r"^jaxdelegate_(\w+?)(?:_total)?\{[^}]*\} (\S+)$", text, re.MULTILINE
         ):
             found[name] = found.get(name, 0) + float(value)
         return found
