@@ -109,7 +109,7 @@ class Client(asyncio.Protocol):
 def run(main: Coroutine[Any, Any, T]) -> T:
     """As asyncio.run, with timers of microseconds: epoll's are of milliseconds.
 
-    What lives already, jax's modules among it, is not searched for garbage any more.
+    What lives already, jax's modules among it, is not searched for garbage meanwhile.
     """
 
     def loop() -> asyncio.AbstractEventLoop:
@@ -117,8 +117,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
     gc.collect()
     gc.freeze()
-    with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(main)
+    try:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            return runner.run(main)
+    finally:
+        gc.unfreeze()
 
 
 def http(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
