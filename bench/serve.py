@@ -260,8 +260,14 @@ def sessions(work: Work) -> Iterator[tuple[Record, int]]:
     default = Path(jd.__file__).parent / "demo/networks/keywords.tflite"
     path = Path(FLAGS.streaming_model or default)
     with work.servers(path, {"one": []}) as servers:
+        cache = work.directory / "interpreters"
         found = run_sessions(
-            servers["one"], path, sessions=FLAGS.sessions, steps=FLAGS.steps, clients=FLAGS.clients
+            servers["one"],
+            path,
+            cache,
+            sessions=FLAGS.sessions,
+            steps=FLAGS.steps,
+            clients=FLAGS.clients,
         )
         memory = servers["one"].rss_anon_mb()
     yield {"model": path.stem, **found, "rss_anon_mb": memory}, found["wrong"] + found["lost"]

@@ -16,13 +16,16 @@ Outputs = dict[str, np.ndarray]
 
 
 class Sequences:
-    """The requests of all sequences, and what an interpreter for each of them answers."""
+    """The requests of all sequences, and what an interpreter for each of them answers.
 
-    def __init__(self, path: Path, port: int, sessions: int, steps: int) -> None:
+    The first interpreter compiles the program and stores it in `cache`, the others load it.
+    """
+
+    def __init__(self, path: Path, port: int, cache: Path, sessions: int, steps: int) -> None:
         self.steps, self.count = steps, sessions
         self.requests: dict[int, bytes] = {}  # by sequence * steps + step
         self.expected: dict[int, Outputs] = {}
-        delegate = jd.JaxDelegate()
+        delegate = jd.JaxDelegate(serialization_dir=str(cache))
         for sequence in range(sessions):
             interpreter = Named(jd.Interpreter(str(path), experimental_delegates=[delegate]))
             for step in range(steps):
@@ -72,14 +75,14 @@ class Sequences:
 
 
 def run_sessions(
-    server: ServerProcess, path: Path, *, sessions: int, steps: int, clients: int
+    server: ServerProcess, path: Path, cache: Path, *, sessions: int, steps: int, clients: int
 ) -> dict[str, Any]:
     """Counts of answers, requests in a second, and how many sequences were open at most.
 
     Raises:
         ValueError: the model's answers do not depend on states.
     """
-    work = Sequences(path, server.port, sessions, steps)
+    work = Sequences(path, server.port, cache, sessions, steps)
     if steps > 1:
         check_states(work, path)
     seconds: list[float] = []
