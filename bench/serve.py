@@ -301,7 +301,12 @@ def main(argv: list[str]) -> int:
         work = Work(Path(directory), {int(cpu) for cpu in FLAGS.server_cpus})
         if FLAGS.client_cpus:
             os.sched_setaffinity(0, {int(cpu) for cpu in FLAGS.client_cpus})
-        cpus = {"server": FLAGS.server_cpus or None, "client": FLAGS.client_cpus or None}
+        count = os.cpu_count()  # "machine" counts those that the client may use
+        cpus = {
+            "all": count,
+            "server": FLAGS.server_cpus or None,
+            "client": FLAGS.client_cpus or None,
+        }
         for name in names:
             for record, wrong in PARTS[name](work):
                 failures += wrong
