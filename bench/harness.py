@@ -170,12 +170,13 @@ def append(result: Mapping[str, Any], path: str | None, *, echo: bool = True) ->
             file.write(line + "\n")
 
 
-def rss_anon_mb() -> float:
-    """Anonymous resident memory of this process, in MB."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+def rss_anon_mb(process: int | str = "self") -> float:
+    """Anonymous resident memory of this process, or of one by its number, in MB."""
+    status = Path(f"/proc/{process}/status")
+    for line in status.read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise OSError("/proc/self/status has no RssAnon line")
+    raise OSError(f"{status} has no RssAnon line")
 
 
 def _cpu_model() -> str:

@@ -16,6 +16,7 @@ PLAIN = (
     "engines",
     "harness",
     "hlo_text",
+    "http_clients",
     "matrix",
     "onnx_engines",
     "roofline",

@@ -1,0 +1,321 @@
+"""`jaxdelegate serve` under load: throughput, latency, answers, starts, sequences, bad requests.
+
+    python bench/serve.py [--parts=throughput,latency] [--model=model.tflite]
+        [--server_cpus=0] [--client_cpus=1] [--out=bench/results/serve.jsonl]
+
+Servers are processes of their own; this process is the client, one thread with `--clients`
+connections that are kept, and binary tensors. Each part prints a JSON line:
+
+* throughput: `--max_batch_size=8` beside 1, both servers up, one loaded at a time, in turn; for
+  MobileNet v1 0.25 (or --model), and for wide layers, whose items take less time in a batch. An
+  interpreter's milliseconds per item, at batch 1 and 8, come first.
+* latency: `--max_queue_delay_us` beside 0 at a share of what that one can do; requests come at
+  random times. `implied_ms` is p99 without a delay, the delay, and one run of the largest batch.
+* answers: each equal to the first one for its input, to the bit or within 1e-5 of the largest
+  value, since batch sizes round differently; the first one agrees with stock LiteRT.
+* restart: from exec until `/v2/health/ready` says yes, the cache filled.
+* sessions: sequences that take turns, each equal to an interpreter of its own to the bit.
+* broken: bad requests and broken connections, good ones between them.
+
+Inputs are distinct; a part refuses a model whose answers are too near to be told apart. The exit
+status is 1 where an answer was wrong or lost, never for a time. "cpus" says who was pinned to what.
+"""
+
+import functools
+import itertools
+import logging
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+from harness import append, interleaved, spread
+from http_clients import Pool, infer, open_loop, run
+from serve_broken import send_broken
+from serve_load import Load, Record, Work, dense
+from serve_sessions import run_sessions
+
+import jaxdelegate as jd
+from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.testing.running import run_once
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("parts", [], "Only these; none: all.")
+flags.DEFINE_string("model", None, "A float .tflite; unset: MobileNet v1 0.25, built in memory.")
+flags.DEFINE_integer("size", 128, "Of MobileNet's images.", 32)
+flags.DEFINE_integer("width", 2048, "Of the wide layers.", 8)
+flags.DEFINE_integer("layers", 4, "How many wide layers.", 1)
+flags.DEFINE_string("streaming_model", None, "With states; unset: the demo's keywords.")
+flags.DEFINE_integer("clients", 64, "Connections.", 1)
+flags.DEFINE_integer("pool", 256, "Distinct inputs.", 2)
+flags.DEFINE_integer("rounds", 9, "Of throughput and latency.", 1)
+flags.DEFINE_float("seconds", 5, "Of a round, for each server.", 0.05)
+flags.DEFINE_integer("delay_us", 2000, "Of the latency part.", 1)
+flags.DEFINE_float("load", 0.5, "Of the latency part: share of what a server can do.", 0.01, 0.95)
+flags.DEFINE_integer("requests", 100_000, "Of the answers part.", 10)
+flags.DEFINE_integer("starts", 9, "Of the restart part.", 1)
+flags.DEFINE_integer("sessions", 500, "Sequences.", 1)
+flags.DEFINE_integer("steps", 20, "Of each sequence.", 1)
+flags.DEFINE_integer("count", 10_000, "Of bad requests.", 10)
+flags.DEFINE_list("server_cpus", [], "Pin servers to these; none: all.")
+flags.DEFINE_list("client_cpus", [], "Pin the client to these; none: all.")
+flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
+
+BATCH = 8
+
+
+def percentile_ms(seconds: Sequence[float], percent: float) -> float:
+    return 1e3 * float(np.percentile(seconds or [np.nan], percent))
+
+
+def percentiles(rounds: Sequence[Sequence[float]]) -> Record:
+    """Of each round, then their spread."""
+    return {
+        f"p{percent}_ms": spread([percentile_ms(seconds, percent) for seconds in rounds])
+        for percent in (50, 99)
+    }
+
+
+def item_ms(work: Work, path: Path, pool: Pool) -> dict[str, float]:
+    """Milliseconds per item at batch 1 and BATCH, of an interpreter, on the server's cpus."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, work.server_cpus)
+    calls: dict[str, Callable[[], Any]] = {}
+    for size in (1, BATCH):
+        delegate = jd.JaxDelegate(rebatch=size > 1)
+        interpreter = jd.Interpreter(str(path), experimental_delegates=[delegate])
+        arrays = [np.concatenate([y] * size) for y in pool.inputs[0].values()]
+        run_once(interpreter, arrays)
+        calls[str(size)] = interpreter.invoke
+    times = interleaved(calls, rounds=30, seconds=10)
+    os.sched_setaffinity(0, own)
+    return {size: 1e3 * statistics.median(t) / int(size) for size, t in times.items()}
+
+
+def networks() -> Iterator[tuple[str, bytes]]:
+    if FLAGS.model:
+        yield Path(FLAGS.model).stem, Path(FLAGS.model).read_bytes()
+    else:
+        yield f"mobilenet_v1_0.25_{FLAGS.size}", mobilenet_v1(size=FLAGS.size, width=0.25)
+
+
+def throughput(work: Work) -> Iterator[tuple[Record, int]]:
+    wide = f"dense_{FLAGS.width}x{FLAGS.layers}", dense(FLAGS.width, FLAGS.layers)
+    each = {f"batch_{n}": [f"--max_batch_size={n}"] for n in (BATCH, 1)}
+    for name, content in (*networks(), wide):
+        path, pool = work.file(name, content), Pool(content, FLAGS.pool)
+        items = item_ms(work, path, pool)
+        with work.servers(path, each) as servers:
+            loads = {label: Load(server, pool, FLAGS.clients) for label, server in servers.items()}
+            rates, seconds = run(_rounds(loads))
+            yield (
+                {
+                    "model": name,
+                    "item_ms": items,
+                    "item_ratio": items[str(BATCH)] / items["1"],
+                    "least_apart": pool.least_apart,
+                    "per_second": {label: spread(own) for label, own in rates.items()},
+                    "latency": {label: percentiles(own) for label, own in seconds.items()},
+                    "ratio": spread(
+                        [a / b for a, b in zip(*(rates[label] for label in each), strict=True)]
+                    ),
+                    "servers": {label: load.record() for label, load in loads.items()},
+                },
+                sum(load.judge.failures for load in loads.values()),
+            )
+
+
+async def _rounds(
+    loads: dict[str, Load],
+) -> tuple[dict[str, list[float]], dict[str, list[list[float]]]]:
+    """Answers in a second and seconds of each, by label; the first round is not counted."""
+    rates: dict[str, list[float]] = {label: [] for label in loads}
+    seconds: dict[str, list[list[float]]] = {label: [] for label in loads}
+    for load in loads.values():
+        await load.begin()
+    for number in range(FLAGS.rounds + 1):
+        for label, load in list(loads.items())[:: 1 if number % 2 else -1]:
+            rate, found = await load.round(FLAGS.seconds)
+            if number:
+                rates[label].append(rate)
+                seconds[label].append(found)
+    return rates, seconds
+
+
+def latency(work: Work) -> Iterator[tuple[Record, int]]:
+    each = {
+        "delayed": [f"--max_batch_size={BATCH}", f"--max_queue_delay_us={FLAGS.delay_us}"],
+        "at_once": [f"--max_batch_size={BATCH}"],
+    }
+    for name, content in networks():
+        path, pool = work.file(name, content), Pool(content, FLAGS.pool)
+        largest_ms = BATCH * item_ms(work, path, pool)[str(BATCH)]
+        with work.servers(path, each) as servers:
+            loads = {label: Load(server, pool, FLAGS.clients) for label, server in servers.items()}
+            rate, seconds, late = run(_open_rounds(loads))
+            found = {label: percentiles(own) for label, own in seconds.items()}
+            p99 = {label: own["p99_ms"]["median"] for label, own in found.items()}
+            implied = p99["at_once"] + FLAGS.delay_us / 1e3 + largest_ms
+            yield (
+                {
+                    "model": name,
+                    "delay_us": FLAGS.delay_us,
+                    "load": FLAGS.load,
+                    "rate": rate,
+                    "latency": found,
+                    "largest_batch_ms": largest_ms,
+                    "implied_ms": implied,
+                    "is_within": p99["delayed"] <= implied,
+                    "sent_late_p99_ms": percentile_ms(late, 99),
+                    "servers": {label: load.record() for label, load in loads.items()},
+                },
+                sum(load.judge.failures for load in loads.values()),
+            )
+
+
+async def _open_rounds(
+    loads: dict[str, Load],
+) -> tuple[float, dict[str, list[list[float]]], list[float]]:
+    """The rate, seconds of answers by label and round, and seconds that requests were sent late."""
+    for load in loads.values():
+        await load.begin()
+    for _ in range(2):  # the first one warms up
+        most, _ = await loads["at_once"].round(FLAGS.seconds)
+    rate, late = FLAGS.load * most, list[float]()
+    seconds: dict[str, list[list[float]]] = {label: [] for label in loads}
+    for number in range(FLAGS.rounds):
+        for label, load in list(loads.items())[:: 1 if number % 2 else -1]:
+            port, requests, take = load.server.port, load.requests, load.judge.take
+            found, own = await open_loop(
+                port, FLAGS.clients, requests, take, rate=rate, span=FLAGS.seconds
+            )
+            seconds[label].append(found)
+            late += own
+    return rate, seconds, late
+
+
+def answers(work: Work) -> Iterator[tuple[Record, int]]:
+    content = dense(64, 2)
+    path, pool = work.file("small", content), Pool(content, FLAGS.pool)
+    with work.servers(path, {"batch_8": [f"--max_batch_size={BATCH}"]}) as servers:
+        load = Load(servers["batch_8"], pool, FLAGS.clients)
+        memory, rate = run(_many(load))
+        missing = FLAGS.requests - sum(load.judge.counts.values())
+        yield (
+            {
+                "model": "dense_64x2",
+                "requests": FLAGS.requests,
+                "missing": missing,
+                "per_second": rate,
+                "rss_anon_mb": memory,
+                "least_apart": pool.least_apart,
+                **load.record(),
+            },
+            load.judge.failures + abs(missing),
+        )
+
+
+async def _many(load: Load) -> tuple[list[float], float]:
+    """Memory after a tenth of the requests, and at the end; answers in a second in between."""
+    await load.begin()
+    keyed = itertools.cycle(enumerate(load.requests))
+    await load.closed(itertools.islice(keyed, FLAGS.requests // 10))
+    before = load.server.rss_anon_mb()
+    rest = FLAGS.requests - FLAGS.requests // 10
+    rate, _ = await load.closed(itertools.islice(keyed, rest))
+    return [before, load.server.rss_anon_mb()], rate
+
+
+def restart(work: Work) -> Iterator[tuple[Record, int]]:
+    for name, content in networks():
+        path = work.file(name, content)
+        work.fill_cache(path)
+        ready, cpu, compiled, found = [], [], 0.0, 0.0
+        for _ in range(FLAGS.starts):
+            with work.server(path) as server:
+                ready.append(server.wait_until_ready())
+                cpu.append(server.cpu_seconds())
+                counters = server.metrics()
+                compiled += counters["compile_count"]
+                found += counters["cache_hit_count"]
+        yield (
+            {
+                "model": name,
+                "starts": FLAGS.starts,
+                "ready_s": {**spread(ready), "max": max(ready)},
+                "cpu_s": {**spread(cpu), "max": max(cpu)},
+                "compiled": compiled,
+                "from_cache": found,
+            },
+            0,
+        )
+
+
+def sessions(work: Work) -> Iterator[tuple[Record, int]]:
+    default = Path(jd.__file__).parent / "demo/networks/keywords.tflite"
+    path = Path(FLAGS.streaming_model or default)
+    with work.servers(path, {"one": []}) as servers:
+        cache = work.directory / "interpreters"
+        found = run_sessions(
+            servers["one"],
+            path,
+            cache,
+            sessions=FLAGS.sessions,
+            steps=FLAGS.steps,
+            clients=FLAGS.clients,
+        )
+        memory = servers["one"].rss_anon_mb()
+    yield {"model": path.stem, **found, "rss_anon_mb": memory}, found["wrong"] + found["lost"]
+
+
+def broken(work: Work) -> Iterator[tuple[Record, int]]:
+    content = dense(64, 2)
+    path, pool = work.file("small", content), Pool(content, 2)
+    with work.servers(path, {"one": []}, is_quiet=True) as servers:
+        load = Load(servers["one"], pool, FLAGS.clients)
+        port, inputs = load.server.port, pool.inputs[0]
+        make = functools.partial(infer, port, "m")
+        found = run(send_broken(load, make, inputs, FLAGS.count))
+        yield {**found, **load.record()}, load.judge.failures + found["unexpected"]
+
+
+PARTS: dict[str, Callable[[Work], Iterator[tuple[Record, int]]]] = {
+    part.__name__: part for part in (throughput, latency, answers, restart, sessions, broken)
+}
+
+
+def main(argv: list[str]) -> int:
+    if argv[1:]:
+        raise app.UsageError(f"unknown: {' '.join(argv[1:])}; a model is given by --model")
+    names = FLAGS.parts or list(PARTS)
+    if unknown := set(names) - set(PARTS):
+        raise app.UsageError(f"--parts: unknown: {', '.join(sorted(unknown))}; {', '.join(PARTS)}")
+    logging.getLogger("jaxdelegate").setLevel(logging.ERROR)
+    failures = 0
+    with tempfile.TemporaryDirectory() as directory:
+        work = Work(Path(directory), {int(cpu) for cpu in FLAGS.server_cpus})
+        if FLAGS.client_cpus:
+            os.sched_setaffinity(0, {int(cpu) for cpu in FLAGS.client_cpus})
+        count = os.cpu_count()  # "machine" counts those that the client may use
+        cpus = {
+            "all": count,
+            "server": FLAGS.server_cpus or None,
+            "client": FLAGS.client_cpus or None,
+        }
+        for name in names:
+            for record, wrong in PARTS[name](work):
+                failures += wrong
+                line = {"bench": "serve", "part": name, "clients": FLAGS.clients, "cpus": cpus}
+                append({**line, **record}, FLAGS.out)
+    if failures:
+        print(f"{failures} answers were wrong or lost", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    app.run(main)
