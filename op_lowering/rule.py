@@ -152,12 +152,9 @@ class OpRule(Generic[OptionsT]):
             )
         if not isinstance(options, self.options_type):
             return f"options are {type(options).__name__}, not {self.options_type.__name__}"
-        if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
-            return f"needs {self.arity} inputs"
-        if len(outputs) < self.results:
-            return f"has {len(outputs)} outputs, not {self.results}"
-        if any(spec is None for spec in outputs):
-            return "an output is left out"
+        missing = self._missing(inputs, outputs)
+        if missing is not None:
+            return missing
         present = [spec for spec in (*inputs, *outputs) if spec is not None]
         strings = next((spec for spec in present if spec.dtype.hasobject), None)
         if strings is not None:
@@ -166,6 +163,14 @@ class OpRule(Generic[OptionsT]):
         if dynamic is not None:
             return f"the shape of {dynamic.name!r} depends on data; XLA needs static shapes"
         return self.why_not(context, options, inputs, outputs)
+
+    def _missing(self, inputs: Specs, outputs: Specs) -> str | None:
+        """A reason if there are too few tensors; `why_not` and `lower` rely on these."""
+        if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
+            return f"needs {self.arity} inputs"
+        if len(outputs) < self.results:
+            return f"has {len(outputs)} outputs, not {self.results}"
+        return "an output is left out" if any(spec is None for spec in outputs) else None
 
 
 def table(*rules: OpRule) -> dict[str, OpRule]:

@@ -308,5 +308,5 @@ def test_a_result_of_another_type_than_declared_is_refused(
     builder.operator("RESHAPE", [source], [y], ReshapeOptions((2, 2)))
     builder.operator("ABS", [y], [z])
     builder.outputs(z)
-    with pytest.raises(jd.InterpreterError, match="RESHAPE.*'y' is float32, but .* yields"):
+    with pytest.raises(jd.InterpreterError, match=r"RESHAPE.*'y' is float32, but .* yields"):
         run(builder.build(), values)
