@@ -165,12 +165,17 @@ class OpRule(Generic[OptionsT]):
         return self.why_not(context, options, inputs, outputs)
 
     def _missing(self, inputs: Specs, outputs: Specs) -> str | None:
-        """A reason if there are too few tensors; `why_not` and `lower` rely on these."""
+        """A reason if there are too few tensors, or not such as `why_not` and `lower` rely on."""
         if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
             return f"needs {self.arity} inputs"
         if len(outputs) < self.results:
             return f"has {len(outputs)} outputs, not {self.results}"
-        return "an output is left out" if any(spec is None for spec in outputs) else None
+        if any(spec is None for spec in outputs):
+            return "an output is left out"
+        variable = next((spec for spec in outputs if spec.is_variable), None)
+        if variable is None:
+            return None
+        return f"its output {variable.name!r} is a variable, which the host keeps"
 
 
 def table(*rules: OpRule) -> dict[str, OpRule]:

@@ -310,3 +310,19 @@ def test_a_result_of_another_type_than_declared_is_refused(
     builder.outputs(z)
     with pytest.raises(jd.InterpreterError, match=r"RESHAPE.*'y' is float32, but .* yields"):
         run(builder.build(), values)
+
+
+def test_an_operator_may_set_a_variable_that_an_earlier_one_reads() -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,))
+    variable = builder.tensor((2,), is_variable=True)
+    builder.operator("ADD", [x, variable], [y])
+    builder.operator("NEG", [y], [variable])
+    builder.outputs(y)
+    for delegates in SIDES.values():
+        interpreter = Interpreter(model_content=builder.build(), experimental_delegates=delegates())
+        interpreter.allocate_tensors()
+        for expected in ([1, 2], [0, 0], [1, 2]):
+            interpreter.set_tensor(x, np.float32([1, 2]))
+            interpreter.invoke()
+            np.testing.assert_array_equal(interpreter.get_tensor(y), np.float32(expected))
