@@ -120,7 +120,8 @@ class OpRule(Generic[OptionsT]):
     `why_not` is total: it never raises, and what it lets pass `lower` lowers.
     `is_identity_in_float_view`: it only changes how reals are stored (QUANTIZE, DEQUANTIZE).
     `host_reason`: why the operator stays on the host whatever its attributes (see host_only).
-    `arity` counts the leading inputs that must be there. `max_version` is the newest that LiteRT
+    `arity` counts the leading inputs that must be there, `results` the outputs; none of the outputs
+    may be left out. `max_version` is the newest that LiteRT
     registers. `algorithms`: the alternatives that `lower` has for what `why_not` accepts, by
     name, the default first (see common/algorithms.py); None, or a single one: there is no choice.
     `built_in`: positions of constants whose values `lower` builds into the function: another value
@@ -134,6 +135,7 @@ class OpRule(Generic[OptionsT]):
     lower: Lower[OptionsT]
     states: States[OptionsT] | None = None
     arity: int = 1
+    results: int = 1
     is_identity_in_float_view: bool = False
     host_reason: str | None = None
     algorithms: Algorithms[OptionsT] | None = None
@@ -150,8 +152,9 @@ class OpRule(Generic[OptionsT]):
             )
         if not isinstance(options, self.options_type):
             return f"options are {type(options).__name__}, not {self.options_type.__name__}"
-        if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
-            return f"needs {self.arity} inputs"
+        missing = self._missing(inputs, outputs)
+        if missing is not None:
+            return missing
         present = [spec for spec in (*inputs, *outputs) if spec is not None]
         strings = next((spec for spec in present if spec.dtype.hasobject), None)
         if strings is not None:
@@ -160,6 +163,19 @@ class OpRule(Generic[OptionsT]):
         if dynamic is not None:
             return f"the shape of {dynamic.name!r} depends on data; XLA needs static shapes"
         return self.why_not(context, options, inputs, outputs)
+
+    def _missing(self, inputs: Specs, outputs: Specs) -> str | None:
+        """A reason if there are too few tensors, or not such as `why_not` and `lower` rely on."""
+        if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
+            return f"needs {self.arity} inputs"
+        if len(outputs) < self.results:
+            return f"has {len(outputs)} outputs, not {self.results}"
+        if any(spec is None for spec in outputs):
+            return "an output is left out"
+        variable = next((spec for spec in outputs if spec.is_variable), None)
+        if variable is None:
+            return None
+        return f"its output {variable.name!r} is a variable, which the host keeps"
 
 
 def table(*rules: OpRule) -> dict[str, OpRule]:
@@ -185,7 +201,9 @@ def host_only(
     def lower(*_: object) -> Function:
         raise ValueError(f"{name} is never lowered: {reason}")
 
-    return OpRule(name, options_type, max_version, why_not, lower, arity=0, host_reason=reason)
+    return OpRule(
+        name, options_type, max_version, why_not, lower, arity=0, results=0, host_reason=reason
+    )
 
 
 def optional(inputs: Specs, position: int) -> TensorSpec | None:

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
@@ -23,7 +24,8 @@ from jaxdelegate.op_lowering.options import (
     default_options,
 )
 from jaxdelegate.op_lowering.registry import FUSED, RULES, rule_of
-from jaxdelegate.op_lowering.rule import LoweringContext, table
+from jaxdelegate.op_lowering.rule import LoweringContext, OpRule, table
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference import KERNELS
 
 ROOT = Path(__file__).parents[1]
@@ -151,3 +153,26 @@ def test_a_duplicate_rule_raises() -> None:
     rule = next(iter(RULES.values()))
     with pytest.raises(ValueError, match="duplicate rules"):
         table(rule, rule)
+
+
+@pytest.mark.parametrize("name", [name for name, r in RULES.items() if r.host_reason is None])
+def test_tensors_that_are_left_out_are_a_reason(name: str) -> None:
+    """A file may give an operator any number of outputs, and leave out any input or output."""
+    rule: OpRule[Options] = RULES[name]
+    options, context = rule.options_type(), LoweringContext()
+
+    def specs(count: int, dtype: type, absent: int | None = None) -> tuple[TensorSpec | None, ...]:
+        made = (TensorSpec(f"t{i}", (2,), np.dtype(dtype)) for i in range(count))
+        return tuple(None if i == absent else spec for i, spec in enumerate(made))
+
+    for dtype in (np.float32, np.int32, np.bool_):
+        for n in range(rule.arity, 6):
+            for count in range(rule.results):
+                assert rule.reason(context, options, specs(n, dtype), specs(count, dtype))
+            for absent in range(rule.results):
+                left_out = specs(rule.results, dtype, absent)
+                assert rule.reason(context, options, specs(n, dtype), left_out)
+            for absent in range(n):
+                inputs, outputs = specs(n, dtype, absent), specs(max(rule.results, n), dtype)
+                reason = rule.reason(context, options, inputs, outputs)
+                assert reason is not None or absent >= rule.arity

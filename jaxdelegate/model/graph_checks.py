@@ -18,6 +18,11 @@ class Node(Protocol):
         ...
 
     @property
+    def custom(self) -> bool:
+        """Whether it is a custom operator."""
+        ...
+
+    @property
     def inputs(self) -> tuple[int, ...]:
         """Tensor indices, negative where absent."""
         ...
@@ -60,9 +65,17 @@ def check_order(
                 fail(position)("outputs", rule, tensor)
             writers[tensor] = position
             values.add(tensor)
+        _check_overlap(operator, fail(position))
     for tensor in outputs:
         if tensor not in values:
             fail(None)("outputs", "must be written by an operator, or hold data", tensor)
+
+
+def _check_overlap(operator: Node, fail: Fail) -> None:
+    """A custom operator may hand a tensor on, a builtin one not (CheckInputAndOutputForOverlap)."""
+    for tensor in () if operator.custom else operator.outputs:
+        if tensor >= 0 and tensor in operator.inputs:
+            fail("outputs", "must not be among the operator's own inputs, tensor", tensor)
 
 
 def _is_shape_only(operator: Node, position: int) -> bool:

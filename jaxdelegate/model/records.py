@@ -274,8 +274,7 @@ class _Reader:
             return table.fail if position is None else operator_tables[position].fail
 
         check_order(operators, constants.union(inputs), variables, outputs, fail)
-        known = constants.union(computed, variables)
-        operators = tuple(_without_unwritten(operator, known) for operator in operators)
+        operators = _without_unwritten(operators, constants.union(inputs, variables))
         name = table.string("name") or ""
         return Subgraph(index, name, tuple(tensors), inputs, outputs, operators)
 
@@ -455,7 +454,19 @@ def _tensor_map(table: Table, field: str, tensor_count: int) -> Mapping[str, int
     return MappingProxyType(names)
 
 
-def _without_unwritten(operator: Operator, known: Collection[int]) -> Operator:
-    """The operator without inputs that nothing writes or holds: RESHAPE may have one."""
-    inputs = tuple(i if i in known else -1 for i in operator.inputs)
-    return operator if inputs == operator.inputs else dataclasses.replace(operator, inputs=inputs)
+def _without_unwritten(
+    operators: Sequence[Operator], values: Collection[int]
+) -> tuple[Operator, ...]:
+    """Operators without inputs that hold nothing when they run: RESHAPE may have one.
+
+    Args:
+        operators: in execution order.
+        values: the tensors that hold something before any of them runs.
+    """
+    known, kept = set(values), []
+    for operator in operators:
+        inputs = tuple(i if i in known else -1 for i in operator.inputs)
+        is_same = inputs == operator.inputs
+        kept.append(operator if is_same else dataclasses.replace(operator, inputs=inputs))
+        known.update(operator.outputs)
+    return tuple(kept)

@@ -192,7 +192,7 @@ def _outputs(
             shapes = kernel.settled(operator.options, inputs)
         else:
             shapes = (None,) * len(declared)
-        if shapes and len(declared) > len(shapes):
+        if shapes and len(declared) != len(shapes):
             raise ValueError(f"it has {len(shapes)} outputs, not {len(declared)}")
     except refusals as error:
         raise InterpreterError(prepare_message(operator, error)) from error
@@ -230,6 +230,7 @@ def _folded(
         return None
     try:
         arrays = kernel(operator.options, inputs, outputs, *map(_stand_in, inputs))  # type: ignore[arg-type]
+        check_dtypes(outputs, arrays)
     except kernel_errors(
         operator
     ):  # the same error meets the user at run time, if the operator ever runs
@@ -238,6 +239,19 @@ def _folded(
         spec and dataclasses.replace(spec, const=array, shape=array.shape, is_dynamic=False)
         for spec, array in zip(outputs, arrays, strict=False)
     )
+
+
+def check_dtypes(outputs: Specs, results: Iterable[np.ndarray]) -> None:
+    """Refuse results that whoever reads the tensors would take for something else.
+
+    Raises:
+        ValueError: a kernel that hands its input's dtype on (RESHAPE) found another one declared.
+    """
+    for spec, array in zip(outputs, results, strict=False):
+        if spec is not None and array.dtype != spec.dtype:
+            raise ValueError(
+                f"{spec.name!r} is {spec.dtype}, but the operator yields {array.dtype}"
+            )
 
 
 def _stand_in(spec: TensorSpec | None) -> np.ndarray | None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.passes.propagation import kernel_errors, known_shapes, with_shape
+from jaxdelegate.passes.propagation import check_dtypes, kernel_errors, known_shapes, with_shape
 from jaxdelegate.passes.runs import Runs
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.reference.kernel import Services
@@ -146,6 +146,7 @@ class OperatorStep:
             if kernel.takes_intermediates:
                 run = functools.partial(run, intermediates=self.node.intermediates)
             results = run(operator.options, inputs, outputs, *arrays)
+            check_dtypes(outputs, results)
         except kernel_errors(operator) as error:
             raise InterpreterError(
                 f"Node number {operator.index} ({operator.name}) failed to invoke: {error}"

@@ -67,8 +67,9 @@ def independent_subsets(items: Sequence[Item], chosen: AbstractSet[int]) -> list
     Each subset greedily takes every item of its kind whose inputs earlier subsets (or itself) have
     made ready, so that few subsets come out.
 
-    Raises:
-        ValueError: some item waits for a tensor that nothing makes, or control edges form a cycle.
+    Args:
+        items: in an order that can run: what an item reads of a later one's it reads before that.
+        chosen: positions.
     """
     waiting, followers = _dependencies(items)
     ready = {
@@ -96,9 +97,6 @@ def independent_subsets(items: Sequence[Item], chosen: AbstractSet[int]) -> list
                 this_pass, next_pass = next_pass, []
         ready[kind] = []
         subsets.append(Subset(kind, tuple(taken)))
-    left = [i for i, count in waiting.items() if count]
-    if left:
-        raise ValueError(f"items {left} wait for tensors that nothing writes")
     return subsets
 
 
@@ -110,7 +108,9 @@ def _dependencies(items: Sequence[Item]) -> tuple[dict[int, int], dict[int, list
             writers.setdefault(tensor, i)
     edges = control_edges(items)
     for i, item in enumerate(items):
-        edges.update((writers[tensor], i) for tensor in item.reads if tensor in writers)
+        others = (writers[tensor] for tensor in item.reads if tensor in writers)
+        # A variable's reader comes before an operator that sets it later: no edge leads back.
+        edges.update((min(i, other), max(i, other)) for other in others if other != i)
     followers: dict[int, list[int]] = {}
     for before, after in edges:
         followers.setdefault(before, []).append(after)

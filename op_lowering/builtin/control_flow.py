@@ -38,6 +38,8 @@ _Loop = TypeVar("_Loop", bound=WhileOptions | StablehloWhileOptions)
 
 
 def _why_not_called(context: LoweringContext, callees: Sequence[int], inputs: Specs) -> str | None:
+    if any(spec is None for spec in inputs):
+        return "an input is left out"
     if context.why_not_subgraph is None:
         return "the delegate has no access to the subgraphs that the operator calls"
     return first_reason(*(context.why_not_subgraph(index, inputs) for index in callees))
@@ -45,7 +47,7 @@ def _why_not_called(context: LoweringContext, callees: Sequence[int], inputs: Sp
 
 def _unknown(specs: Specs) -> Specs:
     """The specs without values: lax's branches and loops see every operand as a variable."""
-    return tuple(dataclasses.replace(spec, const=None) for spec in specs)
+    return tuple(spec and dataclasses.replace(spec, const=None) for spec in specs)
 
 
 def _lowered(context: LoweringContext, index: int, inputs: Specs) -> Function:
@@ -84,7 +86,7 @@ def _branching(
 
         return branch
 
-    return OpRule(name, options_type, 1, why_not, lower)
+    return OpRule(name, options_type, 1, why_not, lower, results=0)
 
 
 IF = _branching(
@@ -100,13 +102,12 @@ STABLEHLO_CASE = _branching(
 
 def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
     def why_not(context: LoweringContext, o: _Loop, inputs: Specs, outputs: Specs) -> str | None:
+        callees = (o.cond_subgraph_index, o.body_subgraph_index)
+        reason = _why_not_called(context, callees, _unknown(inputs))
+        if reason is not None:
+            return reason
         kept = all(a.dtype == b.dtype for a, b in zip(inputs, outputs, strict=False))
-        return first_reason(
-            _why_not_called(
-                context, (o.cond_subgraph_index, o.body_subgraph_index), _unknown(inputs)
-            ),
-            None if len(inputs) == len(outputs) and kept else "the body changes a dtype",
-        )
+        return None if len(inputs) == len(outputs) and kept else "the body changes a dtype"
 
     def lower(context: LoweringContext, o: _Loop, inputs: Specs, outputs: Specs) -> Function:
         body = _lowered(context, o.body_subgraph_index, _unknown(inputs))
@@ -118,7 +119,7 @@ def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
         loop = _until(_lowered(context, o.cond_subgraph_index, _unknown(inputs)), body)
         return loop if context.static_loop is None else _forward_only(loop, name, outputs)
 
-    return OpRule(name, options_type, 1, why_not, lower)
+    return OpRule(name, options_type, 1, why_not, lower, results=0)
 
 
 def _until(condition: Function, body: Function) -> Function:
@@ -187,7 +188,7 @@ def calling(
     def lower(context: LoweringContext, o: OptionsT, inputs: Specs, _outputs: Specs) -> Function:
         return _lowered(context, callee(o), inputs)
 
-    return OpRule(name, options_type, 1, why_not, lower, arity=0)
+    return OpRule(name, options_type, 1, why_not, lower, arity=0, results=0)
 
 
 CALL = calling("CALL", CallOptions, lambda o: o.subgraph)

@@ -181,6 +181,7 @@ HASHTABLE_LOOKUP = OpRule(
     _why_not_hashtable_lookup,
     _lower_hashtable_lookup,
     arity=3,
+    results=2,
 )
 
 

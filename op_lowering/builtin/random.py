@@ -296,6 +296,7 @@ STABLEHLO_RNG_BIT_GENERATOR = OpRule(
     1,
     _why_not_bits,
     _lower_bits,
+    results=2,
 )
 
 RULES = table(RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL, STABLEHLO_RNG_BIT_GENERATOR)

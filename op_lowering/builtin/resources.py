@@ -65,6 +65,7 @@ ASSIGN_VARIABLE = OpRule(
     _lower_assign,
     variable_inputs,
     arity=2,
+    results=0,
 )
 
 

@@ -103,6 +103,19 @@ def swapped(t: schema.ModelT) -> None:
     t.subgraphs[0].operators.reverse()
 
 
+def shaped_by_its_result(t: schema.ModelT) -> None:
+    code, first = t.operatorCodes[0], t.subgraphs[0].operators[0]
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.RESHAPE
+    first.inputs = [0, 2]
+    for operator in t.subgraphs[0].operators:
+        operator.builtinOptionsType, operator.builtinOptions = 0, None
+
+
+def onto_a_variable(t: schema.ModelT) -> None:
+    t.subgraphs[0].tensors[2].isVariable = True
+    t.subgraphs[0].operators[0].inputs = [2, 1]
+
+
 MULTI, BLOCK = schema.MultiAxisQuantizationT, schema.BlockwiseQuantizationT
 REFUSED: dict[str, tuple[Edit, str]] = {
     "version": (on("/version", 4), "Model.version: must be 3, got 4"),
@@ -177,6 +190,8 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     ),
     "order": (swapped, r"operators\[1\], which writes the tensor, must come first, got 2"),
     "own output": (on("operators[0].inputs", [2, 1]), r"operators\[0\], which writes the tensor"),
+    "own output as a shape": (shaped_by_its_result, "among the operator's own inputs, .* got 2"),
+    "own variable": (onto_a_variable, "among the operator's own inputs, tensor, got 2"),
     "output nobody writes": (
         on("operators", []),
         "SubGraph.outputs .* must be written by an operator, or hold data, got 3",

@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     FakeQuantOptions,
     Padding,
     Pool2DOptions,
+    ReshapeOptions,
     SplitOptions,
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
@@ -259,3 +260,69 @@ def test_tensors_that_share_packed_data_cannot_multiply_it() -> None:
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_shape_that_is_computed_later_is_left_out(run: Callable[..., list[np.ndarray]]) -> None:
+    """RESHAPE takes its options where its second input holds nothing yet, as in LiteRT."""
+    builder = ModelBuilder()
+    x, later = builder.input((4,)), builder.tensor((2,), np.int32)
+    y = builder.tensor((2, 2))
+    builder.operator("RESHAPE", [x, later], [y], ReshapeOptions((2, 2)))
+    builder.operator("SHAPE", [y], [later])
+    builder.outputs(y, later)
+    shaped, shape = run(builder.build(), np.float32([1, 2, 3, 4]))
+    np.testing.assert_array_equal(shaped, [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(shape, [2, 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("HASHTABLE_LOOKUP", "it has 2 outputs, not 1"), ("MUL", "it has 1 outputs, not 0")],
+)
+def test_an_operator_without_one_of_its_outputs_is_refused(
+    run: Callable[..., list[np.ndarray]], name: str, message: str
+) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,), np.int32), builder.tensor((2,), np.int32)
+    keys, rows = (builder.constant(np.int32([3, 4])) for _ in range(2))
+    if name == "MUL":
+        builder.operator(name, [x, keys], [])
+        builder.operator("ABS", [x], [y])
+    else:
+        builder.operator(name, [x, keys, rows], [y])
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=message):
+        run(builder.build(), np.int32([3, 5]))
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, ml_dtypes.int4])
+def test_a_result_of_another_type_than_declared_is_refused(
+    run: Callable[..., list[np.ndarray]], dtype: type, is_constant: bool
+) -> None:
+    """LiteRT copies the bytes, past the end of a smaller output."""
+    builder = ModelBuilder()
+    x, values = builder.input((4,), dtype), np.zeros(4, dtype)
+    y, z = builder.tensor((2, 2), name="y"), builder.tensor((2, 2))
+    source = builder.constant(values) if is_constant else x
+    builder.operator("RESHAPE", [source], [y], ReshapeOptions((2, 2)))
+    builder.operator("ABS", [y], [z])
+    builder.outputs(z)
+    with pytest.raises(jd.InterpreterError, match=r"RESHAPE.*'y' is float32, but .* yields"):
+        run(builder.build(), values)
+
+
+def test_an_operator_may_set_a_variable_that_an_earlier_one_reads() -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,))
+    variable = builder.tensor((2,), is_variable=True)
+    builder.operator("ADD", [x, variable], [y])
+    builder.operator("NEG", [y], [variable])
+    builder.outputs(y)
+    for delegates in SIDES.values():
+        interpreter = Interpreter(model_content=builder.build(), experimental_delegates=delegates())
+        interpreter.allocate_tensors()
+        for expected in ([1, 2], [0, 0], [1, 2]):
+            interpreter.set_tensor(x, np.float32([1, 2]))
+            interpreter.invoke()
+            np.testing.assert_array_equal(interpreter.get_tensor(y), np.float32(expected))

@@ -49,9 +49,11 @@ def test_users_of_a_variable_keep_their_order() -> None:
     assert [s.items for s in independent_subsets(items, {0})] == [(0,), (1, 2)]
 
 
-def test_a_tensor_that_nothing_writes_in_time_is_an_error() -> None:
-    with pytest.raises(ValueError, match="wait for tensors"):
-        independent_subsets([Item((2,), (1,)), Item((1,), (2,))], {0})
+@pytest.mark.parametrize("chosen", [set(), {0}, {1}, {2}, {0, 2}])
+def test_a_reader_comes_before_an_item_that_sets_its_tensor_later(chosen: set[int]) -> None:
+    items = [Item((2,), (1,)), Item((1,), (2,)), Item((2, 3), (3,))]
+    order = [i for subset in independent_subsets(items, chosen) for i in subset.items]
+    assert order == [0, 1, 2]
 
 
 def test_largest_counts_and_minimum() -> None:
