@@ -10,6 +10,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
+from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import (
     CallOptions,
     Conv2DOptions,
@@ -19,6 +20,7 @@ from jaxdelegate.op_lowering.options import (
     Padding,
     Pool2DOptions,
     SplitOptions,
+    TensorType,
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
 from jaxdelegate.quant.params import Quantization
@@ -26,6 +28,7 @@ from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 
 MANY = 2**31 - 1
+HANDLE = DTYPES[TensorType.RESOURCE]
 SIDES = {"reference": list, "delegate": lambda: [jd.JaxDelegate()]}
 
 
@@ -259,3 +262,16 @@ def test_tensors_that_share_packed_data_cannot_multiply_it() -> None:
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["SUM", "CONCATENATION", "HASHTABLE_SIZE", "STABLEHLO_IOTA"])
+def test_what_yields_a_handle_of_no_inputs_need_not_make_one(
+    run: Callable[..., list[np.ndarray]], name: str
+) -> None:
+    builder = ModelBuilder()
+    handle, y = builder.tensor((1,), HANDLE), builder.tensor((2,))
+    builder.operator(name, [], [handle])
+    builder.operator("READ_VARIABLE", [handle], [y])
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match="Node number [01] .* failed to"):
+        run(builder.build())
