@@ -162,11 +162,12 @@ def test_a_subgraph_yields_what_its_caller_declares(run: Callable[..., list[np.n
         run(builder.build(), np.zeros(2, np.float32))
 
 
-def test_halves_and_uint64_with_a_scale_are_not_quantized(
+def test_halves_and_wide_naturals_with_a_scale_are_not_quantized(
     run: Callable[..., list[np.ndarray]],
 ) -> None:
     scale = Quantization(np.float32([0.5]), np.array([1]), 0)
     assert not TensorSpec("x", (2,), np.dtype(ml_dtypes.bfloat16), scale).is_quantized
+    assert not TensorSpec("x", (2,), np.dtype(np.uint32), scale).is_quantized
     assert not TensorSpec("x", (2,), np.dtype(np.uint64), scale).is_quantized
     assert TensorSpec("x", (2,), np.dtype(ml_dtypes.int4), scale).is_quantized
     builder = ModelBuilder()
@@ -275,3 +276,30 @@ def test_what_yields_a_handle_of_no_inputs_need_not_make_one(
     builder.outputs(y)
     with pytest.raises(jd.InterpreterError, match="Node number [01] .* failed to"):
         run(builder.build())
+
+
+@pytest.mark.parametrize("name", ["AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"])
+@pytest.mark.parametrize("dtype", [HANDLE, np.dtype(np.complex64)], ids=str)
+def test_a_pool_yields_what_it_reads(
+    run: Callable[..., list[np.ndarray]], name: str, dtype: np.dtype
+) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((1, 4, 4, 2)), builder.tensor((1, 2, 2, 2), dtype)
+    builder.operator(name, [x], [y], Pool2DOptions(Padding.SAME, 2, 2, 2, 2))
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=rf"\({name}\) failed"):
+        run(builder.build(), np.ones((1, 4, 4, 2), np.float32))
+
+
+def test_tensors_with_values_may_be_named_as_intermediates(
+    run: Callable[..., list[np.ndarray]],
+) -> None:
+    scale = Quantization(np.float32([0.5]), np.array([0]), 0)
+    builder = ModelBuilder()
+    x = builder.input((2,), np.int8, quantization=scale)
+    y, z = (builder.tensor((2,), np.int8, quantization=scale) for _ in range(2))
+    builder.operator("RELU", [x], [y], intermediates=[z])
+    builder.operator("RELU6", [y], [z])
+    builder.outputs(z)
+    (got,) = run(builder.build(), np.int8([-3, 20]))
+    np.testing.assert_array_equal(got, [0, 12])
