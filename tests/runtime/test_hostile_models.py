@@ -12,18 +12,22 @@ from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import (
+    BidirectionalSequenceLSTMOptions,
     CallOptions,
     Conv2DOptions,
     Conv3DOptions,
     DepthwiseConv2DOptions,
     FakeQuantOptions,
+    LSTMOptions,
+    Options,
     Padding,
     Pool2DOptions,
     SplitOptions,
     TensorType,
+    UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
-from jaxdelegate.quant.params import Quantization
+from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 
@@ -303,3 +307,43 @@ def test_tensors_with_values_may_be_named_as_intermediates(
     builder.outputs(z)
     (got,) = run(builder.build(), np.int8([-3, 20]))
     np.testing.assert_array_equal(got, [0, 12])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "count"),
+    [
+        ("UNIDIRECTIONAL_SEQUENCE_LSTM", UnidirectionalSequenceLSTMOptions, 23),
+        ("LSTM", LSTMOptions, 21),
+        ("BIDIRECTIONAL_SEQUENCE_LSTM", BidirectionalSequenceLSTMOptions, 45),
+    ],
+)
+def test_lists_of_lstm_inputs_may_not_end_anywhere(
+    run: Callable[..., list[np.ndarray]], name: str, options: Callable[[], Options], count: int
+) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((1, 1 << 24, 2)), builder.tensor((1, 1 << 24, 2))
+    w = builder.constant(np.ones((2, 2), np.float32))
+    builder.operator(name, [x, *[w] * (count - 1)], [y], options())
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=f"or 24 inputs, not {count}|48 inputs, not 45"):
+        Interpreter(model_content=builder.build()).allocate_tensors()
+
+
+def test_blocks_that_do_not_fit_are_refused_before_large_operands_are_read() -> None:
+    builder = ModelBuilder()
+    scales = builder.constant(np.float32([1, 2]))
+    blocks = Blockwise(scales, -1, 32)
+    q = Quantization(np.float32([]), np.int64([]), 0, blockwise=blocks)
+    w = builder.constant(np.int8(1), quantization=q)
+    x, y = builder.input((1 << 26,), np.int8), builder.tensor((1 << 26,), np.int8)
+    builder.operator("ADD", [x, w], [y])
+    builder.outputs(y)
+    interpreter = Interpreter(model_content=builder.build())
+    interpreter.allocate_tensors()
+    tracemalloc.start()
+    try:
+        with pytest.raises(jd.InterpreterError, match="2 scales do not fit"):
+            interpreter.invoke()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
