@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     Conv3DOptions,
     DepthwiseConv2DOptions,
     FakeQuantOptions,
+    LeakyReluOptions,
     LSTMOptions,
     Options,
     Padding,
@@ -347,3 +348,19 @@ def test_blocks_that_do_not_fit_are_refused_before_large_operands_are_read() -> 
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_many_integers_are_as_few(dtype: type) -> None:
+    every = np.arange(np.iinfo(dtype).min, np.iinfo(dtype).max + 1).astype(dtype)
+    scale = Quantization(np.float32([0.01]), np.array([0]), 0)
+
+    def leaky(x: np.ndarray) -> np.ndarray:
+        builder = ModelBuilder()
+        a, b = (f(x.shape, dtype, quantization=scale) for f in (builder.input, builder.tensor))
+        builder.operator("LEAKY_RELU", [a], [b], LeakyReluOptions(0.3))
+        builder.outputs(b)
+        return run_once(Interpreter(model_content=builder.build()), [x])[0]
+
+    many = leaky(np.resize(every, (17, (1 << 16) + 3)))
+    np.testing.assert_array_equal(many, np.resize(leaky(every), many.shape))
