@@ -27,6 +27,7 @@ SIDES = {
 OUTCOMES = {  # of tests/fuzz/workers.py; a LoweringError is a bug of ours, not a refusal
     "ran": "ran",
     "refused": "refused",
+    "stopped": "ended by `timeout`",
     "time limit": "time limit",
     "memory": "memory limit",
     "died": "process died",

@@ -9,6 +9,8 @@ from jaxdelegate.quant.params import Quantization
 
 Shape = tuple[int, ...]
 
+_NEVER_QUANTIZED = (np.uint32, np.uint64)  # no kernel reads a scale of theirs
+
 
 @dataclasses.dataclass(frozen=True)
 class DimensionSparsity:
@@ -46,11 +48,11 @@ class TensorSpec:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the integers stand for reals (a scale is given); uint64 never do."""
+        """Whether the integers stand for reals (a scale is given); uint32 and uint64 never do."""
         return (
             self.quantization is not None
             and (self.dtype.kind in "iu" or self.dtype in BITS)
-            and self.dtype != np.uint64
+            and self.dtype not in _NEVER_QUANTIZED
             and self.quantization.has_scale
         )
 

@@ -148,6 +148,8 @@ def block_scales(scales: np.ndarray, shape: tuple[int, ...], blockwise: Blockwis
     if scales.ndim == rank and not np.any(np.mod(shape, np.maximum(scales.shape, 1))):
         return scales
     dimensions = blockwise.quantized_dimensions or tuple(range(rank))
+    if not dimensions or not 0 <= min(dimensions) <= max(dimensions) < rank:
+        raise ValueError(f"{scales.size} scales do not fit {list(shape)}, {blockwise}")
     counts = [shape[d] for d in dimensions]
     if scales.size != np.prod(counts) and block_size and counts[-1] % block_size == 0:
         counts[-1] //= block_size

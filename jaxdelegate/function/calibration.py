@@ -15,7 +15,7 @@ from jaxdelegate.function.parameters import Place
 from jaxdelegate.function.records import computed_names
 from jaxdelegate.function.scale_rules import ScaleRules
 from jaxdelegate.function.stored_leaves import StoredLeaf
-from jaxdelegate.lowering.fake_quantization import options_of
+from jaxdelegate.lowering.fake_quantization import options_of, without_values
 from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.quant import affine
@@ -154,7 +154,7 @@ def _floats(
 
 def _float_subgraph(subgraph: Subgraph, arrays: Mapping[Place, np.ndarray]) -> Subgraph:
     specs = [tensor.spec() for tensor in subgraph.tensors]
-    kept = {i for operator in subgraph.operators for i in operator.intermediates}
+    kept = without_values(subgraph.operators)
     return dataclasses.replace(
         subgraph,
         tensors=tuple(

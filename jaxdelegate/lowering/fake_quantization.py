@@ -57,13 +57,19 @@ def view(
 
     Tensors between the gates of an integer LSTM keep their quantization: they have no values.
     """
-    kept = {i for operator in operators for i in operator.intermediates}
+    kept = without_values(operators)
     signed = set(read_as_int8(operators, specs))
     seen = {
         i: spec if i in kept else viewed(as_int8(spec) if i in signed else spec)
         for i, spec in specs.items()
     }
     return [_as_run(operator, specs) for operator in operators], seen
+
+
+def without_values(operators: Sequence[Operator]) -> set[int]:
+    """Intermediates that no operator reads or writes. A damaged file may name any tensor as one."""
+    touched = {i for operator in operators for i in (*operator.inputs, *operator.outputs)}
+    return {i for operator in operators for i in operator.intermediates} - touched
 
 
 def _as_run(operator: Operator, specs: Mapping[int, TensorSpec]) -> Operator:

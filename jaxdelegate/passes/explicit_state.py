@@ -14,7 +14,7 @@ from jaxdelegate.model.records import Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import HANDLES, TENSOR_TYPES
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reference.builtin.resources import handle_key
+from jaxdelegate.reference.builtin.resources import handle_key, one_handle
 from jaxdelegate.reference.registry import KERNELS
 
 Initial = Callable[[], np.ndarray]
@@ -140,11 +140,17 @@ def _is_same(a: Quantization | None, b: Quantization | None) -> bool:
 
 
 def _known_handles(subgraph: Subgraph) -> dict[int, Hashable]:
-    """Handle tensors that an operator without inputs makes: the variable is known beforehand."""
+    """Handle tensors that an operator without inputs makes: the variable is known beforehand.
+
+    Nothing has checked the operators yet: a damaged file may give a SUM no inputs and a handle for
+    its output.
+    """
     known: dict[int, Hashable] = {}
     for operator in subgraph.operators:
         kernel = KERNELS.get(operator.name)
-        if kernel is None or operator.inputs or len(operator.outputs) != 1:
+        if kernel is None or kernel.shapes is not one_handle or kernel.most_inputs != 0:
+            continue
+        if operator.inputs or len(operator.outputs) != 1:
             continue
         if subgraph.tensors[operator.outputs[0]].dtype in HANDLES:
             (handle,) = kernel(operator.options, (), ())

@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.common.quantization import (
     zero_point_of,
 )
 from jaxdelegate.op_lowering.options import ActivationFunctionType
-from jaxdelegate.op_lowering.rule import why_not_dtype
+from jaxdelegate.op_lowering.rule import why_not_dtype, why_not_result
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import activation_range, integer_range
 
@@ -39,7 +39,7 @@ def why_not_pooled(
         activation: the fused one.
     """
     if not x.is_quantized:
-        return why_not_dtype(x, dtypes)
+        return why_not_dtype(x, dtypes) or why_not_result(y, x.dtype)
     return (
         why_not_same(x, y, dtypes & _INTEGERS)
         or _why_not_one_scale(x, y)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.mutations import mutated
-from tests.fuzz.workers import BEFORE, DIED, MEMORY_BYTES, TIME, Outcome, Worker
+from tests.fuzz.workers import BEFORE, DIED, MEMORY_BYTES, STOPPED, TIME, Outcome, Worker
 
 _OFTEN = 300_000  # bytes; larger files are damaged less often, in proportion
 
@@ -88,15 +88,25 @@ def run(
                 continue
             outcome = worker.run(content, number)
             if outcome.kind in (TIME, DIED):
-                before = worker.run(corpus.content(name), number)
-                if before.kind == outcome.kind:
-                    outcome = dataclasses.replace(before, kind=BEFORE, name=before.kind)
+                outcome = _named(outcome, worker, content, corpus.content(name), number)
             tally.add(side, outcome)
             if outcome.is_finding:
                 yield {
                     "finding": number, "side": side, "model": name, "damage": damage[:300],
                     "outcome": outcome, "content": content,
                 }  # fmt: skip
+
+
+def _named(outcome: Outcome, worker: Worker, content: bytes, before: bytes, seed: int) -> Outcome:
+    """TIME or DIED, or why it is none of ours: so before the damage, or stopped in time if asked."""
+    whole = worker.run(before, seed)
+    if whole.kind == outcome.kind:
+        return dataclasses.replace(whole, kind=BEFORE, name=whole.kind)
+    if outcome.kind == TIME:
+        again = worker.run(content, seed, timeout=True)
+        if again.kind == STOPPED:
+            return again
+    return outcome
 
 
 def _keep(finding: dict[str, Any], folder: Path, seed: int) -> dict[str, Any]:
@@ -156,6 +166,8 @@ def _replay(options: argparse.Namespace, corpus: Corpus, workers: dict[str, Work
     print(f"{name}: {damage}")
     for side, worker in workers.items():
         outcome = worker.run(content, options.replay)
+        if outcome.kind in (TIME, DIED):
+            outcome = _named(outcome, worker, content, corpus.content(name), options.replay)
         print(f"--- {side}: {outcome.label}, {outcome.peak >> 20} MiB\n{outcome.text}")
         print(outcome.stack)
     options.findings.mkdir(parents=True, exist_ok=True)

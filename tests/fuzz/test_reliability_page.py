@@ -25,15 +25,21 @@ def test_page_is_as_the_lines_say(generator: ModuleType) -> None:
 
 
 def test_damaged_files_are_summed_by_side(generator: ModuleType) -> None:
-    ours = {"ran": 3, "refused: ModelError": 2, "refused: LoweringError": 1, "time limit": 1}
+    ours = {
+        "ran": 3,
+        "refused: ModelError": 2,
+        "refused: LoweringError": 1,
+        "time limit": 1,
+        "stopped": 5,
+    }
     rows = [
         {"counts": {"reference": ours, "delegate": {"ran": 1}}},
         {"finding": 7},
         {"counts": {"reference": {"before damage: died": 1, "memory": 2, "died": 1, "error": 1}}},
     ]
     first, second = generator.damaged(rows).splitlines()[2:]
-    assert first == "| ours, the reference | 12 | 3 | 2 | 1 | 2 | 1 | 2 | 1 |"
-    assert second == "| ours, with a delegate | 1 | 1 | 0 | 0 | 0 | 0 | 0 | 0 |"
+    assert first == "| ours, the reference | 17 | 3 | 2 | 5 | 1 | 2 | 1 | 2 | 1 |"
+    assert second == "| ours, with a delegate | 1 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |"
     with pytest.raises(ValueError, match="burnt"):
         generator.damaged([{"counts": {"litert": {"burnt": 1}}}])
 

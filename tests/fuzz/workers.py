@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 RAN, REFUSED, ERROR, MEMORY, TIME, DIED = "ran", "refused", "error", "memory", "time limit", "died"
+STOPPED = "stopped"  # by the option `timeout`, as documented of a loop without an end
 BEFORE = "before damage"  # the model as it was takes too long, or ends the process, too
 SIDES = ("reference", "delegate", "litert")
 _REFUSALS = {"litert": (RuntimeError, ValueError)}  # besides JaxDelegateError
@@ -39,7 +40,7 @@ class Outcome:
     """What became of one model.
 
     Attributes:
-        kind: RAN, REFUSED, ERROR, MEMORY, TIME, DIED or BEFORE.
+        kind: RAN, REFUSED, STOPPED, ERROR, MEMORY, TIME, DIED or BEFORE.
         name: of the exception's class; of the signal that ended the process.
         text: the exception's message.
         stack: where it came from; of a process that is gone, the last that it wrote.
@@ -60,7 +61,7 @@ class Outcome:
     @property
     def is_finding(self) -> bool:
         """Whether a file must not lead to this. LoweringError says that it is a bug of ours."""
-        return self.kind not in (RAN, REFUSED, BEFORE) or self.name == "LoweringError"
+        return self.kind not in (RAN, REFUSED, STOPPED, BEFORE) or self.name == "LoweringError"
 
 
 class Worker:
@@ -80,13 +81,18 @@ class Worker:
         self._pipe: multiprocessing.connection.Connection | None = None
         self._done = 0
 
-    def run(self, content: bytes, seed: int) -> Outcome:
-        """Read, allocate, invoke, and look at all that comes out."""
+    def run(self, content: bytes, seed: int, *, timeout: bool = False) -> Outcome:
+        """Read, allocate, invoke, and look at all that comes out.
+
+        `timeout`: interpreters get half of the seconds as their option of this name. Without it, a
+        delegate takes loops whose length is unknown, which nothing can end.
+        """
         if self._pipe is None:
             self._start()
         assert self._pipe is not None
         try:
-            self._pipe.send((content, seed))
+            seconds = SECONDS[self.side] / 2 if timeout else None
+            self._pipe.send((content, seed, seconds))
             if not self._answers():
                 self._kill()
                 return Outcome(TIME, f"{SECONDS[self.side]:g} s", stack=self._written())
@@ -167,7 +173,7 @@ def _serve(
         from jaxdelegate.kernels import library
 
         library.LIBRARY = kernels
-    run(_smallest(), 0)  # imports everything
+    run(_smallest(), 0, None)  # imports everything
     gc.freeze()  # and what is there now need not be looked through after each model
     if memory:
         limit = _status("VmSize") + memory
@@ -177,23 +183,31 @@ def _serve(
     pipe.send("ready")
     while True:
         try:
-            content, seed = pipe.recv()
+            content, seed, timeout = pipe.recv()
         except EOFError:
             return
         os.ftruncate(descriptor, 0)
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
         signal.setitimer(signal.ITIMER_PROF, SECONDS[side] * 0.9)  # says where the time goes
-        outcome = _tried(run, content, seed, _REFUSALS.get(side, ()))
+        outcome = _tried(run, content, seed, timeout, _REFUSALS.get(side, ()))
         signal.setitimer(signal.ITIMER_PROF, 0)
         gc.collect()
         pipe.send(dataclasses.replace(outcome, peak=max(0, _status("VmHWM") - start)))
 
 
-def _tried(run: Any, content: bytes, seed: int, refusals: tuple[type[Exception], ...]) -> Outcome:
-    from jaxdelegate.errors import JaxDelegateError
+def _tried(
+    run: Any,
+    content: bytes,
+    seed: int,
+    timeout: float | None,
+    refusals: tuple[type[Exception], ...],
+) -> Outcome:
+    from jaxdelegate.errors import JaxDelegateError, StoppedError
 
     try:
-        run(content, seed)
+        run(content, seed, timeout)
+    except StoppedError as error:
+        return Outcome(STOPPED, "StoppedError", str(error))
     except JaxDelegateError as error:
         stack = traceback.format_exc() if type(error).__name__ == "LoweringError" else ""
         return Outcome(REFUSED, type(error).__name__, str(error), stack)
@@ -223,21 +237,24 @@ def _smallest() -> bytes:
     return builder.build()
 
 
-def _interpreter(content: bytes, seed: int) -> None:
+def _interpreter(content: bytes, seed: int, timeout: float | None) -> None:
     from jaxdelegate.interpreter import Interpreter
 
-    interpreter = Interpreter(model_content=content)
+    interpreter = Interpreter(model_content=content, timeout=timeout)
     _use(interpreter, seed)
     interpreter.get_tensor_details()
 
 
-def _delegated(content: bytes, seed: int) -> None:
+def _delegated(content: bytes, seed: int, timeout: float | None) -> None:
     from jaxdelegate import Interpreter, JaxDelegate
 
-    _use(Interpreter(model_content=content, experimental_delegates=[JaxDelegate()]), seed)
+    delegates = [JaxDelegate()]
+    _use(
+        Interpreter(model_content=content, experimental_delegates=delegates, timeout=timeout), seed
+    )
 
 
-def _litert(content: bytes, seed: int) -> None:
+def _litert(content: bytes, seed: int, _timeout: float | None) -> None:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     interpreter = Interpreter(

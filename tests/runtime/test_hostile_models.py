@@ -10,23 +10,31 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
+from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import (
+    BidirectionalSequenceLSTMOptions,
     CallOptions,
     Conv2DOptions,
     Conv3DOptions,
     DepthwiseConv2DOptions,
     FakeQuantOptions,
+    LeakyReluOptions,
+    LSTMOptions,
+    Options,
     Padding,
     Pool2DOptions,
     ReshapeOptions,
     SplitOptions,
+    TensorType,
+    UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
-from jaxdelegate.quant.params import Quantization
+from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 
 MANY = 2**31 - 1
+HANDLE = DTYPES[TensorType.RESOURCE]
 SIDES = {"reference": list, "delegate": lambda: [jd.JaxDelegate()]}
 
 
@@ -160,11 +168,12 @@ def test_a_subgraph_yields_what_its_caller_declares(run: Callable[..., list[np.n
         run(builder.build(), np.zeros(2, np.float32))
 
 
-def test_halves_and_uint64_with_a_scale_are_not_quantized(
+def test_halves_and_wide_naturals_with_a_scale_are_not_quantized(
     run: Callable[..., list[np.ndarray]],
 ) -> None:
     scale = Quantization(np.float32([0.5]), np.array([1]), 0)
     assert not TensorSpec("x", (2,), np.dtype(ml_dtypes.bfloat16), scale).is_quantized
+    assert not TensorSpec("x", (2,), np.dtype(np.uint32), scale).is_quantized
     assert not TensorSpec("x", (2,), np.dtype(np.uint64), scale).is_quantized
     assert TensorSpec("x", (2,), np.dtype(ml_dtypes.int4), scale).is_quantized
     builder = ModelBuilder()
@@ -326,3 +335,99 @@ def test_an_operator_may_set_a_variable_that_an_earlier_one_reads() -> None:
             interpreter.set_tensor(x, np.float32([1, 2]))
             interpreter.invoke()
             np.testing.assert_array_equal(interpreter.get_tensor(y), np.float32(expected))
+
+
+@pytest.mark.parametrize("name", ["SUM", "CONCATENATION", "HASHTABLE_SIZE", "STABLEHLO_IOTA"])
+def test_what_yields_a_handle_of_no_inputs_need_not_make_one(
+    run: Callable[..., list[np.ndarray]], name: str
+) -> None:
+    builder = ModelBuilder()
+    handle, y = builder.tensor((1,), HANDLE), builder.tensor((2,))
+    builder.operator(name, [], [handle])
+    builder.operator("READ_VARIABLE", [handle], [y])
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match="Node number [01] .* failed to"):
+        run(builder.build())
+
+
+@pytest.mark.parametrize("name", ["AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"])
+@pytest.mark.parametrize("dtype", [HANDLE, np.dtype(np.complex64)], ids=str)
+def test_a_pool_yields_what_it_reads(
+    run: Callable[..., list[np.ndarray]], name: str, dtype: np.dtype
+) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((1, 4, 4, 2)), builder.tensor((1, 2, 2, 2), dtype)
+    builder.operator(name, [x], [y], Pool2DOptions(Padding.SAME, 2, 2, 2, 2))
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=rf"\({name}\) failed"):
+        run(builder.build(), np.ones((1, 4, 4, 2), np.float32))
+
+
+def test_tensors_with_values_may_be_named_as_intermediates(
+    run: Callable[..., list[np.ndarray]],
+) -> None:
+    scale = Quantization(np.float32([0.5]), np.array([0]), 0)
+    builder = ModelBuilder()
+    x = builder.input((2,), np.int8, quantization=scale)
+    y, z = (builder.tensor((2,), np.int8, quantization=scale) for _ in range(2))
+    builder.operator("RELU", [x], [y], intermediates=[z])
+    builder.operator("RELU6", [y], [z])
+    builder.outputs(z)
+    (got,) = run(builder.build(), np.int8([-3, 20]))
+    np.testing.assert_array_equal(got, [0, 12])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "count"),
+    [
+        ("UNIDIRECTIONAL_SEQUENCE_LSTM", UnidirectionalSequenceLSTMOptions, 23),
+        ("LSTM", LSTMOptions, 21),
+        ("BIDIRECTIONAL_SEQUENCE_LSTM", BidirectionalSequenceLSTMOptions, 45),
+    ],
+)
+def test_lists_of_lstm_inputs_may_not_end_anywhere(
+    run: Callable[..., list[np.ndarray]], name: str, options: Callable[[], Options], count: int
+) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((1, 1 << 24, 2)), builder.tensor((1, 1 << 24, 2))
+    w = builder.constant(np.ones((2, 2), np.float32))
+    builder.operator(name, [x, *[w] * (count - 1)], [y], options())
+    builder.outputs(y)
+    with pytest.raises(jd.InterpreterError, match=f"or 24 inputs, not {count}|48 inputs, not 45"):
+        Interpreter(model_content=builder.build()).allocate_tensors()
+
+
+def test_blocks_that_do_not_fit_are_refused_before_large_operands_are_read() -> None:
+    builder = ModelBuilder()
+    scales = builder.constant(np.float32([1, 2]))
+    blocks = Blockwise(scales, -1, 32)
+    q = Quantization(np.float32([]), np.int64([]), 0, blockwise=blocks)
+    w = builder.constant(np.int8(1), quantization=q)
+    x, y = builder.input((1 << 26,), np.int8), builder.tensor((1 << 26,), np.int8)
+    builder.operator("ADD", [x, w], [y])
+    builder.outputs(y)
+    interpreter = Interpreter(model_content=builder.build())
+    interpreter.allocate_tensors()
+    tracemalloc.start()
+    try:
+        with pytest.raises(jd.InterpreterError, match="2 scales do not fit"):
+            interpreter.invoke()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_many_integers_are_as_few(dtype: type) -> None:
+    every = np.arange(np.iinfo(dtype).min, np.iinfo(dtype).max + 1).astype(dtype)
+    scale = Quantization(np.float32([0.01]), np.array([0]), 0)
+
+    def leaky(x: np.ndarray) -> np.ndarray:
+        builder = ModelBuilder()
+        a, b = (f(x.shape, dtype, quantization=scale) for f in (builder.input, builder.tensor))
+        builder.operator("LEAKY_RELU", [a], [b], LeakyReluOptions(0.3))
+        builder.outputs(b)
+        return run_once(Interpreter(model_content=builder.build()), [x])[0]
+
+    many = leaky(np.resize(every, (17, (1 << 16) + 3)))
+    np.testing.assert_array_equal(many, np.resize(leaky(every), many.shape))

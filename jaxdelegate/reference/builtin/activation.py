@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.options import GeluOptions, LeakyReluOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.common.pointwise import by_scale, elementwise, with_options
+from jaxdelegate.reference.common.pointwise import by_scale, by_table, elementwise, with_options
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 from jaxdelegate.reference.quantized import activation as quantized
 
@@ -38,22 +38,28 @@ def _gelu(o: GeluOptions, x: Array) -> Any:
 _8_BITS, _16_BITS = "int8 uint8", "int8 uint8 int16"
 
 relu = by_scale(
-    elementwise(lambda x: np.where(x < 0, x.dtype.type(0), x)), quantized.relu, _16_BITS
+    elementwise(lambda x: np.where(x < 0, x.dtype.type(0), x)), by_table(quantized.relu), _16_BITS
 )
-relu6 = by_scale(elementwise(lambda x: _clip(0, 6, x)), quantized.relu6, _16_BITS)
-relu_n1_to_1 = by_scale(elementwise(lambda x: _clip(-1, 1, x)), quantized.relu_n1_to_1, _8_BITS)
-relu_0_to_1 = by_scale(elementwise(lambda x: _clip(0, 1, x)), quantized.relu_0_to_1, _8_BITS)
-logistic = by_scale(elementwise(_logistic), quantized.logistic, _16_BITS)
-tanh = by_scale(elementwise(np.tanh), quantized.tanh, _16_BITS)
-elu = by_scale(elementwise(lambda x: np.where(x < 0, np.expm1(x), x)), quantized.elu, "int8")
+relu6 = by_scale(elementwise(lambda x: _clip(0, 6, x)), by_table(quantized.relu6), _16_BITS)
+relu_n1_to_1 = by_scale(
+    elementwise(lambda x: _clip(-1, 1, x)), by_table(quantized.relu_n1_to_1), _8_BITS
+)
+relu_0_to_1 = by_scale(
+    elementwise(lambda x: _clip(0, 1, x)), by_table(quantized.relu_0_to_1), _8_BITS
+)
+logistic = by_scale(elementwise(_logistic), by_table(quantized.logistic), _16_BITS)
+tanh = by_scale(elementwise(np.tanh), by_table(quantized.tanh), _16_BITS)
+elu = by_scale(
+    elementwise(lambda x: np.where(x < 0, np.expm1(x), x)), by_table(quantized.elu), "int8"
+)
 hard_swish = by_scale(
-    elementwise(lambda x: x * _clip(0, 6, x + 3) / 6), quantized.hard_swish, _8_BITS
+    elementwise(lambda x: x * _clip(0, 6, x + 3) / 6), by_table(quantized.hard_swish), _8_BITS
 )
 prelu = by_scale(
     elementwise(lambda x, alpha: np.where(x >= 0, x, x * alpha)), quantized.prelu, _16_BITS
 )
-leaky_relu = by_scale(with_options(_leaky_relu), quantized.leaky_relu, _16_BITS)
-gelu = by_scale(with_options(_gelu), quantized.gelu, _16_BITS)
+leaky_relu = by_scale(with_options(_leaky_relu), by_table(quantized.leaky_relu), _16_BITS)
+gelu = by_scale(with_options(_gelu), by_table(quantized.gelu), _16_BITS)
 
 
 def prelu_shape(_options: object, inputs: Specs) -> tuple[Shape]:

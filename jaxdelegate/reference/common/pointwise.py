@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.reference.kernel import Array, Run
 
 _HALF = (np.float16, ml_dtypes.bfloat16)
+_CHUNK = 1 << 20  # elements
 
 
 def elementwise(function: Callable[..., Any], *, stored: str = "") -> Run:
@@ -46,6 +47,29 @@ def by_scale(plain: Run, integer: Run, takes: str) -> Run:
             return integer(o, inputs, outputs, *arrays)
 
     return run
+
+
+def by_table(run: Run) -> Run:
+    """A kernel of one quantized input, 8 or 16 bits, that computes each integer once for many.
+
+    Args:
+        run: acts element by element, and takes every integer of its dtypes.
+    """
+
+    def looked_up(o: Options, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array, ...]:
+        unsigned = np.dtype(f"u{x.dtype.itemsize}")
+        count = 1 << 8 * unsigned.itemsize
+        if x.size <= count:
+            return run(o, inputs, outputs, x)
+        (table,) = run(o, inputs, outputs, np.arange(count, dtype=unsigned).view(x.dtype))
+        y = np.empty(x.shape, table.dtype)
+        indices, results = np.ascontiguousarray(x).view(unsigned).reshape(-1), y.reshape(-1)
+        for start in range(0, x.size, _CHUNK):  # numpy widens the indices
+            part = slice(start, start + _CHUNK)
+            results[part] = table[indices[part]]
+        return (y,)
+
+    return looked_up
 
 
 def widen(x: Array) -> Array:

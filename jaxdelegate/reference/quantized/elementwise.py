@@ -151,7 +151,13 @@ def _sum_of_reals(
     """ADD or SUB with a constant that is scaled in blocks, by definition: no kernel takes one.
 
     Integers without a scale stand for themselves.
+
+    Raises:
+        ValueError: the blocks do not fit; before any operand is read, which may be large.
     """
+    for spec in inputs:
+        if spec.quantization is not None and spec.quantization.blockwise is not None:
+            affine.block_parameters(spec.quantization.blockwise, spec.shape)
     one = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64))
     q = [spec.quantization if spec.is_quantized else one for spec in (*inputs, y)]
     reals = [affine.dequantize(a, p or one) for a, p in zip(arrays, q, strict=False)]

@@ -49,6 +49,8 @@ FULL = Layout(weights=1, recurrent=5, peephole=9, bias=12, projection=16, state=
 FORWARD = Layout(weights=1, recurrent=5, peephole=9, bias=12, projection=16, state=35, aux=40)
 BACKWARD = Layout(weights=18, recurrent=22, peephole=26, bias=29, projection=33, state=37, aux=44)
 AUX_INPUT = 39
+_FULL_INPUTS = (20, 24)  # without and with the layer norm's tensors
+_BIDIRECTIONAL_INPUTS = (48,)
 
 
 class Direction:
@@ -149,12 +151,19 @@ def _sequence(
     return y, h, c
 
 
+def _require_inputs(inputs: Specs, counts: tuple[int, ...]) -> None:
+    if len(inputs) not in counts:
+        expected = " or ".join(map(str, counts))
+        raise ValueError(f"it expects {expected} inputs, not {len(inputs)}")
+
+
 # --- LSTM ---
 
 
 def lstm_shapes(o: LSTMOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[n_batch, n_output]; basic: output, cell state, joined inputs, gates before activation."""
     if o.kernel_type is LSTMKernelType.FULL:
+        _require_inputs(inputs, _FULL_INPUTS)
         return ((inputs[0].shape[0], inputs[FULL.recurrent + 3].shape[1]),)
     (n_batch, n_input), n_cell = inputs[0].shape, inputs[1].shape[1]
     rows = n_cell, n_cell, n_input + n_cell, 4 * n_cell
@@ -199,6 +208,7 @@ def sequence_shapes(
     _o: UnidirectionalSequenceLSTMOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
     """The input's time and batch, n_output."""
+    _require_inputs(inputs, _FULL_INPUTS)
     return ((*inputs[0].shape[:2], inputs[FULL.recurrent + 3].shape[-1]),)
 
 
@@ -229,6 +239,7 @@ def bidirectional_shapes(
     o: BidirectionalSequenceLSTMOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
     """The input's time and batch, and the outputs of each direction, or of both."""
+    _require_inputs(inputs, _BIDIRECTIONAL_INPUTS)
     forward, backward = (inputs[at.recurrent + 3].shape[1] for at in (FORWARD, BACKWARD))
     return merged_shapes(inputs, forward, backward, merge=o.merge_outputs)
 
