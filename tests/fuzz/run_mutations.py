@@ -98,7 +98,7 @@ def run(
 
 
 def _named(outcome: Outcome, worker: Worker, content: bytes, before: bytes, seed: int) -> Outcome:
-    """TIME or DIED, or why it is none of ours: so before the damage, or stopped in time if asked."""
+    """TIME or DIED, or why it is not ours: so before the damage, or a timeout stops it."""
     whole = worker.run(before, seed)
     if whole.kind == outcome.kind:
         return dataclasses.replace(whole, kind=BEFORE, name=whole.kind)

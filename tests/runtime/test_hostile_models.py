@@ -346,7 +346,7 @@ def test_what_yields_a_handle_of_no_inputs_need_not_make_one(
     builder.operator(name, [], [handle])
     builder.operator("READ_VARIABLE", [handle], [y])
     builder.outputs(y)
-    with pytest.raises(jd.InterpreterError, match="Node number [01] .* failed to"):
+    with pytest.raises(jd.InterpreterError, match=r"Node number [01] .* failed to"):
         run(builder.build())
 
 
@@ -386,7 +386,7 @@ def test_tensors_with_values_may_be_named_as_intermediates(
     ],
 )
 def test_lists_of_lstm_inputs_may_not_end_anywhere(
-    run: Callable[..., list[np.ndarray]], name: str, options: Callable[[], Options], count: int
+    name: str, options: Callable[[], Options], count: int
 ) -> None:
     builder = ModelBuilder()
     x, y = builder.input((1, 1 << 24, 2)), builder.tensor((1, 1 << 24, 2))
