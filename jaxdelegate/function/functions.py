@@ -5,7 +5,7 @@ import difflib
 import functools
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import DelegationError, TensorError
@@ -132,6 +132,34 @@ class Functions:
             return 0, main.inputs, main.outputs
         s = self._by_key(key)
         return s.subgraph, tuple(s.inputs.values()), tuple(s.outputs.values())
+
+    def answered(
+        self,
+        run: Callable[[str | None, tuple[Any, ...]], tuple[Any, ...]],
+        inputs: tuple[Any, ...],
+        named: Mapping[str, Any],
+    ) -> Any:
+        """What a call of the model answers: a tuple, or a dictionary if inputs are named.
+
+        Args:
+            run: of a signature (None: the main subgraph) and its inputs in order.
+            inputs: positional ones, or a single dictionary.
+            named: the others.
+
+        Raises:
+            TensorError: inputs of both kinds.
+            ValueError: no signature has these names.
+        """
+        if inputs and named:
+            raise TensorError("call a model with positional or with named inputs, not with both")
+        first = inputs[0] if len(inputs) == 1 else None
+        if isinstance(first, Mapping):
+            inputs, named = (), first
+        if not named:
+            return run(None, inputs)
+        key = self.key_for(named)
+        names = self.names_of(key)
+        return dict(zip(names.outputs, run(key, names.in_order(named)), strict=True))
 
     def names_of(self, key: str | None) -> Names:
         """The inputs and outputs of a signature's function, in order."""

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -129,16 +129,7 @@ class ShardedModel:
                 equally among the devices.
             DelegationError: an operator that XLA cannot run.
         """
-        if inputs and named:
-            raise TensorError("call a model with positional or with named inputs, not with both")
-        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            return self(**inputs[0])
-        if not named:
-            return self._run(None, inputs)
-        key = self._functions.key_for(named)
-        names = self._functions.names_of(key)
-        results = self._run(key, names.in_order(named))
-        return dict(zip(names.outputs, results, strict=True))
+        return self._functions.answered(self._run, inputs, named)
 
     def _run(self, key: str | None, inputs: Sequence[Any]) -> tuple[Any, ...]:
         function = self._functions.function_of(key)
