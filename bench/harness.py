@@ -9,9 +9,11 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from jaxdelegate.kernels.processor import core_count
 
@@ -117,6 +119,10 @@ def repeated(call: Callable[[], Any], times: int) -> Callable[[], None]:
             call()
 
     return all_calls
+
+
+def percentile_ms(seconds: Sequence[float], percent: float) -> float:
+    return 1e3 * float(np.percentile(seconds or [np.nan], percent))
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 from absl import app, flags
-from harness import append, interleaved, spread
+from harness import append, interleaved, percentile_ms, spread
 from http_clients import Pool, infer, open_loop, run
 from serve_broken import send_broken
 from serve_load import Load, Record, Work, dense
@@ -67,10 +67,6 @@ flags.DEFINE_list("client_cpus", [], "Pin the client to these; none: all.")
 flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 
 BATCH = 8
-
-
-def percentile_ms(seconds: Sequence[float], percent: float) -> float:
-    return 1e3 * float(np.percentile(seconds or [np.nan], percent))
 
 
 def percentiles(rounds: Sequence[Sequence[float]]) -> Record:

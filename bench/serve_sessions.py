@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import percentile_ms
 from http_clients import Answer, Client, Named, answered, infer, outputs, run
 from server_process import ServerProcess
 
@@ -100,8 +101,8 @@ def run_sessions(
         **work.counts,
         "first_error": work.first_error,
         "per_second": len(seconds) / span,
-        "p50_ms": 1e3 * float(np.percentile(seconds or [np.nan], 50)),
-        "p99_ms": 1e3 * float(np.percentile(seconds or [np.nan], 99)),
+        "p50_ms": percentile_ms(seconds, 50),
+        "p99_ms": percentile_ms(seconds, 99),
         "left_open": server.metrics().get("session_count"),
     }
 

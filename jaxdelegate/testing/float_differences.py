@@ -199,7 +199,10 @@ def quantized_without_end(found: Disagreement, _stock: Stock) -> Arrays | None:
 
 
 def sum_overflows(found: Disagreement, _stock: Stock) -> Arrays | None:
-    """Sums of terms near the largest float: their order says whether one is infinite, or NaN."""
+    """Sums of terms near the largest float: their order says whether one is infinite, or NaN.
+
+    XLA also takes subnormal terms for zeros, which makes NaN of their product with an infinity.
+    """
     node, part = found.part.nodes[0], found.part
     if node.accumulated == 1 or found.got is None or not any_float(part, is_large):
         return None

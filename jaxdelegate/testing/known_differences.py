@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxdelegate.op_lowering.options import (
-    ActivationFunctionType,
     LocalResponseNormalizationOptions,
     ReduceWindowFunction,
 )
@@ -59,8 +58,6 @@ from jaxdelegate.testing.float_differences import (
 from jaxdelegate.testing.stock_worker import CrashedError, RefusedError
 
 _LITERT = "reference"  # the numpy reference is judged by LiteRT
-_MOST = np.finfo(np.float32).max
-_NONE = ActivationFunctionType.NONE
 
 
 _Explains = Callable[[Disagreement, Stock], Arrays | None]  # masked arrays among them
