@@ -22,7 +22,7 @@ Columns = dict[str, np.ndarray]
 
 
 class Step:
-    """Bytes of images to scores, and when that was: columns of a batch."""
+    """Bytes of images to scores, when that was, and the process's CPU time: columns of a batch."""
 
     def __init__(self, model: str, programs: str, batch: int, dies: tuple[str, int] | None = None):
         self._predictor = Predictor(
@@ -31,7 +31,6 @@ class Step:
         self._dies = dies
 
     def __call__(self, columns: Columns) -> Columns:
-        begun = time.time()
         if self._dies is not None and self._dies[1] in columns["id"]:
             self._die_once(Path(self._dies[0]))
         images = [np.frombuffer(x, np.uint8).reshape(SIDE, SIDE, 3) for x in columns["image"]]
@@ -39,7 +38,11 @@ class Step:
         found = self._predictor({"id": columns["id"], "image": pixels})
         (scores,) = (v for k, v in found.items() if k not in ("id", "image"))
         count = len(scores)
-        told = {"process": os.getpid(), "begun": begun, "ended": time.time()}
+        told = {
+            "process": os.getpid(),
+            "ended": time.time(),
+            "processor_s": time.process_time(),
+        }
         return {
             "id": found["id"],
             "scores": scores.reshape(count, -1),
