@@ -63,7 +63,7 @@ class Measured:
     call_us: float  # of an interpreter, with copies, 8 float32 images
     ray_ms: float  # a batch
     ray_batch: int
-    ray_load: float
+    ray_block_mb: int
     http_us: float
     cold_s: tuple[float, float]  # a process, least and most
     warm_s: tuple[float, float]
@@ -109,7 +109,7 @@ def measured() -> Measured:
         call_us=call["us"]["set_invoke_get"]["median"],
         ray_ms=scale["ray"]["wall_ms_per_batch"]["median"],
         ray_batch=scale["ray"]["batch"],
-        ray_load=scale["ray"]["machine"]["load"],
+        ray_block_mb=scale["ray"]["block_mb"],
         http_us=scale["http"]["cpu_us_per_request"]["median"],
         cold_s=(min(cold), max(cold)),
         warm_s=(min(warm), max(warm)),
@@ -205,8 +205,8 @@ def figures(m: Measured) -> str:
             "invoke_overhead",
         ),
         (
-            f"Ray Data, a batch of {m.ray_batch} images there and back, on two cores that other "
-            f"programs used, too (load {m.ray_load:.0f}): at most",
+            f"Ray Data, a batch of {m.ray_batch} images there and back, in blocks of "
+            f"{m.ray_block_mb} MiB, on two cores",
             m.ray_ms,
             "ms",
             "scale",
@@ -310,9 +310,9 @@ def engines(m: Measured, a: Assumptions) -> str:
         ),
         (
             "Ray Data, one node of two cores",
-            f"at least {_text(ray)} images/s",
-            "the object store's copies; grows with nodes and with the batch; its driver schedules "
-            "all tasks and was not measured with many nodes",
+            f"{_text(ray)} images/s",
+            "the object store's copies; grows with nodes; smaller blocks cost more, for its driver "
+            "schedules all tasks; not measured with many nodes",
         ),
         (
             "uvicorn, Ray Serve: one worker",
