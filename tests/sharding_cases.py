@@ -4,12 +4,8 @@ python sharding_cases.py PAGE, in a folder with the page's model.tflite.
 """
 
 import functools
-import json
 import re
 import sys
-import traceback
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +18,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import jaxdelegate as jd
 from jaxdelegate.demo import sounds
 from jaxdelegate.demo.tasks import TASKS
-from jaxdelegate.testing import ModelBuilder, assert_close
+from jaxdelegate.testing import assert_close
 from tests.function import graphs
+from tests.many_devices import case, collectives, run_cases, two_layers
 
 WIDTH, INPUTS = 256, 16
-CASES: dict[str, Callable[[], None]] = {}
-
-
-def case(function: Callable[[], None]) -> Callable[[], None]:
-    CASES[function.__name__] = function
-    return function
 
 
 @functools.cache
@@ -63,11 +54,6 @@ def placed(array: Any, over: jax.sharding.Mesh, *axes: str | None) -> Any:
     return jax.device_put(array, NamedSharding(over, PartitionSpec(*axes)))
 
 
-def collectives(program: jax.stages.Compiled) -> set[str]:
-    names = r"\b(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
-    return set(re.findall(names, program.as_text()))
-
-
 def shapes_on_devices(array: jax.Array) -> set[tuple[int, ...]]:
     assert len(array.sharding.device_set) == 8
     return {shard.data.shape for shard in array.addressable_shards}
@@ -78,20 +64,7 @@ def is_by_batch(array: jax.Array, parts: int = 8) -> bool:
 
 
 def wide() -> bytes:
-    """relu(x w1^T + b1) w2^T, [4, INPUTS] to [4, 8] by WIDTH."""
-    rng = np.random.default_rng(0)
-    builder = ModelBuilder()
-    x = builder.input((4, INPUTS), name="x")
-    w1, b1, w2 = (
-        builder.constant(rng.normal(0, 0.1, shape).astype(np.float32), name)
-        for name, shape in (("w1", (WIDTH, INPUTS)), ("b1", (WIDTH,)), ("w2", (8, WIDTH)))
-    )
-    sums, hidden, y = (builder.tensor((4, n)) for n in (WIDTH, WIDTH, 8))
-    builder.operator("FULLY_CONNECTED", [x, w1, b1], [sums])
-    builder.operator("RELU", [sums], [hidden])
-    builder.operator("FULLY_CONNECTED", [hidden, w2, None], [y])
-    builder.outputs(y)
-    return builder.build()
+    return two_layers(4, 8, WIDTH, INPUTS)
 
 
 @case
@@ -155,7 +128,7 @@ def a_batch_of_convolutions_needs_no_collective() -> None:
     over = mesh(batch=8)
     given = placed(params, over), placed(images, over, "batch")
     program = jax.jit(apply).lower(*given).compile()
-    assert collectives(program) == set()
+    assert collectives(program.as_text()) == set()
     for y, want in zip(program(*given), apply(params, images), strict=True):
         assert is_by_batch(y)
         assert_close([y], [want], accumulated=1000)
@@ -194,7 +167,7 @@ def weights_by_inputs_and_by_outputs() -> None:
     assert shapes_on_devices(divided["w2"]) == {(8, WIDTH // 4)}
     given = divided, placed(x, over, "batch")
     program = jax.jit(apply).lower(*given).compile()
-    assert collectives(program) == {"all-reduce"}
+    assert collectives(program.as_text()) == {"all-reduce"}
     # What each device is given, and that no device puts a weight together.
     assert f"f32[{WIDTH // 4},{INPUTS}]" in program.as_text()
     assert f"f32[{WIDTH},{INPUTS}]" not in program.as_text()
@@ -253,14 +226,5 @@ def streams_over_the_devices() -> None:
     assert_close([found], [jax.jit(jax.vmap(listen))(frames)], accumulated=1000)
 
 
-def outcome(function: Callable[[], None]) -> str:
-    try:
-        function()
-    except (Exception, pytest.fail.Exception):
-        return traceback.format_exc()
-    return ""
-
-
 if __name__ == "__main__":
-    warnings.simplefilter("error")
-    print(json.dumps({name: outcome(function) for name, function in CASES.items()}))
+    run_cases()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxdelegate.cache.partition_key import touched_by
 from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.compiler.program import Program
+from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
 from jaxdelegate.delegate.model_state import ModelState
 from jaxdelegate.delegate.target import Target, with_jax
@@ -244,13 +244,23 @@ class JaxDelegate(SimpleDelegate):
                     return program
         weights = state.on(client.of_jax(self.device))
         if cache is None or slot is None:
-            compiled: Program = self.compilation.program(node, specs, outputs, weights)
-            return compiled
+            return self.compiled(node, specs, outputs, weights)
         with cache.turn(slot) as may_be_there:
             program = cache.load(slot, weights) if may_be_there else None
             if program is None:
-                program = self.compilation.program(node, specs, outputs, weights)
+                program = self.compiled(node, specs, outputs, weights)
                 program = cache.save(slot, program, weights)
+        return program
+
+    def compiled(
+        self,
+        node: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        weights: ResidentWeights,
+    ) -> Program:
+        """A program that the cache did not have; a server's delegate counts them."""
+        program: Program = self.compilation.program(node, specs, outputs, weights)
         return program
 
     def started(self, start: Any) -> None:

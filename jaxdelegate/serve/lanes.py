@@ -36,20 +36,19 @@ class RuntimeStates:
 class ServedDelegate(JaxDelegate):
     """A JaxDelegate that counts what it compiles."""
 
-    _compiled = _reported = _loaded = 0
+    _count = _reported = _loaded = 0
 
-    @property
-    def compilation(self) -> Any:
-        """As JaxDelegate has it, which asks once for each program."""
-        self._compiled += 1
-        return super().compilation
+    def compiled(self, *partition: Any) -> Any:
+        """As JaxDelegate does it, counted."""
+        self._count += 1
+        return super().compiled(*partition)
 
     def new_programs(self) -> tuple[int, int]:
         """How many were compiled, and how many read from the cache, since the last call."""
-        compiled = self._compiled
+        count = self._count
         loaded = 0 if self.programs is None else self.programs.statistics.loaded
-        new = compiled - self._reported, loaded - self._loaded
-        self._reported, self._loaded = compiled, loaded
+        new = count - self._reported, loaded - self._loaded
+        self._reported, self._loaded = count, loaded
         return new
 
 

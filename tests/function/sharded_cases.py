@@ -1,10 +1,5 @@
 """`Model.sharded` on eight devices, for test_sharded.py: prints what failed, and why, as JSON."""
 
-import json
-import re
-import traceback
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,17 +12,12 @@ from jax.sharding import PartitionSpec as P
 import jaxdelegate as jd
 from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.kernels import library
-from jaxdelegate.testing import ModelBuilder, assert_close
+from jaxdelegate.testing import assert_close
 from tests.function import graphs
 from tests.function.test_function import counter, lstm
+from tests.many_devices import case, collectives, run_cases, two_layers
 
-CASES: dict[str, Callable[[], None]] = {}
 RNG = np.random.default_rng(3)
-
-
-def case(function: Callable[[], None]) -> Callable[[], None]:
-    CASES[function.__name__] = function
-    return function
 
 
 def mesh(**sizes: int) -> jax.sharding.Mesh:
@@ -58,25 +48,9 @@ def program(sharded: Any) -> str:
     return text
 
 
-def collectives(text: str) -> set[str]:
-    names = r"\b(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
-    return set(re.findall(names, text))
-
-
 def wide() -> bytes:
-    """relu(x w1^T + b1) w2^T, [1, 16] to [1, 8] by 256; b1 is float32, w2 is no multiple of 16."""
-    builder, rng = ModelBuilder(), np.random.default_rng(0)
-    x = builder.input((1, 16), name="x")
-    w1, b1, w2 = (
-        builder.constant(rng.normal(0, 0.1, shape).astype(np.float32), name)
-        for name, shape in (("w1", (256, 16)), ("b1", (256,)), ("w2", (6, 256)))
-    )
-    sums, hidden, y = (builder.tensor((1, n)) for n in (256, 256, 6))
-    builder.operator("FULLY_CONNECTED", [x, w1, b1], [sums])
-    builder.operator("RELU", [sums], [hidden])
-    builder.operator("FULLY_CONNECTED", [hidden, w2, None], [y])
-    builder.outputs(y)
-    return builder.build()
+    """[1, 16] to [1, 6] by 256: the outputs cannot be divided by 4 or 8."""
+    return two_layers(outputs=6)
 
 
 # ---- the batch
@@ -326,14 +300,5 @@ def it_says_what_it_is() -> None:
     assert set(sharded.mesh.axis_types) == {AxisType.Auto}
 
 
-def outcome(function: Callable[[], None]) -> str:
-    try:
-        function()
-    except (Exception, pytest.fail.Exception):
-        return traceback.format_exc()
-    return ""
-
-
 if __name__ == "__main__":
-    warnings.simplefilter("error")
-    print(json.dumps({name: outcome(function) for name, function in CASES.items()}))
+    run_cases()
