@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from jaxdelegate.errors import ModelError
+from jaxdelegate.errors import ModelError, StoppedError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.open_model import OpenModel
@@ -63,6 +63,7 @@ class ServedFile:
         self.lanes = [Lane(graph, self._open, settings, kept) for graph in graphs]
         self._sessions: sessions.Sessions[RuntimeStates] | None = None
         self._loaded = threading.Event()  # or failed
+        self._is_ending = threading.Event()
         self.error: BaseException | None = None
         self.is_ready = False
         self.batcher: Batcher[_Item, Arrays] = Batcher(
@@ -85,12 +86,23 @@ class ServedFile:
             raise self.error
         return is_loaded
 
+    async def close(self) -> None:
+        """Answer what waits and end the thread, after the program that it may be compiling now.
+
+        A thread that the process's end would find inside of XLA makes it abort.
+        """
+        self._is_ending.set()
+        await self.batcher.close()
+
     # ---- in the thread
 
     def _prepare(self) -> None:
         try:
             for lane in self.lanes:
-                lane.compile(self.name)
+                lane.compile(self.name, self._is_ending.is_set)
+            if self._is_ending.is_set():
+                self.error = StoppedError(f"{self.name} was closed before it was compiled")
+                return
             if self.is_stateful:
                 self._sessions = sessions.Sessions(
                     self._states(),
@@ -188,7 +200,7 @@ class ServedSignature:
 
     async def close(self) -> None:
         """Answer what waits and end the thread, which all signatures of a file share."""
-        await self._file.batcher.close()
+        await self._file.close()
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
         """All outputs by name, the first dimension the request's; read-only.

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,16 +152,22 @@ class Lane:
 
     # ---- in the thread
 
-    def compile(self, name: str) -> None:
+    def compile(self, name: str, is_ending: Callable[[], bool]) -> None:
         """Plan and compile the graph for every batch size that it can run in.
+
+        Args:
+            name: of the model, for messages.
+            is_ending: whether nobody wants the model any more: no other program is begun then.
 
         Raises:
             JaxDelegateError: it cannot be compiled for single items.
         """
+        if is_ending():
+            return
         single = self._programs[1] = self._program(1 if self.is_batched else None)
         single.prepare(single.declared())
         if self.is_batched and self._settings.max_batch_size > 1:
-            self._why_single = self._compile_batches(name)
+            self._why_single = self._compile_batches(name, is_ending)
             if self._why_single is not None:
                 self._run_singly()
         if self._why_single is not None and self._settings.max_batch_size > 1:
@@ -174,9 +180,11 @@ class Lane:
         single.prepare(single.declared())
         self._programs = {1: single}
 
-    def _compile_batches(self, name: str) -> str | None:
+    def _compile_batches(self, name: str, is_ending: Callable[[], bool]) -> str | None:
         """Compile for batches; why there are none, or None."""
         for size in compiled_sizes(self._settings.max_batch_size)[1:]:
+            if is_ending():
+                break
             program = self._program(size)
             try:
                 program.prepare(program.declared())

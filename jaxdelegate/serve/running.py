@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,6 +27,7 @@ from jaxdelegate.serve.settings import ServeSettings
 Say = Callable[[str], None]
 _POLL_S = 0.2  # how soon the thread that waits for a model sees that nobody waits any more
 _BACKLOG = 2048  # connections that wait to be accepted
+_INTERRUPTED = 128 + signal.SIGINT  # the exit code, as shells count
 
 
 class Server:
@@ -145,8 +147,10 @@ class _Uvicorn(uvicorn.Server):
         self._stop = stop
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin to end; a second SIGINT ends without answering."""
+        """Begin to end; a second SIGINT ends the process, whatever its threads do."""
         super().handle_exit(sig, frame)
+        if self.force_exit:
+            os._exit(_INTERRUPTED)  # an ordinary end waits for threads that are inside of XLA
         self._captured_signals.clear()  # uvicorn would raise it again at the end
         self._stop()
 

@@ -97,12 +97,9 @@ class Service:
             raise RequestError(f"model {model.name!r} is being compiled; try again later", 503)
 
     async def close(self) -> None:
-        """Take no more requests and answer what waits.
-
-        A model that is still being compiled has nothing to answer.
-        """
+        """Take no more requests, answer what waits, and end the models' threads."""
         self.is_ending = True
-        await asyncio.gather(*(m.close() for m in self.models.values() if m.is_ready))
+        await asyncio.gather(*(m.close() for m in self.models.values()))
 
     async def infer(self, model: ServedModel, request: InferRequest) -> Mapping[str, np.ndarray]:
         """All outputs of a model, by name.

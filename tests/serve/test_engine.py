@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.errors import InterpreterError, ModelError
+from jaxdelegate.errors import InterpreterError, ModelError, StoppedError
 from jaxdelegate.measuring.tolerance import assert_close
 from jaxdelegate.op_lowering.options import CustomOptions, ReducerOptions, ReshapeOptions
 from jaxdelegate.serve.engine import ServedSignature, open_model
 from jaxdelegate.serve.metrics import ModelRecorder
+from jaxdelegate.serve.programs import BatchProgram
 from jaxdelegate.serve.records import InferRequest, RequestError
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.testing import ModelBuilder
@@ -316,6 +318,39 @@ def test_a_model_that_cannot_run_is_never_ready(
 
     asyncio.run(main())
     assert "cannot be served" in caplog.text
+
+
+def test_closing_ends_after_the_program_that_is_being_compiled(
+    tmp_path: Path, network: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that is inside of XLA when the process ends makes it abort."""
+    path = tmp_path / "net.tflite"
+    path.write_bytes(network)
+    begun, go, sizes = threading.Event(), threading.Event(), []
+    prepare = BatchProgram.prepare
+
+    def slow(program: BatchProgram, whole: Any) -> None:
+        sizes.append(program.size)
+        begun.set()
+        assert go.wait(60)
+        prepare(program, whole)
+
+    monkeypatch.setattr(BatchProgram, "prepare", slow)
+
+    async def main() -> None:
+        (model,) = open_model(path, "net", ServeSettings(max_batch_size=8))
+        assert await asyncio.to_thread(begun.wait, 60)
+        closing = asyncio.create_task(model.close())
+        await asyncio.sleep(0)
+        go.set()
+        await closing
+        assert sizes == [1]  # of 1, 2, 4 and 8
+        assert not model.is_ready
+        with pytest.raises(StoppedError, match="net was closed before it was compiled"):
+            model.wait_until_ready(0)
+        assert "serve net" not in [thread.name for thread in threading.enumerate()]
+
+    asyncio.run(main())
 
 
 SECOND_START = """

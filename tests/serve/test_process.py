@@ -151,6 +151,20 @@ def test_a_signal_answers_what_was_accepted(number: signal.Signals) -> None:
         assert served.process.wait(60) == 0
 
 
+def test_a_second_interrupt_answers_nothing() -> None:
+    head = b"POST /v2/models/keywords/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+    with process(str(NETWORKS / "keywords.tflite")) as served:
+        served.line("model 'keywords' is ready after ")
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+            connection.sendall(head)  # no body: the server waits for it
+            assert served.get("/v2/health/live") == 200
+            served.process.send_signal(signal.SIGINT)
+            until_refused(served.port)
+            assert served.process.poll() is None
+            served.process.send_signal(signal.SIGINT)
+            assert served.process.wait(60) == 128 + signal.SIGINT
+
+
 def until_refused(port: int) -> None:
     """Until nothing listens any more."""
     while True:
@@ -160,7 +174,7 @@ def until_refused(port: int) -> None:
             return
 
 
-def test_a_signal_while_compiling_ends_at_once() -> None:
+def test_a_signal_while_compiling_ends_with_the_program_at_hand() -> None:
     with process(str(NETWORKS / "segmentation.tflite")) as served:
         served.process.terminate()
         assert served.process.wait(60) == 0
