@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.serve import bodies, protocol, service
+from jaxdelegate.serve import bodies, protocol, service, triton
 from jaxdelegate.serve.datatypes import name_of, shown
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import VARIABLE, opened, parse_models
@@ -41,12 +41,7 @@ _ABSENT = {
     "/v2/repository/models/{rest:path}": "loading and unloading models; start a server with others",
     "/v2/trace/setting": "trace settings",
     "/v2/logging": "log settings",
-    "/v2/models/stats": "statistics; see /metrics",
-    "/v2/models/{name}/stats": "statistics; see /metrics",
-    "/v2/models/{name}/versions/{version}/stats": "statistics; see /metrics",
     "/v2/models/{name}/trace/setting": "trace settings",
-    "/v2/models/{name}/config": "model configurations; see /v2/models/{name}",
-    "/v2/models/{name}/versions/{version}/config": "model configurations; see /v2/models/{name}",
     "/v2/models/{name}/generate": "the generate extension; use infer",
     "/v2/models/{name}/generate_stream": "the generate extension; use infer",
 }
@@ -67,11 +62,14 @@ def application(served: Service, lifespan: Lifespan[Starlette] | None = None) ->
         _route("/v2/health/live", http.live),
         _route("/v2/health/ready", http.ready),
         _route("/v2/repository/index", http.index, "POST"),
+        _route("/v2/models/stats", http.all_statistics),
         _route("/metrics", http.metrics),
     ]
     for path in (model, version):
         routes.append(_route(path, http.model))
         routes.append(_route(path + "/ready", http.model_ready))
+        routes.append(_route(path + "/config", http.configuration))
+        routes.append(_route(path + "/stats", http.statistics))
         routes.append(_route(path + "/infer", http.infer, "POST"))
     routes += [_route(path, _absent(what), "GET", "POST") for path, what in _ABSENT.items()]
     app = Starlette(
@@ -181,11 +179,11 @@ class _Http:
         )
 
     async def live(self, _request: Request) -> Response:
-        return Response()
+        return json_response({"live": True})  # KServe's client reads it, others only the status
 
     async def ready(self, _request: Request) -> Response:
         if self._served.is_ready:
-            return Response()
+            return json_response({"ready": True})
         if self._served.is_ending:
             raise RequestError("the server ends")  # 400: the protocol's answer for "not ready"
         waiting = [name for name, m in self._served.models.items() if not m.is_ready]
@@ -221,7 +219,18 @@ class _Http:
         model = self._model(request)
         if not self._served.is_model_ready(model):
             raise RequestError(f"model {model.name!r} is not ready")
-        return Response()
+        return json_response({"name": model.name, "ready": True})
+
+    async def configuration(self, request: Request) -> Response:
+        model = self._model(request)
+        self._served.check_ready(model)  # only then the batch sizes are known
+        return json_response(triton.configuration(model))
+
+    async def statistics(self, request: Request) -> Response:
+        return json_response(triton.statistics([self._model(request)]))
+
+    async def all_statistics(self, _request: Request) -> Response:
+        return json_response(triton.statistics(list(self._served.models.values())))
 
     async def infer(self, request: Request) -> Response:
         model = self._model(request)

@@ -130,7 +130,7 @@ class Batcher(Generic[T, R]):
         try:
             return await entry.future
         except asyncio.CancelledError:
-            self._recorder.failed("CANCELED")
+            self._recorder.failed("CANCELED", time.monotonic() - entry.since)
             raise
         finally:
             if timer is not None:
@@ -179,14 +179,14 @@ class Batcher(Generic[T, R]):
             self._change.notify()
 
     def _refused(self, message: str) -> RequestError:
-        self._recorder.failed("REJECTED")
+        self._recorder.failed("REJECTED", 0.0)
         return RequestError(message, 503)
 
     def _expire(self, entry: _Entry[T, R], timeout_s: float) -> None:
         if entry.future.done():
             return
         self._remove(entry)
-        self._recorder.failed("TIMEOUT")
+        self._recorder.failed("TIMEOUT", time.monotonic() - entry.since)
         entry.future.set_exception(
             RequestError(f"{self._name}: the request took longer than {timeout_s:g} s", 504)
         )
@@ -242,10 +242,10 @@ class Batcher(Generic[T, R]):
                 return
             if not isinstance(error, RequestError):
                 _LOGGER.warning("%s: a request failed: %s", self._name, error, exc_info=error)
+            reason = "REJECTED" if isinstance(error, RequestError) else "BACKEND"
             for entry in batch:
                 entry.error = error
-                is_rejected = isinstance(error, RequestError)
-                self._recorder.failed("REJECTED" if is_rejected else "BACKEND")
+                self._recorder.failed(reason, time.monotonic() - entry.since)
         else:
             for entry, result in zip(batch, ran.results, strict=True):
                 entry.result = result

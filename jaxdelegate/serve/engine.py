@@ -15,9 +15,15 @@ from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.serve import sessions
 from jaxdelegate.serve.batching import Batcher
 from jaxdelegate.serve.lanes import Lane, RuntimeStates, delegate_for
-from jaxdelegate.serve.metrics import NoRecorder, Recorder
+from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.programs import Arrays, BatchResult
-from jaxdelegate.serve.records import InferRequest, Parameter, RequestError, TensorMetadata
+from jaxdelegate.serve.records import (
+    InferRequest,
+    Parameter,
+    RequestError,
+    Scheduling,
+    TensorMetadata,
+)
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.signatures import kept_states, served_graphs
 
@@ -40,7 +46,11 @@ class ServedFile:
     """An open file, its queue and the thread in which it is compiled and run."""
 
     def __init__(
-        self, path: str | os.PathLike[str], name: str, settings: ServeSettings, recorder: Recorder
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        settings: ServeSettings,
+        recorder: ModelRecorder,
     ) -> None:
         """Read the file, and begin to compile it in the thread.
 
@@ -49,7 +59,7 @@ class ServedFile:
             OptionError: an impossible option of the delegate.
         """
         self.name, self.settings = name, settings
-        self._recorder = recorder
+        self.recorder = recorder
         self._delegate = delegate_for(settings)
         delegates = [] if self._delegate is None else [self._delegate]
         limits = Limits.of(None, None)
@@ -137,7 +147,7 @@ class ServedFile:
             return self._computed(first.lane, items)
         result = self._computed(first.lane, items)
         self._sessions.keep(first.step, self._states())
-        self._recorder.sessions(len(self._sessions))
+        self.recorder.sessions(len(self._sessions))
         return result
 
     def _computed(self, lane: Lane, items: Sequence[_Item]) -> BatchResult:
@@ -159,7 +169,7 @@ class ServedFile:
 
     def _count_programs(self) -> None:
         if self._delegate is not None:
-            self._recorder.programs(*self._delegate.new_programs())
+            self.recorder.programs(*self._delegate.new_programs())
 
 
 class ServedSignature:
@@ -167,7 +177,7 @@ class ServedSignature:
 
     def __init__(self, file: ServedFile, lane: Lane, name: str) -> None:
         """Belong to a file."""
-        self.name, self.version = name, _VERSION
+        self.name, self.version, self.recorder = name, _VERSION, file.recorder
         self._file, self._lane = file, lane
 
     @property
@@ -184,6 +194,17 @@ class ServedSignature:
     def max_batch_size(self) -> int:
         """The most items of a request and of a batch."""
         return self._lane.costs.max_rows
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """How requests are run. Final once it is ready."""
+        settings, lane = self._file.settings, self._lane
+        return Scheduling(
+            tuple(sorted(lane.costs.seconds)) if lane.is_batched else (),
+            settings.max_queue_delay_us,
+            settings.max_queue_size,
+            settings.session_idle_s if self._file.is_stateful else None,
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -244,7 +265,7 @@ def open_model(
     path: str | os.PathLike[str],
     name: str,
     settings: ServeSettings | None = None,
-    recorder: Recorder | None = None,
+    recorder: ModelRecorder | None = None,
 ) -> list[ServedSignature]:
     """Read a .tflite and begin to compile it; requests are taken when `is_ready`.
 
@@ -255,13 +276,13 @@ def open_model(
         path: of the file.
         name: what it is served as.
         settings: None: the defaults.
-        recorder: of metrics, `Metrics.recorder(name, "1")`; None: nothing is recorded.
+        recorder: of metrics, `Metrics.recorder(name, "1")`; None: one of its own.
 
     Raises:
         ModelError: the file cannot be read.
         OptionError: an impossible option.
     """
-    file = ServedFile(path, name, settings or ServeSettings(), recorder or NoRecorder())
+    file = ServedFile(path, name, settings or ServeSettings(), recorder or ModelRecorder())
     served = [ServedSignature(file, file.lanes[0], name)]
     if len(file.lanes) > 1:
         served += [ServedSignature(file, lane, f"{name}:{lane.graph.key}") for lane in file.lanes]

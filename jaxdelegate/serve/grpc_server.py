@@ -7,6 +7,7 @@ from typing import Any
 
 try:
     import grpc
+    from google.protobuf import json_format
     from grpc import aio
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 except ModuleNotFoundError as missing:
@@ -15,7 +16,7 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from missing
 
-from jaxdelegate.serve import grpc_messages, service
+from jaxdelegate.serve import grpc_messages, service, triton
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
 
@@ -104,6 +105,27 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
             return grpc_messages.metadata(model, service.PLATFORM)
 
         return await _answered(context, "ModelMetadata", answer)
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        async def answer() -> Any:
+            model = self._served.model(request.name, request.version)
+            self._served.check_ready(model)  # only then the batch sizes are known
+            return json_format.ParseDict(
+                {"config": triton.configuration(model)}, service_pb2.ModelConfigResponse()
+            )
+
+        return await _answered(context, "ModelConfig", answer)
+
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        async def answer() -> Any:
+            models = list(self._served.models.values())
+            if request.name:
+                models = [self._served.model(request.name, request.version)]
+            return json_format.ParseDict(
+                triton.statistics(models), service_pb2.ModelStatisticsResponse()
+            )
+
+        return await _answered(context, "ModelStatistics", answer)
 
     async def RepositoryIndex(self, request: Any, _context: Any) -> Any:  # noqa: N802
         response = service_pb2.RepositoryIndexResponse()

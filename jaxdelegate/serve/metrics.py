@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -57,8 +58,8 @@ class Recorder(Protocol):
     def executed(self, execution: Execution) -> None:
         """A run has answered its requests."""
 
-    def failed(self, reason: str) -> None:
-        """A request failed: "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND"."""
+    def failed(self, reason: str, seconds: float) -> None:
+        """A request failed: "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND", after seconds."""
 
     def pending(self, count: int) -> None:
         """So many requests wait now."""
@@ -76,7 +77,7 @@ class NoRecorder:
     def executed(self, execution: Execution) -> None:
         """Nothing."""
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, seconds: float) -> None:
         """Nothing."""
 
     def pending(self, count: int) -> None:
@@ -87,6 +88,44 @@ class NoRecorder:
 
     def programs(self, compiled: int, hits: int) -> None:
         """Nothing."""
+
+
+@dataclasses.dataclass(slots=True)
+class BatchCounts:
+    """Runs of one batch size, and their seconds.
+
+    Attributes:
+        runs: how many.
+        input_s: to write the inputs.
+        infer_s: to run the model.
+        output_s: to cut the outputs.
+    """
+
+    runs: int = 0
+    input_s: float = 0.0
+    infer_s: float = 0.0
+    output_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """The numbers of a model at one moment.
+
+    Attributes:
+        counts: counters of `/metrics`, by name.
+        failures: requests that failed, by reason.
+        gauges: by name.
+        failed_s: seconds of requests that failed, from their arrival.
+        batches: runs by the items in them.
+        last_s: when the last run ended, in seconds of Unix time; 0: there was none.
+    """
+
+    counts: Mapping[str, float]
+    failures: Mapping[str, int]
+    gauges: Mapping[str, int]
+    failed_s: float
+    batches: Mapping[int, BatchCounts]
+    last_s: float
 
 
 class ModelRecorder:
@@ -95,14 +134,16 @@ class ModelRecorder:
     def __init__(self) -> None:
         """Begin at zero."""
         self._lock = threading.Lock()
-        self.counts: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
-        self.failures: dict[str, int] = {}
-        self.gauges: dict[str, int] = dict.fromkeys(_GAUGES, 0)
+        self._counts: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
+        self._failures: dict[str, int] = {}
+        self._gauges: dict[str, int] = dict.fromkeys(_GAUGES, 0)
+        self._failed_s = self._last_s = 0.0
+        self._batches: dict[int, BatchCounts] = {}
 
     def executed(self, execution: Execution) -> None:
         """As Recorder has it."""
         with self._lock:
-            counts = self.counts
+            counts = self._counts
             counts["inference_request_success"] += execution.requests
             counts["inference_count"] += execution.rows
             counts["inference_exec_count"] += 1
@@ -111,30 +152,44 @@ class ModelRecorder:
             counts["inference_compute_input_duration_us"] += execution.input_s * 1e6
             counts["inference_compute_infer_duration_us"] += execution.infer_s * 1e6
             counts["inference_compute_output_duration_us"] += execution.output_s * 1e6
+            batch = self._batches.setdefault(execution.rows, BatchCounts())
+            batch.runs += 1
+            batch.input_s += execution.input_s / execution.requests
+            batch.infer_s += execution.infer_s / execution.requests
+            batch.output_s += execution.output_s / execution.requests
+            self._last_s = time.time()
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, seconds: float) -> None:
         """As Recorder has it."""
         with self._lock:
-            self.failures[reason] = self.failures.get(reason, 0) + 1
+            self._failures[reason] = self._failures.get(reason, 0) + 1
+            self._failed_s += seconds
 
     def pending(self, count: int) -> None:
         """As Recorder has it."""
-        self.gauges["inference_pending_request_count"] = count
+        self._gauges["inference_pending_request_count"] = count
 
     def sessions(self, count: int) -> None:
         """As Recorder has it."""
-        self.gauges["session_count"] = count
+        self._gauges["session_count"] = count
 
     def programs(self, compiled: int, hits: int) -> None:
         """As Recorder has it."""
         with self._lock:
-            self.counts["compile_count"] += compiled
-            self.counts["cache_hit_count"] += hits
+            self._counts["compile_count"] += compiled
+            self._counts["cache_hit_count"] += hits
 
-    def read(self) -> tuple[dict[str, float], dict[str, int], dict[str, int]]:
-        """Counters, failures by reason, and gauges, of one moment."""
+    def read(self) -> Reading:
+        """All numbers of one moment."""
         with self._lock:
-            return dict(self.counts), dict(self.failures), dict(self.gauges)
+            return Reading(
+                dict(self._counts),
+                dict(self._failures),
+                dict(self._gauges),
+                self._failed_s,
+                {rows: dataclasses.replace(batch) for rows, batch in self._batches.items()},
+                self._last_s,
+            )
 
 
 class Metrics:
@@ -165,14 +220,12 @@ class Metrics:
         counter, gauge = self._core.CounterMetricFamily, self._core.GaugeMetricFamily
         name = f"jaxdelegate_{_FAILURE}"
         failure = counter(name, "Requests that failed.", labels=(*_LABELS, "reason"))
-        for labels, (_, failures, _) in read.items():
-            for reason, count in failures.items():
+        for labels, own in read.items():
+            for reason, count in own.failures.items():
                 failure.add_metric((*labels, reason), count)
         yield failure
-        counts = {labels: counters for labels, (counters, _, _) in read.items()}
-        yield from _families(counter, _COUNTERS, counts)
-        gauges = {labels: values for labels, (_, _, values) in read.items()}
-        yield from _families(gauge, _GAUGES, gauges)
+        yield from _families(counter, _COUNTERS, {at: own.counts for at, own in read.items()})
+        yield from _families(gauge, _GAUGES, {at: own.gauges for at, own in read.items()})
 
     def text(self) -> tuple[bytes, str]:
         """What a scrape is answered: the text, and its content type.

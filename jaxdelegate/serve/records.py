@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.serve.metrics import ModelRecorder
 
 Parameter = bool | int | float | str  # a request's parameter, as the protocol has them
 
@@ -45,11 +46,40 @@ class InferRequest:
     # are known; a model without states refuses a sequence.
 
 
+@dataclasses.dataclass(frozen=True)
+class Scheduling:
+    """How a model's requests are run.
+
+    Attributes:
+        batch_sizes: of the batches that may run, in ascending order; empty: a run is one request,
+            and the first dimension of its tensors is no batch.
+        max_queue_delay_us: microseconds that a request may wait for others.
+        max_queue_size: requests that may wait.
+        session_idle_s: seconds after which a sequence is dropped; None: the model has no states.
+    """
+
+    batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    max_queue_size: int = 1024
+    session_idle_s: float | None = None
+
+
 class ServedModel(Protocol):
-    """One name under which a model, or one of its signatures, answers."""
+    """One name under which a model, or one of its signatures, answers.
+
+    Attributes:
+        name: that clients give.
+        version: of the model.
+        recorder: of its numbers; the signatures of a file share one.
+    """
 
     name: str
     version: str
+    recorder: ModelRecorder
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """How its requests are run; final once `is_ready`."""
 
     @property
     def inputs(self) -> tuple[TensorMetadata, ...]:

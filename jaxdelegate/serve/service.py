@@ -11,7 +11,7 @@ from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.records import InferRequest, RequestError, ServedModel
 from jaxdelegate.version import __version__
 
-EXTENSIONS = ("binary_tensor_data", "sequence")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
 PLATFORM = "jaxdelegate_tflite"
 NAME = "jaxdelegate"
 VERSION = __version__

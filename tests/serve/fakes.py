@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.serve.records import InferRequest, TensorMetadata
+from jaxdelegate.serve.metrics import ModelRecorder
+from jaxdelegate.serve.records import InferRequest, Scheduling, TensorMetadata
 
 Function = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
@@ -27,6 +28,8 @@ class Fake:
     gate: asyncio.Event | None = None
     requests: list[InferRequest] = dataclasses.field(default_factory=list)
     entered: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    scheduling: Scheduling = dataclasses.field(default_factory=Scheduling)
+    recorder: ModelRecorder = dataclasses.field(default_factory=ModelRecorder)
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002
         return self.is_ready

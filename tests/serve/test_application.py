@@ -35,7 +35,12 @@ def asked(served: Service, method: str, path: str, *rest: Any) -> Answer:
 def test_metadata() -> None:
     served = Service([model(), echo("a b:c", tensor("t", object, -1))])
     found = asked(served, "GET", "/v2").json
-    assert found["extensions"] == ["binary_tensor_data", "sequence"]
+    assert found["extensions"] == [
+        "binary_tensor_data",
+        "model_configuration",
+        "sequence",
+        "statistics",
+    ]
     shown = {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
     expected = {
         "name": "m",
@@ -53,18 +58,35 @@ def test_ready_only_when_every_model_is() -> None:
     slow = model()
     slow.is_ready = False
     served = Service([slow, echo("other", tensor("x", "f4", -1))])
-    assert asked(served, "GET", "/v2/health/live").status == 200
+    live = asked(served, "GET", "/v2/health/live")
+    assert (live.status, live.json) == (200, {"live": True})  # KServe's client reads the body
     answer = asked(served, "GET", "/v2/health/ready")
     assert (answer.status, answer.json) == (400, {"error": "not ready: 'm'"})
     assert asked(served, "GET", "/v2/models/m/ready").status == 400
-    assert asked(served, "GET", "/v2/models/other/ready").status == 200
+    assert asked(served, "GET", "/v2/models/other/ready").json == {"name": "other", "ready": True}
     assert asked(served, "POST", INFER, BODY).status == 503
     states = [row["state"] for row in asked(served, "POST", "/v2/repository/index").json]
     assert states == ["LOADING", "READY"]
     (row,) = asked(served, "POST", "/v2/repository/index", b'{"ready":true}').json
     assert row == {"name": "other", "version": "1", "state": "READY", "reason": ""}
     slow.is_ready = True
-    assert asked(served, "GET", "/v2/health/ready").status == 200
+    answer = asked(served, "GET", "/v2/health/ready")
+    assert (answer.status, answer.json) == (200, {"ready": True})
+
+
+def test_configurations_are_of_ready_models_and_statistics_of_all() -> None:
+    slow = model()
+    slow.is_ready = False
+    served = Service([slow, echo("other", tensor("x", "f4", -1))])
+    assert asked(served, "GET", "/v2/models/m/config").status == 503
+    for path in ("/v2/models/other/config", "/v2/models/other/versions/1/config"):
+        assert asked(served, "GET", path).json["name"] == "other"
+    for path in ("/v2/models/m/stats", "/v2/models/m/versions/1/stats"):
+        assert [row["name"] for row in asked(served, "GET", path).json["model_stats"]] == ["m"]
+    rows = asked(served, "GET", "/v2/models/stats").json["model_stats"]
+    assert [row["name"] for row in rows] == ["m", "other"]
+    for path in ("/v2/models/absent/config", "/v2/models/other/versions/2/stats"):
+        assert asked(served, "GET", path).status == 404
 
 
 def test_metrics_are_those_of_the_recorder() -> None:
@@ -80,8 +102,7 @@ def test_metrics_are_those_of_the_recorder() -> None:
         "/v2/systemsharedmemory/region/r/register",
         "/v2/cudasharedmemory/status",
         "/v2/repository/models/m/load",
-        "/v2/models/m/config",
-        "/v2/models/m/stats",
+        "/v2/models/m/generate",
         "/v2/logging",
     ],
 )

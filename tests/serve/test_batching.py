@@ -155,12 +155,13 @@ def test_what_waits_while_the_model_is_busy_is_a_batch() -> None:
     served = run(test)
     assert served.model.batches == [[0], [*range(1, 9)], [*range(9, 13)]]
     assert len(served.model.threads) == 1
-    counts, failures, gauges = served.recorder.read()
+    read = served.recorder.read()
+    counts = read.counts
     assert counts["inference_request_success"] == counts["inference_count"] == 13
     assert counts["inference_exec_count"] == 3
     assert counts["inference_compute_infer_duration_us"] == pytest.approx(13_000)
-    assert gauges["inference_pending_request_count"] == 0
-    assert failures == {}
+    assert read.gauges["inference_pending_request_count"] == 0
+    assert read.failures == {}
 
 
 def test_other_keys_are_other_batches() -> None:
@@ -184,7 +185,7 @@ def test_a_bad_item_fails_alone() -> None:
 
     served = run(test)
     assert served.model.batches == [[0], [1, "bad", 3], [1], ["bad"], [3]]
-    assert served.recorder.read()[1] == {"BACKEND": 1}
+    assert served.recorder.read().failures == {"BACKEND": 1}
 
 
 def test_a_batch_that_may_not_be_repeated_fails_as_a_whole() -> None:
@@ -209,7 +210,7 @@ def test_a_full_queue_refuses() -> None:
         served.model.may_run.set()
         assert await asyncio.gather(*kept) == [10, 20]
 
-    assert run(test, max_queue_size=2).recorder.read()[1] == {"REJECTED": 1}
+    assert run(test, max_queue_size=2).recorder.read().failures == {"REJECTED": 1}
 
 
 def test_a_request_larger_than_a_batch_is_refused_with_the_bound() -> None:
@@ -234,7 +235,7 @@ def test_who_is_out_of_time_leaves_the_queue() -> None:
 
     served = run(test)
     assert served.model.batches == [[0], [2]]
-    assert served.recorder.read()[1] == {"TIMEOUT": 1}
+    assert served.recorder.read().failures == {"TIMEOUT": 1}
 
 
 def test_who_is_out_of_time_while_it_runs_does_not_disturb_the_others() -> None:
@@ -264,7 +265,7 @@ def test_a_cancelled_task_frees_its_place() -> None:
 
     served = run(test, max_queue_size=2)
     assert served.model.batches == [[0], [2, 3]]
-    assert served.recorder.read()[1] == {"CANCELED": 1}
+    assert served.recorder.read().failures == {"CANCELED": 1}
 
 
 def test_a_batch_waits_for_others_up_to_the_delay() -> None:

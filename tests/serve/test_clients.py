@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,71 @@ def test_health_and_metadata(module: Any, ports: Ports) -> None:
             "words",
             "classifier",
         ]
+
+
+@pytest.mark.parametrize("module", CLIENTS)
+def test_model_configurations(module: Any, ports: Ports) -> None:
+    """As load generators of Triton ask for them: dimensions of an item, sequences or batches."""
+
+    def asked(client: Any, name: str) -> Any:
+        if module is http:
+            return client.get_model_config(name)
+        return client.get_model_config(name, "1", as_json=True)["config"]
+
+    with client_of(module, ports) as client:
+        found = asked(client, "two:add")
+        assert (found["name"], found["platform"]) == ("two:add", "jaxdelegate_tflite")
+        dims = [4] if module is http else ["4"]  # JSON of messages has 64-bit integers as text
+        assert found["input"] == [
+            {"name": name, "data_type": "TYPE_INT32", "dims": dims} for name in ("left", "right")
+        ]
+        assert found["output"] == [{"name": "sum", "data_type": "TYPE_INT32", "dims": dims}]
+        sizes = found["dynamic_batching"]["preferred_batch_size"]
+        assert sizes[0] == 1
+        assert found["max_batch_size"] == sizes[-1]
+        words = asked(client, "words")  # keeps states
+        assert int(words["sequence_batching"]["max_sequence_idle_microseconds"]) == 3600 * 10**6
+        assert "dynamic_batching" not in words
+
+
+@pytest.mark.parametrize("module", CLIENTS)
+def test_statistics_count_what_was_asked(module: Any, ports: Ports) -> None:
+    more = {"as_json": True} if module is grpc else {}
+
+    def read(client: Any, name: str = "") -> Any:
+        return client.get_inference_statistics(name, **more)["model_stats"]
+
+    with client_of(module, ports) as client:
+        assert [row["name"] for row in read(client)] == ["two", "words", "classifier"]
+        (before,) = read(client, "two:add")
+        both = np.zeros((2, 4), np.int32)
+        begun = time.perf_counter_ns()
+        for _ in range(3):
+            client.infer("two:add", inputs_of(module, {"left": both, "right": both}))
+        span = time.perf_counter_ns() - begun
+        (after,) = read(client, "two:add")
+        assert after["name"] == "two:add"
+
+        def added(*path: str) -> int:
+            values = []
+            for row in (after, before):
+                value = row
+                for part in path:
+                    value = value.get(part, {} if part != path[-1] else 0)
+                values.append(int(value))
+            return values[0] - values[1]
+
+        assert added("inference_count") == 6
+        assert added("execution_count") in {3, 6}  # as measured times have it
+        assert added("inference_stats", "success", "count") == 3
+        assert added("inference_stats", "fail", "count") == 0
+        parts = ("queue", "compute_input", "compute_infer", "compute_output")
+        each = [added("inference_stats", part, "ns") for part in parts]
+        assert min(each) >= 0
+        assert sum(each) <= added("inference_stats", "success", "ns") <= span
+        assert int(after["last_inference"]) <= time.time() * 1000
+        with pytest.raises(InferenceServerException, match="'absent' is not served"):
+            read(client, "absent")
 
 
 @pytest.mark.parametrize("module", CLIENTS)

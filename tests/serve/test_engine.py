@@ -123,8 +123,9 @@ def test_every_request_gets_its_rows(
     for x, outputs in zip(given, answers, strict=True):
         single = [run_once(interpreter, [item[None]])[0] for item in x]
         assert_close(outputs["probabilities"], np.concatenate(single))
-    counts, failures, _ = recorder.read()
-    assert failures == {}
+    read = recorder.read()
+    counts = read.counts
+    assert read.failures == {}
     assert counts["inference_count"] == sum(map(len, given))
     assert counts["inference_request_success"] == len(given)
     assert counts["compile_count"] == 3  # 1, 2 and 4
@@ -366,7 +367,7 @@ SECOND_START = """
     model.wait_until_ready()
     x = np.ones((2, 8, 8, 3), np.float32)
     answer = asyncio.run(model.infer(InferRequest({"input": x})))
-    counts = recorder.read()[0]
+    counts = recorder.read().counts
     print(answer["probabilities"].ravel().tolist())
     print(counts["compile_count"], counts["cache_hit_count"], "jax" in sys.modules)
 """

@@ -1,8 +1,12 @@
 """What a scrape is answered."""
 
+import dataclasses
+import time
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxdelegate.serve.metrics import Execution, Metrics
+from jaxdelegate.serve.metrics import BatchCounts, Execution, Metrics
 
 RUN = Execution(3, 5, request_s=0.6, queue_s=0.3, input_s=0.1, infer_s=0.2, output_s=0.05)
 
@@ -23,8 +27,8 @@ def test_each_model_has_its_own_numbers() -> None:
     assert metrics.recorder("one", "1") is one
     one.executed(RUN)
     one.executed(RUN)
-    one.failed("TIMEOUT")
-    one.failed("TIMEOUT")
+    one.failed("TIMEOUT", 0.25)
+    one.failed("TIMEOUT", 0.25)
     one.pending(7)
     two.sessions(4)
     two.programs(2, 3)
@@ -51,6 +55,26 @@ def test_each_model_has_its_own_numbers() -> None:
     assert ("jaxdelegate_inference_request_failure", "one", "TIMEOUT", "1") in found
 
 
+def test_what_statistics_need_beside_the_counters() -> None:
+    recorder = Metrics().recorder("net", "1")
+    before = time.time()
+    recorder.executed(RUN)
+    recorder.executed(RUN)
+    recorder.executed(dataclasses.replace(RUN, requests=1, rows=1))
+    recorder.failed("TIMEOUT", 0.25)
+    recorder.failed("CANCELED", 0.5)
+    read = recorder.read()
+    assert read.failed_s == 0.75
+    assert before <= read.last_s <= time.time()
+    assert set(read.batches) == {1, 5}
+    assert read.batches[1] == BatchCounts(1, 0.1, 0.2, 0.05)  # one request: its run's own seconds
+    many = read.batches[5]  # three requests waited for each of two runs
+    assert many.runs == 2
+    assert [many.input_s, many.infer_s, many.output_s] == pytest.approx([0.2 / 3, 0.4 / 3, 0.1 / 3])
+    recorder.executed(RUN)
+    assert many.runs == 2  # a reading is of one moment
+
+
 def test_counters_are_named_as_tritons() -> None:
     metrics = Metrics()
     metrics.recorder("net", "1").executed(RUN)
@@ -60,5 +84,5 @@ def test_counters_are_named_as_tritons() -> None:
 
 
 def test_two_registries_share_nothing() -> None:
-    Metrics().recorder("net", "1").failed("BACKEND")
+    Metrics().recorder("net", "1").failed("BACKEND", 0.0)
     assert samples(Metrics()) == {}

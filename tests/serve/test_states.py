@@ -152,7 +152,7 @@ def test_interleaved_sequences_are_as_interpreters_of_their_own(
         np.testing.assert_equal(own, expected)
     again = run_once(interpreter(content, use_delegate=use_delegate), given[0][1])[0]
     assert not np.array_equal(answers[0][1][0], again)  # states do matter
-    assert recorder.read()[2]["session_count"] == 0  # all have ended
+    assert recorder.read().gauges["session_count"] == 0  # all have ended
 
 
 def test_a_request_alone_begins_anew_and_leaves_nothing(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_sequences_that_are_refused(tmp_path: Path) -> None:
 
     recorder = ModelRecorder()
     serve(tmp_path, summing(), test, recorder, session_count=1)
-    assert recorder.read()[1] == {"REJECTED": 3}
+    assert recorder.read().failures == {"REJECTED": 3}
 
 
 def test_requests_alone_form_batches_that_begin_anew(

@@ -1,0 +1,80 @@
+"""Configurations and statistics of models, as Triton's messages have them."""
+
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2
+
+from jaxdelegate.serve import triton
+from jaxdelegate.serve.metrics import Execution
+from jaxdelegate.serve.records import Scheduling
+from tests.serve.fakes import Fake, echo, tensor
+
+
+def configured(model: Fake) -> dict[str, Any]:
+    """Of a model; every field is one of Triton's."""
+    found = triton.configuration(model)
+    json_format.ParseDict({"config": found}, service_pb2.ModelConfigResponse())
+    return found
+
+
+def test_dimensions_of_a_batch_are_an_items() -> None:
+    model = echo("m", tensor("x", "f4", -1, 2, -1), tensor("s", object, -1))
+    model.scheduling = Scheduling((1, 2, 8), max_queue_delay_us=500, max_queue_size=9)
+    found = configured(model)
+    assert found["max_batch_size"] == 8
+    assert found["input"] == [
+        {"name": "x", "data_type": "TYPE_FP32", "dims": [2, -1]},
+        {"name": "s", "data_type": "TYPE_STRING", "dims": []},
+    ]
+    assert found["dynamic_batching"] == {
+        "preferred_batch_size": [1, 2, 8],
+        "max_queue_delay_microseconds": 500,
+        "default_queue_policy": {"max_queue_size": 9},
+    }
+
+
+def test_without_batches_dimensions_are_whole() -> None:
+    found = configured(echo("m", tensor("x", "i1", 1, 2)))
+    assert found["max_batch_size"] == 0
+    assert found["output"] == [{"name": "x", "data_type": "TYPE_INT8", "dims": [1, 2]}]
+    assert not {"dynamic_batching", "sequence_batching"} & set(found)
+
+
+def test_states_are_sequences() -> None:
+    model = echo("m", tensor("x", bool, -1, 2))
+    model.scheduling = Scheduling((1, 2), session_idle_s=1.5)
+    found = configured(model)
+    assert found["sequence_batching"]["max_sequence_idle_microseconds"] == 1_500_000
+    assert "dynamic_batching" not in found  # Triton has one of both
+
+
+def test_statistics() -> None:
+    one, other = echo("one", tensor("x", "f4", -1)), echo("other", tensor("x", "f4", -1))
+    signature = echo("one:a", tensor("x", "f4", -1))
+    signature.recorder = one.recorder
+    run = Execution(2, 3, request_s=0.6, queue_s=0.3, input_s=0.1, infer_s=0.2, output_s=0.05)
+    one.recorder.executed(run)
+    one.recorder.failed("TIMEOUT", 0.25)
+    found = triton.statistics([one, signature, other])
+    json_format.ParseDict(found, service_pb2.ModelStatisticsResponse())
+    rows = {row["name"]: row for row in found["model_stats"]}
+    assert list(rows) == ["one", "other"]
+    row = rows["one"]
+    assert (row["inference_count"], row["execution_count"]) == (3, 1)
+    stats = row["inference_stats"]
+    assert stats["success"] == {"count": 2, "ns": 600_000_000}
+    assert stats["fail"] == {"count": 1, "ns": 250_000_000}
+    assert stats["queue"] == {"count": 2, "ns": 300_000_000}
+    assert stats["compute_infer"] == {"count": 2, "ns": 200_000_000}
+    assert row["batch_stats"] == [
+        {
+            "batch_size": 3,
+            "compute_input": {"count": 1, "ns": 50_000_000},
+            "compute_infer": {"count": 1, "ns": 100_000_000},
+            "compute_output": {"count": 1, "ns": 25_000_000},
+        }
+    ]
+    assert rows["other"]["last_inference"] == 0
+    (asked,) = triton.statistics([signature])["model_stats"]
+    assert (asked["name"], asked["inference_count"]) == ("one:a", 3)
