@@ -31,7 +31,7 @@ OTHERS = {
     "nox -s device_gates": "compilers of gigabytes",
     "curl localhost:8000": "a running server; tests/serve/test_clients.py asks the same",
     "JAXDELEGATE_SERVE_MODELS=": "a running server; tests/serve/test_process.py starts it",
-    "perf_analyzer -m": "a program of another package; tests/serve/test_clients.py asks what it does",
+    "perf_analyzer -m": "another package's; tests/serve/test_clients.py asks the same",
     "nvidia-smi": "needs an NVIDIA driver",
     "docker ": "needs Docker",
     "model-explorer": "a package of half a gigabyte",

@@ -114,16 +114,21 @@ class BatchedFunction:
         arrays = [
             fitting(t, x, io, may_be_symbolic=True) for t, x in zip(tensors, inputs, strict=True)
         ]
-        sizes = [a.shape[:1] for a, b in zip(arrays, self.is_batched, strict=True) if b]
-        wanted = sizes[:1] if isinstance(self._size, str) else [(self._size,)]
+        sizes = [a.shape[0] for a, b in zip(arrays, self.is_batched, strict=True) if b and a.shape]
+        size = sizes[0] if sizes and isinstance(self._size, str) else self._size
         for tensor, array, is_batched in zip(tensors, arrays, self.is_batched, strict=True):
-            if is_batched and array.shape[:1] != wanted[0]:
-                want = list(self._shape(tensor, is_batched))
+            want = list(self._shape(tensor, is_batched))
+            if is_batched and (array.shape[:1] != (size,) or self._is_single(tensor, array)):
                 raise TensorError(
                     f"input {tensor.index} {tensor.name!r} of a batch wants {want}, "
                     f"got {list(array.shape)}"
                 )
         return arrays
+
+    def _is_single(self, tensor: Tensor, array: Any) -> bool:
+        """Whether what should be images of [8, 4] is one image: a batch of eight [4] otherwise."""
+        is_known = bool(tensor.shape) or tensor.has_rank
+        return self._has_new_axis and is_known and len(array.shape) != len(tensor.shape) + 1
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
         """Outputs; compiled as delegates compile: as single runs in one program, if need be.

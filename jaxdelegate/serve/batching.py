@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.decisions import Costs, decide
 from jaxdelegate.serve.metrics import Execution, NoRecorder, Recorder
 from jaxdelegate.serve.records import RequestError
@@ -206,7 +207,8 @@ class Batcher(Generic[T, R]):
             while batch := self._next():
                 self._execute(batch)
         except BaseException as error:  # nobody else would hear of it
-            _LOGGER.exception("%s: cannot be served", self._name)
+            text = "%s: cannot be served: %s"
+            _LOGGER.log(logging.ERROR, text, self._name, error, exc_info=_unexpected(error))
             self._error = error
         finally:
             self._end()
@@ -241,7 +243,9 @@ class Batcher(Generic[T, R]):
                         self._execute([entry])
                 return
             if not isinstance(error, RequestError):
-                _LOGGER.warning("%s: a request failed: %s", self._name, error, exc_info=error)
+                _LOGGER.warning(
+                    "%s: a request failed: %s", self._name, error, exc_info=_unexpected(error)
+                )
             reason = "REJECTED" if isinstance(error, RequestError) else "BACKEND"
             for entry in batch:
                 entry.error = error
@@ -305,6 +309,11 @@ class Batcher(Generic[T, R]):
         for loop, future in ended:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_tell, future)
+
+
+def _unexpected(error: BaseException) -> BaseException | None:
+    """What is logged with its traceback: an error whose message alone does not say what to do."""
+    return None if isinstance(error, JaxDelegateError) else error
 
 
 def _tell(ended: asyncio.Future[None]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.testing import assert_close
+from jaxdelegate.testing import ModelBuilder, assert_close
 from tests.function.graphs import anchors, classifier, integers, noisy, scaled, softmax_over_images
 from tests.function.test_function import counter, lstm
 
@@ -113,12 +113,27 @@ def test_random_numbers_of_a_batch() -> None:
     assert not np.array_equal(drawn, apply(params, x, key=jax.random.key(2))[0])
 
 
+def negative(*shape: int) -> bytes:
+    builder = ModelBuilder()
+    x, y = builder.input(shape, name="x"), builder.tensor(shape)
+    builder.operator("NEG", [x], [y])
+    builder.outputs(y)
+    return builder.build()
+
+
 def test_wrong_batches_are_refused() -> None:
     model = jd.load(classifier())
     with pytest.raises(
         jd.TensorError, match=r"input 0 'image' of a batch wants \[4, 3, 3, 2\], got \[2, 3, 3, 2\]"
     ):
         model.batched(4)(np.zeros((2, 3, 3, 2), np.float32))
+    fixed = jd.load(negative(2, 4))  # for the shape [2, 4] alone: a batch is [n, 2, 4]
+    for size in (2, "b"):
+        want = rf"input 0 'x' of a batch wants \[{size!r}, 2, 4\], got \[2, 4\]"
+        with pytest.raises(jd.TensorError, match=want):
+            fixed.batched(size)(np.zeros((2, 4), np.float32))
+    with pytest.raises(jd.TensorError, match=r"input 0 'x' of a batch wants \['b'\], got \[\]"):
+        jd.load(negative()).batched("b")(np.float32(1))
     for wrong in (0, -1, "2 b", True, 1.5):
         with pytest.raises(jd.OptionError, match="batched: want a positive number, or a name"):
             model.batched(wrong)  # type: ignore[arg-type]

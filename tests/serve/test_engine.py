@@ -318,7 +318,8 @@ def test_a_model_that_cannot_run_is_never_ready(
         await model.close()
 
     asyncio.run(main())
-    assert "cannot be served" in caplog.text
+    assert "net: cannot be served: Encountered unresolved custom op: NoSuchOperator" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_closing_ends_after_the_program_that_is_being_compiled(
