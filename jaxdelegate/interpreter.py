@@ -278,7 +278,8 @@ class Interpreter:
 
         delegate = self._jax_delegate()
         for index, array in inputs.items():
-            given = array if delegate is None else device_arrays.lent(array, delegate.device)
+            is_for_device = delegate is not None and not array.dtype.hasobject  # strings are not
+            given = device_arrays.lent(array, delegate.device) if is_for_device else array
             self._set(subgraph_index, index, given)
         self._invoke(subgraph_index, wait=False)
         return in_flight.results(self._host(subgraph_index))

@@ -47,6 +47,17 @@ def lookup() -> bytes:
     return builder.build()
 
 
+def texts(count: int) -> bytes:
+    """Strings by index: of `count` strings as many are chosen; on the host."""
+    builder = ModelBuilder()
+    text = builder.input((count,), object, "text")
+    index = builder.input((count,), np.int32, "index")
+    y = builder.tensor((count,), object, "chosen")
+    builder.operator("GATHER", [text, index], [y], GatherOptions())
+    builder.outputs(y)
+    return builder.build()
+
+
 def vector() -> bytes:
     """A model without a batch: [3] plus [3]."""
     builder = ModelBuilder()

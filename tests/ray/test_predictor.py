@@ -57,6 +57,16 @@ def test_a_path_and_a_file_without_signature(tmp_path: Path) -> None:
     assert predictor({"x": rows(2)})["y"].shape == (2, 4)
 
 
+def test_strings() -> None:
+    """Text or bytes, in rows of one string and of several."""
+    one = Predictor(models.texts(1))({"text": objects("a", b"bc"), "index": np.zeros(2, np.int32)})
+    assert one["chosen"].tolist() == [b"a", b"bc"]
+    words = objects(np.array(["a", "bc"], object), np.array([b"d", b""], object))
+    index = np.array([[1, 1], [1, 0]], np.int32)
+    found = Predictor(models.texts(2))({"text": words, "index": index})
+    assert found["chosen"].tolist() == [[b"bc", b"bc"], [b"", b"d"]]
+
+
 @pytest.mark.parametrize("sizes", [[8, 8, 3, 1, 8], [3, 8, 5, 1]])
 def test_a_smaller_batch_is_padded(sizes: list[int]) -> None:
     predictor = Predictor(models.dense())
