@@ -278,9 +278,10 @@ class Interpreter:
 
         delegate = self._jax_delegate()
         for index, array in inputs.items():
-            is_for_device = delegate is not None and not array.dtype.hasobject  # strings are not
-            given = device_arrays.lent(array, delegate.device) if is_for_device else array
-            self._set(subgraph_index, index, given)
+            if delegate is None or array.dtype.hasobject:  # strings are for no device
+                self._set(subgraph_index, index, array)
+            else:
+                self._set(subgraph_index, index, device_arrays.lent(array, delegate.device))
         self._invoke(subgraph_index, wait=False)
         return in_flight.results(self._host(subgraph_index))
 
