@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -43,6 +44,7 @@ class Server:
         port: int = 8000,
         grpc_port: int | None = None,
         say: Say = print,
+        is_whole_process: bool = False,
     ) -> None:
         """Take the port of HTTP and begin to compile the models.
 
@@ -54,6 +56,9 @@ class Server:
             port: of HTTP; 0: a free one.
             grpc_port: 0: a free one; None: no gRPC.
             say: prints where the server listens, and each model that is ready.
+            is_whole_process: whether the process is for nothing else. A second SIGINT ends it
+                then, whatever its threads do, and its garbage collector leaves alone what lives
+                when all models are ready.
 
         Raises:
             ModelError: a file cannot be read.
@@ -62,6 +67,7 @@ class Server:
         """
         self._begin = time.perf_counter()
         self._host, self._grpc_port, self._say = host, grpc_port, say
+        self._is_whole_process = is_whole_process
         self._error: BaseException | None = None
         settings = settings or ServeSettings()
         with contextlib.ExitStack() as failing:
@@ -78,7 +84,7 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1 if settings.timeout_s else None,
         )
-        self._server = _Uvicorn(config, self.stop)
+        self._server = _Uvicorn(config, self.stop, is_whole_process=is_whole_process)
 
     def run(self) -> None:
         """Serve until SIGTERM, SIGINT or `stop`; then answer what was accepted, and return.
@@ -108,11 +114,10 @@ class Server:
                 await self._start_grpc(ends)
             except (ImportError, OSError) as error:
                 self._fail(error)
-            waits = [asyncio.create_task(self._tell(m)) for m in self._served.models.values()]
+            waiting = asyncio.create_task(self._wait_for_models())
             yield
-            for task in waits:
-                task.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
 
     async def _start_grpc(self, ends: contextlib.AsyncExitStack) -> None:
         if self._grpc_port is None:
@@ -122,6 +127,12 @@ class Server:
         server, port = await grpc_server.start(self._served, self._host, self._grpc_port)
         ends.push_async_callback(server.stop, self._served.limits.body_timeout_s or None)
         self._say(f"listening on grpc://{_shown(self._host)}:{port}")
+
+    async def _wait_for_models(self) -> None:
+        await asyncio.gather(*map(self._tell, self._served.models.values()))
+        if self._is_whole_process:
+            gc.collect()
+            gc.freeze()  # jax's modules alone take 25 ms whenever they are searched
 
     async def _tell(self, model: ServedModel) -> None:
         """Wait until a model is ready and say it; one that cannot be ends the server."""
@@ -142,14 +153,16 @@ class Server:
 class _Uvicorn(uvicorn.Server):
     """Uvicorn's server, which says at once that it ends, and returns when it has."""
 
-    def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, stop: Callable[[], None], *, is_whole_process: bool
+    ) -> None:
         super().__init__(config)
-        self._stop = stop
+        self._stop, self._is_whole_process = stop, is_whole_process
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin to end; a second SIGINT ends the process, whatever its threads do."""
+        """Begin to end; a second SIGINT ends without answering."""
         super().handle_exit(sig, frame)
-        if self.force_exit:
+        if self.force_exit and self._is_whole_process:
             os._exit(_INTERRUPTED)  # an ordinary end waits for threads that are inside of XLA
         self._captured_signals.clear()  # uvicorn would raise it again at the end
         self._stop()

@@ -96,6 +96,7 @@ def run(values: flags.FlagValues) -> int:
             port=values.port,
             grpc_port=values.grpc_port,
             say=functools.partial(print, flush=True),
+            is_whole_process=True,
         ).run()
     except ImportError as error:
         if "pip install" not in str(error):
