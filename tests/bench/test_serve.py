@@ -109,8 +109,8 @@ def test_lost_answers_are_counted_and_the_client_goes_on() -> None:
     assert len(seconds) == 8
 
 
-def parts(out: Path, *arguments: str) -> list[dict[str, Any]]:
-    command = [sys.executable, str(BENCH / "serve.py"), f"--out={out}", *arguments]
+def parts(out: Path, *arguments: str, script: str = "serve.py") -> list[dict[str, Any]]:
+    command = [sys.executable, str(BENCH / script), f"--out={out}", *arguments]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "1"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -145,3 +145,30 @@ def test_throughput_latency_and_restart(tmp_path: Path) -> None:
     assert rows[2]["latency"].keys() == {"delayed", "at_once"}
     assert rows[3]["compiled"] == 0
     assert 0 < rows[3]["ready_s"]["median"] <= rows[3]["ready_s"]["max"]
+
+
+PEER = """#!{python}
+import os, sys
+_, _script, model, port, size = sys.argv
+arguments = [model, "--name=m", f"--port={{port}}", f"--max_batch_size={{size}}"]
+os.execv(sys.executable, [sys.executable, "-m", "jaxdelegate", "serve", *arguments])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.litert
+def test_a_peer(tmp_path: Path) -> None:
+    """A second server of ours in place of Triton, whose packages are not here."""
+    peer = tmp_path / "python"
+    peer.write_text(PEER.format(python=sys.executable))
+    peer.chmod(0o755)
+    sizes = ["--size=32", "--pool=8", "--clients=1,4", "--rounds=2", "--seconds=0.3"]
+    out = tmp_path / "out.jsonl"
+    rows = parts(out, f"--peer_python={peer}", *sizes, script="serve_peer.py")
+    assert [row["clients"] for row in rows] == [1, 4]
+    for row in rows:
+        assert row["per_second"].keys() == row["answers"].keys() == {"jaxdelegate", "triton"}
+        for counts in row["answers"].values():
+            assert counts["equal"] > 0
+            assert counts["wrong"] == counts["errors"] == counts["lost"] == 0
+        assert row["ratio"]["median"] > 0
