@@ -8,7 +8,8 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-LIMIT = 20_000
+LIMIT = 1 << 20
+_DEEP = 100_000  # lists and objects in each other: more than any Python reads
 HEADER = "Inference-Header-Content-Length"
 INFER = "/v2/models/m/infer"
 TENSORS = {
@@ -206,9 +207,9 @@ def json_texts() -> Iterator[Bad]:
         "latin": '{"inputs":"ü"}'.encode("latin-1"),
         "utf16": json.dumps(good()).encode("utf-16"),
         "bom": b"\xef\xbb\xbf{}",
-        "nested": b"[" * 9000 + b"]" * 9000,
-        "nested-objects": b'{"a":' * 3000 + b"1" + b"}" * 3000,
-        "nested-cut": b"[" * 19_000,
+        "nested": b"[" * _DEEP + b"]" * _DEEP,
+        "nested-objects": b'{"a":' * _DEEP + b"1" + b"}" * _DEEP,
+        "nested-cut": b"[" * _DEEP,
         "digits": b'{"inputs":' + b"9" * 10_000 + b"}",
         "field-twice": b'{"inputs":[],"inputs":[]}',
         "form": b"inputs=1&outputs=2",
@@ -330,7 +331,7 @@ def compressed() -> Iterator[Bad]:
         damaged = data[:-6] + bytes([data[-6] ^ 255]) + data[-5:]
         yield Bad(f"{name}-damaged", "Content-Encoding", damaged, given)
         bomb = gzip.compress(bytes(9 << 20)) if name == "gzip" else zlib.compress(bytes(9 << 20))
-        yield Bad(f"{name}-bomb", "want at most 20000 bytes", bomb, given, 413)
+        yield Bad(f"{name}-bomb", f"want at most {LIMIT} bytes", bomb, given, 413)
         other = {"Content-Encoding": "deflate" if name == "gzip" else "gzip"}
         yield Bad(f"{name}-as-other", "Content-Encoding", data, other)
     raw = zlib.compressobj(wbits=-15)
@@ -339,9 +340,9 @@ def compressed() -> Iterator[Bad]:
 
 
 def sizes() -> Iterator[Bad]:
-    words = "want at most 20000 bytes (max_request_bytes)"
+    words = f"want at most {LIMIT} bytes (max_request_bytes)"
     yield Bad("one-more", words, bytes(LIMIT + 1), {}, 413)
-    yield Bad("in-pieces", words, [bytes(9000)] * 50, {}, 413)
+    yield Bad("in-pieces", words, [bytes(9000)] * 200, {}, 413)
     yield Bad("declared", words, b"{}", {"Content-Length": str(LIMIT + 1)}, 413)
     yield Bad("declared-huge", words, b"{}", {"Content-Length": "9" * 40}, 413)
     yield Bad("index", words, bytes(LIMIT + 1), {}, 413, "/v2/repository/index")
