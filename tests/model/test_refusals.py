@@ -312,7 +312,7 @@ def test_what_cannot_be_opened(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelError, match="not a regular file"):
         read_model(tmp_path / "pipe")
-    with pytest.raises(ModelError, match=r"Could not open 'a\\x00b': embedded null"):
+    with pytest.raises(ModelError, match=r"Could not open 'a\\x00b': .*embedded null"):
         read_model("a\0b")
     with pytest.raises(ModelError, match="memory must be contiguous"):
         read_model(memoryview(bytes(64))[::2])
