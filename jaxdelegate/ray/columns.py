@@ -95,9 +95,7 @@ def _of_rows(
     array = np.zeros((len(rows), *shape), end.dtype)
     for i, row in enumerate(rows):
         if i not in wrong:
-            array[i, ...] = (
-                row  # without the ellipsis a string would be an array without dimensions
-            )
+            array[i, ...] = row  # `array[i]` would be an array where the row is one string
     return array, wrong
 
 

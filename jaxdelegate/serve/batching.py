@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.decisions import Costs, decide
-from jaxdelegate.serve.metrics import Execution, NoRecorder, Recorder
+from jaxdelegate.serve.metrics import Execution, ModelRecorder
 from jaxdelegate.serve.records import RequestError
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -68,7 +68,7 @@ class Batcher(Generic[T, R]):
         max_queue_delay_us: int = 0,
         max_queue_size: int = 1024,
         may_repeat: bool = True,
-        recorder: Recorder | None = None,
+        recorder: ModelRecorder | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
         """Start the thread.
@@ -79,14 +79,14 @@ class Batcher(Generic[T, R]):
             max_queue_delay_us: microseconds that a request may wait for others to join.
             max_queue_size: how many requests may wait.
             may_repeat: whether the items of a batch that failed may run again, one by one.
-            recorder: of metrics.
+            recorder: of metrics; None: one of its own.
             prepare: called in the thread ahead of all requests. If it raises, the batcher is
                 closed with this error.
         """
         self._run, self._name, self._prepare = run, name, prepare
         self._delay_s, self._max_queue_size = max_queue_delay_us * 1e-6, max_queue_size
         self._may_repeat = may_repeat
-        self._recorder: Recorder = NoRecorder() if recorder is None else recorder
+        self._recorder = ModelRecorder() if recorder is None else recorder
         self._waiting: list[_Entry[T, R]] = []
         self._change = threading.Condition()
         self._answering = threading.Lock()

@@ -36,16 +36,16 @@ class RuntimeStates:
 class ServedDelegate(JaxDelegate):
     """A JaxDelegate that counts what it compiles."""
 
-    _count = _reported = _loaded = 0
+    _compilations = _reported = _loaded = 0
 
     def compiled(self, *partition: Any) -> Any:
         """As JaxDelegate does it, counted."""
-        self._count += 1
+        self._compilations += 1
         return super().compiled(*partition)
 
     def new_programs(self) -> tuple[int, int]:
         """How many were compiled, and how many read from the cache, since the last call."""
-        count = self._count
+        count = self._compilations
         loaded = 0 if self.programs is None else self.programs.statistics.loaded
         new = count - self._reported, loaded - self._loaded
         self._reported, self._loaded = count, loaded

@@ -4,7 +4,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 _EXTRA = 'metrics need prometheus-client: pip install "jaxdelegate[serve]"'
 _LABELS = ("model", "version")
@@ -52,44 +52,6 @@ class Execution:
     output_s: float
 
 
-class Recorder(Protocol):
-    """Where batcher and engine tell what happened; any thread may call it."""
-
-    def executed(self, execution: Execution) -> None:
-        """A run has answered its requests."""
-
-    def failed(self, reason: str, seconds: float) -> None:
-        """A request failed: "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND", after seconds."""
-
-    def pending(self, count: int) -> None:
-        """So many requests wait now."""
-
-    def sessions(self, count: int) -> None:
-        """So many sequences are open now."""
-
-    def programs(self, compiled: int, hits: int) -> None:
-        """So many programs were compiled, and so many read from the cache, since the last call."""
-
-
-class NoRecorder:
-    """Records nothing."""
-
-    def executed(self, execution: Execution) -> None:
-        """Nothing."""
-
-    def failed(self, reason: str, seconds: float) -> None:
-        """Nothing."""
-
-    def pending(self, count: int) -> None:
-        """Nothing."""
-
-    def sessions(self, count: int) -> None:
-        """Nothing."""
-
-    def programs(self, compiled: int, hits: int) -> None:
-        """Nothing."""
-
-
 @dataclasses.dataclass(slots=True)
 class BatchCounts:
     """Runs of one batch size, and their seconds.
@@ -129,7 +91,10 @@ class Reading:
 
 
 class ModelRecorder:
-    """The numbers of one model. It adds them itself: a run costs one lock, not ten."""
+    """The numbers of one model: batcher and engine tell it what happened, from any thread.
+
+    It adds them itself: a run costs one lock, not ten.
+    """
 
     def __init__(self) -> None:
         """Begin at zero."""
@@ -141,7 +106,7 @@ class ModelRecorder:
         self._batches: dict[int, BatchCounts] = {}
 
     def executed(self, execution: Execution) -> None:
-        """As Recorder has it."""
+        """A run has answered its requests."""
         with self._lock:
             counts = self._counts
             counts["inference_request_success"] += execution.requests
@@ -160,21 +125,26 @@ class ModelRecorder:
             self._last_s = time.time()
 
     def failed(self, reason: str, seconds: float) -> None:
-        """As Recorder has it."""
+        """A request failed, so many seconds after it came.
+
+        Args:
+            reason: "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND".
+            seconds: since its arrival.
+        """
         with self._lock:
             self._failures[reason] = self._failures.get(reason, 0) + 1
             self._failed_s += seconds
 
     def pending(self, count: int) -> None:
-        """As Recorder has it."""
+        """So many requests wait now."""
         self._gauges["inference_pending_request_count"] = count
 
     def sessions(self, count: int) -> None:
-        """As Recorder has it."""
+        """So many sequences are open now."""
         self._gauges["session_count"] = count
 
     def programs(self, compiled: int, hits: int) -> None:
-        """As Recorder has it."""
+        """So many programs were compiled, and so many read from the cache, since the last call."""
         with self._lock:
             self._counts["compile_count"] += compiled
             self._counts["cache_hit_count"] += hits
