@@ -6,6 +6,7 @@ stays, and its argument lies in memory. The call itself does nothing, and costs 
 """
 
 import functools
+from typing import Any
 
 import jax
 from jax import lax
@@ -22,7 +23,11 @@ def fusion_barrier(x: jax.Array) -> jax.Array:
     return result
 
 
-@functools.partial(jax.jit, inline=True)  # traced once for each shape
+# From JAX 0.12 on `inline=True` is at the end of lowering: compiler/call_batching.py looks earlier.
+_INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+
+
+@functools.partial(jax.jit, inline=_INLINE)  # traced once for each shape
 def _by_platform(x: jax.Array) -> jax.Array:
     result: jax.Array = lax.platform_dependent(x, cpu=_called, default=lambda v: v)
     return result
