@@ -298,6 +298,14 @@ class Judge:
         return True
 
 
+async def first_answers(port: int, requests: Sequence[bytes], judge: Judge) -> None:
+    """One request alone for each input: the answers that later ones must equal."""
+    client = await Client.connect(port)
+    for key, request in enumerate(requests):
+        judge.begin(key, await client.ask(request))
+    client.close()
+
+
 async def connected(port: int, count: int) -> list[Client]:
     return [await Client.connect(port) for _ in range(count)]
 

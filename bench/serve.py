@@ -28,7 +28,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,11 @@ from absl import app, flags
 from harness import append, interleaved, percentile_ms, spread
 from http_clients import Pool, infer, open_loop, run
 from serve_broken import send_broken
-from serve_load import Load, Record, Work, dense
+from serve_load import Load, Record, Work, dense, network, percentiles
 from serve_sessions import run_sessions
+from server_process import pinned
 
 import jaxdelegate as jd
-from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import run_once
 
 FLAGS = flags.FLAGS
@@ -69,41 +69,24 @@ flags.DEFINE_string("out", None, "A file to append the JSON lines to.")
 BATCH = 8
 
 
-def percentiles(rounds: Sequence[Sequence[float]]) -> Record:
-    """Of each round, then their spread."""
-    return {
-        f"p{percent}_ms": spread([percentile_ms(seconds, percent) for seconds in rounds])
-        for percent in (50, 99)
-    }
-
-
 def item_ms(work: Work, path: Path, pool: Pool) -> dict[str, float]:
     """Milliseconds per item at batch 1 and BATCH, of an interpreter, on the server's cpus."""
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, work.server_cpus)
     calls: dict[str, Callable[[], Any]] = {}
-    for size in (1, BATCH):
-        delegate = jd.JaxDelegate(rebatch=size > 1)
-        interpreter = jd.Interpreter(str(path), experimental_delegates=[delegate])
-        arrays = [np.concatenate([y] * size) for y in pool.inputs[0].values()]
-        run_once(interpreter, arrays)
-        calls[str(size)] = interpreter.invoke
-    times = interleaved(calls, rounds=30, seconds=10)
-    os.sched_setaffinity(0, own)
+    with pinned(work.server_cpus):
+        for size in (1, BATCH):
+            delegate = jd.JaxDelegate(rebatch=size > 1)
+            interpreter = jd.Interpreter(str(path), experimental_delegates=[delegate])
+            arrays = [np.concatenate([y] * size) for y in pool.inputs[0].values()]
+            run_once(interpreter, arrays)
+            calls[str(size)] = interpreter.invoke
+        times = interleaved(calls, rounds=30, seconds=10)
     return {size: 1e3 * statistics.median(t) / int(size) for size, t in times.items()}
-
-
-def networks() -> Iterator[tuple[str, bytes]]:
-    if FLAGS.model:
-        yield Path(FLAGS.model).stem, Path(FLAGS.model).read_bytes()
-    else:
-        yield f"mobilenet_v1_0.25_{FLAGS.size}", mobilenet_v1(size=FLAGS.size, width=0.25)
 
 
 def throughput(work: Work) -> Iterator[tuple[Record, int]]:
     wide = f"dense_{FLAGS.width}x{FLAGS.layers}", dense(FLAGS.width, FLAGS.layers)
     each = {f"batch_{n}": [f"--max_batch_size={n}"] for n in (BATCH, 1)}
-    for name, content in (*networks(), wide):
+    for name, content in (network(FLAGS.model, FLAGS.size), wide):
         path, pool = work.file(name, content), Pool(content, FLAGS.pool)
         items = item_ms(work, path, pool)
         with work.servers(path, each) as servers:
@@ -148,30 +131,30 @@ def latency(work: Work) -> Iterator[tuple[Record, int]]:
         "delayed": [f"--max_batch_size={BATCH}", f"--max_queue_delay_us={FLAGS.delay_us}"],
         "at_once": [f"--max_batch_size={BATCH}"],
     }
-    for name, content in networks():
-        path, pool = work.file(name, content), Pool(content, FLAGS.pool)
-        largest_ms = BATCH * item_ms(work, path, pool)[str(BATCH)]
-        with work.servers(path, each) as servers:
-            loads = {label: Load(server, pool, FLAGS.clients) for label, server in servers.items()}
-            rate, seconds, late = run(_open_rounds(loads))
-            found = {label: percentiles(own) for label, own in seconds.items()}
-            p99 = {label: own["p99_ms"]["median"] for label, own in found.items()}
-            implied = p99["at_once"] + FLAGS.delay_us / 1e3 + largest_ms
-            yield (
-                {
-                    "model": name,
-                    "delay_us": FLAGS.delay_us,
-                    "load": FLAGS.load,
-                    "rate": rate,
-                    "latency": found,
-                    "largest_batch_ms": largest_ms,
-                    "implied_ms": implied,
-                    "is_within": p99["delayed"] <= implied,
-                    "sent_late_p99_ms": percentile_ms(late, 99),
-                    "servers": {label: load.record() for label, load in loads.items()},
-                },
-                sum(load.judge.failures for load in loads.values()),
-            )
+    name, content = network(FLAGS.model, FLAGS.size)
+    path, pool = work.file(name, content), Pool(content, FLAGS.pool)
+    largest_ms = BATCH * item_ms(work, path, pool)[str(BATCH)]
+    with work.servers(path, each) as servers:
+        loads = {label: Load(server, pool, FLAGS.clients) for label, server in servers.items()}
+        rate, seconds, late = run(_open_rounds(loads))
+        found = {label: percentiles(own) for label, own in seconds.items()}
+        p99 = {label: own["p99_ms"]["median"] for label, own in found.items()}
+        implied = p99["at_once"] + FLAGS.delay_us / 1e3 + largest_ms
+        yield (
+            {
+                "model": name,
+                "delay_us": FLAGS.delay_us,
+                "load": FLAGS.load,
+                "rate": rate,
+                "latency": found,
+                "largest_batch_ms": largest_ms,
+                "implied_ms": implied,
+                "is_within": p99["delayed"] <= implied,
+                "sent_late_p99_ms": percentile_ms(late, 99),
+                "servers": {label: load.record() for label, load in loads.items()},
+            },
+            sum(load.judge.failures for load in loads.values()),
+        )
 
 
 async def _open_rounds(
@@ -228,28 +211,28 @@ async def _many(load: Load) -> tuple[list[float], float]:
 
 
 def restart(work: Work) -> Iterator[tuple[Record, int]]:
-    for name, content in networks():
-        path = work.file(name, content)
-        work.fill_cache(path)
-        ready, cpu, compiled, found = [], [], 0.0, 0.0
-        for _ in range(FLAGS.starts):
-            with work.server(path) as server:
-                ready.append(server.wait_until_ready())
-                cpu.append(server.cpu_seconds())
-                counters = server.metrics()
-                compiled += counters["compile_count"]
-                found += counters["cache_hit_count"]
-        yield (
-            {
-                "model": name,
-                "starts": FLAGS.starts,
-                "ready_s": {**spread(ready), "max": max(ready)},
-                "cpu_s": {**spread(cpu), "max": max(cpu)},
-                "compiled": compiled,
-                "from_cache": found,
-            },
-            0,
-        )
+    name, content = network(FLAGS.model, FLAGS.size)
+    path = work.file(name, content)
+    work.fill_cache(path)
+    ready, cpu, compiled, found = [], [], 0.0, 0.0
+    for _ in range(FLAGS.starts):
+        with work.server(path) as server:
+            ready.append(server.wait_until_ready())
+            cpu.append(server.cpu_seconds())
+            counters = server.metrics()
+            compiled += counters["compile_count"]
+            found += counters["cache_hit_count"]
+    yield (
+        {
+            "model": name,
+            "starts": FLAGS.starts,
+            "ready_s": {**spread(ready), "max": max(ready)},
+            "cpu_s": {**spread(cpu), "max": max(cpu)},
+            "compiled": compiled,
+            "from_cache": found,
+        },
+        0,
+    )
 
 
 def sessions(work: Work) -> Iterator[tuple[Record, int]]:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from http_clients import Client, Judge, Pool, closed_loop, for_seconds
+from harness import percentile_ms, spread
+from http_clients import Judge, Pool, closed_loop, first_answers, for_seconds
 from server_process import ServerProcess
 
 from jaxdelegate.op_lowering.options import ActivationFunctionType, FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.networks import mobilenet_v1
 
 Record = dict[str, Any]
 
@@ -28,6 +30,21 @@ def dense(width: int, layers: int) -> bytes:
         builder.operator("FULLY_CONNECTED", [x, builder.constant(weights), None], [y], relu)
     builder.outputs(y)
     return builder.build()
+
+
+def network(path: str | None, size: int) -> tuple[str, bytes]:
+    """The name and content of a file, or of MobileNet v1 0.25 for images of a size."""
+    if path:
+        return Path(path).stem, Path(path).read_bytes()
+    return f"mobilenet_v1_0.25_{size}", mobilenet_v1(size=size, width=0.25)
+
+
+def percentiles(rounds: Sequence[Sequence[float]]) -> Record:
+    """Of each round's seconds, then their spread."""
+    return {
+        f"p{percent}_ms": spread([percentile_ms(seconds, percent) for seconds in rounds])
+        for percent in (50, 99)
+    }
 
 
 class Work:
@@ -82,11 +99,8 @@ class Load:
         self._wall = self._server_cpu = self._client_cpu = 0.0  # seconds of closed loops
 
     async def begin(self) -> None:
-        """One request alone for each input: the answers that later ones must equal."""
-        client = await Client.connect(self.server.port)
-        for key, request in enumerate(self.requests):
-            self.judge.begin(key, await client.ask(request))
-        client.close()
+        """Learn the answers that later ones must equal."""
+        await first_answers(self.server.port, self.requests, self.judge)
         self._counters = self.server.metrics()
 
     async def closed(self, requests: Iterable[tuple[int, bytes]]) -> tuple[float, list[float]]:

@@ -13,6 +13,7 @@ in an environment of its own:
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -23,11 +24,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from absl import app, flags
-from harness import append, percentile_ms, ratios, spread
-from http_clients import Client, Judge, Pool, closed_loop, for_seconds, run
-from serve_load import Work
-
-from jaxdelegate.testing.networks import mobilenet_v1
+from harness import append, ratios, spread
+from http_clients import Judge, Pool, closed_loop, first_answers, for_seconds, run
+from serve_load import Work, network, percentiles
+from server_process import pinned
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("peer_python", None, "Of an environment with nvidia-pytriton.", required=True)
@@ -52,24 +52,21 @@ class Peer:
     def __init__(self, path: Path, cpus: set[int]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
-        script = Path(__file__).with_name("pytriton_server.py")
-        own = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cpus or own)  # the child inherits it
-        try:
+        script = str(Path(__file__).with_name("pytriton_server.py"))
+        self._command = [FLAGS.peer_python, script, str(path), str(self.port), str(BATCH)]
+        with pinned(cpus):  # the child inherits it
             self._process = subprocess.Popen(
-                [FLAGS.peer_python, str(script), str(path), str(self.port), str(BATCH)],
+                self._command,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # it has processes of its own
             )
-        finally:
-            os.sched_setaffinity(0, own)
 
     def __enter__(self) -> Self:
         end = time.perf_counter() + _READY_S
         while not self._answers("/v2/models/m/ready"):
             if self._process.poll() is not None or time.perf_counter() > end:
-                raise SystemExit("Triton does not start; run bench/pytriton_server.py by itself")
+                raise SystemExit(f"Triton does not start; see why: {shlex.join(self._command)}")
             time.sleep(0.1)
         return self
 
@@ -97,10 +94,7 @@ async def compared(ports: dict[str, int], pool: Pool, clients: int) -> dict[str,
     judges = {name: Judge(pool) for name in ports}
     requests = {name: pool.requests(port, "m") for name, port in ports.items()}
     for name, port in ports.items():
-        client = await Client.connect(port)
-        for key, request in enumerate(requests[name]):
-            judges[name].begin(key, await client.ask(request))
-        client.close()
+        await first_answers(port, requests[name], judges[name])
     rates: dict[str, list[float]] = {name: [] for name in ports}
     seconds: dict[str, list[list[float]]] = {name: [] for name in ports}
     for number in range(FLAGS.rounds + 1):
@@ -114,25 +108,14 @@ async def compared(ports: dict[str, int], pool: Pool, clients: int) -> dict[str,
     return {
         "clients": clients,
         "per_second": {name: spread(own) for name, own in rates.items()},
-        "p50_ms": _percentiles(seconds, 50),
-        "p99_ms": _percentiles(seconds, 99),
+        "latency": {name: percentiles(own) for name, own in seconds.items()},
         "ratio": ratios(rates, _PEER)[_OURS],
         "answers": {name: judge.counts for name, judge in judges.items()},
     }
 
 
-def _percentiles(seconds: dict[str, list[list[float]]], percent: int) -> dict[str, Any]:
-    return {
-        name: spread([percentile_ms(own, percent) for own in rounds])
-        for name, rounds in seconds.items()
-    }
-
-
 def main(_argv: list[str]) -> None:
-    if FLAGS.model:
-        name, content = Path(FLAGS.model).stem, Path(FLAGS.model).read_bytes()
-    else:
-        name, content = f"mobilenet_v1_0.25_{FLAGS.size}", mobilenet_v1(size=FLAGS.size, width=0.25)
+    name, content = network(FLAGS.model, FLAGS.size)
     cpus = {int(cpu) for cpu in FLAGS.server_cpus}
     pool = Pool(content, FLAGS.pool)
     with tempfile.TemporaryDirectory() as directory:

@@ -1,5 +1,6 @@
 """`jaxdelegate serve` as a process of its own: its address, its memory, its processor time."""
 
+import contextlib
 import http.client
 import os
 import re
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +17,17 @@ from harness import rss_anon_mb
 _POLL_S = 0.005
 _READY_S = 600.0
 _END_S = 60.0
+
+
+@contextlib.contextmanager
+def pinned(cpus: Collection[int]) -> Iterator[None]:
+    """This thread, and what it starts, on some processors; none: on those that it has."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus or own)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 class ServerProcess:
@@ -30,9 +42,7 @@ class ServerProcess:
     def __init__(self, *arguments: str, cpus: Collection[int] = (), is_quiet: bool = False) -> None:
         self._begin = time.perf_counter()
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-        own = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cpus or own)  # the child inherits it
-        try:
+        with pinned(cpus):  # the child inherits it
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jaxdelegate", "serve", *arguments, "--port=0"],
                 stdout=subprocess.PIPE,
@@ -40,8 +50,6 @@ class ServerProcess:
                 text=True,
                 env=environment,
             )
-        finally:
-            os.sched_setaffinity(0, own)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         found = re.fullmatch(r"listening on http://.*:(\d+)\n", line)

@@ -118,15 +118,15 @@ class BatchedFunction:
         size = sizes[0] if sizes and isinstance(self._size, str) else self._size
         for tensor, array, is_batched in zip(tensors, arrays, self.is_batched, strict=True):
             want = list(self._shape(tensor, is_batched))
-            if is_batched and (array.shape[:1] != (size,) or self._is_single(tensor, array)):
+            if is_batched and (array.shape[:1] != (size,) or self._has_other_rank(tensor, array)):
                 raise TensorError(
                     f"input {tensor.index} {tensor.name!r} of a batch wants {want}, "
                     f"got {list(array.shape)}"
                 )
         return arrays
 
-    def _is_single(self, tensor: Tensor, array: Any) -> bool:
-        """Whether what should be images of [8, 4] is one image: a batch of eight [4] otherwise."""
+    def _has_other_rank(self, tensor: Tensor, array: Any) -> bool:
+        """Whether an array is no batch of images: one of [8, 4] would pass for eight of [4]."""
         is_known = bool(tensor.shape) or tensor.has_rank
         return self._has_new_axis and is_known and len(array.shape) != len(tensor.shape) + 1
 

@@ -95,7 +95,7 @@ def _of_rows(
     array = np.zeros((len(rows), *shape), end.dtype)
     for i, row in enumerate(rows):
         if i not in wrong:
-            array[i, ...] = row  # `array[i]` would be an array where the row is one string
+            array[i, ...] = row  # else a row of one string stays an array of it
     return array, wrong
 
 

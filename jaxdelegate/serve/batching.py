@@ -265,9 +265,9 @@ class Batcher(Generic[T, R]):
                 rows=sum(entry.rows for entry in batch),
                 request_s=count * now - since,
                 queue_s=count * begin - since,
-                input_s=count * ran.input_s,
-                infer_s=count * ran.infer_s,
-                output_s=count * ran.output_s,
+                input_s=ran.input_s,
+                infer_s=ran.infer_s,
+                output_s=ran.output_s,
             )
         )
 

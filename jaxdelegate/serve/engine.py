@@ -191,11 +191,6 @@ class ServedSignature:
         return self._lane.outputs
 
     @property
-    def max_batch_size(self) -> int:
-        """The most items of a request and of a batch."""
-        return self._lane.costs.max_rows
-
-    @property
     def scheduling(self) -> Scheduling:
         """How requests are run. Final once it is ready."""
         settings, lane = self._file.settings, self._lane

@@ -31,16 +31,16 @@ _GAUGES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Execution:
-    """One run of a model; all times are seconds, summed over the requests in it.
+    """One run of a model.
 
     Attributes:
         requests: how many it answered.
         rows: items without padding.
-        request_s: from arrival to the answer.
-        queue_s: from arrival to the begin of the run.
-        input_s: to write the inputs.
-        infer_s: to run the model.
-        output_s: to cut the outputs.
+        request_s: seconds from arrival to the answer, summed over the requests.
+        queue_s: seconds from arrival to the begin of the run, summed over the requests.
+        input_s: seconds to write the inputs.
+        infer_s: seconds to run the model.
+        output_s: seconds to cut the outputs.
     """
 
     requests: int
@@ -114,14 +114,15 @@ class ModelRecorder:
             counts["inference_exec_count"] += 1
             counts["inference_request_duration_us"] += execution.request_s * 1e6
             counts["inference_queue_duration_us"] += execution.queue_s * 1e6
-            counts["inference_compute_input_duration_us"] += execution.input_s * 1e6
-            counts["inference_compute_infer_duration_us"] += execution.infer_s * 1e6
-            counts["inference_compute_output_duration_us"] += execution.output_s * 1e6
+            each = execution.requests * 1e6  # all of them waited for the run
+            counts["inference_compute_input_duration_us"] += execution.input_s * each
+            counts["inference_compute_infer_duration_us"] += execution.infer_s * each
+            counts["inference_compute_output_duration_us"] += execution.output_s * each
             batch = self._batches.setdefault(execution.rows, BatchCounts())
             batch.runs += 1
-            batch.input_s += execution.input_s / execution.requests
-            batch.infer_s += execution.infer_s / execution.requests
-            batch.output_s += execution.output_s / execution.requests
+            batch.input_s += execution.input_s
+            batch.infer_s += execution.infer_s
+            batch.output_s += execution.output_s
             self._last_s = time.time()
 
     def failed(self, reason: str, seconds: float) -> None:

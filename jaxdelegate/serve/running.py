@@ -132,7 +132,7 @@ class Server:
         await asyncio.gather(*map(self._tell, self._served.models.values()))
         if self._is_whole_process:
             gc.collect()
-            gc.freeze()  # jax's modules alone take 25 ms whenever they are searched
+            gc.freeze()  # else requests wait whenever it searches jax's modules
 
     async def _tell(self, model: ServedModel) -> None:
         """Wait until a model is ready and say it; one that cannot be ends the server."""

@@ -178,7 +178,7 @@ def test_what_takes_no_batch_runs_one_by_one(
 
     async def test(served: list[ServedSignature]) -> list[Outputs]:
         (model,) = served
-        assert model.max_batch_size == 1
+        assert model.scheduling.batch_sizes == ()
         assert shapes(model) == [(1, 2, 4), (4, 2)]
         with pytest.raises(RequestError, match=r"want the shape \[1, 2, 4\]"):
             await ask(model, floats(rng, 2, 2, 4))
@@ -197,7 +197,7 @@ def test_a_graph_that_would_mix_a_batch_computes_each_item(
     three = floats(rng, 3, 2, 4)
 
     async def test(served: list[ServedSignature]) -> Outputs:
-        assert served[0].max_batch_size == 4
+        assert served[0].scheduling.batch_sizes == (1, 2, 4)
         return await ask(served[0], three)
 
     answer = serve(tmp_path, mean_over(0), test, max_batch_size=4)
@@ -283,7 +283,7 @@ def test_without_the_delegate_the_reference_runs_item_by_item(
     x = floats(rng, 1, 8, 8, 3)
 
     async def test(served: list[ServedSignature]) -> Outputs:
-        assert served[0].max_batch_size == 1
+        assert served[0].scheduling.batch_sizes == ()
         return await ask(served[0], x)
 
     answer = serve(tmp_path, network, test, use_delegate=False)

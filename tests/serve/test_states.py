@@ -191,7 +191,7 @@ def test_sequences_that_are_refused(tmp_path: Path) -> None:
         return error.value.status, str(error.value)
 
     async def test(model: ServedSignature) -> None:
-        assert model.max_batch_size == 1
+        assert model.scheduling.batch_sizes == ()
         status, message = await refused(model, sequence_id=7)
         assert status == 400
         assert "7 is not open" in message
@@ -216,7 +216,7 @@ def test_requests_alone_form_batches_that_begin_anew(
     steps = [[floats(rng, 1, 4)] for _ in range(3)]
 
     async def test(model: ServedSignature) -> tuple[list[Any], list[Any]]:
-        assert model.max_batch_size == 4
+        assert model.scheduling.batch_sizes == (1, 2, 4)
         tasks, own = [], []
         for n, arrays in enumerate(steps):
             tasks += [asyncio.create_task(ask(model, [x])) for x in given]

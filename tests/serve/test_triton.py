@@ -66,13 +66,13 @@ def test_statistics() -> None:
     assert stats["success"] == {"count": 2, "ns": 600_000_000}
     assert stats["fail"] == {"count": 1, "ns": 250_000_000}
     assert stats["queue"] == {"count": 2, "ns": 300_000_000}
-    assert stats["compute_infer"] == {"count": 2, "ns": 200_000_000}
+    assert stats["compute_infer"] == {"count": 2, "ns": 400_000_000}
     assert row["batch_stats"] == [
         {
             "batch_size": 3,
-            "compute_input": {"count": 1, "ns": 50_000_000},
-            "compute_infer": {"count": 1, "ns": 100_000_000},
-            "compute_output": {"count": 1, "ns": 25_000_000},
+            "compute_input": {"count": 1, "ns": 100_000_000},
+            "compute_infer": {"count": 1, "ns": 200_000_000},
+            "compute_output": {"count": 1, "ns": 50_000_000},
         }
     ]
     assert rows["other"]["last_inference"] == 0
