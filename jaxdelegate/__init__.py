@@ -21,6 +21,7 @@ from jaxdelegate.errors import (
     TensorError,
 )
 from jaxdelegate.version import __version__
+from jaxdelegate.whole_imports import whole_imports
 
 if TYPE_CHECKING:
     from jaxdelegate import litert, reference, testing
@@ -101,12 +102,13 @@ _SUBMODULES = ("litert", "reference", "testing")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return importlib.import_module(f"jaxdelegate.{name}")
-    if name not in _LAZY:
+    if name not in _LAZY and name not in _SUBMODULES:
         raise AttributeError(f"module 'jaxdelegate' has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    value = getattr(importlib.import_module(module), attribute)
+    with whole_imports():
+        if name in _SUBMODULES:
+            return importlib.import_module(f"jaxdelegate.{name}")
+        module, attribute = _LAZY[name]
+        value = getattr(importlib.import_module(module), attribute)
     globals()[name] = value
     return value
 

@@ -20,6 +20,7 @@ from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.whole_imports import whole_imports
 
 if TYPE_CHECKING:
     import jax
@@ -174,8 +175,9 @@ class Interpreter:
         return self._read or self._newly_read()
 
     def _newly_read(self) -> OpenModel:
-        from jaxdelegate.passes.limits import Limits  # noqa: PLC0415 (a stored start needs none)
-        from jaxdelegate.runtime.open_model import OpenModel  # noqa: PLC0415 (likewise)
+        with whole_imports():
+            from jaxdelegate.passes.limits import Limits  # noqa: PLC0415 (a stored start needs none)
+            from jaxdelegate.runtime.open_model import OpenModel  # noqa: PLC0415 (likewise)
 
         with self._lock:  # here a second thread waits: it may only ask the delegate for partitions
             if self._read is not None:

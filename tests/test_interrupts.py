@@ -1,6 +1,9 @@
 """What ends an inference half-way: Ctrl-C at any place, and operators of one's own that fail."""
 
 import dataclasses
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
+from jaxdelegate.whole_imports import whole_imports
 
 
 class OwnError(Exception):
@@ -138,3 +142,96 @@ def test_a_rule_that_fails_is_named(registered: Callable[..., bytes], part: str)
     with pytest.raises(jd.LoweringError, match=r"node 0 \(Own\): the rule .* OwnError: no such"):
         jd.Interpreter(model_content=content, experimental_delegates=[delegate]).allocate_tensors()
     np.testing.assert_array_equal(run_once(jd.Interpreter(model_content=content), [X])[0], X)
+
+
+# Ctrl-C whenever Python begins to import something, once for each name: an import that this does
+# not cut short is whole, and one that it does must not leave a half behind.
+STORM = """
+import signal, sys
+import numpy as np
+import jaxdelegate as jd
+
+def press(event, args, seen=set()):
+    if event == "import" and args[0] not in seen:
+        seen.add(args[0])
+        signal.raise_signal(signal.SIGINT)
+
+def interpreter(kind=None):
+    delegate = jd.JaxDelegate(min_gain=0)
+    found = (kind or jd.Interpreter)(sys.argv[2], experimental_delegates=[delegate])
+    found.allocate_tensors()
+    found.set_tensor(0, x)
+    found.invoke()
+    return found.get_tensor(1)
+
+def stock():
+    return interpreter(ai_edge_litert.interpreter.Interpreter)
+
+def function():
+    return jd.load(sys.argv[2])(x)[0]
+
+x = np.float32([-1, 2, -3, 4])
+if sys.argv[1] == "stock":
+    import ai_edge_litert.interpreter
+sys.addaudithook(press)
+presses = 0
+while True:
+    try:
+        print(np.asarray(globals()[sys.argv[1]]()).tolist(), presses, "jax" in sys.modules)
+        break
+    except KeyboardInterrupt:
+        presses += 1
+    except RuntimeError as error:  # what a stock interpreter makes of it
+        if "KeyboardInterrupt" not in str(error):
+            raise
+        presses += 1
+"""
+
+
+@pytest.mark.parametrize("way", ["interpreter", "stock", "function"])
+def test_ctrl_c_during_the_imports_of_a_first_use(way: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(model())
+    command = [sys.executable, "-c", STORM, way, str(path)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    answer, _, rest = ran.stdout.partition("] ")
+    assert answer == "[0.0, 2.0, 0.0, 4.0", ran.stderr[-2000:]
+    presses, has_jax = rest.split()
+    assert 0 < int(presses) < 50, "each import was cut short, not each group of imports"
+    assert has_jax == "True"
+
+
+def interrupted_imports(seen: list[int]) -> None:
+    with whole_imports():
+        for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
+            signal.raise_signal(number)
+        with whole_imports():
+            signal.raise_signal(signal.SIGUSR2)
+        assert not seen
+
+
+def test_signal_handlers_wait_for_imports_and_run_once_each() -> None:
+    seen: list[int] = []
+    signals = (signal.SIGUSR1, signal.SIGUSR2)
+    before = [signal.signal(number, lambda number, _: seen.append(number)) for number in signals]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_imports(seen)
+        assert sorted(seen) == sorted(signals)
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(seen) == 3
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_a_handler_that_an_import_installs_stays() -> None:
+    def own(_number: int, _frame: Any) -> None: ...
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with whole_imports():
+            signal.signal(signal.SIGUSR1, own)
+        assert signal.getsignal(signal.SIGUSR1) is own
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -17,6 +17,7 @@ from jaxdelegate.compiler.xla_options import Options, compiler_options, platform
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
+from jaxdelegate.whole_imports import whole_imports
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -151,7 +152,8 @@ def _traced(
         return partition.call(known, values[len(arguments) :])
 
     # What it needs of jax.extend brings Pallas along, 20 ms that programs on disk are spared.
-    from jaxdelegate.compiler import call_batching  # noqa: PLC0415
+    with whole_imports():
+        from jaxdelegate.compiler import call_batching  # noqa: PLC0415
 
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]  # type: ignore[no-untyped-call]
     with without_source_lines():

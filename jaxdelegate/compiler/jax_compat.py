@@ -1,6 +1,7 @@
 """The one place that leans on jax's private side; jaxlib's is pjrt/client.py's."""
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,6 +9,11 @@ from typing import Any
 import jax.monitoring
 import numpy as np
 from jax._src import config
+
+# jax imports these late, when it first lowers, where a signal could cut the imports short.
+for _late in ("arith", "builtin", "func", "mhlo"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(f"jaxlib.mlir.dialects.{_late}")
 
 
 class _Hits(threading.local):

@@ -10,16 +10,19 @@ from typing import Any
 from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.pjrt import client, jax_settings, platforms
 from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.whole_imports import whole_imports
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
 _AMPERE = 8.0  # compute capability
 
 
+@functools.cache
 def with_jax() -> ModuleType:
     """The module that compiles, and jax with it."""
     jax_settings.import_jax()
-    from jaxdelegate.delegate import compilation  # noqa: PLC0415 (what stored programs do without)
+    with whole_imports():
+        from jaxdelegate.delegate import compilation  # noqa: PLC0415 (stored programs go without)
 
     return compilation
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.compiler import jax_compat  # noqa: F401 (with what jax imports late)
 from jaxdelegate.compiler.over_mesh import MeshRuntime, OverMesh, placed
 from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.compiler.xla_options import platform_of

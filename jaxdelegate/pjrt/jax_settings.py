@@ -11,6 +11,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from jaxdelegate.whole_imports import whole_imports
+
 # Settings that change no program: logs, files, checks of the running process, and 64-bit types,
 # under which programs are always traced. Whatever is not named here counts.
 _IRRELEVANT = (
@@ -49,10 +51,11 @@ def is_jax_imported() -> bool:
 def import_jax() -> Any:
     """The module jax; if nobody has imported it before, its settings are remembered."""
     with _importing:
-        is_first = not is_jax_imported()
-        import jax  # noqa: PLC0415 (this is what everything that can do without it waits for)
-
-        if is_first:
+        if is_jax_imported():
+            import jax  # noqa: PLC0415 (another thread may still be at it)
+        else:
+            with whole_imports():
+                import jax  # noqa: PLC0415 (this is what everything that can do without it waits for)
             _at_import.append(current())
     return jax
 

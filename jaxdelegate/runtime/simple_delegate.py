@@ -14,6 +14,8 @@ import logging
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
 
+from jaxdelegate.whole_imports import whole_imports
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -280,5 +282,6 @@ class SimpleDelegate(abc.ABC):
         Raises:
             InterpreterError: this process has a stock interpreter that is not supported.
         """
-        bridge = importlib.import_module("jaxdelegate.litert")
+        with whole_imports():
+            bridge = importlib.import_module("jaxdelegate.litert")
         return int(bridge.native_pointer(self))
