@@ -2,8 +2,8 @@
 
 import dataclasses
 import struct
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Collection, Hashable
+from typing import Any, NoReturn
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
@@ -66,12 +66,16 @@ def read_operator_code(table: Table) -> OperatorCode:
 
 
 class OptionsReader:
-    """Reads the options of a file's operators; tables that say the same are decoded once."""
+    """Reads the options of a file's operators; what says the same is decoded once.
+
+    So operators may share as many bytes of custom options as they like: there is one copy.
+    """
 
     def __init__(self, file: Flatbuffer) -> None:
         """Read from this file."""
         self._file = file
         self._decoded: dict[Hashable, Options] = {}
+        self._custom: dict[Hashable, tuple[Options, bytes]] = {}
 
     def read(self, table: Table, code: OperatorCode) -> tuple[Options, bytes]:
         """An operator's options, and the bytes they come from if it is a custom one.
@@ -79,21 +83,35 @@ class OptionsReader:
         Raises:
             ModelError: the options are damaged.
         """
-        data = _custom_data(self._file, table) if code.custom else b""
-        union, kind = ("", None) if code.custom else _options_table(table)
+        if code.custom:
+            return self._read_custom(table, code)
+        union, kind = _options_table(table)
         accessor = None if kind is None else table.accessor(union, getattr(schema, kind))
+        if kind is None or accessor is None:
+            return _without_table(default_options(code.name)), b""
         try:
-            if code.custom:
-                options: Options = custom_options(code.name, data)
-            elif kind is None or accessor is None:
-                options = _without_table(default_options(code.name))
-            else:
-                options = self._decode(kind, accessor, table, union)
+            options = self._decode(kind, accessor, table, union)
         except _ESCAPES as error:
-            named = kind or f"custom options of {code.name}"
-            self._file.fail(named, f"{table.path} ({code.name})", "must be readable", f"{error}")
-        _charge(table, options)
-        return _fitting(code, options), data
+            self._fail(table, code, kind, error)
+        _charge(table, "builtin_options", vars(options).values())
+        return _fitting(code, options), b""
+
+    def _read_custom(self, table: Table, code: OperatorCode) -> tuple[Options, bytes]:
+        field, start, size = _custom_span(self._file, table)
+        key = code.name, start, size
+        if key not in self._custom:
+            table.charge(field, size)
+            data = bytes(self._file.data[start : start + size])
+            try:
+                options = custom_options(code.name, data)
+            except _ESCAPES as error:
+                self._fail(table, code, f"custom options of {code.name}", error)
+            _charge(table, field, [v for name, v in vars(options).items() if name != "data"])
+            self._custom[key] = options, data
+        return self._custom[key]
+
+    def _fail(self, table: Table, code: OperatorCode, what: str, error: Exception) -> NoReturn:
+        self._file.fail(what, f"{table.path} ({code.name})", "must be readable", f"{error}")
 
     def _decode(self, kind: str, accessor: Any, table: Table, union: str) -> Options:
         width = widest_scalar(kind)
@@ -124,31 +142,32 @@ def _options_table(table: Table) -> tuple[str, str | None]:
     return "", None
 
 
-def _custom_data(file: Flatbuffer, table: Table) -> bytes:
-    """`custom_options`, or the bytes that a large file keeps outside the flatbuffer."""
-    data = table.vector("custom_options", np.uint8)
-    if data is not None:
-        return data.tobytes()
+def _custom_span(file: Flatbuffer, table: Table) -> tuple[str, int, int]:
+    """The field that says where the bytes of custom options lie, their start and their number.
+
+    They are a vector, or lie outside of the flatbuffer in a large file.
+    """
+    span = table.span("custom_options")
+    if span is not None:
+        return "custom_options", *span
     offset = table.scalar("large_custom_options_offset", UINT64)
-    size = table.scalar("large_custom_options_size", UINT64)
     if offset <= 1:  # 0: absent; 1: the writer's mark for an offset not known yet
-        return b""
+        return "custom_options", 0, 0
+    size = table.scalar("large_custom_options_size", UINT64)
     if offset + size > len(file.data):
         table.fail_beyond("large_custom_options_size", offset + size)
-    table.charge("large_custom_options_size", size)
-    return bytes(file.data[offset : offset + size])
+    return "large_custom_options_size", offset, size
 
 
-def _charge(table: Table, options: Options) -> None:
+def _charge(table: Table, field: str, values: Collection[object]) -> None:
     """Options' vectors may be shared too: charge what they take in the file, roughly."""
-    values = [v for v in vars(options).values() if isinstance(v, tuple | str | bytes)]
-    if values:
-        table.charge("builtin_options", sum(4 * len(v) for v in values))
+    numbers = sum(len(v) for v in values if isinstance(v, tuple))
+    table.charge(field, 4 * numbers + sum(len(v) for v in values if isinstance(v, str | bytes)))
 
 
 def _fitting(code: OperatorCode, options: Options) -> Options:
     """The options if they are the operator's; another's are passed over, as LiteRT does."""
-    fits = code.custom or isinstance(options, options_class(code.name))
+    fits = isinstance(options, options_class(code.name))
     return options if fits else default_options(code.name)
 
 

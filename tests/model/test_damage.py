@@ -18,8 +18,10 @@ from jaxdelegate.errors import ModelError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.op_lowering.options import (
     CustomOptions,
+    Options,
     ReshapeOptions,
     StableHLOCompositeOptions,
+    StablehloCustomCallOptions,
     WhileOptions,
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity
@@ -244,6 +246,66 @@ def test_offsets_to_shared_data_cannot_ask_for_more_than_the_file_is_worth(
         tracemalloc.stop()
     assert time.perf_counter() - start < 5
     assert peak < 50 * len(content)
+
+
+def shared_options(code: str, data: bytes) -> bytes:
+    """Many times the same custom operator."""
+    b = flatbuffers.Builder()
+    name, options = b.CreateString(code), b.CreateByteVector(data)
+    schema.OperatorCodeStart(b)
+    schema.OperatorCodeAddBuiltinCode(b, schema.BuiltinOperator.CUSTOM)
+    schema.OperatorCodeAddCustomCode(b, name)
+    operator_code = schema.OperatorCodeEnd(b)
+    schema.OperatorStart(b)
+    schema.OperatorAddCustomOptions(b, options)
+    operators = vector(b, [schema.OperatorEnd(b)] * COUNT)
+    schema.SubGraphStart(b)
+    schema.SubGraphAddOperators(b, operators)
+    return finish(b, schema.SubGraphEnd(b), [operator_code])
+
+
+LONG = 1 << 20
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("edgetpu-custom-op", CustomOptions(bytes(LONG))),
+        ("STABLEHLO_COMPOSITE", StableHLOCompositeOptions("f", 1, bytes(LONG))),
+        ("STABLEHLO_CUSTOM_CALL", StablehloCustomCallOptions("f", backend_config="x" * LONG)),
+        ("AvgPool3D", CustomOptions(bytes(flexbuffers.Dumps({"padding": "x" * LONG})))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_may_be_most_of_a_file(name: str, options: Options, *, outside: bool) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,))
+    builder.operator(name, [x], [y], options)
+    builder.outputs(y)
+    builder.subgraph("f")
+    (operator,) = read_model(builder.build(outside=outside)).subgraphs[0].operators
+    assert sum(len(v) for v in vars(operator.options).values() if isinstance(v, str | bytes)) >= LONG
+
+
+@pytest.mark.parametrize(
+    ("code", "data"),
+    [
+        ("edgetpu-custom-op", bytes(LONG)),
+        ("AvgPool3D", bytes(flexbuffers.Dumps({"padding": "x" * LONG}))),
+    ],
+)
+def test_operators_that_share_custom_options_have_one_copy(code: str, data: bytes) -> None:
+    content = shared_options(code, data)
+    tracemalloc.start()
+    try:
+        operators = read_model(content).subgraphs[0].operators
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(operators) == COUNT
+    assert operators[0].custom_options == data
+    assert peak < 5 * LONG + 1000 * COUNT
 
 
 def test_a_million_tables_are_enough() -> None:
