@@ -226,9 +226,12 @@ class Interpreter:
         Raises:
             InterpreterError: an operator refuses its shapes, or has no kernel (a RuntimeError).
             RuntimeError: a numpy view from `tensor()` is still held.
+            ModelError: a file of more than 64 MiB was changed in place, as in `invoke`.
         """
-        if self._stored is not None and self._stored.allocate():
-            return
+        if self._stored is not None:
+            self._source.check_unchanged()
+            if self._stored.allocate():
+                return
         self._ensure_safe()
         host = self._host(0)
         is_first = not host.is_allocated
@@ -251,9 +254,14 @@ class Interpreter:
                 failed.
             StoppedError: it was cancelled, or took longer than the interpreter's timeout.
             RuntimeError: a numpy view from `tensor()` is still held.
+            ModelError: a file of more than 64 MiB, which is mapped and not read, was changed in
+                place.
         """
-        if self._stored is not None and self._stored.is_allocated and self._stored.invoke():
-            return
+        if self._stored is not None and self._stored.is_allocated:
+            self._source.check_unchanged()
+            if self._stored.invoke():
+                self._source.check_unchanged()
+                return
         self._ensure_safe()
         self._invoke(0, wait=wait)
 

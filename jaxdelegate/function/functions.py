@@ -107,8 +107,10 @@ class Functions:
         Raises:
             ValueError: no such signature.
             InterpreterError: the process was forked from one that had used XLA.
+            ModelError: a mapped file was changed in place.
         """
         check_process()  # here, since all that computes a model asks for its functions
+        self.file.origin.check_unchanged()
         ends = self._ends(key)
         with self._making:
             if ends not in self._functions:
@@ -247,7 +249,7 @@ def _read_again(name: str, content: bytes | None, view: View) -> Functions:
     """What `Functions.__reduce__` stored."""
     if content is None:
         return Functions(read_model(name), view, name)
-    return Functions(read_model(Source(name, memoryview(content), None)), view, content)
+    return Functions(read_model(Source(name, memoryview(content))), view, content)
 
 
 def _cut(file: Model, view: View) -> Model:

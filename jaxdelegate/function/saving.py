@@ -24,11 +24,10 @@ from jaxdelegate.function.stored_leaves import (
     stored_leaves,
 )
 from jaxdelegate.function.training import SUFFIX, Trainable
-from jaxdelegate.model.editing import Edited, directory_of, edited
+from jaxdelegate.model.editing import Edited, edited, read_again
 from jaxdelegate.model.half import castable, with_halves
 from jaxdelegate.model.merging import with_merged
-from jaxdelegate.model.records import Model, read_model
-from jaxdelegate.model.source import Source
+from jaxdelegate.model.records import Model
 from jaxdelegate.model.writing import write_files
 from jaxdelegate.passes.channel_folding import foldable
 from jaxdelegate.quant import affine
@@ -376,7 +375,7 @@ def exact(functions: Functions, params: Mapping[str, Any] | None) -> Functions:
     if result.groups:
         raise ModelError("exact: weights lie in files next to the model: save it, and load that")
     options = dataclasses.replace(view.options, quant_mode="integer")
-    file = _again(functions.file, result)
+    file = read_again(functions.file, result.content)
     return Functions(file, dataclasses.replace(view, options=options), bytes(result.content))
 
 
@@ -394,18 +393,13 @@ def _edited(
     return job.edited()
 
 
-def _again(file: Model, result: Edited) -> Model:
-    """What is to be written, as it will be read."""
-    return read_model(Source(file.source, memoryview(result.content), directory_of(file)))
-
-
 def _folded(file: Model, result: Edited) -> Edited:
     """The content with arithmetic by constants folded into products; the log says what.
 
     Raises:
         TensorError: new constants that would not be finite.
     """
-    model = _again(file, result)
+    model = read_again(file, result.content)
     merged = foldable(model)
     if not merged:
         _LOGGER.warning("save: %s: no operator can be folded", file.source)
@@ -422,7 +416,7 @@ def _with_halves(file: Model, result: Edited) -> Edited:
     Raises:
         TensorError: a value beyond float16's range.
     """
-    new = _again(file, result)
+    new = read_again(file, result.content)
     places = list(castable(new))
     for subgraph, i in places:
         tensor = new.subgraphs[subgraph].tensors[i]

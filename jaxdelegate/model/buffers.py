@@ -5,8 +5,9 @@ import os
 
 import numpy as np
 
+from jaxdelegate.model.files import first_clash, why_not_below
 from jaxdelegate.model.flatbuffer import UINT32, UINT64, Flatbuffer, Table
-from jaxdelegate.model.source import Source, map_file
+from jaxdelegate.model.source import Source
 
 
 class Buffers:
@@ -62,14 +63,24 @@ class _Slice:
 
 
 class ExternalBuffers:
-    """Tensors' bytes in files next to the model; those are mapped when a tensor names them."""
+    """Tensors' bytes in files next to the model; those are opened when a tensor names them.
+
+    Attributes:
+        groups: the names of the files that the model declares, used or not.
+        used: those that a tensor names.
+    """
 
     def __init__(self, model: Table, source: Source) -> None:
-        """Read the tables that describe them; no file is opened yet."""
-        self._directory = source.directory
-        self._files: dict[int, memoryview] = {}
+        """Read the tables that describe them; no file is opened yet.
+
+        Raises:
+            ModelError: a name leads out of the model's folder, or two could be one file.
+        """
+        self._folder = source.folder
+        self.used: dict[str, None] = {}
         self._group_tables = model.tables("external_buffer_groups", "ExternalBufferGroup")
         self.groups = tuple(table.string("name") or "" for table in self._group_tables)
+        self._check_names("" if source.folder is None else os.path.basename(source.name))
         self._slices: dict[int, _Slice] = {}
         for table in model.tables("external_buffers", "ExternalBuffer"):
             number = table.scalar("id", UINT32)
@@ -89,11 +100,14 @@ class ExternalBuffers:
         if number not in self._slices:
             tensor.fail("external_buffer", "must be the id of an external buffer", number)
         part = self._slices[number]
-        if part.group not in self._files:
-            self._files[part.group] = self._map(part)
-        data = self._files[part.group]
+        name = self.groups[part.group]
+        if self._folder is None:
+            rule = "external buffers lie next to the model's file, so read it from its path"
+            self._group_tables[part.group].fail("name", rule, repr(name))
+        data = self._folder.content(name)
+        self.used[name] = None
         if part.offset + part.length > len(data):
-            rule = f"must end within the {len(data)} bytes of {self.groups[part.group]!r}"
+            rule = f"must end within the {len(data)} bytes of {name!r}"
             part.table.fail("length", rule, part.offset + part.length)
         return _view(data, part.offset, part.length)
 
@@ -113,11 +127,14 @@ class ExternalBuffers:
             table.scalar("length", UINT64),
         )
 
-    def _map(self, part: _Slice) -> memoryview:
-        table, name = self._group_tables[part.group], self.groups[part.group]
-        if self._directory is None:
-            rule = "external buffers lie next to the model's file, so read it from its path"
-            table.fail("name", rule, repr(name))
-        if not name or os.path.isabs(name) or ".." in name.replace("\\", "/").split("/"):
-            table.fail("name", "must be a path below the model's directory", repr(name))
-        return map_file(os.path.join(self._directory, name))
+    def _check_names(self, own: str) -> None:
+        """Check what the model declares, used or not: whoever copies it may go by these names."""
+        for table, name in zip(self._group_tables, self.groups, strict=True):
+            rule = why_not_below(name)
+            if rule is not None:
+                table.fail("name", rule, repr(name))
+        clash = first_clash([*self.groups, own])
+        if clash is not None:
+            other = [*map(repr, self.groups), "the model's own file"][clash[1]]
+            rule = f"must not be, or lead through, the same file as {other}"
+            self._group_tables[clash[0]].fail("name", rule, repr(self.groups[clash[0]]))

@@ -5,7 +5,6 @@ are to stay, gets a buffer of its own at the front of the file: see `front`.
 """
 
 import dataclasses
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from jaxdelegate.model.buffers import Buffers, ExternalBuffers
 from jaxdelegate.model.flatbuffer import UINT32, Flatbuffer
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.records import Model, Tensor, read_model
-from jaxdelegate.model.source import Source, map_file
+from jaxdelegate.model.source import Source
 
 Place = tuple[int, int]  # subgraph, tensor
 _ITSELF = ""  # the model's own file among the files that hold data
@@ -72,10 +71,9 @@ def edited(
     return result
 
 
-def directory_of(model: Model) -> str | None:
-    """Where the files next to the model lie; None: it has none."""
-    named = model.external_buffer_groups
-    return os.path.dirname(os.path.abspath(model.source)) if named else None
+def read_again(model: Model, content: bytes | memoryview) -> Model:
+    """Other content of a model's file, read as if it lay there."""
+    return read_model(Source(model.source, memoryview(content), model.origin.folder))
 
 
 def _tensor(model: Model, place: Place) -> Tensor:
@@ -97,7 +95,7 @@ class _Editor:
         self._root = root = file.root("Model")
         self._buffer_tables = root.tables("buffers", "Buffer")
         self._buffers = Buffers(file, self._buffer_tables)
-        self._external = ExternalBuffers(root, Source(model.source, model.content, None))
+        self._external = ExternalBuffers(root, model.origin)
         self._subgraphs = root.tables("subgraphs", "SubGraph")
         self._tensors = [table.tables("tensors", "Tensor") for table in self._subgraphs]
         self._content = bytearray(model.content)
@@ -150,8 +148,9 @@ class _Editor:
             self._content[span.start : span.start + len(values)] = values
             return
         if span.file not in self._groups:
-            path = os.path.join(directory_of(self._model) or "", span.file)
-            self._groups[span.file] = bytearray(map_file(path))
+            folder = self._model.origin.folder
+            assert folder is not None
+            self._groups[span.file] = bytearray(folder.content(span.file))
         self._groups[span.file][span.start : span.start + len(values)] = values
 
     def _part(self, new: Mapping[Place, np.ndarray], spans: Mapping[Place, _Span]) -> None:
@@ -222,7 +221,7 @@ def _confirm(
     Raises:
         ModelError: tables of the file that lie on top of each other have changed more.
     """
-    again = read_model(Source(model.source, memoryview(result.content), directory_of(model)))
+    again = read_again(model, result.content)
     for subgraph in model.subgraphs:
         for old in subgraph.tensors:
             place = subgraph.index, old.index

@@ -168,24 +168,32 @@ class Model:
     """A whole file.
 
     Attributes:
-        source: its path, or "<bytes>".
+        origin: its bytes and where they come from.
         version: of the schema: 3.
         description: free text.
         subgraphs: the main one first.
         signatures: in the file's order.
         metadata: by name, the bytes as they lie in the file.
         external_buffer_groups: the files next to this one that hold tensors.
-        content: the file, read-only.
     """
 
-    source: str
+    origin: Source
     version: int
     description: str
     subgraphs: tuple[Subgraph, ...]
     signatures: tuple[SignatureDef, ...]
     metadata: Mapping[str, memoryview]
     external_buffer_groups: tuple[str, ...]
-    content: memoryview
+
+    @property
+    def source(self) -> str:
+        """Its path, or "<bytes>"."""
+        return self.origin.name
+
+    @property
+    def content(self) -> memoryview:
+        """The file, read-only."""
+        return self.origin.content
 
     @property
     def nbytes(self) -> int:
@@ -196,8 +204,9 @@ class Model:
 def read_model(source: ModelSource | Source) -> Model:
     """Read and check a .tflite file.
 
-    A file is mapped, not copied: the arrays are views and keep the map alive. As with any mapped
-    file, it must not be truncated while they live.
+    The arrays are views of the file's content and keep it alive. A file of more than 64 MiB is
+    mapped, not read: it must not be changed in place while they live, see
+    `jaxdelegate.model.files.FileContent`.
 
     Args:
         source: a path, or the content of a file; opened, perhaps.
@@ -207,6 +216,17 @@ def read_model(source: ModelSource | Source) -> Model:
     """
     opened = source if isinstance(source, Source) else open_source(source)
     return _Reader(opened).read()
+
+
+def declared_groups(source: Source) -> tuple[str, ...]:
+    """The names of the files next to a model that it declares, used or not; nothing else is read.
+
+    Raises:
+        ModelError: it is no TFLite model, or these names are damaged.
+    """
+    _check_header(source)
+    root = Flatbuffer(source.content, source.name, LAYOUT).root("Model")
+    return ExternalBuffers(root, source).groups
 
 
 class _Reader:
@@ -239,14 +259,13 @@ class _Reader:
         check_calls(calls, sizes, lambda i: self._subgraph_tables[i].fail)
         signatures = self._root.tables("signature_defs", "SignatureDef")
         return Model(
-            self._source.name,
+            self._source,
             _VERSION,
             self._root.string("description") or "",
             subgraphs,
             tuple(_signature(table, subgraphs) for table in signatures),
             MappingProxyType(dict(map(self._metadata, self._root.tables("metadata", "Metadata")))),
-            self._external.groups,
-            self._source.content,
+            tuple(self._external.used),
         )
 
     def _metadata(self, table: Table) -> tuple[str, memoryview]:

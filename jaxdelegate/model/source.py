@@ -1,55 +1,67 @@
-"""Where a model's bytes come from: files, mapped and not copied, or memory."""
+"""Where a model's bytes come from: its file and those next to it, or memory."""
 
 import dataclasses
-import mmap
 import os
-import stat
 from typing import TypeAlias
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import wrong_files
+from jaxdelegate.model.files import FileContent, Folder, NotRegularError
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A file's content, its name for messages, and its directory (None: it came from memory)."""
+    """A model's bytes and where they come from.
+
+    Attributes:
+        name: for messages: its path, or "<bytes>".
+        content: all of them, read-only.
+        folder: the files next to it; None: it came from memory.
+        file: what `content` is of; None: of memory.
+    """
 
     name: str
     content: memoryview
-    directory: str | None
+    folder: Folder | None = None
+    file: FileContent | None = None
+
+    def check_unchanged(self) -> None:
+        """Look whether what is mapped is what was opened.
+
+        Raises:
+            ModelError: somebody changed or shortened a file in place.
+        """
+        if self.file is not None:
+            self.file.check_unchanged()
+        if self.folder is not None:
+            self.folder.check_unchanged()
 
 
 def open_source(source: ModelSource) -> Source:
-    """Map the file that `source` names, or view the bytes that it is; neither is copied.
+    """Open the file that `source` names, or view the bytes that it is.
+
+    A link that `source` names is followed: it is the caller's. The folder is that of the link.
 
     Raises:
         ModelError: there is no such file, it is no regular file, or the memory is not contiguous.
         TypeError: neither a path nor bytes.
     """
     if isinstance(source, bytes | bytearray | memoryview):
-        return Source("<bytes>", _view(source), None)
+        return Source("<bytes>", _view(source))
     path = os.fsdecode(source)
-    return Source(path, map_file(path), os.path.dirname(os.path.abspath(path)))
+    file = _opened(path)
+    return Source(path, file.content, Folder(os.path.dirname(os.path.abspath(path))), file)
 
 
-def map_file(path: str) -> memoryview:
-    """A file's content as read-only shared memory; views keep the mapping alive.
-
-    Raises:
-        ModelError: it cannot be opened, or is no regular file.
-    """
+def _opened(path: str) -> FileContent:
     try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise ModelError(f"Could not open {path!r}: {wrong_files.folder(path)}")
-        if not stat.S_ISREG(mode):  # a pipe would block
-            raise ModelError(f"Could not open {path!r}: not a regular file")
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:  # nothing to map
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        # A pipe of that name must not block.
+        return FileContent(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path)
+    except NotRegularError as error:
+        why = wrong_files.folder(path) if os.path.isdir(path) else str(error)
+        raise ModelError(f"Could not open {path!r}: {why}") from error
     except OSError as error:
         raise ModelError(f"Could not open {path!r}: {error.strerror or error}") from error
     except ValueError as error:  # a zero byte in the path

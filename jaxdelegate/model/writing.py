@@ -1,86 +1,138 @@
 """Files that appear whole or not at all: written under another name, flushed, renamed."""
 
-import filecmp
 import os
+import stat
 import uuid
 from contextlib import suppress
+from typing import NoReturn
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model.editing import Edited, directory_of
-from jaxdelegate.model.records import Model
-from jaxdelegate.model.source import map_file
+from jaxdelegate.model.editing import Edited
+from jaxdelegate.model.files import below, first_clash, open_file, opened_folder
+from jaxdelegate.model.records import Model, declared_groups
+from jaxdelegate.model.source import open_source
+
+_CHUNK = 1 << 20
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> None:
-    """Write a model, and the files that belong next to it.
+    """Write a model, and the files next to it that it uses.
 
-    What was mapped stays as it was: it lives on without a name.
+    What was opened stays as it was: it lives on without a name.
 
     Args:
-        path: where to; a link is followed.
+        path: where to; a link is followed, as when the file is read. The other files go into the
+            folder of that name, in which no link is followed.
         model: from which the content was made.
         edited: the content.
 
     Raises:
-        ModelError: files next to it belong to another model.
-        OSError: there is no such directory, it cannot be written to, or the disk is full.
+        ModelError: files next to it belong to another model, or a link is in their place.
+        OSError: there is no such folder, it cannot be written to, or the disk is full.
     """
-    target = os.path.realpath(os.fsdecode(path))
-    if not os.path.isdir(os.path.dirname(target)):
-        raise FileNotFoundError(f"save: {os.path.dirname(target)!r}: no such folder; make it first")
-    for source, group, content in _groups(model, edited, target):
-        os.makedirs(os.path.dirname(group), exist_ok=True)  # a group's name may have folders
-        _write(group, map_file(source) if content is None else content)
-    _write(target, edited.content)
+    named, target = os.path.abspath(os.fsdecode(path)), os.path.realpath(os.fsdecode(path))
+    for folder in map(os.path.dirname, (named, target)):
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"save: {folder!r}: no such folder; make it first")
+    model.origin.check_unchanged()
+    with opened_folder(os.path.dirname(named)) as folder:
+        beside = _Beside(folder, named, model)
+        groups = {name: beside.content(name, edited) for name in model.external_buffer_groups}
+        for name, content in groups.items():
+            if content is not None:
+                with below(folder, name, make=True) as (inner, last):
+                    _write(inner, last, content)
+    with opened_folder(os.path.dirname(target)) as folder:
+        _write(folder, os.path.basename(target), edited.content)
 
 
-def _groups(model: Model, edited: Edited, target: str) -> list[tuple[str, str, bytes | None]]:
-    """Files to be written next to the model: source, target, and the content if it changes."""
-    before = directory_of(model)
-    if before is None:
-        return []
-    after = os.path.dirname(target)
-    is_own = os.path.realpath(model.source) == target
-    found = []
-    for name in model.external_buffer_groups:
-        source, group = os.path.join(before, name), os.path.join(after, name)
-        content = edited.groups.get(name)
-        if content is None and (not os.path.exists(source) or _is_same(source, group)):
-            continue
-        if os.path.exists(group) and not is_own and not os.path.exists(target):
-            _refuse(group)
-        if (
-            os.path.exists(group)
-            and os.path.realpath(source) == os.path.realpath(group)
-            and not is_own
-        ):
-            _refuse(group)
-        found.append((source, group, content))
-    return found
+class _Beside:
+    """The places of the files that go along with a model."""
+
+    def __init__(self, folder: int, path: str, model: Model) -> None:
+        self._folder, self._path, self._model = folder, path, model
+        self._directory, own = os.path.split(path)
+        origin = model.origin.folder
+        self._is_same = origin is not None and _is_one(origin.path, self._directory)
+        self._is_own = self._is_same and _is_one(model.source, path)
+        clash = first_clash([*model.external_buffer_groups, own])
+        if clash is not None:
+            group = model.external_buffer_groups[clash[0]]
+            raise ModelError(
+                f"save: {path!r}: the model keeps weights in a file {group!r} next to it; save it "
+                "under another name"
+            )
+
+    def content(self, group: str, edited: Edited) -> memoryview | bytes | None:
+        """What is to be written next to the model; None: it is there.
+
+        Raises:
+            ModelError: the place is another model's.
+        """
+        origin = self._model.origin.folder
+        assert origin is not None
+        content = edited.groups.get(group, origin.content(group))
+        try:
+            with below(self._folder, group) as (folder, last):
+                file = open_file(folder, last)
+        except FileNotFoundError:
+            return content
+        except OSError as error:
+            self._refuse(group, error.strerror or str(error))
+        if _holds(file, content):
+            return None
+        if not self._is_own and (self._is_same or not self._has_declared(group)):
+            self._refuse(
+                group,
+                "there is a file of that name, which belongs to another model or to none, and this "
+                "model keeps weights under it; save it in another directory",
+            )
+        return content
+
+    def _has_declared(self, group: str) -> bool:
+        """Whether the file that is to be replaced is a model with a file of this name."""
+        try:
+            return group in declared_groups(open_source(self._path))
+        except ModelError:
+            return False
+
+    def _refuse(self, group: str, why: str) -> NoReturn:
+        raise ModelError(f"save: {os.path.join(self._directory, group)!r}: {why}")
 
 
-def _is_same(a: str, b: str) -> bool:
-    return os.path.exists(b) and filecmp.cmp(a, b, shallow=False)
+def _is_one(a: str, b: str) -> bool:
+    return os.path.realpath(a) == os.path.realpath(b)
 
 
-def _refuse(group: str) -> None:
-    raise ModelError(
-        f"save: {group!r} holds the weights of another model, and this one has a file of the same "
-        "name; save it in another directory"
-    )
+def _holds(file: int, content: bytes | memoryview) -> bool:
+    """Whether an open file, which is closed, is a regular one with this content."""
+    view = memoryview(content)
+    with open(file, "rb") as stream:
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode) or state.st_size != len(view):
+            return False
+        at = 0
+        while part := stream.read(_CHUNK):
+            if part != view[at : at + len(part)]:
+                return False
+            at += len(part)
+    return at == len(view)
 
 
-def _write(path: str, content: bytes | memoryview) -> None:
-    temporary = f"{path}.writing-{uuid.uuid4().hex[:8]}"
+def _write(folder: int, name: str, content: bytes | memoryview) -> None:
+    temporary = f".writing-{uuid.uuid4().hex}"
+    file = os.open(temporary, _NEW_FILE, 0o666, dir_fd=folder)
     try:
-        with open(temporary, "xb") as stream:
+        with open(file, "wb") as stream:
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())
-        with suppress(OSError):
-            os.chmod(temporary, os.stat(path).st_mode)
-        os.replace(temporary, path)
+            with suppress(OSError):
+                before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                os.fchmod(file, stat.S_IMODE(before.st_mode) & 0o777)
+            os.fsync(file)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary)
+            os.unlink(temporary, dir_fd=folder)
         raise

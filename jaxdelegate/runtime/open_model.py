@@ -41,7 +41,7 @@ class OpenModel:
         if not model.subgraphs:
             raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
         name = os.path.basename(model.source)
-        store = ModelStore(model.subgraphs, delegates, name, limits, timeout)
+        store = ModelStore(model.subgraphs, delegates, name, limits, timeout, model.origin)
         return cls(model, store, delegates, preserve)
 
     def host(self, index: int) -> Host:

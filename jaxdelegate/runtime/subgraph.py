@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.model.records import Subgraph
+from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
 from jaxdelegate.passes.limits import Limits, Row, own_bytes
@@ -130,7 +131,9 @@ class Host:
         Raises:
             InterpreterError: an operator refuses the shapes.
             LoweringError: a partition cannot be compiled.
+            ModelError: a mapped file was changed in place.
         """
+        self._store.check_unchanged()
         is_resized = self._planned != self._wanted()
         if is_resized:
             self.plan()
@@ -474,7 +477,9 @@ class Host:
         Raises:
             InterpreterError: an operator or a partition failed; names its nodes.
             StoppedError: it was cancelled, or its time is over.
+            ModelError: a mapped file was changed in place.
         """
+        self._store.check_unchanged()
         self._is_running, check = True, self._store.stop.check
         check()  # a loop's subgraphs may have no operators
         for position, step in enumerate(self._steps):
@@ -493,6 +498,7 @@ class Host:
             if value is not None and value is not buffer:
                 np.copyto(buffer, value)
                 self._values[index] = buffer
+        self._store.check_unchanged()  # else what was written meanwhile would be an answer
 
     def _await(self) -> None:
         try:
@@ -548,6 +554,10 @@ def _rows(step: Step) -> list[Row]:
     return [(step.reads, step.writes)]
 
 
+def _nothing() -> None:
+    """No file is to be checked."""
+
+
 @dataclasses.dataclass(frozen=True)
 class StoreStates:
     """What a ModelStore holds from one run to the next; its arrays never change."""
@@ -566,6 +576,7 @@ class ModelStore:
         name: str = "",
         limits: Limits | None = None,
         timeout: float | None = None,
+        origin: Source | None = None,
     ) -> None:
         """Begin without resources; called subgraphs get the same delegates.
 
@@ -575,10 +586,12 @@ class ModelStore:
             name: the file's.
             limits: of memory; None: the defaults.
             timeout: seconds that an invoke may take; None: any.
+            origin: the files that constants are views of; None: they cannot change.
 
         Raises:
             InterpreterError: sparse constants would take too much.
         """
+        self.check_unchanged = _nothing if origin is None else origin.check_unchanged
         self.name, self.limits, self.stop = name, limits or Limits(), Stop(timeout)
         sparse = [
             (t.index, t.spec()) for s in subgraphs for t in s.tensors if t.sparsity is not None

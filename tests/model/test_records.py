@@ -12,6 +12,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.errors import ModelError
+from jaxdelegate.model import files
 from jaxdelegate.model.records import Model, VariantType, read_model
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -101,7 +102,11 @@ def test_a_file_is_mapped_and_not_copied(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's accounting")
-def test_a_large_file_takes_no_memory_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_a_large_file_takes_no_memory_of_its_own(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "READ_BYTES", 1 << 20)
+
     def anonymous() -> int:
         lines = pathlib.Path("/proc/self/status").read_text().splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])

@@ -461,12 +461,6 @@ def test_calls_that_come_round_or_nest_too_deep_are_refused() -> None:
     ("content", "message"),
     [
         (external_model("absent.bin"), r"Could not open '.*absent.bin': No such file"),
-        (
-            external_model("../weights.bin"),
-            "ExternalBufferGroup.name .* below the model's directory",
-        ),
-        (external_model("/etc/passwd"), "ExternalBufferGroup.name .* below the model's directory"),
-        (external_model(""), "ExternalBufferGroup.name .* below the model's directory"),
         (external_model(length=17), "ExternalBuffer.length .* within the 24 bytes .* got 25"),
         (external_model(length=15), "Tensor.buffer .* need 16 bytes, got 15"),
         (
@@ -474,7 +468,7 @@ def test_calls_that_come_round_or_nest_too_deep_are_refused() -> None:
             "ExternalBuffer.length .* got 18446744073709551616",
         ),
     ],
-    ids=["absent", "parent", "absolute", "empty", "long", "short", "overflow"],
+    ids=["absent", "long", "short", "overflow"],
 )
 def test_bad_external_buffers(content: bytes, message: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "m.tflite").write_bytes(content)

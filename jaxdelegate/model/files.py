@@ -1,0 +1,235 @@
+"""Files of a model: their content, and the folder that no name in a model leads out of.
+
+Nobody can swap a file between a check and its use: folders are open, and names are looked up in
+them one by one, without following links.
+"""
+
+import contextlib
+import errno
+import itertools
+import mmap
+import os
+import re
+import stat
+import unicodedata
+import weakref
+from collections.abc import Iterator, Sequence
+
+from jaxdelegate.errors import ModelError
+
+READ_BYTES = 64 << 20  # up to here a file is read, 0.4 ms for each MiB; a larger one is mapped
+_CHUNK = 1 << 30  # bytes that one call reads
+_MOST_NAME_BYTES = 1024
+_DRIVE = re.compile("[A-Za-z]:")
+
+
+class NotRegularError(OSError):
+    """A folder, a pipe or a device where a file was wanted."""
+
+
+class FileContent:
+    """A file's content, which stays what it was when the file was opened, or says that it did not.
+
+    Up to `READ_BYTES` it is a copy. More is mapped, so that processes share it and the system may
+    drop its pages: whoever writes into such a file changes the content, and whoever shortens it
+    ends processes that read on (SIGBUS). `check_unchanged` notices both if it comes first. A file
+    that is replaced by renaming, or removed, stays as it was.
+
+    Attributes:
+        content: all bytes, read-only; views keep it alive.
+    """
+
+    def __init__(self, file: int, name: str) -> None:
+        """Take an open file.
+
+        Args:
+            file: its descriptor, which is closed.
+            name: for messages.
+
+        Raises:
+            NotRegularError: it is no regular file.
+            ModelError: somebody shortens it meanwhile.
+            OSError: it cannot be read.
+        """
+        self._name = name
+        try:
+            state = os.fstat(file)
+            if not stat.S_ISREG(state.st_mode):
+                raise NotRegularError("not a regular file")
+            self._state = _changing(state)
+            self._mapped: int | None = None
+            self.content = self._read(file, state.st_size)
+            if state.st_size > READ_BYTES:
+                self._mapped = os.dup(file)
+                weakref.finalize(self, os.close, self._mapped)
+        finally:
+            os.close(file)
+
+    def check_unchanged(self) -> None:
+        """Look whether a mapped file is what was opened.
+
+        Raises:
+            ModelError: somebody changed or shortened it in place.
+        """
+        if self._mapped is not None and _changing(os.fstat(self._mapped)) != self._state:
+            self._fail("changed in place while this process had it open: open it again")
+
+    def _read(self, file: int, size: int) -> memoryview:
+        if size == 0:  # nothing to map
+            return memoryview(b"")
+        if size > READ_BYTES:
+            return memoryview(mmap.mmap(file, size, access=mmap.ACCESS_READ))
+        content = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        done = 0
+        while done < size:
+            count = os.preadv(file, [content[done : done + _CHUNK]], done)
+            if count == 0:
+                self._fail("shortened while it was read: read it again")
+            done += count
+        return content.toreadonly()
+
+    def _fail(self, what: str) -> None:
+        raise ModelError(
+            f"{self._name}: the file was {what}; to replace a file that is in use, write the new "
+            "one next to it and rename it (`mv`, os.replace)"
+        )
+
+
+def _changing(state: os.stat_result) -> tuple[int, int]:
+    """What writing into a file changes."""
+    return state.st_size, state.st_mtime_ns
+
+
+class Folder:
+    """The files next to a model; each is opened once."""
+
+    def __init__(self, path: str) -> None:
+        """Open nothing yet.
+
+        Args:
+            path: of the folder; links in it are the caller's, and are followed.
+        """
+        self.path = path
+        self._files: dict[str, FileContent] = {}
+
+    def content(self, name: str) -> memoryview:
+        """The content of a file in the folder.
+
+        Args:
+            name: a path that `why_not_below` lets pass.
+
+        Raises:
+            ModelError: it cannot be opened, is no regular file, or a link leads to it.
+        """
+        if name not in self._files:
+            self._files[name] = self._opened(name)
+        return self._files[name].content
+
+    def check_unchanged(self) -> None:
+        """As `FileContent.check_unchanged`, for all of them."""
+        for file in self._files.values():
+            file.check_unchanged()
+
+    def _opened(self, name: str) -> FileContent:
+        path = os.path.join(self.path, name)
+        try:
+            with opened_folder(self.path) as top, below(top, name) as (folder, last):
+                return FileContent(open_file(folder, last), path)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ModelError(f"Could not open {path!r}: {why}") from error
+
+
+def why_not_below(name: str) -> str | None:
+    """The rule that a name of a file next to a model breaks; None: it breaks none."""
+    if not 0 < len(os.fsencode(name)) <= _MOST_NAME_BYTES:
+        return f"must be 1 to {_MOST_NAME_BYTES} bytes long"
+    if "\\" in name or "\0" in name or _DRIVE.match(name):
+        return "must have no backslash, no zero byte and no drive"
+    if any(not part or part[0] == "." for part in name.split("/")):
+        return "must be a path below the model's folder, of parts that do not begin with a dot"
+    return None
+
+
+def first_clash(names: Sequence[str]) -> tuple[int, int] | None:
+    """The first two names that may be one file, or of which one is the other's folder.
+
+    Some file systems ignore case, and some how Unicode is composed.
+    """
+    keys = [unicodedata.normalize("NFC", name).casefold().split("/") for name in names]
+    order = sorted(range(len(names)), key=keys.__getitem__)
+    for i, j in itertools.pairwise(order):  # what begins with a key follows it
+        if keys[j][: len(keys[i])] == keys[i]:
+            return min(i, j), max(i, j)
+    return None
+
+
+@contextlib.contextmanager
+def opened_folder(path: str) -> Iterator[int]:
+    """The descriptor of a folder; links to it are followed.
+
+    Raises:
+        OSError: there is none.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def below(top: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """The folder in which a path below an open folder ends, and the last part of the path.
+
+    Args:
+        top: the open folder.
+        name: a path that `why_not_below` lets pass.
+        make: make folders that are not there.
+
+    Raises:
+        OSError: a part is not there, is no folder, or is a link.
+    """
+    *parts, last = name.split("/")
+    folder = os.dup(top)
+    try:
+        for part in parts:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+            inner = _open(folder, part, os.O_RDONLY | os.O_DIRECTORY)
+            os.close(folder)
+            folder = inner
+        yield folder, last
+    finally:
+        os.close(folder)
+
+
+def open_file(folder: int, name: str) -> int:
+    """The descriptor of a file in an open folder; close it.
+
+    Raises:
+        OSError: it is not there, or a link.
+    """
+    return _open(folder, name, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
+
+
+def _open(folder: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not is_link(folder, name):
+            raise
+        raise OSError(
+            errno.ELOOP,
+            f"{name!r} is a symbolic link, which could lead anywhere and is not followed; copy the "
+            "folder with `cp -rL` (of a Hugging Face cache: `hf download --local-dir`)",
+        ) from error
+
+
+def is_link(folder: int, name: str) -> bool:
+    """Whether a name in an open folder is a symbolic link."""
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
