@@ -132,6 +132,13 @@ def _is_string(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_inner_path(value: Any) -> bool:
+    """Whether a path cannot lead out of the folder of images, which somebody else may have named."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    return not os.path.isabs(value) and ".." not in value.replace("\\", "/").split("/")
+
+
 def _is_box(value: Any) -> bool:
     return (
         isinstance(value, list)
@@ -143,7 +150,8 @@ def _is_box(value: Any) -> bool:
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("id", "image_id", "category_id"), (_is_integer, "an integer")),
     **dict.fromkeys(("width", "height"), (_is_size, "a positive integer")),
-    **dict.fromkeys(("file_name", "name"), (_is_string, "a string")),
+    "name": (_is_string, "a string"),
+    "file_name": (_is_inner_path, "a path inside of the folder of images"),
     "bbox": (_is_box, "[x, y, width, height]"),
 }
 

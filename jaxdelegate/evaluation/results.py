@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -170,7 +171,7 @@ def write_results(path: Path, rows: Sequence[Row], fields: Sequence[Field]) -> N
 @contextlib.contextmanager
 def atomically(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder that becomes `path` if nothing was raised."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # nobody waits with a link
     try:
         yield temporary
         temporary.replace(path)

@@ -8,6 +8,7 @@ import functools
 import io
 import itertools
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,10 @@ _UNIONS = {
     )
 }
 _ORDERS = "model_control_dependencies"  # metadata that counts operators
+_MOST_COPIES = 4  # times the file's size: what shares bytes gets some of its own
+_MAX_BYTES = 2**31 - 1  # of a flatbuffer
+_MAX_UNPACKED = 64 << 20  # bytes of the files in a ZIP archive behind it
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError)
 
 
 class Rewriting:
@@ -51,8 +56,10 @@ class Rewriting:
                 keeps its weights in files next to it.
         """
         _check(model, purpose)
-        self._content = model.content
+        self._content, self._what = model.content, f"{model.source}: {purpose}"
+        self._added = 0
         self.t = schema.ModelT.InitFromPackedBuf(bytes(model.content))
+        self.t.buffers, self.t.operatorCodes = self.t.buffers or [], self.t.operatorCodes or []
         for buffer in self.t.buffers:
             _move_inside(buffer, model.content)
         for operator in self._operators():
@@ -64,6 +71,7 @@ class Rewriting:
         buffer = schema.BufferT()
         buffer.data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         self.t.buffers.append(buffer)
+        self._added += buffer.data.size
         return len(self.t.buffers) - 1
 
     def add_tensor(self, subgraph: int, tensor: Any) -> int:
@@ -88,13 +96,31 @@ class Rewriting:
         return self.operator_code(code)
 
     def content(self) -> bytes:
-        """The file, without data and operator codes that came out of use."""
+        """The file, without data and operator codes that came out of use.
+
+        Raises:
+            ModelError: it would be too large, or the ZIP archive behind it cannot be copied.
+        """
         for i in self._buffers - self._read_buffers():
             self.t.buffers[i].data = None
         self._drop_codes()
-        builder = _Builder(1024 + sum(len(b.data) for b in self.t.buffers if b.data is not None))
+        builder = _Builder(1024 + self._checked_size())
         builder.Finish(self.t.Pack(builder), bytes(self._content[4:8]))
-        return _with_files(bytes(builder.Output()), self._content)
+        try:
+            return _with_files(bytes(builder.Output()), self._content)
+        except _ZIP_ERRORS as error:
+            rule = "the ZIP archive behind the model must be one that can be written anew"
+            raise ModelError(f"{self._what}: {rule}: {error}") from error
+
+    def _checked_size(self) -> int:
+        """How many bytes of data and options there are: those that are shared count each time."""
+        parts = [*(b.data for b in self.t.buffers), *(o.customOptions for o in self._operators())]
+        total = sum(len(part) for part in parts if part is not None)
+        most = min(_MAX_BYTES, _MOST_COPIES * len(self._content) + self._added)
+        if total > most:
+            rule = f"data and options must not take more than {most} bytes, each a copy of its own"
+            raise ModelError(f"{self._what}: {rule}, got {total}")
+        return total
 
     def _operators(self) -> Iterator[Any]:
         return (o for subgraph in self.t.subgraphs for o in subgraph.operators or [])
@@ -206,11 +232,18 @@ def _tables(root: Table) -> Iterator[Table]:
 
 
 def _with_files(new: bytes, content: memoryview) -> bytes:
-    """The file with what was packed behind the old one: metadata writers append a ZIP archive."""
+    """The file with what was packed behind the old one: metadata writers append a ZIP archive.
+
+    Raises:
+        _ZIP_ERRORS: it is damaged, or of a kind that cannot be copied.
+    """
     if not zipfile.is_zipfile(io.BytesIO(content)):
         return new
     stream = io.BytesIO(new)
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "a") as archive:
+        unpacked = sum(entry.file_size for entry in old.infolist())
+        if unpacked > _MAX_UNPACKED:
+            raise zipfile.BadZipFile(f"its files have {unpacked} bytes, {_MAX_UNPACKED} may be")
         for entry in old.infolist():
             archive.writestr(entry, old.read(entry))
     return stream.getvalue()

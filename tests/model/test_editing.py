@@ -2,12 +2,15 @@
 
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import flatbuffers
 import numpy as np
 import pytest
 from ai_edge_litert import interpreter as litert
+from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import writing
@@ -16,6 +19,7 @@ from jaxdelegate.model.flatbuffer import Flatbuffer
 from jaxdelegate.model.half import castable, with_halves
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.rewriting import Rewriting
 from jaxdelegate.model.writing import write_files
 from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.quant.params import Quantization
@@ -269,8 +273,6 @@ def test_a_file_that_would_lose_something_is_not_cast() -> None:
 
 
 def test_an_archive_behind_the_file_stays(tmp_path: Path) -> None:
-    import zipfile
-
     path = tmp_path / "m.tflite"
     path.write_bytes(sums())
     with zipfile.ZipFile(path, "a") as archive:
@@ -279,3 +281,45 @@ def test_an_archive_behind_the_file_stays(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         assert archive.read("labels.txt") == b"cat\ndog"
     np.testing.assert_array_equal(stock(path.read_bytes(), B), B + A + B)
+
+
+def _with_archive(path: Path, data: bytes) -> bytes:
+    path.write_bytes(sums())
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("labels.txt", data)
+    return path.read_bytes()
+
+
+def test_an_archive_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.tflite"
+    with pytest.raises(ModelError, match="ZIP archive .* its files have 67108865 bytes"):
+        _half(_with_archive(path, bytes((64 << 20) + 1)))
+    content = bytearray(_with_archive(path, b"cat\ndog"))
+    at = content.rindex(b"labels.txt", 0, content.rindex(b"labels.txt")) + 12
+    content[at] ^= 0xFF
+    with pytest.raises(ModelError, match="the ZIP archive behind the model must be one"):
+        _half(bytes(content))
+
+
+def test_what_shares_bytes_does_not_multiply() -> None:
+    b = flatbuffers.Builder()
+    data = b.CreateByteVector(bytes(1 << 20))
+    schema.BufferStart(b)
+    schema.BufferAddData(b, data)
+    buffer = schema.BufferEnd(b)
+    schema.SubGraphStart(b)
+    graph = schema.SubGraphEnd(b)
+    vectors = []
+    for tables in ([buffer] * 1000, [graph]):
+        b.StartVector(4, len(tables), 4)
+        for table in tables:
+            b.PrependUOffsetTRelative(table)
+        vectors.append(b.EndVector())
+    schema.ModelStart(b)
+    schema.ModelAddVersion(b, 3)
+    schema.ModelAddBuffers(b, vectors[0])
+    schema.ModelAddSubgraphs(b, vectors[1])
+    b.Finish(schema.ModelEnd(b), b"TFL3")
+    model = read_model(bytes(b.Output()))
+    with pytest.raises(ModelError, match="<bytes>: folding: .* a copy of its own"):
+        Rewriting(model, "folding").content()
