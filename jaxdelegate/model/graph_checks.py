@@ -73,9 +73,9 @@ def check_order(
 
 def _check_overlap(operator: Node, fail: Fail) -> None:
     """A custom operator may hand a tensor on, a builtin one not (CheckInputAndOutputForOverlap)."""
-    for tensor in () if operator.custom else operator.outputs:
-        if tensor >= 0 and tensor in operator.inputs:
-            fail("outputs", "must not be among the operator's own inputs, tensor", tensor)
+    both = set() if operator.custom else {*operator.inputs}.intersection(operator.outputs) - {-1}
+    for tensor in sorted(both):
+        fail("outputs", "must not be among the operator's own inputs, tensor", tensor)
 
 
 def _is_shape_only(operator: Node, position: int) -> bool:

@@ -56,7 +56,10 @@ class _Builder:
         self.resources: dict[int, Hashable] = {}
         self._variables: dict[Hashable, int] = {}
         self._handles = _known_handles(subgraph)
-        self._users = subgraph.operators
+        self._users: dict[Hashable, list[Operator]] = {}
+        for operator in subgraph.operators:
+            if operator.inputs and operator.inputs[0] in self._handles:
+                self._users.setdefault(self._handles[operator.inputs[0]], []).append(operator)
 
     def extended(self, operator: Operator) -> Operator:
         kernel = KERNELS.get(operator.name)
@@ -96,11 +99,7 @@ class _Builder:
 
     def _scale(self, key: Hashable) -> Quantization | None:
         """How a variable's integers stand for reals, if all its users say the same."""
-        values = [
-            self._value(operator).quantization
-            for operator in self._users
-            if operator.inputs and self._handles.get(operator.inputs[0]) == key
-        ]
+        values = [self._value(operator).quantization for operator in self._users[key]]
         first = values[0]
         return first if all(_is_same(first, other) for other in values) else None
 

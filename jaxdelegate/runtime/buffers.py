@@ -1,11 +1,14 @@
 """Host memory: what XLA reads without a copy, who looks at it, and what is given back."""
 
+import bisect
 import contextlib
 import ctypes
 import math
 import weakref
+from collections.abc import Iterable
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -23,6 +26,35 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
     buffer = aligned_zeros(array.shape, array.dtype)
     np.copyto(buffer, array)
     return buffer
+
+
+def is_view(value: object) -> bool:
+    """Whether a value is an array in the host's memory that somebody else may own."""
+    return isinstance(value, np.ndarray) and value.base is not None
+
+
+class Regions:
+    """Where some arrays lie in the host's memory."""
+
+    def __init__(self, arrays: Iterable[object]) -> None:
+        """Of those that are numpy's."""
+        spans = sorted(byte_bounds(a) for a in arrays if isinstance(a, np.ndarray) and a.size)
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in spans:
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(end, self._ends[-1])
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def overlap(self, array: np.ndarray) -> bool:
+        """Whether an array lies where one of them does, or between its elements."""
+        if not array.size:
+            return False
+        start, end = byte_bounds(array)
+        before = bisect.bisect_left(self._starts, end) - 1  # the last that begins before its end
+        return before >= 0 and self._ends[before] > start
 
 
 def give_back() -> None:

@@ -23,7 +23,7 @@ from jaxdelegate.passes.runs import Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime import execution_plan, node_subsets, rebatching
-from jaxdelegate.runtime.buffers import HeldViews, aligned_copy, aligned_zeros
+from jaxdelegate.runtime.buffers import HeldViews, Regions, aligned_copy, aligned_zeros, is_view
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.fitting import remedy
 from jaxdelegate.runtime.gain import REFERENCE
@@ -523,14 +523,14 @@ class Host:
 
     def _own_results(self) -> None:
         """Copy results that are views of an input's buffer: the next `set_tensor` writes there."""
-        inputs = self.subgraph.inputs
-        for index in (*self.subgraph.outputs, *self._variables):
-            value = self._values.get(index)
-            if not isinstance(value, np.ndarray) or index in inputs:
-                continue
-            buffers = (a for a in map(self._values.get, inputs) if isinstance(a, np.ndarray))
-            if any(np.may_share_memory(value, buffer) for buffer in buffers):
-                self._values[index] = value.copy()
+        results = {*self.subgraph.outputs, *self._variables}.difference(self.subgraph.inputs)
+        views = [i for i in results if is_view(self._values.get(i))]
+        if not views:
+            return
+        buffers = Regions(v for i in self.subgraph.inputs if (v := self._values.get(i)) is not None)
+        for index in views:
+            if buffers.overlap(self._values[index]):
+                self._values[index] = self._values[index].copy()
 
     def _awaited(self) -> Iterable[int]:
         """What must be there when invoke returns."""
