@@ -1,6 +1,7 @@
 """A partition's operators while they are being rewritten."""
 
 import dataclasses
+from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,12 @@ class PatternRewriter:
         is_lowered: IsLowered,
     ) -> None:
         """Begin with operators in execution order; `is_lowered` is what the rules say."""
-        self._operators = {operator.index: operator for operator in operators}
+        self._operators: dict[int, Operator] = {}
+        self._makers: dict[int, int] = {}  # tensor -> operator
+        self._readers: dict[int, Counter[int]] = {}  # tensor -> how often each operator reads it
+        for operator in operators:
+            self._add(operator)
+        self._places = {index: place for place, index in enumerate(self._operators)}
         self._parts: dict[int, tuple[Operator, ...]] = {
             i: (operator,) for i, operator in self._operators.items()
         }
@@ -53,23 +59,32 @@ class PatternRewriter:
         self._specs = specs
         self._kept = frozenset(kept)
         self._is_lowered = is_lowered
-        self._relate()
 
-    def _relate(self) -> None:
-        self._makers = {i: op.index for op in self._operators.values() for i in op.outputs}
-        self._readers: dict[int, list[int]] = {}
-        for operator in self._operators.values():
-            for i in operator.inputs:
-                self._readers.setdefault(i, []).append(operator.index)
+    def _add(self, operator: Operator) -> None:
+        self._operators[operator.index] = operator
+        self._makers.update(dict.fromkeys(operator.outputs, operator.index))
+        for tensor in operator.inputs:
+            self._readers.setdefault(tensor, Counter())[operator.index] += 1
+
+    def _remove(self, operator: Operator) -> None:
+        del self._operators[operator.index]
+        for tensor in operator.outputs:
+            self._makers.pop(tensor, None)
+        for tensor in operator.inputs:
+            self._readers[tensor].pop(operator.index, None)
+
+    def _in_order(self, indices: Iterable[int]) -> list[Operator]:
+        return [self._operators[i] for i in sorted(indices, key=self._places.__getitem__)]
 
     def result(self) -> Rewritten:
         """The operators as they stand now."""
-        parts = {i: self._parts[i] for i in self._operators}
-        return Rewritten(tuple(self._operators.values()), {**self._specs, **self._new}, parts)
+        operators = self.operators()
+        parts = {op.index: self._parts[op.index] for op in operators}
+        return Rewritten(tuple(operators), {**self._specs, **self._new}, parts)
 
     def operators(self) -> Sequence[Operator]:
         """A snapshot to walk over; `get` tells whether one is still there."""
-        return tuple(self._operators.values())
+        return self._in_order(self._operators)
 
     def get(self, index: int) -> Operator | None:
         """The operator with this index as it stands now; None: it is gone."""
@@ -94,13 +109,14 @@ class PatternRewriter:
 
     def private_maker(self, tensor: int) -> Operator | None:
         """The operator that makes a tensor which nobody but one operator here ever sees."""
-        if self.is_kept(tensor) or len(self._readers.get(tensor, ())) != 1:
+        readers = self._readers.get(tensor, {})
+        if self.is_kept(tensor) or len(readers) != 1 or sum(readers.values()) != 1:
             return None
         return self.maker(tensor)
 
     def readers(self, tensor: int) -> Sequence[Operator]:
         """The operators here that read a tensor, each once."""
-        return [self._operators[i] for i in dict.fromkeys(self._readers.get(tensor, ()))]
+        return self._in_order(self._readers.get(tensor, ()))
 
     def constant(self, operator: Operator, array: np.ndarray, name: str) -> int:
         """Add a constant that a rewrite of `operator` has computed; answers its tensor index."""
@@ -114,19 +130,19 @@ class PatternRewriter:
 
         It stands where the last part stood: by then everything that it reads is there.
         """
-        specs = {**self._specs, **self._new}
+        specs = ChainMap(self._new, self._specs)  # type: ignore[arg-type]  # nobody writes to it
         inputs, outputs = gather(specs, merged.inputs), gather(specs, merged.outputs)
         gone = {part.index for part in parts}
         found = (part for i in gone for part in self._parts[i])
         whole = tuple(sorted(found, key=lambda part: part.index))
         if not self._is_lowered(merged, whole, inputs, outputs):
             return False
-        last = [i for i in self._operators if i in gone][-1]
-        kept = [op for i, op in self._operators.items() if i == last or i not in gone]
-        kept = [merged if op.index == last else op for op in kept]
-        self._operators = {op.index: op for op in kept}
+        place = max(self._places[i] for i in gone)
+        for index in gone:
+            self._remove(self._operators[index])
+        self._add(merged)
+        self._places[merged.index] = place
         self._parts[merged.index] = whole
-        self._relate()
         return True
 
     def fuse(
@@ -158,12 +174,11 @@ class PatternRewriter:
     def skip(self, operator: Operator, source: int) -> None:
         """Remove an operator; who read its one output reads `source`."""
         (target,) = operator.outputs
-        del self._operators[operator.index]
-        for index in self._readers.get(target, ()):
-            reader = self._operators[index]
+        self._remove(operator)
+        for reader in self.readers(target):
+            self._remove(reader)
             inputs = tuple(source if i == target else i for i in reader.inputs)
-            self._operators[index] = dataclasses.replace(reader, inputs=inputs)
-        self._relate()
+            self._add(dataclasses.replace(reader, inputs=inputs))
 
     def shape(self, tensor: int) -> Shape:
         """A tensor's shape."""
