@@ -33,6 +33,7 @@ from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.limits import Limits
+from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
@@ -86,7 +87,7 @@ class SubgraphFunction:
             trainable: grids and scales of the whole file.
         """
         self._options, self._limits = options, limits
-        self._subgraphs = tuple(map(with_list_updates, graph.subgraphs))
+        self._subgraphs = Subgraphs(map(with_list_updates, graph.subgraphs))
         raw = graph.subgraphs[subgraph_index]
         explicit = with_explicit_states(raw)
         self._subgraph = explicit.subgraph

@@ -21,7 +21,14 @@ from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, StaticLoop
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.passes.explicit_state import with_explicit_states
-from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, subgraph_specs
+from jaxdelegate.passes.propagation import (
+    Subgraphs,
+    call_key,
+    declared_specs,
+    gather,
+    is_constant,
+    subgraph_specs,
+)
 from jaxdelegate.passes.static_loops import static_loop
 
 
@@ -44,6 +51,16 @@ class Callees:
 
     def why_not(self, index: int, inputs: Specs | None = None) -> str | None:
         """Why a subgraph cannot be lowered for inputs like these (None: as declared)."""
+
+        def find() -> str | None:
+            return self._why_not(index, inputs)
+
+        if not isinstance(self.subgraphs, Subgraphs):
+            return find()
+        key = index, id(self.context), self.learned, call_key(inputs)
+        return self.subgraphs.known(key, (self.context, inputs), 0, find)
+
+    def _why_not(self, index: int, inputs: Specs | None) -> str | None:
         subgraph = self.subgraphs[index]
         if any(t.is_variable for t in with_explicit_states(subgraph).subgraph.tensors):
             return f"subgraph {index} has variable tensors"

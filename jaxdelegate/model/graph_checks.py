@@ -6,7 +6,10 @@ from typing import NoReturn, Protocol
 Fail = Callable[[str, str, object], NoReturn]  # (field, rule, got)
 
 _MAX_CALL_DEPTH = 64
-_MAX_CALLED_OPERATORS = 100_000  # counted for each call: a few subgraphs can make billions
+# What planning takes for what is called, counted for each call: a few subgraphs can make billions.
+# One for each tensor, and for each of an operator's inputs and outputs.
+_MAX_CALLED_SIZE = 1_000_000
+OPERATOR_SIZE = 10
 
 
 class Node(Protocol):
@@ -97,7 +100,8 @@ def check_calls(
 
     Args:
         calls: for each subgraph, those that its operators run, each as often as they do.
-        sizes: for each subgraph, how many operators it has.
+        sizes: for each subgraph, what planning it takes: `OPERATOR_SIZE` for each operator, 1 for
+            each tensor and for each input and output of an operator.
         fail: gives the function that raises for a subgraph.
     """
     callers: list[list[int]] = [[] for _ in calls]
@@ -122,9 +126,12 @@ def check_calls(
         deepest = depth.index(max(depth))
         rule = f"subgraphs may run each other {_MAX_CALL_DEPTH} levels deep"
         fail(deepest)("operators", rule, depth[deepest])
-    if max(called, default=0) > _MAX_CALLED_OPERATORS:
+    if max(called, default=0) > _MAX_CALLED_SIZE:
         largest = called.index(max(called))
-        rule = f"calls may run {_MAX_CALLED_OPERATORS} operators, counted for each call"
+        rule = (
+            f"calls may lead to {_MAX_CALLED_SIZE} tensors, inputs and outputs of operators, and "
+            "a tenth as many operators, counted for each call"
+        )
         fail(largest)("operators", rule, called[largest])
 
 

@@ -14,7 +14,7 @@ from jaxdelegate.errors import ModelError
 from jaxdelegate.model import wrong_files
 from jaxdelegate.model.buffers import Buffers, ExternalBuffers
 from jaxdelegate.model.flatbuffer import INT8, UINT8, UINT32, Flatbuffer, Table
-from jaxdelegate.model.graph_checks import Fail, check_calls, check_order
+from jaxdelegate.model.graph_checks import OPERATOR_SIZE, Fail, check_calls, check_order
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.operator_tables import OptionsReader, called_subgraphs, read_operator_code
 from jaxdelegate.model.source import ModelSource, Source, open_source
@@ -255,7 +255,7 @@ class _Reader:
         calls = [
             [i for op in s.operators for _, i in called_subgraphs(op.options)] for s in subgraphs
         ]
-        sizes = [len(s.operators) for s in subgraphs]
+        sizes = [_size(subgraph) for subgraph in subgraphs]
         check_calls(calls, sizes, lambda i: self._subgraph_tables[i].fail)
         signatures = self._root.tables("signature_defs", "SignatureDef")
         return Model(
@@ -382,6 +382,12 @@ class _Reader:
             custom_data,
             () if mutating is None else tuple((mutating != 0).tolist()),
         )
+
+
+def _size(subgraph: Subgraph) -> int:
+    """What it takes to plan a subgraph, by `check_calls`."""
+    ends = sum(len(op.inputs) + len(op.outputs) for op in subgraph.operators)
+    return len(subgraph.tensors) + ends + OPERATOR_SIZE * len(subgraph.operators)
 
 
 def _check_header(source: Source) -> None:

@@ -6,7 +6,8 @@ are binding.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,12 @@ _FOLD_GROWTH = 4  # int8 weights -> float32
 # Nor may a chain of them, or many: all that one graph folds, besides so many times its constants.
 _FOLDED_BYTES = 1 << 28
 _FOLDED_GROWTH = 16
+
+
+# Every call of a subgraph begins with these.
+_DECLARED: weakref.WeakKeyDictionary[Subgraph, tuple[TensorSpec, ...]]
+_DECLARED = weakref.WeakKeyDictionary()
+_MOST_KNOWN, _ENTRY = 1 << 20, 64  # tensors of calls that are remembered; an answer counts as some
 
 
 def is_constant(outputs: Specs) -> bool:
@@ -99,7 +106,10 @@ def propagate(
 
 def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
     """The specs of a subgraph's tensors as its file has them, sparse constants unfolded."""
-    return [unfolded(tensor.spec()) for tensor in subgraph.tensors]
+    found = _DECLARED.get(subgraph)
+    if found is None:
+        found = _DECLARED[subgraph] = tuple(unfolded(tensor.spec()) for tensor in subgraph.tensors)
+    return list(found)
 
 
 def unfolded(spec: TensorSpec) -> TensorSpec:
@@ -107,6 +117,46 @@ def unfolded(spec: TensorSpec) -> TensorSpec:
     if spec.const is None or spec.sparsity is None:
         return spec
     return dataclasses.replace(spec, const=densified(spec), sparsity=None)
+
+
+class Subgraphs(tuple[Subgraph, ...]):
+    """A model's subgraphs, and what is known of calls of them.
+
+    Calls nest, and each level asks about all below it: what is the same is found out once.
+    """
+
+    _known: dict[Hashable, tuple[Any, Any]]
+    _size = 0
+
+    def known(self, key: Hashable, held: Any, size: int, find: Callable[[], Any]) -> Any:
+        """What `find` answers; it is not called again for an equal key.
+
+        Args:
+            key: of what it depends on; may have the `id` of what `held` keeps alive.
+            held: whatever lives as long as the answer is known.
+            size: how many tensors the answer tells of.
+            find: what it raises is not kept.
+        """
+        known = self.__dict__.setdefault("_known", {})
+        if key in known:
+            return known[key][0]
+        answer = find()
+        if self._size > _MOST_KNOWN:
+            known = self._known = {}
+            self._size = 0
+        known[key] = answer, held
+        self._size += size + _ENTRY
+        return answer
+
+
+def call_key(inputs: Specs | None) -> Hashable:
+    """What a call of a subgraph depends on; has the `id` of constants."""
+    if inputs is None:
+        return None
+    return tuple(
+        spec and (spec.shape, spec.dtype, spec.is_dynamic, spec.const is not None and id(spec.const))
+        for spec in inputs
+    )
 
 
 def subgraph_specs(
@@ -121,6 +171,23 @@ def subgraph_specs(
         InterpreterError: the inputs do not fit, an operator refuses the shapes, or the tensors
             take more than `limits` allow.
     """
+
+    def find() -> list[TensorSpec]:
+        return _called(subgraph, inputs, subgraphs, limits)
+
+    if not isinstance(subgraphs, Subgraphs):
+        return find()
+    key = id(subgraph), limits, call_key(inputs)
+    held, size = (subgraph, inputs), len(subgraph.tensors)
+    return list(subgraphs.known(key, held, size, find))
+
+
+def _called(
+    subgraph: Subgraph,
+    inputs: Specs | None,
+    subgraphs: Sequence[Subgraph],
+    limits: Limits | None,
+) -> list[TensorSpec]:
     specs = declared_specs(subgraph)
     given = gather(specs, subgraph.inputs) if inputs is None else inputs
     if len(given) != len(subgraph.inputs):

@@ -18,7 +18,13 @@ from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
 from jaxdelegate.passes.limits import Limits, Row, own_bytes
-from jaxdelegate.passes.propagation import declared_specs, gather, propagate, reads_and_writes
+from jaxdelegate.passes.propagation import (
+    Subgraphs,
+    declared_specs,
+    gather,
+    propagate,
+    reads_and_writes,
+)
 from jaxdelegate.passes.runs import Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.reference.kernel import Services
@@ -599,7 +605,7 @@ class ModelStore:
         self.limits.check_sizes(sparse)
         self.limits.check_sum(sparse, "sparse constants")
         # The reference alone runs what the file says.
-        self.subgraphs = tuple(map(with_list_updates, subgraphs)) if delegates else subgraphs
+        self.subgraphs = Subgraphs(map(with_list_updates, subgraphs) if delegates else subgraphs)
         self.resources: MutableMapping[Any, Any] = {}
         self.shared: dict[int, dict[Any, Any]] = {}
         self._delegates = delegates

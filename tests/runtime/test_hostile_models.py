@@ -9,7 +9,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.model.records import read_model
+from jaxdelegate.model.records import Subgraph, read_model
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import (
     BidirectionalSequenceLSTMOptions,
@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     Conv3DOptions,
     DepthwiseConv2DOptions,
     FakeQuantOptions,
+    IfOptions,
     LeakyReluOptions,
     LSTMOptions,
     Options,
@@ -29,6 +30,7 @@ from jaxdelegate.op_lowering.options import (
     UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Sparsity, TensorSpec
+from jaxdelegate.passes import propagation
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
@@ -225,8 +227,61 @@ def calls(depth: int) -> bytes:
 
 def test_calls_may_not_multiply() -> None:
     run_once(Interpreter(model_content=calls(6)), [np.ones(1, np.float32)])
-    with pytest.raises(jd.ModelError, match="calls may run 100000 operators, counted for each"):
+    with pytest.raises(jd.ModelError, match="calls may lead to 1000000 tensors, .* for each call"):
         read_model(calls(40))
+
+
+def branches(count: int, tensors: int) -> bytes:
+    """Runs of one subgraph, which has many tensors and one operator, as both branches of IF."""
+    builder = ModelBuilder()
+    condition, x = builder.input((1,), np.bool_), builder.input((1,))
+    for _ in range(count):
+        y = builder.tensor((1,))
+        builder.operator("IF", [condition, x], [y], IfOptions(1, 1))
+        x = y
+    builder.outputs(x)
+    graph = builder.subgraph("wide")
+    graph.operator("ABS", [graph.input((1,))], [graph.tensor((1,))])
+    graph.outputs(1)
+    for _ in range(tensors):
+        graph.tensor((1,))
+    return builder.build()
+
+
+def test_calls_are_counted_by_tensors_too() -> None:
+    with pytest.raises(jd.ModelError, match="calls may lead to 1000000 tensors"):
+        read_model(branches(300, 2000))
+
+
+def nested(depth: int, operators: int) -> bytes:
+    """Each subgraph runs the next; the last but one runs the last three times."""
+    builder = ModelBuilder()
+    graphs = [builder, *(builder.subgraph(f"s{i}") for i in range(1, depth))]
+    for i, graph in enumerate(graphs):
+        x = graph.input((1,))
+        name, options = ("CALL", CallOptions(i + 1)) if i + 1 < depth else ("ABS", None)
+        for _ in range(operators if name == "ABS" else 3 if i == depth - 2 else 1):
+            y = graph.tensor((1,))
+            graph.operator(name, [x], [y], options)
+            x = y
+        graph.outputs(x)
+    return builder.build()
+
+
+@pytest.mark.parametrize("depth", [2, 60])
+def test_what_levels_of_calls_ask_for_is_planned_once(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = []
+    plan = propagation._called
+
+    def counted(subgraph: Subgraph, *more: object) -> object:
+        planned.append(subgraph.index)
+        return plan(subgraph, *more)
+
+    monkeypatch.setattr(propagation, "_called", counted)
+    Interpreter(model_content=nested(depth, 5), experimental_delegates=[jd.JaxDelegate()])
+    assert planned.count(depth - 1) <= 3  # by the host and by the delegate
 
 
 def test_sparse_constants_of_called_subgraphs_are_checked_too() -> None:
