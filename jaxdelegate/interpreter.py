@@ -20,6 +20,7 @@ from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.text import printable
 from jaxdelegate.whole_imports import whole_imports
 
 if TYPE_CHECKING:
@@ -698,14 +699,16 @@ class SignatureRunner:
         if len(inputs) != len(expected):
             raise ValueError(
                 "Invalid number of inputs provided for running a SignatureDef, "
-                f"expected {len(expected)} vs provided {len(inputs)}: it has {', '.join(expected)}"
+                f"expected {len(expected)} vs provided {len(inputs)}: it has "
+                f"{printable(', '.join(expected))}"
             )
         arrays = {name: device_arrays.taken(value) for name, value in inputs.items()}
         interpreter = self._interpreter
         for name, array in arrays.items():
             if name not in expected:
                 raise ValueError(
-                    f"Invalid Input name ({name}) for SignatureDef; it has {', '.join(expected)}"
+                    f"Invalid Input name ({printable(name)}) for SignatureDef; it has "
+                    f"{printable(', '.join(expected))}"
                 )
             interpreter._resize(index, expected[name], array.shape, strict=False)
         host = interpreter._host(index)

@@ -15,7 +15,7 @@ FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
 # A room is a folder of the package, or a module in its root. It may import from the rows above its
 # own. docs/architecture.md says what each is for.
 LAYERS = (
-    ("errors", "version", "whole_imports"),
+    ("errors", "text", "version", "whole_imports"),
     ("options", "pjrt", "quant", "report"),
     ("kernels",),
     ("op_lowering",),

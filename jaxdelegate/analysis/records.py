@@ -8,6 +8,7 @@ from typing import Any
 from jaxdelegate.analysis.units import data, operations, plural
 from jaxdelegate.measuring.costs import Cost
 from jaxdelegate.report.json_records import Derived, plain
+from jaxdelegate.text import printable
 
 SCHEMA_VERSION = 1  # of the JSON; grows when a field changes its meaning or goes away
 
@@ -316,11 +317,6 @@ def report(analysis: ModelAnalysis, *, gpu_compatibility: bool = False) -> str:
     parts += _signatures(analysis)
     parts += [_RULE, *_sizes(analysis), _RULE, *_advice(analysis)]
     return "\n".join(parts)
-
-
-def printable(text: str) -> str:
-    """Names from a file on one line: what does not print is escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _head(analysis: ModelAnalysis) -> Iterator[str]:

@@ -23,6 +23,7 @@ from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.text import printable
 
 OPTIONS = ("all", "cpu", "gpu", "tpu", "none")
 DTYPES = ("float32", "tensorfloat32", "float16", "bfloat16")
@@ -221,8 +222,8 @@ def _run(row: Configuration, flags: Sequence[str]) -> Outcome:
 
 
 def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"
+    lines = [line for line in text.split("\n") if line.strip()]
+    return printable(lines[-1]) if lines else "no message"
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:

@@ -44,6 +44,7 @@ from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.providers import ProvidedDelegate
 from jaxdelegate.providers.parsing import FlagValues
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.text import printable
 
 Log = Callable[[str], None]
 Callback = Callable[[Session], None]
@@ -190,7 +191,7 @@ class _Run:
             raise DelegationError(f"{NO_FALLBACK} {error}") from error
         opened, at_opened = _micros(), HostMemory.now()
         session = Session(interpreter, options.signature_to_run_for)
-        self._log(f"Loaded model {self._name}")
+        self._log(f"Loaded model {printable(self._name)}")
         for row in made[:1]:
             self._log(f"{row.provider.name} delegate created.")
         if len(made) > 1:
@@ -218,8 +219,8 @@ class _Run:
                     _LOGGER.warning(
                         "WARN: Tensor # %d is named %s but flags call it %s",
                         detail["index"],
-                        detail["name"],
-                        layer.name,
+                        printable(detail["name"]),
+                        printable(layer.name),
                     )
             session.resize([layer.shape for layer in layers])
         if self._options.batch_size:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxdelegate.delegate import device_arrays
 from jaxdelegate.errors import DelegationError, InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.text import printable
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -47,14 +48,14 @@ class Session:
 
     def _check_signature(self) -> None:
         if self.signature and self.signature not in self._keys:
-            known = ", ".join(self._keys) or "none"
+            known = printable(", ".join(self._keys)) or "none"
             raise OptionError(
                 f"signature_to_run_for: the model has no {self.signature!r}; it has: {known}"
             )
         if not self.signature and len(self._keys) > 1:
             raise OptionError(
                 "signature_to_run_for: the model has several signatures; pass one of: "
-                + ", ".join(self._keys)
+                + printable(", ".join(self._keys))
             )
 
     @property

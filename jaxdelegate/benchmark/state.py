@@ -11,6 +11,7 @@ from jaxdelegate.benchmark.session import Session
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring import protos
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
+from jaxdelegate.text import printable
 
 
 def state_text(
@@ -38,7 +39,7 @@ def state_text(
         kind = f"kTfLite{np.dtype(detail['dtype']).name.capitalize()}"
         shown = f"{size} / {size / 2**20:.2f}"
         shape = str([int(n) for n in detail["shape"]])
-        row = (str(detail["index"]), detail["name"], kind, place, shown, shape)
+        row = (str(detail["index"]), printable(detail["name"]), kind, place, shown, shape)
         lines.append("Tensor " + _columns(row, widths))
     return "\n".join([*lines, "", *nodes])
 
@@ -87,7 +88,7 @@ def _nodes(session: Session) -> list[str]:
     interpreter = session.interpreter
     if not isinstance(interpreter, Interpreter):
         return [
-            f"Node {op['index']:3d} Operator {op['op_name']}"
+            f"Node {op['index']:3d} Operator {printable(op['op_name'])}"
             for op in interpreter._get_ops_details()
         ]
     return [_node(number, step) for number, step in enumerate(steps_of(session))]
@@ -110,7 +111,7 @@ def _node(number: int, step: Step) -> str:
     if isinstance(step, OperatorStep):
         operator = step.node.operator
         return (
-            f"Node {number:3d} Operator {step.node.name} (node {operator.index}) "
+            f"Node {number:3d} Operator {printable(step.node.name)} (node {operator.index}) "
             f"inputs {list(operator.inputs)} outputs {list(operator.outputs)}"
         )
     return f"Node {number:3d}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxdelegate.benchmark.op_profile import OpTime, Profile, totals
 from jaxdelegate.measuring.stats import Stat
+from jaxdelegate.text import printable
 
 _RULE = "=" * 30
 _INIT = "Profiling Info for Benchmark Initialization:"
@@ -66,13 +67,14 @@ def _share(part: float, whole: float) -> float:
 def _line(row: OpTime, share: float, cumulated: float, as_csv: bool) -> str:
     first, avg, kilobytes = row.times.first / 1e3, row.times.avg / 1e3, row.bytes / 1e3
     if as_csv:
-        name = row.name.replace(",", "\t")  # as TFLite: the name must not break the columns
+        # As TFLite: the name must not break the columns.
+        name = printable(row.name).replace(",", "\t")
         return (
-            f"{row.type}, {first:g}, {avg:g}, {share:g}%, {cumulated:g}%, {kilobytes:g}, "
-            f"{row.times_called}, {name}"
+            f"{printable(row.type)}, {first:g}, {avg:g}, {share:g}%, {cumulated:g}%, "
+            f"{kilobytes:g}, {row.times_called}, {name}"
         )
     values = (
-        row.type,
+        printable(row.type),
         f"{first:.3f}",
         f"{avg:.3f}",
         f"{share:.3f}%",
@@ -80,7 +82,7 @@ def _line(row: OpTime, share: float, cumulated: float, as_csv: bool) -> str:
         f"{kilobytes:.3f}",
         f"{row.times_called}",
     )
-    return f"{_fields(values, _WIDTHS)}\t{row.name}"
+    return f"{_fields(values, _WIDTHS)}\t{printable(row.name)}"
 
 
 _TYPE_WIDTHS = (_TYPE_WIDTH, 9, 10, 11, 11, 10, 10)
@@ -120,9 +122,9 @@ def _type_line(
     calls = sum(row.times_called for row in group)
     if as_csv:
         shares = f"{share:g}%, {cumulated:g}%"
-        return f"{kind}, {len(group)}, {us / 1e3:g}, {shares}, {kilobytes:g}, {calls}"
+        return f"{printable(kind)}, {len(group)}, {us / 1e3:g}, {shares}, {kilobytes:g}, {calls}"
     values = (
-        kind,
+        printable(kind),
         f"{len(group)}",
         f"{us / 1e3:.3f}",
         f"{share:.3f}%",

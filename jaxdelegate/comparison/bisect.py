@@ -29,6 +29,7 @@ from jaxdelegate.comparison.tensors import comparer_for
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.text import printable
 
 ProbeResult = Literal["agrees", "rounding", "wrong_without_delegate", "found"]
 _NOWHERE = 2**31 - 1  # an operator index that no model reaches: nothing is delegated
@@ -73,7 +74,7 @@ class NodeName:
 
     def __str__(self) -> str:
         """`#12 CONV_2D -> 'a', 'b'`."""
-        return f"#{self.index} {self.operator} -> {', '.join(map(repr, self.outputs))}"
+        return f"#{self.index} {printable(self.operator)} -> {', '.join(map(repr, self.outputs))}"
 
 
 @dataclasses.dataclass(frozen=True)

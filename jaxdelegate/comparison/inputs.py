@@ -16,6 +16,7 @@ from jaxdelegate.measuring.inputs import (
     Shape,
     parse_input_flags,
 )
+from jaxdelegate.text import printable
 
 Details = Sequence[Mapping[str, Any]]
 
@@ -57,7 +58,8 @@ class InputSettings:
         for name in (*self.shapes, *self.ranges, *self.files):
             if name not in names:
                 raise OptionError(
-                    f"input {name!r}: the model has no such input; it has: {', '.join(names)}"
+                    f"input {name!r}: the model has no such input; it has: "
+                    f"{printable(', '.join(names))}"
                 )
         values = NormalValues(self.index_range or INDEX_RANGES[0])
         return InputSource([(self._layer(d), d["dtype"]) for d in details], values, self.seed)

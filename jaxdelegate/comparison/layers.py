@@ -12,6 +12,7 @@ from jaxdelegate.comparison.severed import SeveredRunner
 from jaxdelegate.comparison.sides import Restricted, Runner, Test
 from jaxdelegate.comparison.tensors import comparable, comparer_for, computed, read_by
 from jaxdelegate.model.records import Model, Operator
+from jaxdelegate.text import printable
 
 Kind = Literal["operator", "program"]
 
@@ -44,7 +45,7 @@ class LayerError:
     @property
     def label(self) -> str:
         """`#12 CONV_2D 'name'`."""
-        return f"#{self.node} {self.operator} {self.tensor.name!r}"
+        return f"#{self.node} {printable(self.operator)} {self.tensor.name!r}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,7 @@ from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.quant.affine import dequantize
+from jaxdelegate.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,9 @@ class WrongOperator:
 
     def __str__(self) -> str:
         """`#12 CONV_2D 'name': max_abs=7 ...`."""
-        return f"#{self.node} {self.operator} {self.tensor.name!r}: {self.tensor.brief()}"
+        return (
+            f"#{self.node} {printable(self.operator)} {self.tensor.name!r}: {self.tensor.brief()}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

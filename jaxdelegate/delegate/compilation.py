@@ -27,6 +27,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
+from jaxdelegate.text import printable
 from jaxdelegate.tuning.selector import Tuner
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -166,8 +167,8 @@ class Compilation:
         except _COMPILE_ERRORS as error:
             first, last = operators[0], operators[-1]
             where = (
-                f"nodes {first.index} ({first.name}) to {last.index} ({last.name}) "
-                f"could not be compiled for {self.device}"
+                f"nodes {first.index} ({printable(first.name)}) to {last.index} "
+                f"({printable(last.name)}) could not be compiled for {self.device}"
             )
             if is_out_of_memory(error):
                 platform = self.context.platform
@@ -246,5 +247,7 @@ class Compilation:
 
 def _named(operators: Sequence[Operator]) -> str:
     """The first of them, by index and name."""
-    named = [f"#{operator.index} {operator.name}" for operator in operators[:_MOST_NAMED]]
+    named = [
+        f"#{operator.index} {printable(operator.name)}" for operator in operators[:_MOST_NAMED]
+    ]
     return ", ".join([*named, "..."] if len(operators) > _MOST_NAMED else named)

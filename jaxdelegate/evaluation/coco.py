@@ -32,6 +32,7 @@ from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel
 from jaxdelegate.evaluation.results import Field, Row, finite
 from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, open_to_run, run_images
+from jaxdelegate.text import printable
 
 CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
 _POSTPROCESS = "TFLite_Detection_PostProcess"
@@ -242,8 +243,8 @@ def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
     )
     if not fits:
         raise DataError(
-            f"{source}: want outputs boxes [1, n, 4], classes [1, n], scores [1, n], count [1] of "
-            f"float32, got {[list(s) for s in shapes]}"
+            f"{printable(source)}: want outputs boxes [1, n, 4], classes [1, n], scores [1, n], "
+            f"count [1] of float32, got {[list(s) for s in shapes]}"
         )
     return order
 
@@ -275,8 +276,8 @@ def _check_ids(name: str, ids: Sequence[int], n_classes: int) -> None:
     for number in ids:
         if not 0 <= number < n_classes:
             raise DataError(
-                f"{name}: the model detects class id {number}; labels or categories have 0 to "
-                f"{n_classes - 1} (class_offset is part of it)"
+                f"{printable(name)}: the model detects class id {number}; labels or categories "
+                f"have 0 to {n_classes - 1} (class_offset is part of it)"
             )
 
 
@@ -301,7 +302,7 @@ _EDGES = ("Top", "Bottom", "Left", "Right")
 
 
 def _predictions(row: Row) -> str:
-    lines = [f"Image: {row['image']}", ""]
+    lines = [f"Image: {printable(row['image'])}", ""]
     parts = zip(row["class_ids"], row["scores"], row["boxes"], strict=True)
     for i, (number, score, (top, left, bottom, right)) in enumerate(parts):
         lines += [f"Object [{i}]", f"  Score: {_text(score)}", f"  Class-ID: {number}"]

@@ -133,7 +133,7 @@ def _is_string(value: Any) -> bool:
 
 
 def _is_inner_path(value: Any) -> bool:
-    """Whether a path cannot lead out of the folder of images, which somebody else may have named."""
+    """Whether a path stays inside of the folder of images: the file may be a stranger's."""
     if not isinstance(value, str) or "\0" in value:
         return False
     return not os.path.isabs(value) and ".." not in value.replace("\\", "/").split("/")

@@ -25,6 +25,7 @@ from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel
 from jaxdelegate.evaluation.results import Field, Row, finite
 from jaxdelegate.evaluation.run import ImageRun, RunSettings, Task, open_to_run, run_images
+from jaxdelegate.text import printable
 
 DEFAULT_RANKS = 10
 _OUTPUT_TYPES = (np.float32, np.uint8, np.int8)
@@ -152,8 +153,8 @@ def _check_output(source: str, model: ImageModel, labels: Sequence[str], labels_
     dtype = np.dtype(model.interpreter.get_output_details()[0]["dtype"])
     if len(shape) != 1 or dtype not in [np.dtype(t) for t in _OUTPUT_TYPES]:
         raise DataError(
-            f"{source}: want an output [1, labels] of float32, uint8 or int8, got {dtype} "
-            f"{[1, *shape]}"
+            f"{printable(source)}: want an output [1, labels] of float32, uint8 or int8, got "
+            f"{dtype} {[1, *shape]}"
         )
     if shape[0] != len(labels):
         raise DataError(

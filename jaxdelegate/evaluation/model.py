@@ -14,6 +14,7 @@ from jaxdelegate.errors import InterpreterError, JaxDelegateError, ModelError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.images import INPUT_TYPES, Preprocessing
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.text import printable
 
 _SAME = 1e-3  # of the largest output: a batch and a single image agree
 _CHANNELS = 3
@@ -125,7 +126,7 @@ def open_image_model(
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     if len(inputs) != 1 or len(outputs) != num_outputs:
         raise DataError(
-            f"{source}: want a model with 1 input and {num_outputs} output"
+            f"{printable(source)}: want a model with 1 input and {num_outputs} output"
             f"{'s' if num_outputs > 1 else ''}, got {len(inputs)} and {len(outputs)}"
         )
     _check_input(source, inputs[0])
@@ -135,7 +136,7 @@ def open_image_model(
     except JaxDelegateError:
         raise
     except _STOCK_ERRORS as error:
-        raise InterpreterError(f"{source}: {error}") from error
+        raise InterpreterError(f"{printable(source)}: {error}") from error
     details = interpreter.get_input_details()[0]
     return ImageModel(
         interpreter,
@@ -162,8 +163,8 @@ def _check_input(source: str, details: dict[str, Any]) -> None:
     sizes_known = len(shape) == 4 and all(n > 0 for n in signature[1:3])
     if not sizes_known or shape[0] != 1 or shape[3] != _CHANNELS or dtype not in INPUT_TYPES:
         raise DataError(
-            f"{source}: want an input [1, height, width, 3] of float32, uint8 or int8, got "
-            f"{dtype} {signature}"
+            f"{printable(source)}: want an input [1, height, width, 3] of float32, uint8 or int8, "
+            f"got {dtype} {signature}"
         )
 
 

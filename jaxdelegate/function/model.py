@@ -22,6 +22,7 @@ from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.limits import Limits
+from jaxdelegate.text import printable
 
 Names = str | Sequence[str]
 
@@ -466,7 +467,9 @@ def load(
         )
     graph = read_model(source)
     if not graph.subgraphs:
-        raise ModelError(f"{graph.source}: Model.subgraphs: at least one is needed, got none")
+        raise ModelError(
+            f"{printable(graph.source)}: Model.subgraphs: at least one is needed, got none"
+        )
     limits = Limits.of(max_tensor_bytes, max_host_memory)
     return CallableModel(Functions(graph, View(given, limits), source))
 

@@ -17,6 +17,7 @@ from jaxdelegate.passes.propagation import reads_and_writes
 from jaxdelegate.runtime.buffers import give_back
 from jaxdelegate.runtime.simple_delegate import Node
 from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.text import printable
 
 Shapes = tuple[Shape, ...]
 K = TypeVar("K")
@@ -129,5 +130,5 @@ def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
     lines = []
     for (name, reason), rows in itertools.groupby(sorted(refused, key=what), what):
         numbers = ", ".join(f"#{node.index}" for node, _ in rows)
-        lines.append(f"{numbers} {name}: {reason}")
+        lines.append(printable(f"{numbers} {name}: {reason}"))
     return "\n".join(lines)

@@ -32,6 +32,7 @@ from jaxdelegate.model.writing import write_files
 from jaxdelegate.passes.channel_folding import foldable
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization, integer_range
+from jaxdelegate.text import printable
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _HALF_LIMIT = 65520  # what float16 rounds to infinity
@@ -212,7 +213,9 @@ class Saving:
             self._data[place] = result.data
             is_given = place in self._given  # a scale that was trained with its values
             if result.clamped and place == leaf.places[0] and not is_given:
-                self._clamped.append(f"{leaf.name} ({result.clamped} of {leaf.raw.size})")
+                self._clamped.append(
+                    f"{printable(leaf.name)} ({result.clamped} of {leaf.raw.size})"
+                )
 
     def _stays(self, place: Place) -> bool:
         """Whether integers are the leaves, and keep their values under a new scale."""

@@ -40,6 +40,7 @@ from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.simple_delegate import DelegateParams
 from jaxdelegate.runtime.subgraph import ModelStore
+from jaxdelegate.text import printable
 
 V = TypeVar("V")
 Place: TypeAlias = jax.Device | OverMesh
@@ -178,7 +179,7 @@ class SubgraphFunction:
                     raise
                 platform = platform_of(_device(place).platform)
                 raise DeviceMemoryError(
-                    f"{self._subgraph.name or 'The model'} failed to run on {place}: "
+                    f"{printable(self._subgraph.name) or 'The model'} failed to run on {place}: "
                     f"{memory_errors.of_program(error, platform, program)}"
                 ) from error
             known.update(zip(program.outputs, results, strict=False))

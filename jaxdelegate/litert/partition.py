@@ -15,6 +15,7 @@ from jaxdelegate.runtime.simple_delegate import (
     SimpleDelegate,
     SimpleDelegateKernel,
 )
+from jaxdelegate.text import printable
 
 
 class Partition:
@@ -49,7 +50,7 @@ class Partition:
 
     def __str__(self) -> str:
         """Its operators, for messages."""
-        named = [f"{op.name} #{op.index}" for op in self._operators[:4]]
+        named = [f"{printable(op.name)} #{op.index}" for op in self._operators[:4]]
         return ", ".join(named) + (", ..." if len(self._operators) > 4 else "")
 
     def prepare(self) -> None:

@@ -30,6 +30,7 @@ from jaxdelegate.passes.propagation import (
     subgraph_specs,
 )
 from jaxdelegate.passes.static_loops import static_loop
+from jaxdelegate.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,8 @@ class Callees:
             context = context_for(self.in_context(), operator, by_index)
             reason = why_not(context, operator, gather(specs, operator.inputs), outputs)
             if reason is not None:
-                return f"subgraph {index}, node {operator.index} ({operator.name}): {reason}"
+                where = f"node {operator.index} ({printable(operator.name)})"
+                return f"subgraph {index}, {where}: {reason}"
         return None
 
     def lower(

@@ -22,6 +22,7 @@ from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.text import printable
 
 
 @contextlib.contextmanager
@@ -39,8 +40,8 @@ def naming(operator: Operator) -> Iterator[None]:
         if not operator.custom:
             raise
         raise LoweringError(
-            f"node {operator.index} ({operator.name}): the rule that was registered for it raised "
-            f"{type(error).__name__}: {error}"
+            f"node {operator.index} ({printable(operator.name)}): the rule that was registered for "
+            f"it raised {type(error).__name__}: {error}"
         ) from error
 
 
@@ -253,7 +254,7 @@ class LoweredPartition:
 
     def _check(self, step: LoweredOperator, results: tuple[Any, ...]) -> None:
         written = (*step.outputs, *step.states)
-        node = f"node {step.operator.index} ({step.operator.name})"
+        node = f"node {step.operator.index} ({printable(step.operator.name)})"
         if len(results) != len(written):
             raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
         # What moves values leaves them as they come; cuDNN yields convolutions and attention

@@ -37,6 +37,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant
+from jaxdelegate.text import printable
 
 
 def lower_partition(
@@ -206,7 +207,7 @@ def _step(
     context = context_for(context, operator, specs)
     rule = rule_for(operator)
     if rule is None:
-        raise LoweringError(f"node {operator.index} ({operator.name}) has no rule")
+        raise LoweringError(f"node {operator.index} ({printable(operator.name)}) has no rule")
     context = with_algorithm(context, rule, operator.options, inputs, outputs)
     lower = functools.partial(
         _lowered, operator=operator, rule=rule, inputs=inputs, outputs=outputs

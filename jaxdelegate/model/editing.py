@@ -16,6 +16,7 @@ from jaxdelegate.model.flatbuffer import UINT32, Flatbuffer
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.records import Model, Tensor, read_model
 from jaxdelegate.model.source import Source
+from jaxdelegate.text import printable
 
 Place = tuple[int, int]  # subgraph, tensor
 _ITSELF = ""  # the model's own file among the files that hold data
@@ -229,8 +230,9 @@ def _confirm(
             wanted = data.get(place, old.stored) if new.buffer else new.stored
             if not _same_data(wanted, new) or not _same_numbers(old, new, numbers.get(place, {})):
                 raise ModelError(
-                    f"{model.source}: tensor {old.name!r} shares its table, its scales or its data "
-                    "with a tensor that is to change, in a way that cannot be parted; change both"
+                    f"{printable(model.source)}: tensor {old.name!r} shares its table, its scales "
+                    "or its data with a tensor that is to change, in a way that cannot be parted; "
+                    "change both"
                 )
 
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 
 from jaxdelegate.errors import ModelError
+from jaxdelegate.text import printable
 
 READ_BYTES = 64 << 20  # up to here a file is read, 0.4 ms for each MiB; a larger one is mapped
 _CHUNK = 1 << 30  # bytes that one call reads
@@ -90,8 +91,8 @@ class FileContent:
 
     def _fail(self, what: str) -> None:
         raise ModelError(
-            f"{self._name}: the file was {what}; to replace a file that is in use, write the new "
-            "one next to it and rename it (`mv`, os.replace)"
+            f"{printable(self._name)}: the file was {what}; to replace a file that is in use, "
+            "write the new one next to it and rename it (`mv`, os.replace)"
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from jaxdelegate.errors import ModelError
+from jaxdelegate.text import printable
 
 INT8, UINT8, INT32, UINT32, UINT64 = (struct.Struct(f"<{code}") for code in "bBiIQ")
 _UINT16 = struct.Struct("<H")
@@ -62,7 +63,7 @@ class Flatbuffer:
     def fail(self, field: str, path: str, rule: str, got: object) -> NoReturn:
         """Raise ModelError; `field` reads `Table.field`, `path` says which of these tables."""
         where = f" at {path}" if path else ""
-        raise ModelError(f"{self.source}: {field}{where}: {rule}, got {got}")
+        raise ModelError(f"{printable(self.source)}: {field}{where}: {rule}, got {got}")
 
     def charge(self, amount: int, field: str, path: str) -> None:
         """Take `amount` bytes from the budget.

@@ -5,7 +5,6 @@ import struct
 from collections.abc import Collection, Hashable
 from typing import Any, NoReturn
 
-import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.model.flatbuffer import INT8, UINT8, UINT64, Flatbuffer, Table
@@ -19,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
     options_class,
     widest_scalar,
 )
+from jaxdelegate.text import printable
 
 
 def _names(enumeration: type) -> dict[int, str]:
@@ -105,13 +105,15 @@ class OptionsReader:
             try:
                 options = custom_options(code.name, data)
             except _ESCAPES as error:
-                self._fail(table, code, f"custom options of {code.name}", error)
+                self._fail(table, code, f"custom options of {printable(code.name)}", error)
             _charge(table, field, [v for name, v in vars(options).items() if name != "data"])
             self._custom[key] = options, data
         return self._custom[key]
 
     def _fail(self, table: Table, code: OperatorCode, what: str, error: Exception) -> NoReturn:
-        self._file.fail(what, f"{table.path} ({code.name})", "must be readable", f"{error}")
+        self._file.fail(
+            what, f"{table.path} ({printable(code.name)})", "must be readable", f"{error}"
+        )
 
     def _decode(self, kind: str, accessor: Any, table: Table, union: str) -> Options:
         width = widest_scalar(kind)

@@ -25,6 +25,7 @@ from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import Shape, Sparsity, TensorSpec
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.text import printable
 
 _IDENTIFIER = b"TFL3"
 _VERSION = 3
@@ -366,7 +367,7 @@ class _Reader:
         for field, subgraph in called_subgraphs(options):
             if not 0 <= subgraph < len(self._subgraph_tables):
                 rule = f"must be a subgraph, at least 0 and below {len(self._subgraph_tables)}"
-                where = f"{table.path} ({code.name})"
+                where = f"{table.path} ({printable(code.name)})"
                 self._file.fail(f"{type(options).__name__}.{field}", where, rule, subgraph)
         mutating = table.vector("mutating_variable_inputs", np.uint8)
         return Operator(
@@ -395,11 +396,13 @@ def _check_header(source: Source) -> None:
     if len(content) < 8:
         rule = "a TFLite model has a header of 8 bytes"
         empty = "; the file is empty: download or copy it again" if not content else ""
-        raise ModelError(f"{source.name}: file: {rule}, got {len(content)} bytes{empty}")
+        raise ModelError(f"{printable(source.name)}: file: {rule}, got {len(content)} bytes{empty}")
     if content[4:8] != _IDENTIFIER:
         rule = f"bytes 4 to 8 of a TFLite model are {_IDENTIFIER!r}"
         hint = wrong_files.hint(source.name, bytes(content[:64]))
-        raise ModelError(f"{source.name}: file: {rule}, got {bytes(content[4:8])!r}{hint}")
+        raise ModelError(
+            f"{printable(source.name)}: file: {rule}, got {bytes(content[4:8])!r}{hint}"
+        )
 
 
 def _tensor_type(table: Table) -> TensorType:

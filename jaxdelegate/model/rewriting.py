@@ -21,6 +21,7 @@ from jaxdelegate.model.flatbuffer import UINT8, Flatbuffer, Table
 from jaxdelegate.model.front import has_unknown_fields
 from jaxdelegate.model.layout import LAYOUT
 from jaxdelegate.model.records import Model
+from jaxdelegate.text import printable
 
 _ALIGNMENT = 16  # of a buffer's data
 _UNIONS = {
@@ -56,7 +57,7 @@ class Rewriting:
                 keeps its weights in files next to it.
         """
         _check(model, purpose)
-        self._content, self._what = model.content, f"{model.source}: {purpose}"
+        self._content, self._what = model.content, f"{printable(model.source)}: {purpose}"
         self._added = 0
         self.t = schema.ModelT.InitFromPackedBuf(bytes(model.content))
         self.t.buffers, self.t.operatorCodes = self.t.buffers or [], self.t.operatorCodes or []
@@ -172,10 +173,10 @@ def _move_options_inside(operator: Any, content: memoryview) -> None:
 def _check(model: Model, purpose: str) -> None:
     if model.external_buffer_groups:
         rule = "its weights lie in files next to it; convert it with its weights inside"
-        raise ModelError(f"{model.source}: {purpose}: {rule}")
+        raise ModelError(f"{printable(model.source)}: {purpose}: {rule}")
     if _ORDERS in model.metadata:
         rule = f"its metadata {_ORDERS!r} counts operators; convert it without"
-        raise ModelError(f"{model.source}: {purpose}: {rule}")
+        raise ModelError(f"{printable(model.source)}: {purpose}: {rule}")
     file = Flatbuffer(model.content, model.source, LAYOUT)
     for table in _tables(file.root("Model")):
         counts = {table.at: len(LAYOUT[table.kind])} | _options(table)

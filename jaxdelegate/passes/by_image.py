@@ -11,6 +11,7 @@ from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.options.operator import Batch
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant
+from jaxdelegate.text import printable
 
 _ONLY_ITS_SHAPE = ("RESHAPE",)  # a constant input says no more than the result's shape does
 
@@ -45,11 +46,12 @@ def why_not_by_image(
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
     split, mixing = split_by_image(pending, specs, inputs, min(counts))
     if mixing is not None:
-        return f"node {mixing.index} ({mixing.name}) may mix the images of a batch"
+        return f"node {mixing.index} ({printable(mixing.name)}) may mix the images of a batch"
     if single is not None:
         for op in pending:
             if not _is_as_alone(op, specs, single, min(counts)):
-                return f"node {op.index} ({op.name}) computes something else for a batch of 1"
+                name = printable(op.name)
+                return f"node {op.index} ({name}) computes something else for a batch of 1"
     whole = next((i for i in outputs if i not in split), None)
     return None if whole is None else f"output {whole} {specs[whole].name!r} holds no images"
 

@@ -19,6 +19,7 @@ from jaxdelegate.passes.limits import Limits, Row, spec_bytes
 from jaxdelegate.reference.builtin.sparse import densified
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.text import printable
 
 # What a kernel may raise on a graph that is wrong, or too large, as opposed to a bug of ours.
 KERNEL_ERRORS = (
@@ -154,7 +155,8 @@ def call_key(inputs: Specs | None) -> Hashable:
     if inputs is None:
         return None
     return tuple(
-        spec and (spec.shape, spec.dtype, spec.is_dynamic, spec.const is not None and id(spec.const))
+        spec
+        and (spec.shape, spec.dtype, spec.is_dynamic, spec.const is not None and id(spec.const))
         for spec in inputs
     )
 
@@ -270,7 +272,7 @@ def _outputs(
 
 def prepare_message(operator: Operator, error: Exception) -> str:
     """TFLite's message for an operator that refuses its tensors, with the cause after it."""
-    return f"Node number {operator.index} ({operator.name}) failed to prepare: {error}"
+    return f"Node number {operator.index} ({printable(operator.name)}) failed to prepare: {error}"
 
 
 def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:

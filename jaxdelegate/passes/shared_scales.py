@@ -15,6 +15,7 @@ from jaxdelegate.model.records import Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.options.operator import Scales
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.text import printable
 
 Place = tuple[int, int]  # subgraph, tensor
 
@@ -122,7 +123,7 @@ class _Found:
 
     def add(self, subgraph: Subgraph, operator: Operator) -> None:
         """What an operator demands of the tensors that it touches."""
-        s, label = subgraph.index, f"{operator.name} {operator.index}"
+        s, label = subgraph.index, f"{printable(operator.name)} {operator.index}"
         record = record_of(operator.name)
         results = self._quantized(s, operator.outputs)
         touched = [*results, *self._quantized(s, operator.inputs)]

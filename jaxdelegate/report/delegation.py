@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from typing import Any, Self
 
+from jaxdelegate.text import printable
+
 _CAUSES, _NAMES = 7, 4  # lines of causes, and operators that a line names
 _TENSOR = re.compile(r"the shape of '[^']*'|'[^']*'")
 _ESTIMATE = re.compile(r" \(about [^)]*\)")
@@ -80,14 +82,14 @@ class DelegationReport:
     def reasons(self) -> str:
         """What stays on the host, grouped by reason, the most frequent first; empty for none."""
         counts = Counter((node.op, node.reason or "") for node in self.left)
-        where = {
-            key: [n.index for n in self.left if (n.op, n.reason or "") == key] for key in counts
-        }
+        where: dict[tuple[str, str], list[int]] = {}
+        for n in self.left:
+            where.setdefault((n.op, n.reason or ""), []).append(n.index)
         lines = [
             f"{op}: {reason} ({count} operator{'s' * (count > 1)}: {_some(where[op, reason])})"
             for (op, reason), count in counts.most_common()
         ]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def causes(self) -> list[str]:
         """What stays on the host, a line for each cause, at most eight; empty for nothing.
@@ -105,7 +107,7 @@ class DelegationReport:
         if len(order) > _CAUSES:
             rest = sum(len(found[cause]) for cause in order[_CAUSES:])
             lines.append(f"{rest} more operators, for {len(order) - _CAUSES} other reasons")
-        return lines
+        return [printable(line) for line in lines]
 
     def __str__(self) -> str:
         """A table of all operators, then the delegate's remark and the summary."""
@@ -113,10 +115,10 @@ class DelegationReport:
         rows += [
             (
                 str(n.index),
-                n.op,
+                printable(n.op),
                 str(n.version),
                 f"partition {n.partition}" if n.delegated else "CPU",
-                n.reason or "",
+                printable(n.reason or ""),
             )
             for n in self.nodes
         ]

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from jaxdelegate.text import printable
+
 _LIMITS = {"float16": 65504.0}
 
 
@@ -94,7 +96,8 @@ class PrecisionReport:
         if len(shown) > _ROWS:
             rows.append(f"... and {len(shown) - _ROWS} more")
         step = self.next_step()
-        return "\n".join([*rows, *self.constants, self._verdict(), *([step] if step else [])])
+        lines = [*rows, *self.constants, self._verdict(), *([step] if step else [])]
+        return "\n".join(map(printable, lines))
 
     def next_step(self) -> str:
         """What to do about what was found; empty: nothing."""
@@ -108,7 +111,7 @@ class PrecisionReport:
                 "let compute_dtype='auto' find them."
             )
         worst = sorted(self.operators, key=lambda o: -o.own_error)[:_WORST]
-        names = ", ".join(f"#{o.index} {o.op} {o.own_error:.1g}" for o in worst)
+        names = ", ".join(f"#{o.index} {printable(o.op)} {o.own_error:.1g}" for o in worst)
         kept = ",".join(str(o.index) for o in sorted(worst, key=lambda o: o.index))
         return (
             f"The largest own errors: {names}. These in float32: "

@@ -23,6 +23,7 @@ from jaxdelegate.runtime.simple_delegate import (
     SimpleDelegate,
     SimpleDelegateKernel,
 )
+from jaxdelegate.text import printable
 
 _FLEX = "Flex"  # TensorFlow's own operators: they run in its library only
 _WITHOUT_FLEX = "convert the model without tf.lite.OpsSet.SELECT_TF_OPS, or run it with tf.lite."
@@ -121,12 +122,14 @@ class OperatorStep:
         kind = "custom op" if operator.custom else "builtin op"
         remedy = ""
         if operator.name.startswith(_FLEX):
-            remedy = f" It is TensorFlow's {operator.name[len(_FLEX) :]}: {_WITHOUT_FLEX}"
+            remedy = (
+                f" It is TensorFlow's {printable(operator.name[len(_FLEX) :])}: {_WITHOUT_FLEX}"
+            )
         elif operator.custom:
             remedy = " jaxdelegate.register_operator adds a custom operator."
         raise InterpreterError(
-            f"Encountered unresolved {kind}: {operator.name}. "
-            f"Node number {operator.index} ({operator.name}) failed to prepare.{remedy}"
+            f"Encountered unresolved {kind}: {printable(operator.name)}. "
+            f"Node number {operator.index} ({printable(operator.name)}) failed to prepare.{remedy}"
         )
 
     def run(self, host: OperatorHost) -> None:
@@ -149,7 +152,8 @@ class OperatorStep:
             check_dtypes(outputs, results)
         except kernel_errors(operator) as error:
             raise InterpreterError(
-                f"Node number {operator.index} ({operator.name}) failed to invoke: {error}"
+                f"Node number {operator.index} ({printable(operator.name)}) failed to invoke: "
+                f"{error}"
             ) from error
         states = [i for i in operator.inputs if i in self.variables]
         for index, result in zip((*operator.outputs, *states), results, strict=False):
@@ -245,9 +249,8 @@ class PartitionStep:
     def failed(self, error: Exception, others: str = "") -> InterpreterError:
         """What to raise for an error of the delegate's device; `others` may have failed, too."""
         first, last = self.params.nodes[0], self.params.nodes[-1]
-        nodes = f"Node number {first.index} ({first.name})"
-        if last is not first:
-            nodes = f"Nodes number {first.index} ({first.name}) to {last.index} ({last.name})"
+        begin, end = (f"{node.index} ({printable(node.name)})" for node in (first, last))
+        nodes = f"Node number {begin}" if last is first else f"Nodes number {begin} to {end}"
         device = self.delegate.device_name or self.delegate.name
         kind = DeviceMemoryError if is_out_of_memory(error) else InterpreterError
         return kind(f"{nodes}{others} failed to invoke on {device}: {self.kernel.described(error)}")

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxdelegate.errors import TensorError
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+from jaxdelegate.text import printable
 
 _FLOATS = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 
@@ -23,7 +24,7 @@ def mismatch(
         got = TENSOR_TYPES[array.dtype].name if array.dtype in TENSOR_TYPES else str(array.dtype)
         return TensorError(
             f"Cannot set tensor: Got value of type {got} but expected type "
-            f"{TENSOR_TYPES[dtype].name} for input {index}, name: {name} ({wants})"
+            f"{TENSOR_TYPES[dtype].name} for input {index}, name: {printable(name)} ({wants})"
         )
     where, got_size, size = "", array.ndim, len(shape)
     if got_size == size:

@@ -11,6 +11,7 @@ from jaxdelegate.model.source import Source
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.text import printable
 
 
 @dataclasses.dataclass
@@ -39,7 +40,9 @@ class OpenModel:
         """
         model = read_model(source)
         if not model.subgraphs:
-            raise ModelError(f"{model.source}: Model.subgraphs: at least one is needed, got none")
+            raise ModelError(
+                f"{printable(model.source)}: Model.subgraphs: at least one is needed, got none"
+            )
         name = os.path.basename(model.source)
         store = ModelStore(model.subgraphs, delegates, name, limits, timeout, model.origin)
         return cls(model, store, delegates, preserve)

@@ -27,6 +27,7 @@ from jaxdelegate.sensitivity.samples import Sample
 from jaxdelegate.sensitivity.schemes import SCHEMES, Scheme, named
 from jaxdelegate.sensitivity.simulation import Deviation, Simulation
 from jaxdelegate.sensitivity.variants import Variant
+from jaxdelegate.text import printable
 
 Source = str | os.PathLike[str] | bytes
 
@@ -70,7 +71,9 @@ def quantization_sensitivity(
     arrays = _samples(main, inputs, num_samples, seed)
     simulation = _simulation(loaded, main, arrays[0])
     if not simulation.outputs:
-        raise ModelError(f"{graph.source}: no output is float32: there is nothing to compare")
+        raise ModelError(
+            f"{printable(graph.source)}: no output is float32: there is nothing to compare"
+        )
     plan = _Plan.of(graph, main, simulation, wanted)
     ranges = simulation.ranges(arrays, plan.tensors(simulation))
     return _report(
@@ -127,7 +130,7 @@ class _Plan:
                 left.append((own, next(reason for reason in reasons.values() if reason)))
         if not operators:
             why = left[0][1] if left else "it computes nothing"
-            raise ModelError(f"{graph.source}: no operator could be quantized: {why}")
+            raise ModelError(f"{printable(graph.source)}: no operator could be quantized: {why}")
         return cls(graph, tuple(operators), tuple(left))
 
     def tensors(self, simulation: Simulation) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from jaxdelegate.errors import OptionError
 from jaxdelegate.sensitivity import recipe
 from jaxdelegate.sensitivity.schemes import SCHEMES
+from jaxdelegate.text import printable
 
 _ROWS = 30
 
@@ -212,11 +213,12 @@ class SensitivityReport:
         return list(by_bits.values())
 
     def _cells(self, o: OperatorSensitivity, saving: Sequence[str]) -> list[str]:
-        name = o.tensor if len(o.tensor) <= _NAME else f"...{o.tensor[3 - _NAME :]}"
+        tensor = printable(o.tensor)
+        name = tensor if len(tensor) <= _NAME else f"...{tensor[3 - _NAME :]}"
         saved = [f"{o.bytes_saved.get(s, 0) / 1000:.1f} kB" for s in saving]
         return [
             f"{o.index}",
-            o.op,
+            printable(o.op),
             name,
             *saved,
             *(str(o.errors.get(s, "-")) for s in self.schemes),
@@ -225,8 +227,8 @@ class SensitivityReport:
     def _heading(self) -> list[str]:
         kind = "random inputs" if self.is_random else "samples"
         lines = [
-            f"{self.source}: each operator quantized alone, ranked by {self.schemes[0]}; "
-            f"{self.samples} {kind}",
+            f"{printable(self.source)}: each operator quantized alone, ranked by "
+            f"{self.schemes[0]}; {self.samples} {kind}",
             "RMS of the change of the output / RMS of the output (signal to noise)",
         ]
         if self.rows is not None:
@@ -244,7 +246,9 @@ class SensitivityReport:
             counts = reasons.setdefault(o.reason, {})
             counts[o.op] = counts.get(o.op, 0) + 1
         return [
-            f"no row: {', '.join(f'{n} {op}' for op, n in sorted(counts.items()))}: {reason}"
+            printable(
+                f"no row: {', '.join(f'{n} {op}' for op, n in sorted(counts.items()))}: {reason}"
+            )
             for reason, counts in reasons.items()
         ]
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.measuring.inputs import InputLayer, InputSource, NormalValues
 from jaxdelegate.model.records import Tensor
+from jaxdelegate.text import printable
 
 Sample = dict[int, np.ndarray]  # by tensor
 
@@ -66,7 +67,7 @@ def _sample(inputs: Sequence[Tensor], sample: Any, number: int) -> Sample:
     if len(arrays) != len(inputs):
         raise TensorError(
             f"inputs: sample {number} has {len(arrays)} arrays, the model has {len(inputs)} "
-            f"inputs: {', '.join(names)}"
+            f"inputs: {printable(', '.join(names))}"
         )
     return {t.index: _fitting(t, x, number) for t, x in zip(inputs, arrays, strict=True)}
 
@@ -115,8 +116,8 @@ def _samples(path: Path, inputs: Sequence[Tensor]) -> list[Any]:
         return [loaded]
     if len(inputs) != 1:
         raise OptionError(
-            f"inputs: {path}: the model has {len(inputs)} inputs; want a .npz file with "
-            f"{', '.join(t.name for t in inputs)}"
+            f"inputs: {printable(str(path))}: the model has {len(inputs)} inputs; want a .npz file "
+            f"with {printable(', '.join(t.name for t in inputs))}"
         )
     shape = _shape(inputs[0])
     if loaded.ndim == len(shape) + 1:

@@ -11,6 +11,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.model import records as model
 from jaxdelegate.providers.parsing import Flag, FlagValues
 from jaxdelegate.report.json_records import write_json
+from jaxdelegate.text import printable
 from jaxdelegate.tools import delegate_flags, output_files
 
 _NO_EFFECT = "Accepted, without effect: "
@@ -251,7 +252,7 @@ def _log_flags(values: flags.FlagValues) -> None:
     for name, label in shown.items():
         always = name in ("graph", "signature_to_run_for")
         if label and (always or values.verbose or values[name].present):
-            _log(f"{label}: [{_shown(values[name].value)}]")
+            _log(f"{label}: [{printable(_shown(values[name].value))}]")
 
 
 def _shown(value: Any) -> str:
@@ -276,7 +277,7 @@ def _list_signatures(source: Any) -> int:
     if keys:
         _log("They are listed below: ")
     for key in keys:
-        _log(f"-> Signature Key: {key}")
+        _log(f"-> Signature Key: {printable(key)}")
     return 0
 
 

@@ -12,6 +12,7 @@ from jaxdelegate.cache.maintenance import (
     verify,
 )
 from jaxdelegate.errors import OptionError
+from jaxdelegate.text import printable
 from jaxdelegate.tools import delegate_flags
 
 ACTIONS = ("list", "verify", "prune")
@@ -42,13 +43,13 @@ def run(values: flags.FlagValues, action: str) -> int:
         return 0
     rows = verify(directory) if action == "verify" else list_entries(directory)
     for model, programs in _by_model(rows).items():
-        print(f"{model or '(model not known)'}")
+        print(printable(model) or "(model not known)")
         for row in programs:
-            print(f"  {_line(row, is_verified=action == 'verify')}")
+            print(f"  {printable(_line(row, is_verified=action == 'verify'))}")
             if values.parts:
                 _print_parts(row)
     for name in foreign_files(directory):
-        print(f"{name}: not of the cache; left alone")
+        print(f"{printable(name)}: not of the cache; left alone")
     bad = sum(row.problem is not None for row in rows)
     print(f"{len(rows)} programs, {_size(sum(row.nbytes for row in rows))}; {bad} cannot be used.")
     return 1 if bad and action == "verify" else 0
@@ -71,7 +72,7 @@ def _line(row: EntryReport, *, is_verified: bool) -> str:
 
 def _print_parts(row: EntryReport) -> None:
     for name, part in sorted(row.parts.items()):
-        print(f"      {name:16s} {part.digest[:12]}  {part.text}")
+        print(f"      {name:16s} {part.digest[:12]}  {printable(part.text)}")
 
 
 def _bytes(text: str | None) -> int:

@@ -13,6 +13,7 @@ from jaxdelegate.evaluation.metrics_file import check_metrics_path, write_metric
 from jaxdelegate.evaluation.results import is_results_path
 from jaxdelegate.evaluation.run import ImageRun, RunSettings
 from jaxdelegate.ray.evaluation import Cluster, RayRunner
+from jaxdelegate.text import printable
 from jaxdelegate.tools import delegate_flags, delegate_names
 
 SOME_SKIPPED = 3  # the exit code of a run that left out images it could not use
@@ -179,9 +180,9 @@ def report(values: flags.FlagValues, result: Any) -> int:
     if metrics is not None:
         write_metrics(metrics, result.to_proto())
     for note in result.notes:
-        print(f"WARN: {note}", file=sys.stderr)
+        print(f"WARN: {printable(note)}", file=sys.stderr)
     for skipped in run.skipped:
-        print(f"skipped {skipped}", file=sys.stderr)
+        print(f"skipped {printable(str(skipped))}", file=sys.stderr)
     if run.skipped:
         print(f"jaxdelegate: {len(run.skipped)} images were skipped", file=sys.stderr)
     return SOME_SKIPPED if run.skipped else 0

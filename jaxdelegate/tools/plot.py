@@ -5,6 +5,7 @@ from absl import flags
 from jaxdelegate.errors import OptionError
 from jaxdelegate.report.plots import KINDS, Peaks, draw, save
 from jaxdelegate.report.plots.figure import FORMATS, check_path
+from jaxdelegate.text import printable
 from jaxdelegate.tools import output_files
 
 
@@ -37,5 +38,5 @@ def run(values: flags.FlagValues) -> int:
     if flops is not None:
         peaks = Peaks(flops, bandwidth, "given by --peak_flops", "given by --peak_bandwidth")
     save(draw(values.kind, values.input, peaks), values.output)
-    print(f"{values.kind} plot of {', '.join(values.input)} written to {values.output}")
+    print(printable(f"{values.kind} plot of {', '.join(values.input)} written to {values.output}"))
     return 0

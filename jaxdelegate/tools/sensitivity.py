@@ -7,6 +7,7 @@ from jaxdelegate.report.json_records import plain, write_json
 from jaxdelegate.sensitivity.ranking import quantization_sensitivity
 from jaxdelegate.sensitivity.records import OutputError, SensitivityReport
 from jaxdelegate.sensitivity.schemes import SCHEMES
+from jaxdelegate.text import printable
 from jaxdelegate.tools import output_files
 
 _MAX_ERROR = 0.1
@@ -88,7 +89,9 @@ def _write_recipe(report: SensitivityReport, values: flags.FlagValues) -> None:
     scheme = report.schemes[0]
     kept = report.float_operators(scheme, max_error=max_error, max_total=max_total)
     write_json(values.recipe, report.recipe(scheme, kept))
-    names = ", ".join(f"#{o.index} {o.op}" for o in report.ranked(scheme) if o.index in kept)
+    names = ", ".join(
+        f"#{o.index} {printable(o.op)}" for o in report.ranked(scheme) if o.index in kept
+    )
     print(
         f"Wrote {values.recipe}: {scheme}; in float: {names or 'none'}; errors of the others, as "
         f"independent noise: {report.total(scheme, kept):.2g}"

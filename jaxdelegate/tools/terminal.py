@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-# Control characters but tab and new line, and what turns the direction of text.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Control characters but tab and new line, other ends of lines, what turns the direction of text.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _RETURN = "\r"  # progress bars go back to the beginning of their line
 
 

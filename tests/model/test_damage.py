@@ -285,7 +285,9 @@ def test_options_may_be_most_of_a_file(name: str, options: Options, *, outside: 
     builder.outputs(y)
     builder.subgraph("f")
     (operator,) = read_model(builder.build(outside=outside)).subgraphs[0].operators
-    assert sum(len(v) for v in vars(operator.options).values() if isinstance(v, str | bytes)) >= LONG
+    assert (
+        sum(len(v) for v in vars(operator.options).values() if isinstance(v, str | bytes)) >= LONG
+    )
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ def _with_archive(path: Path, data: bytes) -> bytes:
 
 def test_an_archive_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.tflite"
-    with pytest.raises(ModelError, match="ZIP archive .* its files have 67108865 bytes"):
+    with pytest.raises(ModelError, match=r"ZIP archive .* its files have 67108865 bytes"):
         _half(_with_archive(path, bytes((64 << 20) + 1)))
     content = bytearray(_with_archive(path, b"cat\ndog"))
     at = content.rindex(b"labels.txt", 0, content.rindex(b"labels.txt")) + 12
@@ -321,5 +321,5 @@ def test_what_shares_bytes_does_not_multiply() -> None:
     schema.ModelAddSubgraphs(b, vectors[1])
     b.Finish(schema.ModelEnd(b), b"TFL3")
     model = read_model(bytes(b.Output()))
-    with pytest.raises(ModelError, match="<bytes>: folding: .* a copy of its own"):
+    with pytest.raises(ModelError, match=r"<bytes>: folding: .* a copy of its own"):
         Rewriting(model, "folding").content()

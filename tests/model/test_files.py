@@ -1,4 +1,4 @@
-"""Files of a model: nothing is read or written outside of its folder, and none changes unnoticed."""
+"""Files of a model: none outside of its folder is read or written, and none changes unnoticed."""
 
 import os
 import subprocess
@@ -112,7 +112,10 @@ def test_no_two_names_are_one_file(names: tuple[str, ...], folder: Path) -> None
 
 
 def test_names_that_only_look_alike_are_two_files() -> None:
-    assert first_clash(["w.bin", "w.bin2", "parts/w.bin", "parts2/w.bin", "w", "w-", "w/"]) == (4, 6)
+    assert first_clash(["w.bin", "w.bin2", "parts/w.bin", "parts2/w.bin", "w", "w-", "w/"]) == (
+        4,
+        6,
+    )
     assert first_clash(["w.bin", "w.bin2", "parts/w.bin", "parts2/w.bin", "w", "w-", ""]) is None
 
 
@@ -317,9 +320,7 @@ def test_a_mapped_file_may_be_replaced_or_removed(
     interpreter.invoke()
 
 
-def test_functions_and_saving_notice_it_too(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_and_saving_notice_it_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "READ_BYTES", 0)
     path = with_files(folder, "w.bin")
     model = jd.load(path)
@@ -363,9 +364,7 @@ def test_a_process_survives_files_that_are_shortened(folder: Path) -> None:
     assert "large.tflite: the file was changed in place" in error
 
 
-def test_a_file_shortened_while_it_is_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_shortened_while_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.os, "preadv", lambda *_: 0)
     with pytest.raises(ModelError, match=r"m\.tflite: the file was shortened while it was read"):
         read_model(with_files(folder))

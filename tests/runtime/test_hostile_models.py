@@ -227,7 +227,7 @@ def calls(depth: int) -> bytes:
 
 def test_calls_may_not_multiply() -> None:
     run_once(Interpreter(model_content=calls(6)), [np.ones(1, np.float32)])
-    with pytest.raises(jd.ModelError, match="calls may lead to 1000000 tensors, .* for each call"):
+    with pytest.raises(jd.ModelError, match=r"calls may lead to 1000000 tensors, .* for each call"):
         read_model(calls(40))
 
 

@@ -1,4 +1,4 @@
-"""What grows with a graph grows with it, and not with its square. The bounds are ten times as much."""
+"""Planning and running take time by a graph's size, not its square: with bounds of ten times."""
 
 import time
 from collections.abc import Callable

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from absl import flags as absl_flags
 from tqdm import tqdm
@@ -214,6 +215,7 @@ def test_a_reader_that_has_seen_enough(arguments: list[str]) -> None:
 
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[1A\r\x9b31m\u202e"
+LINES = "".join(f"{end}FORGED\tline" for end in "\n\r\x0b\x0c\x1c\x85\u2028\u2029")
 
 
 @pytest.fixture
@@ -240,6 +242,82 @@ def test_names_do_not_steer_the_terminal(
     both = printed.out + printed.err
     assert "Custom\\x1b]0;owned\\x07" in both
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", both)
+
+
+@pytest.fixture(scope="module")
+def forging(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose every name has lines of its own, its file's too."""
+    builder = ModelBuilder(f"description{LINES}")
+    x, y, z = (
+        builder.input((1, 4), name=f"x{LINES}"),
+        builder.tensor((1, 4), name=f"y{LINES}"),
+        builder.tensor((1, 4), name=f"z{LINES}"),
+    )
+    weights = builder.constant(np.eye(4, dtype=np.float32), f"weights{LINES}")
+    builder.operator("FULLY_CONNECTED", [x, weights, None], [y])
+    builder.operator("EXP", [y], [z])
+    builder.outputs(z)
+    builder.signature(f"key{LINES}", {f"in{LINES}": x}, {f"out{LINES}": z})
+    builder.metadata(f"metadata{LINES}", b"")
+    graph = builder.subgraph(f"graph{LINES}")
+    u = graph.input((1,))
+    graph.operator(f"Custom{LINES}", [u], [v := graph.tensor((1,))], CustomOptions())
+    graph.outputs(v)
+    path = tmp_path_factory.mktemp("forging") / f"model{LINES}.tflite"
+    path.write_bytes(builder.build())
+    return path
+
+
+_ONE_RUN = ("--num_runs=1", "--warmup_runs=0", "--min_secs=0", "--warmup_min_secs=0")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("analyze",),
+        ("benchmark_model", *_ONE_RUN, "--enable_op_profiling", "--print_preinvoke_state"),
+        ("benchmark_model", *_ONE_RUN, "--use_jax", "--input_layer=a", "--input_layer_shape=1,4"),
+        ("benchmark_model", "--list_signatures"),
+        ("benchmark_model", "--signature_to_run_for=none"),
+        ("inference_diff", "--use_jax", "--num_runs=1", "--input_layer=none"),
+        ("sensitivity", "--schemes=int8"),
+        ("coco_eval", "--ground_truth_images_path=none"),
+    ],
+    ids=" ".join,
+)
+def test_names_begin_no_line(
+    forging: Path, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([arguments[0], str(forging), *arguments[1:]])
+    printed = capsys.readouterr()
+    assert printed.out + printed.err
+    for line in (printed.out + printed.err).splitlines():
+        assert not line.startswith("FORGED"), line
+        assert "FORGED\t" not in line
+
+
+def test_what_messages_and_reports_name_begins_no_line() -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((4,), name=f"x{LINES}"), builder.tensor((4,))
+    builder.operator(f"Custom{LINES}", [x], [y], CustomOptions())
+    builder.outputs(y)
+    content = builder.build()
+    delegate = jd.JaxDelegate()
+    interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
+    report = delegate.report()
+    texts = [str(report), report.reasons(), *report.causes()]
+    for fails in (
+        interpreter.allocate_tensors,
+        jd.load(content).function,
+        lambda: interpreter.set_tensor(0, np.zeros(4, np.int8)),
+    ):
+        with pytest.raises(jd.JaxDelegateError) as caught:
+            fails()
+        texts.append(str(caught.value))
+    assert sum("FORGED" in text for text in texts) >= 5
+    for line in "\n".join(texts).splitlines():
+        assert not line.startswith("FORGED"), line
+    assert interpreter.get_input_details()[0]["name"] == f"x{LINES}"
 
 
 def test_a_progress_bar_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
