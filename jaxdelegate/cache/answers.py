@@ -4,15 +4,14 @@ To ask them takes jax. The answers are kept next to the programs, under all that
 that a process which finds its programs there needs neither.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 
+from jaxdelegate.cache import records
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.key import Key
 
 SUFFIX = ".answers"
-_CHECK = hashlib.sha256().digest_size
 
 Answers = Mapping[int, str | None]  # by operator: why it stays on the host; None: it does not
 
@@ -24,13 +23,9 @@ def read(directory: PrivateDirectory, key: Key) -> Answers | None:
         ValueError: the file is damaged.
         OSError: it cannot be read, or somebody else could have written it.
     """
-    try:
-        content = directory.read(_file(key))
-    except FileNotFoundError:
+    text = records.read(directory, key, SUFFIX)
+    if text is None:
         return None
-    check, text = content[:_CHECK], content[_CHECK:]
-    if hashlib.sha256(text).digest() != check:
-        raise ValueError("its SHA-256 is wrong")
     return {int(index): reason for index, reason in json.loads(text)}
 
 
@@ -41,8 +36,4 @@ def write(directory: PrivateDirectory, key: Key, answers: Answers) -> None:
         OSError: the disk is full, or the directory cannot be written to.
     """
     text = json.dumps(sorted(answers.items())).encode()
-    directory.write(_file(key), [hashlib.sha256(text).digest(), text])
-
-
-def _file(key: Key) -> str:
-    return key.digest + SUFFIX
+    records.write(directory, key, SUFFIX, text)

@@ -22,7 +22,7 @@ from jaxdelegate.cache.digests import algorithm_of, digests, is_known
 from jaxdelegate.cache.key import Key
 
 _MAGIC = b"JAXDLGT\0"
-_VERSION = 6
+_VERSION = 7
 _HEADER = struct.Struct("<8sIIQ32s")
 
 

@@ -6,18 +6,17 @@ the model file those weights lie that the program takes as they are there.
 """
 
 import dataclasses
-import hashlib
 import json
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and its like)
 import numpy as np
 
+from jaxdelegate.cache import records
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.key import Key
 
 SUFFIX = ".start"
-_CHECK = hashlib.sha256().digest_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +78,9 @@ def read(directory: PrivateDirectory, key: Key) -> Start | None:
         ValueError: the file is damaged.
         OSError: it cannot be read, or somebody else could have written it.
     """
-    try:
-        content = directory.read(key.digest + SUFFIX)
-    except FileNotFoundError:
+    text = records.read(directory, key, SUFFIX)
+    if text is None:
         return None
-    check, text = content[:_CHECK], content[_CHECK:]
-    if hashlib.sha256(text).digest() != check:
-        raise ValueError("its SHA-256 is wrong")
     row = json.loads(text)
     return Start(
         row["program"],
@@ -104,8 +99,7 @@ def write(directory: PrivateDirectory, key: Key, start: Start) -> None:
     """
     row = dataclasses.asdict(start)
     row["constants"] = [[i, *place] for i, place in start.constants.items()]
-    text = json.dumps(row).encode()
-    directory.write(key.digest + SUFFIX, [hashlib.sha256(text).digest(), text])
+    records.write(directory, key, SUFFIX, json.dumps(row).encode())
 
 
 def _tensor(row: dict[str, Any]) -> StoredTensor:

@@ -1,8 +1,9 @@
 """The file with the weights of a program that are laid out otherwise than the model's constants.
 
-One after the other, each from a multiple of 64 bytes on, in the order of their digests; programs
-of the same weights name the same file. One file and not many: it is read and checked while the
-interpreter's lock is held by others, and has to be asked for with each call.
+A head of 64 bytes, so that no model's weights can be a stored program, whatever the file is called;
+then one weight after the other, each from a multiple of 64 bytes on, in the order of their digests.
+Programs of the same weights name the same file. One file and not many: it is read and checked while
+the interpreter's lock is held by others, and has to be asked for with each call.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.key import array_bytes
 
+_HEAD = np.frombuffer(b"weights of jaxdelegate".ljust(64), np.uint8)
 _ALIGNMENT = 64  # bytes; XLA:CPU takes over host arrays that begin at multiples of them
 _LARGE_PAGE = 2 << 20  # bytes; of x86, and of ARM with base pages of 4 KiB
 
@@ -36,6 +38,7 @@ def file_content(
     if not places:
         return None
     content = np.zeros(_size(places), np.uint8)
+    content[: _HEAD.size] = _HEAD
     for digest, place in places.items():
         content[place] = array_bytes(arrays[digest])
     return content
@@ -78,7 +81,7 @@ def _places(weights: Sequence[StoredWeight]) -> dict[str, slice]:
     laid_out = {w.digest: w.nbytes for w in weights if w.tensor is None}
     sizes = dict(sorted(laid_out.items()))
     padded = (-(-nbytes // _ALIGNMENT) * _ALIGNMENT for nbytes in sizes.values())
-    starts = itertools.accumulate(padded, initial=0)
+    starts = itertools.accumulate(padded, initial=_HEAD.size)
     found = zip(sizes.items(), starts, strict=False)
     return {digest: slice(start, start + nbytes) for (digest, nbytes), start in found}
 

@@ -61,7 +61,7 @@ def test_every_flipped_bit_is_seen() -> None:
 
 def test_another_format_is_named() -> None:
     older = CONTENT[:8] + struct.pack("<I", 1) + CONTENT[12:]
-    with pytest.raises(EntryError, match="its format is version 1, this is version 6"):
+    with pytest.raises(EntryError, match="its format is version 1, this is version 7"):
         unpack(older)
     with pytest.raises(EntryError, match="not a stored program"):
         unpack(b"#!/bin/sh" + bytes(100))
@@ -70,7 +70,7 @@ def test_another_format_is_named() -> None:
 def forged(description: object, rest: bytes = b"") -> bytes:
     text = json.dumps(description).encode()
     digest = hashlib.sha256(text).digest()
-    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 6, len(text), len(rest), digest) + text + rest
+    return struct.pack("<8sIIQ32s", b"JAXDLGT\0", 7, len(text), len(rest), digest) + text + rest
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from jaxdelegate.cache import weights
 from jaxdelegate.cache.digests import BLAKE3, SHA256
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
+from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight, pack, unpack
 from jaxdelegate.cache.key import Key, Part, array_digests
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content, read
@@ -126,3 +126,15 @@ def test_what_cannot_be_checked_is_not_read(
     foreign = dataclasses.replace(entry, weights_digest=f"{BLAKE3}-{'0' * 64}")
     with pytest.raises(EntryError, match=r"cannot be checked: blake3 is not installed here"):
         read(directory, foreign)
+
+
+def test_weights_laid_out_as_a_program_are_none() -> None:
+    """A model's constants are bytes of strangers; under any name they stay weights."""
+    program = np.frombuffer(b"".join(pack(entry_of(None))), np.uint8)
+    assert unpack(program.tobytes()).code == b"code"
+    (record,) = stored_weights([program], {})
+    content = file_content((record,), {record.digest: program})
+    assert content is not None
+    assert program.tobytes() in content.tobytes()
+    with pytest.raises(EntryError, match="it is not a stored program"):
+        unpack(content.tobytes())
