@@ -125,8 +125,9 @@ PRINTED: tuple[Callable[[], str], ...] = (
 
 
 def same_everywhere(line: str) -> str:
-    """Without what differs between machines: the largest error, the kernels in use."""
+    """Without what differs between machines: the largest error, kernels in use, the user."""
     line = re.sub(r"largest error \S+ of", "largest error N of", line.strip())
+    line = re.sub(r"jaxdelegate-\d+", "jaxdelegate-UID", line)
     return re.sub(r"^Native kernels: (\w+|off; .*)\.$", "Native kernels: ISA.", line)
 
 

@@ -74,6 +74,9 @@ class ProgramCache:
             self._store = ProgramStore(PrivateDirectory.open(path))
         except OSError as error:
             _warn(f"compiled programs are not stored: {error}")
+            return
+        if self._store.directory.remark is not None:
+            _warn(self._store.directory.remark)
 
     def choices(self, device: Any) -> ChoiceStore | None:
         """The measured choices for a device; None: the directory is not used."""

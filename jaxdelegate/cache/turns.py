@@ -23,9 +23,9 @@ def turn(directory: PrivateDirectory, digest: str) -> Iterator[None]:
         directory: of the programs.
         digest: of the program's key.
     """
-    path = directory.path / f"{TEMPORARY}{digest}"  # what a killed process leaves is pruned
+    name = f"{TEMPORARY}{digest}"  # what a killed process leaves is pruned
     try:
-        file = _locked(path)
+        file = _locked(directory, name)
     except OSError as error:
         _LOGGER.debug("cache: program %.12s is compiled without a turn: %s", digest, error)
         yield
@@ -34,26 +34,21 @@ def turn(directory: PrivateDirectory, digest: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            path.unlink()  # while it is locked: who waits for it sees that it is another file
+            directory.remove(name)  # while it is locked: who waits sees that it is another file
         os.close(file)
 
 
-def _locked(path: os.PathLike[str]) -> int:
+def _locked(directory: PrivateDirectory, name: str) -> int:
     """The file, open and locked, of which nobody else holds the lock."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = os.open(name, flags, 0o600, dir_fd=directory.fileno())
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_there(path, file):
+            there = directory.state(name)
+            if there is not None and os.path.samestat(there, os.fstat(file)):
                 return file
         except BaseException:
             os.close(file)
             raise
         os.close(file)  # whoever had the turn has removed it
-
-
-def _is_there(path: os.PathLike[str], file: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
-    except FileNotFoundError:
-        return False

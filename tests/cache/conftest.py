@@ -66,12 +66,12 @@ class Runner:
 
     def __init__(self, network: bytes, x: np.ndarray, directory: Path) -> None:
         self.network, self.x, self.directory = network, x, directory
-        self.want = self._run(jd.JaxDelegate())
+        self.want = self.run_with(jd.JaxDelegate())
 
     def __call__(self, **options: object) -> str:
         """Run, compare with what runs without a cache; what became of the program."""
         delegate = jd.JaxDelegate({"serialization_dir": str(self.directory), **options})
-        np.testing.assert_array_equal(self._run(delegate), self.want)
+        np.testing.assert_array_equal(self.run_with(delegate), self.want)
         return outcome(delegate)
 
     def programs(self) -> list[Path]:
@@ -82,7 +82,8 @@ class Runner:
         """The weights' files."""
         return sorted(self.directory.glob("*.weights"))
 
-    def _run(self, delegate: jd.JaxDelegate) -> np.ndarray:
+    def run_with(self, delegate: jd.JaxDelegate) -> np.ndarray:
+        """The network's output."""
         interpreter = jd.Interpreter(model_content=self.network, experimental_delegates=[delegate])
         interpreter.allocate_tensors()
         interpreter.set_tensor(0, self.x)

@@ -128,21 +128,50 @@ def test_an_entry_of_another_user(run, directory: Path, kind: str) -> None:
 def test_a_directory_of_another_user(run, directory: Path) -> None:
     directory.mkdir(mode=0o700)
     os.chown(directory, 65534, -1)
-    with pytest.warns(jd.CacheWarning, match="belongs to user 65534; stored programs are machine"):
-        assert run() == "neither"
-    assert list(directory.iterdir()) == []
+    assert_own_folder(run, directory, "'.*programs' belongs to user 65534")
+
+
+def assert_own_folder(run, directory: Path, reason: str) -> None:
+    """What is stored lies in a folder of this user's, is found there, and a warning says so."""
+    for became in ("stored", "loaded"):
+        with pytest.warns(jd.CacheWarning, match=f"{reason}, so programs are stored in"):
+            assert run() == became
+    (own,) = directory.iterdir()
+    assert own.name == f"jaxdelegate-{os.geteuid()}"
+    assert own.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o2775])
+def test_a_directory_that_others_can_write_to(run, directory: Path, mode: int) -> None:
+    """As volumes of pods are: emptyDir, fsGroup, group 0 of OpenShift."""
+    directory.mkdir()
+    directory.chmod(mode)
+    assert_own_folder(run, directory, rf"can be written by others \(mode {mode:04o}\)")
+
+
+def test_a_folder_that_others_can_write_to_on_the_way(run, directory: Path) -> None:
+    directory.parent.chmod(0o777)
+    reason = rf"lies in '{directory.parent}', which can be written by others \(mode 0777\)"
+    assert_own_folder(run, directory, reason)
 
 
 def test_a_directory_by_a_link_is_that_directory(run, tmp_path: Path) -> None:
     """A link is trusted as what it leads to: its owner and mode count."""
-    (tmp_path / "target").mkdir(mode=0o777)
-    (tmp_path / "target").chmod(0o777)
+    (tmp_path / "target").mkdir(mode=0o700)
     (tmp_path / "programs").symlink_to(tmp_path / "target")
-    with pytest.warns(jd.CacheWarning, match="can be written by others"):
-        assert run() == "neither"
-    (tmp_path / "target").chmod(0o700)
     assert run() == "stored"
     assert run() == "loaded"
+    (tmp_path / "target").chmod(0o777)
+    with pytest.warns(jd.CacheWarning, match="can be written by others"):
+        assert run() == "stored"
+
+
+def test_a_directory_that_is_opened_to_others_is_used_no_more(run, directory: Path) -> None:
+    delegate = jd.JaxDelegate(serialization_dir=str(directory))
+    directory.chmod(0o777)
+    with pytest.warns(jd.CacheWarning, match=r"can be written by others \(mode 0777\)"):
+        run.run_with(delegate)
+    assert list(directory.iterdir()) == []
 
 
 def test_foreign_files_are_left_alone(run, directory: Path) -> None:
@@ -170,15 +199,6 @@ def test_entries_of_another_format_are_said_once(run, directory: Path) -> None:
 # ---- directories
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
-def test_a_directory_that_others_can_write_to_is_not_used(run, directory: Path, mode: int) -> None:
-    directory.mkdir()
-    directory.chmod(mode)
-    with pytest.warns(jd.CacheWarning, match=r"can be written by others .* \(mode 0700\)"):
-        assert run() == "neither"
-    assert list(directory.iterdir()) == []
-
-
 def test_a_file_instead_of_a_directory(run, directory: Path) -> None:
     directory.write_text("")
     with pytest.warns(jd.CacheWarning, match="compiled programs are not stored"):
@@ -191,7 +211,7 @@ def test_a_read_only_directory_is_read(run, monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     monkeypatch.setattr(os, "utime", refuse)
     assert run() == "loaded"
     with pytest.warns(jd.CacheWarning, match="is not stored: .*Permission denied"):
@@ -210,7 +230,7 @@ def test_a_directory_without_write_permission(run, directory: Path) -> None:
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk(run, directory: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:

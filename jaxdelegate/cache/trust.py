@@ -1,0 +1,98 @@
+"""Who else could have written a file, or could put another folder in the place of one."""
+
+import errno
+import functools
+import os
+import stat
+
+_MOST_LINKS = 40  # as Linux follows on one path
+
+
+def why_not_trusted(state: os.stat_result, file: int | str) -> str | None:
+    """Who else may write to a file or folder, in words that follow its name; None: only root.
+
+    Args:
+        state: of it.
+        file: its descriptor, or its path.
+    """
+    if state.st_uid not in (os.geteuid(), 0):
+        return f"belongs to user {state.st_uid}"
+    is_for_all, is_for_group = state.st_mode & stat.S_IWOTH, state.st_mode & stat.S_IWGRP
+    if is_for_all or (is_for_group and not _is_of_owner(state.st_gid, file)):
+        return f"can be written by others (mode {stat.S_IMODE(state.st_mode):04o})"
+    return None
+
+
+def why_shared(path: str) -> str | None:
+    """Who else could change a folder or put another in its place, in words that follow its name.
+
+    Judges all folders on the way to it, those of symbolic links too, as sshd does before it reads
+    a user's keys (StrictModes). In a folder with the sticky bit, as /tmp has, nobody can replace
+    what belongs to this user or root.
+
+    Returns:
+        None: only root could. Then `path` leads to the same folder the next time.
+
+    Raises:
+        OSError: it is not there, or cannot be looked at.
+    """
+    here, state, links = "/", os.lstat("/"), 0
+    ahead = os.path.join(os.getcwd(), path).split("/")[::-1]
+    while ahead:
+        part = ahead.pop()
+        if part == "..":  # as the system has it: of where a link has led
+            here = os.path.dirname(here)
+            state = os.lstat(here)
+        elif part not in ("", "."):
+            entry = os.path.join(here, part)
+            found = os.lstat(entry)
+            if reason := _why_replaceable(here, state, found):
+                return f"lies in {here!r}, which {reason}"
+            if not stat.S_ISLNK(found.st_mode):
+                here, state = entry, found
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            target = os.readlink(entry)
+            ahead += target.split("/")[::-1]
+            if target.startswith("/"):
+                here, state = "/", os.lstat("/")
+    return why_not_trusted(state, here)
+
+
+def _why_replaceable(path: str, folder: os.stat_result, entry: os.stat_result) -> str | None:
+    """Who may rename an entry of a folder."""
+    is_kept = folder.st_mode & stat.S_ISVTX and entry.st_uid in (os.geteuid(), 0)
+    if is_kept and folder.st_uid in (os.geteuid(), 0):
+        return None
+    return why_not_trusted(folder, path)
+
+
+def _is_of_owner(group: int, file: int | str) -> bool:
+    """Whether only this user is in the group of a file, and the mode is all that counts.
+
+    Many systems give each user a group of the same name, and let that group write.
+    """
+    return _is_own_group(group, os.geteuid()) and not _has_acl(file)
+
+
+@functools.cache
+def _is_own_group(group: int, user: int) -> bool:
+    import grp  # noqa: PLC0415 (few folders need them)
+    import pwd  # noqa: PLC0415
+
+    try:
+        owner, members = pwd.getpwuid(user), grp.getgrgid(group)
+    except KeyError:
+        return False
+    is_named_alike = user != 0 and owner.pw_gid == group and owner.pw_name == members.gr_name
+    return is_named_alike and not {*members.gr_mem} - {owner.pw_name}
+
+
+def _has_acl(file: int | str) -> bool:
+    """Whether others may have been given access one by one."""
+    try:
+        return any("acl" in name for name in os.listxattr(file))
+    except OSError:  # a file system without any
+        return False
