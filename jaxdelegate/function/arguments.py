@@ -11,6 +11,7 @@ from jaxdelegate.errors import TensorError
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.runtime.fitting import remedy
 
+_WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)))
 _SOURCES = {"params": "model.function()", "state": "model.initial_state()"}
 
 
@@ -53,7 +54,7 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
     dtype = dtype_of(tensor, io)
     array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)
     is_narrowed = array.dtype.kind == dtype.kind and isinstance(x, jax.Array)
-    if array.dtype != dtype and is_narrowed and dtype.itemsize == 8:
+    if array.dtype != dtype and is_narrowed and dtype in _WIDE:
         with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
             return jnp.asarray(array, dtype)
     if array.dtype != dtype:

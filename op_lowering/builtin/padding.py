@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.derivatives import padded
 from jaxdelegate.op_lowering.common.movement import integers, why_not_moved, zero_point
 from jaxdelegate.op_lowering.options import (
     MirrorPadMode,
@@ -63,7 +64,7 @@ def _lower_pad(_context: LoweringContext, _o: Options, inputs: Specs, outputs: S
     zero = np.asarray(zero_point(outputs[0])).astype(outputs[0].dtype)
 
     def pad(x: jax.Array, _widths: jax.Array, fill: jax.Array | None = None) -> tuple[jax.Array]:
-        return (lax.pad(x, jnp.asarray(zero if fill is None else fill).reshape(()), widths),)
+        return (lax.pad(x, zero, widths) if fill is None else padded(x, fill, widths),)
 
     return pad
 

@@ -285,7 +285,9 @@ def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array
                 return (_arg_stepwise(x, reduce, outputs[0].dtype),)
             if x.dtype in _SHORT and x.shape[axis] <= 1 << 16:
                 return (_place_of_short(x, axis, reduce).astype(outputs[0].dtype),)
-            return (jnp.argmax(x == _best(x, axis, reduce), axis).astype(outputs[0].dtype),)
+            # JAX lowers argmax when whoever jits the model does, perhaps without 64-bit types.
+            place = lax.argmax(x == _best(x, axis, reduce), axis, np.int32)
+            return (place.astype(outputs[0].dtype),)
 
         return arg
 

@@ -3,11 +3,12 @@
 Values are computed as without them: a compiled program is the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxdelegate.errors import GradientError
 from jaxdelegate.op_lowering.common.basics import scalar
@@ -15,7 +16,7 @@ from jaxdelegate.op_lowering.common.basics import scalar
 Unary = Callable[[jax.Array], Any]
 
 
-def derived_as(function: Unary, like: Unary) -> Unary:
+def derived_as(function: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
     """The values of `function`, and the derivative of `like`: of the same shapes and dtypes.
 
     `Model.function` computes with 64-bit types, but JAX may derive the result without them: what
@@ -24,10 +25,10 @@ def derived_as(function: Unary, like: Unary) -> Unary:
     derived = jax.custom_jvp(function)
 
     @derived.defjvp
-    def _rule(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[Any, Any]:
+    def _rule(primals: tuple[jax.Array, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         return derived(*primals), jax.jvp(like, primals, tangents)[1]
 
-    derive: Unary = derived
+    derive: Callable[..., Any] = derived
     return derive
 
 
@@ -73,3 +74,15 @@ def _flat_root(x: jax.Array) -> jax.Array:
 
 
 _ROOT = derived_as(jnp.sqrt, _flat_root)
+
+
+def padded(x: jax.Array, fill: jax.Array, widths: Sequence[tuple[int, int, int]]) -> jax.Array:
+    """`lax.pad` by one value, of any shape, which JAX cannot derive by that value alone."""
+
+    def chosen(x: jax.Array, fill: jax.Array) -> jax.Array:
+        is_inside = lax.pad(jnp.ones(x.shape, bool), jnp.zeros((), bool), widths)
+        return jnp.where(is_inside, lax.pad(x, jnp.zeros_like(fill), widths), fill)
+
+    pad = derived_as(lambda x, fill: lax.pad(x, fill, widths), chosen)
+    result: jax.Array = pad(jnp.asarray(x), jnp.asarray(fill).reshape(()))
+    return result

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.derivatives import padded
 from jaxdelegate.op_lowering.common.movement import (
     integers,
     why_not_indices,
@@ -348,7 +349,7 @@ def _why_not_pad(
 
 
 def _pad(widths: Sequence[tuple[int, int, int]]) -> Function:
-    """lax.pad by (low, high, interior) for each dimension; a negative edge cuts off."""
+    """By (low, high, interior) for each dimension; a negative edge cuts off."""
 
     def pad(x: jax.Array, fill: jax.Array) -> tuple[jax.Array]:
         if np.size(x) == 0:  # which JAX cannot derive
@@ -357,7 +358,7 @@ def _pad(widths: Sequence[tuple[int, int, int]]) -> Function:
                 for n, (low, high, k) in zip(x.shape, widths, strict=True)
             ]
             return (jnp.broadcast_to(jnp.asarray(fill).reshape(()), size),)
-        return (lax.pad(jnp.asarray(x), jnp.asarray(fill).reshape(()), widths),)
+        return (padded(x, fill, widths),)
 
     return pad
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.derivatives import padded
 from jaxdelegate.op_lowering.common.movement import integers, why_not_present
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOLS,
@@ -213,17 +214,17 @@ def _slide(
     reducer: _Reducer, windows: _Windows, operands: Arrays, starts: Arrays, out: Shape
 ) -> Arrays:
     """Reduce every window, in row-major order; each result begins with its start."""
-    padded = [lax.pad(x, a, windows.padding) for x, a in zip(operands, starts, strict=True)]
+    wide = [padded(x, a, windows.padding) for x, a in zip(operands, starts, strict=True)]
     results: Arrays = [jnp.full(out, a, a.dtype) for a in starts]
     if math.prod(windows.sizes) <= _MOST_TAPS:
         for tap in np.ndindex(*windows.sizes):
-            results = reducer.pairs(results, [windows.read(x, tap, out) for x in padded])
+            results = reducer.pairs(results, [windows.read(x, tap, out) for x in wide])
         return results
     if reducer.folds is None:
-        return list(_reduce_window(windows, padded, starts, reducer.pairs))
+        return list(_reduce_window(windows, wide, starts, reducer.pairs))
     folded = [
         _reduce_window(windows, x, fold.start(x.dtype), fold.function)
-        for fold, x in zip(reducer.folds, padded, strict=True)
+        for fold, x in zip(reducer.folds, wide, strict=True)
     ]
     return reducer.pairs(results, folded)
 
