@@ -35,9 +35,8 @@ class JaxExecutable:
 
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> Sequence[jax.Array]:
         """Run on device arrays, then on values of the host or the device."""
-        here = self._runtime.here
-        arrays = [v if isinstance(v, np.ndarray) else here(v) for v in values]
-        with jax.enable_x64(True):
+        arrays = list(map(self._runtime.to_device, values))
+        with jax.enable_x64(True), jax.disable_jit(False):  # the second lets a program run at all
             results: Sequence[jax.Array] = self.compiled(*constants, *arrays)
         return results
 
@@ -77,7 +76,7 @@ def compile_partition(
     device = weights.runtime.device
     platform = platform_of(device.platform)
     arguments, constants = _split_weights(partition, platform)
-    with jax.enable_x64(True), jax.default_device(device):
+    with client.as_programs(device):
         prepared = tuple(_resident(weights, weight, partition) for weight in arguments)
         live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
         call, call_lists = _traced(partition, [*prepared, *live], arguments, constants)

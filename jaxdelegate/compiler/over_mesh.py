@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.pjrt.client import Runtime, on_purpose
 
 
 def divided(*axes: str | tuple[str, ...] | None) -> PartitionSpec:
@@ -126,7 +126,7 @@ def over(mesh: Mesh, axes: tuple[str, ...]) -> OverMesh:
 
 def placed(array: Any, sharding: NamedSharding) -> jax.Array:
     """An array of which every process has all elements, laid out so; processes do not talk."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), on_purpose():
         if sharding.is_fully_addressable:
             whole: jax.Array = jax.device_put(array, sharding)
             return whole
@@ -141,7 +141,7 @@ def constrained(array: Any, sharding: NamedSharding) -> Any:
 
 def joined(own: Any, sharding: NamedSharding) -> jax.Array:
     """An array of which every process has its own part."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), on_purpose():
         whole: jax.Array = jax.make_array_from_process_local_data(  # type: ignore[no-untyped-call]
             sharding, np.asarray(own)
         )

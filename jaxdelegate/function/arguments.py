@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdelegate.errors import TensorError
 from jaxdelegate.model.records import Tensor
+from jaxdelegate.pjrt import client
 from jaxdelegate.runtime.fitting import remedy
 
 _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)))
@@ -39,6 +40,25 @@ def check_names(what: str, given: Any, wanted: Collection[str]) -> None:
         )
 
 
+def check_alive(what: str, name: str, leaf: Any) -> None:
+    """Whether a leaf still holds values.
+
+    Args:
+        what: the dictionary that it is of.
+        name: its key there.
+        leaf: anything.
+
+    Raises:
+        TensorError: a jitted function has consumed it.
+    """
+    if isinstance(leaf, jax.Array) and not _is_traced(leaf) and leaf.is_deleted():
+        raise TensorError(
+            f"{what}[{name!r}] has been deleted, as jax.jit does to what it is given to keep "
+            "(donate_argnums): use what that function returned in its place; the file's weights "
+            "are in jaxdelegate.load(path).params"
+        )
+
+
 def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -> Any:
     """An input as an array of the tensor's dtype.
 
@@ -55,7 +75,7 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
     array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)
     is_narrowed = array.dtype.kind == dtype.kind and isinstance(x, jax.Array)
     if array.dtype != dtype and is_narrowed and dtype in _WIDE:
-        with jax.enable_x64(True):  # without 64-bit types JAX has no such array to offer
+        with jax.enable_x64(True), client.on_purpose():  # JAX has no such array to offer without
             return jnp.asarray(array, dtype)
     if array.dtype != dtype:
         what_to_do = remedy(array.dtype, array.shape, dtype, tensor.shape)
@@ -92,12 +112,16 @@ def _as_array(x: Any, dtype: np.dtype) -> np.ndarray:
 
 def device_of(arrays: Sequence[Any], platform: str | None) -> jax.Device | None:
     """The one device to run on; None for what JAX traces, and for arrays on several devices."""
-    if any(isinstance(a, jax.core.Tracer) for a in arrays):
+    if any(map(_is_traced, arrays)):
         return None
     devices = {d for a in arrays if isinstance(a, jax.Array) and a.committed for d in a.devices()}
     if len(devices) > 1:
         return None
     return next(iter(devices), None) or _default_device(platform)
+
+
+def _is_traced(x: Any) -> bool:
+    return isinstance(x, jax.core.Tracer)
 
 
 def _default_device(platform: str | None) -> jax.Device:

@@ -17,6 +17,7 @@ from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.passes.by_image import why_not_by_image
+from jaxdelegate.pjrt import client
 from jaxdelegate.passes.runs import ONCE, Runs
 
 _PROBE = 2  # images: what holds for two holds for more
@@ -90,7 +91,7 @@ class BatchedFunction:
                 f"a batch of any size ({self._size!r}) has no initial state: give "
                 "model.batched() a number"
             )
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), client.on_purpose():
             return {
                 name: jnp.broadcast_to(value, (self._size, *value.shape))
                 for name, value in first.items()
@@ -179,7 +180,7 @@ class BatchedFunction:
             return tuple(y[0] if y.shape[:1] == (1,) else y for y in outputs), new
 
         axes = [0 if is_batched else None for is_batched in self.is_batched]
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), client.on_purpose():
             return jax.vmap(image, (axes, None if state is None else 0))(list(arrays), state)
 
     def _reason_for(self, arrays: Sequence[Any]) -> str | None:

@@ -19,14 +19,17 @@ from jaxdelegate.function.records import (
     signature_of,
     unique_names,
 )
+from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.training import Trainable
+from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Model, SignatureDef, Subgraph, read_model
 from jaxdelegate.model.source import Source
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt.client import check_process
+from jaxdelegate.runtime.subgraph import ModelStore
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 
@@ -72,6 +75,7 @@ class Functions:
         self.file, self.view, self.source = file, view, source
         self.graph = _cut(file, view)
         self.trainable = Trainable(file.subgraphs)
+        self._states = ModelStates(self.graph.subgraphs, self._store)
         self._functions: dict[Ends, Function] = {}
         self._making = threading.Lock()
 
@@ -115,10 +119,21 @@ class Functions:
         with self._making:
             if ends not in self._functions:
                 more = self.view.options, self.view.limits
-                single = SubgraphFunction(self.graph, *ends, *more, self.trainable)
+                single = SubgraphFunction(self.graph, *ends, *more, self.trainable, self._states)
                 batch = self.view.batch
                 self._functions[ends] = single if batch is None else BatchedFunction(single, batch)
             return self._functions[ends]
+
+    def _store(self) -> ModelStore:
+        return ModelStore(self.graph.subgraphs, limits=self.view.limits)
+
+    def initial_state(self, key: str | None, io: str) -> Params:
+        """What the states of a signature begin with, by name; None: of all."""
+        keys = (None, *self.signatures) if key is None else (key,)
+        found: Params = {}
+        for each in keys:
+            found = {**self.function_of(each).initial_state(io), **found}
+        return found
 
     def each(self) -> list[Function]:
         """A function for the main subgraph and for each signature that yields something else."""

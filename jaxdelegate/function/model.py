@@ -12,6 +12,7 @@ import numpy as np
 from jaxdelegate.errors import ModelError, OptionError, TensorError
 from jaxdelegate.function import exporting, saving
 from jaxdelegate.function.apply import Apply
+from jaxdelegate.function.arguments import check_alive
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions, View
 from jaxdelegate.function.mode import Io, Mode, Ranges, Weights, checked
@@ -91,9 +92,20 @@ class CallableModel:
         What follows from constants alone is folded. Quantized weights are the floats that they
         stand for (`quant_mode="integer"`: the integers).
         """
-        if self._params is not None:
-            return dict(self._params)
-        return self._functions.leaves()
+        own = self._own_params()
+        return self._functions.leaves() if own is None else own
+
+    def _own_params(self) -> Params | None:
+        """Weights in place of the file's; None: there are none.
+
+        Raises:
+            TensorError: a jitted function has consumed one of them.
+        """
+        if self._params is None:
+            return None
+        for name, leaf in self._params.items():
+            check_alive("this model's params", name, leaf)
+        return dict(self._params)
 
     @property
     def parameters(self) -> dict[str, Parameter]:
@@ -133,8 +145,9 @@ class CallableModel:
     def _run(self, key: str | None, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         function = self._functions.function_of(key)
         arrays = function.checked(inputs)
-        if self._params is not None:
-            return function.call(self._params, arrays)[0]
+        own = self._own_params()
+        if own is not None:
+            return function.call(own, arrays)[0]
         results = function.run(arrays)
         return function.call(function.params, arrays)[0] if results is None else results
 
@@ -176,7 +189,7 @@ class CallableModel:
         """
         mode = checked(Mode(io, platform, weights, ranges), self.options.quant_mode)
         apply = Apply(self._functions, signature, mode)
-        own, changed = self._functions.function_of(signature).leaves(mode), self._params or {}
+        own, changed = self._functions.function_of(signature).leaves(mode), self._own_params() or {}
         return apply, {n: changed.get(n, leaf) for n, leaf in own.items()}
 
     @property
@@ -194,9 +207,15 @@ class CallableModel:
         """What every state begins with, by name.
 
         Zeros for variable tensors, seeds for random operators, and for resource variables what the
-        model's initialization (CALL_ONCE) assigns, or zeros.
+        model's initialization (CALL_ONCE) assigns, or zeros. A resource variable has the name that
+        the file gives it (`shared_name`), in all signatures.
+
+        Args:
+            signature: whose; None: of all signatures. The functions of all of them take this one,
+                and return it with what they changed.
+            io: as for `function`.
         """
-        return self._functions.function_of(signature).initial_state(io)
+        return self._functions.initial_state(signature, io)
 
     def partition(self, predicate: Callable[[Parameter], bool]) -> tuple[Params, Params]:
         """Some of the weights, and the others: `apply({**some, **others}, x)`.
@@ -279,7 +298,7 @@ class CallableModel:
         return self._like(saving.exact(self._functions, self._all(params)), None)
 
     def _all(self, params: Params | None) -> Params | None:
-        return self._params if params is None else params
+        return self._own_params() if params is None else params
 
     # ---- other models of the same file
 
@@ -331,7 +350,7 @@ class CallableModel:
             OptionError: an axis that the mesh does not have, a weight that cannot be divided so, a
                 mesh of another platform than the model's, or nothing that is divided.
         """
-        return ShardedModel(self._functions, self._params, mesh, batch, weights)
+        return ShardedModel(self._functions, self._own_params(), mesh, batch, weights)
 
     def until(self, tensors: Names) -> Self:
         """The model that answers these tensors instead of its outputs, and computes no more.
@@ -398,7 +417,7 @@ class CallableModel:
         functions = Functions(
             self._functions.file, dataclasses.replace(view, **changes), self.source
         )
-        return self._like(functions, self._params)
+        return self._like(functions, self._own_params())
 
     def _like(self, functions: Functions, params: Params | None) -> Self:
         return type(self)(functions, params)
@@ -420,15 +439,15 @@ class CallableModel:
 
     def __copy__(self) -> Self:
         """The same functions, with weights that can be exchanged."""
-        return self._like(self._functions, None if self._params is None else dict(self._params))
+        return self._like(self._functions, self._own_params())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """The same functions, which never change, and weights of its own."""
-        return self._like(self._functions, copy.deepcopy(self._params, memo))
+        return self._like(self._functions, copy.deepcopy(self._own_params(), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The file's content, the options, and weights that are not the file's."""
-        params = self._params
+        params = self._own_params()
         host = None if params is None else jax.tree.map(np.asarray, params)
         return type(self), (self._functions, host)
 

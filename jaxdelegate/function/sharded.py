@@ -1,7 +1,6 @@
 """A model over the devices of a mesh: `Model.sharded`."""
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from jaxdelegate.compiler.over_mesh import WHOLE, OverMesh, constrained, joined,
 from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function.apply import Function
-from jaxdelegate.function.arguments import check_names
+from jaxdelegate.function.arguments import check_alive, check_names
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import Io, Mode, checked
@@ -26,6 +25,7 @@ from jaxdelegate.function.weight_shardings import (
 )
 from jaxdelegate.function.weights import Params
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.pjrt.client import on_purpose
 
 Batch = str | Sequence[str] | None
 
@@ -72,15 +72,26 @@ class ShardedModel:
         parameters = {n: p for f in functions.lowerable() for n, p in f.parameters.items()}
         self._specs = weight_specs(weights, mesh, functions.graph, parameters)
         self._own_params = params
+        self._made: Params = {}
         self._applies: dict[tuple[str | None, Mode], ShardedApply] = {}
         self.mesh: Mesh = self._over.mesh
 
-    @functools.cached_property
+    @property
     def params(self) -> Params:
-        """All weights by name, in the file's layout, on the mesh."""
-        own = self._own_params
-        leaves = self._functions.leaves() if own is None else own
-        return {n: placed(leaf, self._sharding(n)) for n, leaf in leaves.items()}
+        """All weights by name, in the file's layout, on the mesh.
+
+        Raises:
+            TensorError: a jitted function has consumed a weight in place of the file's.
+        """
+        made = self._made
+        if not made or any(leaf.is_deleted() for leaf in made.values()):
+            own = self._own_params
+            leaves = self._functions.leaves() if own is None else own
+            for name, leaf in leaves.items():
+                check_alive("sharded: this model's params", name, leaf)
+                if name not in made or made[name].is_deleted():
+                    made[name] = placed(leaf, self._sharding(name))
+        return dict(made)
 
     def _sharding(self, name: str) -> NamedSharding:
         return NamedSharding(self.mesh, self._specs.get(name, WHOLE))
@@ -255,7 +266,7 @@ class ShardedApply:
 
     def on_mesh(self, params: Params, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs of what `laid_out` answered."""
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), on_purpose():
             results: tuple[Any, ...] = self._jitted(params, tuple(arrays))
         return results
 

@@ -17,13 +17,13 @@ from jaxdelegate.delegate import memory_errors
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import DeviceMemoryError, TensorError
 from jaxdelegate.function import forms
-from jaxdelegate.function.arguments import check_names, device_of, dtype_of, fitting
+from jaxdelegate.function.arguments import device_of, dtype_of, fitting
 from jaxdelegate.function.lowerings import Lowerings
 from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.parameters import Leaves
 from jaxdelegate.function.planning import Kept, Planned, Plans, Shapes
 from jaxdelegate.function.records import Parameter
-from jaxdelegate.function.states import States
+from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.training import Trainable
 from jaxdelegate.function.weights import Params, SubgraphWeights
 from jaxdelegate.lowering import fake_quantization
@@ -75,6 +75,7 @@ class SubgraphFunction:
         options: DelegateOptions,
         limits: Limits,
         trainable: Trainable,
+        states: ModelStates,
     ) -> None:
         """Lower nothing yet.
 
@@ -86,6 +87,7 @@ class SubgraphFunction:
             options: what is computed, and where.
             limits: what tensors may take.
             trainable: grids and scales of the whole file.
+            states: of the whole model.
         """
         self._options, self._limits = options, limits
         self._subgraphs = Subgraphs(map(with_list_updates, graph.subgraphs))
@@ -94,7 +96,7 @@ class SubgraphFunction:
         self._subgraph = explicit.subgraph
         self._inputs, self.outputs = inputs, outputs
         self._plans = Plans(raw, inputs, outputs, self._store, options.max_programs)
-        self._states = States(explicit, self._store)
+        self._states = states.of(explicit)
         self._lowerings = Lowerings(
             self._subgraphs, subgraph_index, inputs, self._plans, options, trainable
         )
@@ -167,7 +169,7 @@ class SubgraphFunction:
         program = self._program(place, shapes, runs)
         known = dict(zip(self._inputs, arrays, strict=True))
         if program is not None:
-            states = self.initial_state() if program.states else {}
+            states = self._states.begin() if program.states else {}
             first = {i: _of_all(i, states[self._states.names[i]], runs) for i in program.states}
             if over is not None:
                 first = {i: placed(value, over.sharding(None)) for i, value in first.items()}
@@ -183,7 +185,7 @@ class SubgraphFunction:
                     f"{memory_errors.of_program(error, platform, program)}"
                 ) from error
             known.update(zip(program.outputs, results, strict=False))
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), client.on_purpose():
             return tuple(jnp.asarray(known[i]) for i in self.outputs)
 
     def _program(self, place: Place, shapes: Shapes, runs: Runs) -> Program | None:
@@ -224,17 +226,17 @@ class SubgraphFunction:
         Args:
             params: all leaves, by name; others are passed over.
             arrays: the inputs, as `checked` returns them.
-            state: by name; None: the initial one.
+            state: by name, perhaps with those of other subgraphs, which pass; None: the initial
+                one.
             mode: how it is computed.
         """
         params = self._weights.fitting(params, mode)
-        if state is not None:
-            check_names("state", state, self._states.names.values())
+        own = None if state is None else self._states.fitting(state)
         # The inputs' 64-bit dtypes must survive on the way into the jitted function.
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), client.on_purpose():
             run = self._jit(mode, tuple(a.shape for a in arrays))
-            outputs, states = _with_advice(lambda: run(params, tuple(arrays), state))
-        return outputs, states
+            outputs, new = _with_advice(lambda: run(params, tuple(arrays), own))
+        return outputs, {**new, **{n: v for n, v in (state or {}).items() if n not in new}}
 
     def lowered(self, shapes: Shapes, params: Params | None = None) -> Lowering:
         """The operators one by one, as JAX can transform them, for the options' device.
@@ -268,7 +270,7 @@ class SubgraphFunction:
         self, mode: Mode, params: Params, arrays: tuple[Any, ...], state: Params | None
     ) -> tuple[tuple[Any, ...], Params]:
         shapes = tuple(a.shape for a in arrays)
-        states = self.initial_state(mode.io) if state is None else state
+        states = self._states.begin(mode.io) if state is None else state
         lowered = self._lowerings.by_platform(shapes, mode.platform, learns=mode.learns)
         by_platform = {
             name: functools.partial(self._lowered_call, partition, mode)

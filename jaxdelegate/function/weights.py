@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdelegate.errors import OptionError, TensorError
-from jaxdelegate.function.arguments import check_names
+from jaxdelegate.function.arguments import check_alive, check_names
 from jaxdelegate.function.lowerings import Lowerings
 from jaxdelegate.function.mode import Mode
 from jaxdelegate.function.parameters import Leaves
@@ -20,6 +21,7 @@ from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.passes.propagation import declared_specs, subgraph_specs
+from jaxdelegate.pjrt import client
 
 Params = dict[str, Any]
 
@@ -49,6 +51,7 @@ class SubgraphWeights:
         self._subgraphs, self._subgraph, self._inputs = subgraphs, subgraph, inputs
         self._lowerings, self._leaves, self._trainable = lowerings, leaves, trainable
         self._scales: dict[Mode, dict[str, Scale]] = {}
+        self._made: Params = {}
 
     @functools.cached_property
     def _declared(self) -> LoweredPartition:
@@ -69,21 +72,31 @@ class SubgraphWeights:
         return found
 
     @functools.cached_property
-    def params(self) -> Params:
-        """The weights by name, in the file's layout."""
-        values = {
+    def _values(self) -> dict[str, np.ndarray]:
+        """The file's, by name."""
+        return {
             self._leaves.name(*self._place(weight)): self._declared.constant(weight)
             for weight in self._parameters_of(self._declared)
         }
-        with jax.enable_x64(True), jax.ensure_compile_time_eval():  # also inside of a trace
-            return {name: jnp.asarray(value) for name, value in values.items()}
+
+    @property
+    def params(self) -> Params:
+        """The weights by name, in the file's layout.
+
+        The arrays are shared by all that ask: what one of them donates is made again for the next.
+        """
+        made = self._made
+        lost = [n for n in self._values if n not in made or made[n].is_deleted()]
+        if lost:  # also inside of a trace
+            with jax.enable_x64(True), jax.ensure_compile_time_eval(), client.on_purpose():
+                made.update((name, jnp.asarray(self._values[name])) for name in lost)
+        return dict(made)
 
     def leaves(self, mode: Mode) -> Params:
         """`params`, and the scales that are trained; see `scales`."""
-        return {
-            **self.params,
-            **{name: jnp.asarray(scale.value) for name, scale in self.scales(mode).items()},
-        }
+        with client.on_purpose():
+            scales = {name: jnp.asarray(s.value) for name, s in self.scales(mode).items()}
+        return {**self.params, **scales}
 
     def scales(self, mode: Mode) -> dict[str, Scale]:
         """The scales that are trained, by name: of activations, and of weights put on their grids.
@@ -169,6 +182,7 @@ class SubgraphWeights:
         wanted |= {name: scale.value.shape for name, scale in self.scales(mode).items()}
         check_names("params", params, wanted)
         for name, shape in wanted.items():
+            check_alive("apply: params", name, params[name])
             given = jnp.shape(params[name])
             if given != shape:
                 raise TensorError(

@@ -16,6 +16,7 @@ from jaxdelegate.lowering.computation import LoweredOperator, LoweredPartition
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.pjrt import client
 from jaxdelegate.report.precision import OperatorPrecision
 
 # Of the largest value of each tensor: the tolerance of half-precision results.
@@ -105,10 +106,10 @@ def compare(
                 numbers.append(_numbers(floats, known, there, own))
         return jnp.stack(numbers) if numbers else jnp.zeros((0, 5))
 
-    with jax.enable_x64(True), jax.default_device(device):
+    with client.as_programs(device):
         placed = [_on_device(p, device) for p in (exact, reduced)]
-        numbers = jax.jit(program)(*placed, list(values))
-    rows = zip(probed, np.asarray(numbers), strict=True)
+        numbers = np.asarray(jax.jit(program)(*placed, list(values)))
+    rows = zip(probed, numbers, strict=True)
     return tuple(_row(reduced, *which, row) for which, row in rows)
 
 

@@ -103,8 +103,8 @@ def lower_partition(
     ]
     passed = _constant_outputs(specs, inputs, outputs) if raw_weights else {}
     preparations.update(dict.fromkeys(passed.values()))
-    states = tuple(dict.fromkeys(index for step in steps for index in step.states))
     read = {i for step in steps for i in step.inputs if isinstance(i, int)}
+    states = _states(steps, {*read, *outputs}.difference(inputs), specs)
     used = {*outputs, *states, *read}.intersection(learned, stored)
     scales = {i: Weight(i, is_scale=True) for i in sorted(used) if specs[i].const is None}
     preparations.update(dict.fromkeys(scales.values()))
@@ -130,6 +130,15 @@ def lower_partition(
         passed,
         scales,
     )
+
+
+def _states(
+    steps: Sequence[LoweredOperator], read: Collection[int], specs: Mapping[int, TensorSpec]
+) -> tuple[int, ...]:
+    """Variables that operators update, then those that are only read, and given by nobody."""
+    updated = dict.fromkeys(index for step in steps for index in step.states)
+    kept = (i for i in sorted(read) if i in specs and specs[i].is_variable)
+    return tuple(dict.fromkeys((*updated, *kept)))
 
 
 def _constant_outputs(

@@ -5,12 +5,13 @@ jaxlib alone can load it and run it. Its calls are private: nothing else of this
 and whoever asks for a program without jax has to be ready for LOAD_ERRORS, and to go through jax.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,10 @@ class Runtime:
         On a CPU it may be a view of numpy's memory.
         """
         aval = self.aval(array.shape, array.dtype)
-        return _jax.batched_device_put(
-            aval, self._sharding, [array], self._devices, True, enable_x64=True
-        )
+        with on_purpose():
+            return _jax.batched_device_put(
+                aval, self._sharding, [array], self._devices, True, enable_x64=True
+            )
 
     def to_device(self, value: Any) -> Any:
         """An argument as an executable takes it: what lies on the device stays there."""
@@ -196,7 +198,38 @@ def _viewed(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+@contextlib.contextmanager
+def on_purpose() -> Iterator[None]:
+    """What moves between host and devices here is meant to, as by `jax.device_put`.
+
+    `jax.transfer_guard("disallow")` refuses what moves by accident.
+    """
+    state = _jax.guard_lib.thread_local_state()
+    before = state.explicit_device_put, state.explicit_device_get
+    state.explicit_device_put = state.explicit_device_get = True
+    try:
+        yield
+    finally:
+        state.explicit_device_put, state.explicit_device_get = before
+
+
 # ---- with jax
+
+
+@contextlib.contextmanager
+def as_programs(device: Any = None) -> Iterator[None]:
+    """How this package traces, compiles and runs its own programs, whatever its caller has set.
+
+    With 64-bit types, jitted (under `jax.disable_jit`, too), and moving arrays on purpose.
+
+    Args:
+        device: a jax.Device, for what is put on none; None: as the caller has it.
+    """
+    import jax  # noqa: PLC0415 (whoever has a program to trace has it)
+
+    default = contextlib.nullcontext() if device is None else jax.default_device(device)
+    with jax.enable_x64(True), jax.disable_jit(False), default, on_purpose():
+        yield
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -55,6 +56,17 @@ class Regions:
         start, end = byte_bounds(array)
         before = bisect.bisect_left(self._starts, end) - 1  # the last that begins before its end
         return before >= 0 and self._ends[before] > start
+
+
+def on_host(value: Any) -> np.ndarray:
+    """A value of the host or a device as numpy's; waits for it."""
+    if not hasattr(value, "copy_to_host_async"):
+        return np.asarray(value)
+    # Whoever has an array of a device has jaxlib.
+    from jaxdelegate.pjrt.client import on_purpose  # noqa: PLC0415
+
+    with on_purpose():
+        return np.asarray(value)
 
 
 def give_back() -> None:

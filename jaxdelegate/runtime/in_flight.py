@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxdelegate.runtime import execution_plan
+from jaxdelegate.runtime.buffers import on_host
 from jaxdelegate.runtime.subgraph import Host
 from jaxdelegate.runtime.tensor_details import to_api_dtype
 
@@ -23,7 +24,7 @@ def results(host: Host) -> Results:
 
     def wait() -> tuple[np.ndarray, ...]:
         try:
-            return tuple(to_api_dtype(tensors[i], np.asarray(v)) for i, v in values.items())
+            return tuple(to_api_dtype(tensors[i], on_host(v)) for i, v in values.items())
         except RuntimeError as error:
             raise execution_plan.device_error(error, host.steps, values) from error
 

@@ -29,7 +29,14 @@ from jaxdelegate.passes.runs import Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime import execution_plan, node_subsets, rebatching
-from jaxdelegate.runtime.buffers import HeldViews, Regions, aligned_copy, aligned_zeros, is_view
+from jaxdelegate.runtime.buffers import (
+    HeldViews,
+    Regions,
+    aligned_copy,
+    aligned_zeros,
+    is_view,
+    on_host,
+)
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.fitting import remedy
 from jaxdelegate.runtime.gain import REFERENCE
@@ -425,7 +432,7 @@ class Host:
             InterpreterError: the device failed to compute it; names the nodes.
         """
         try:
-            return np.asarray(self._held(index))
+            return on_host(self._held(index))
         except RuntimeError as error:
             raise execution_plan.device_error(error, self._steps, self._values) from error
 

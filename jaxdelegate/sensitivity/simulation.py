@@ -20,6 +20,7 @@ from jaxdelegate.function.subgraph import Lowering
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.lowering.computation import LoweredOperator, Weight
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.pjrt import client
 from jaxdelegate.quant import jax_affine
 from jaxdelegate.sensitivity.grids import Grid, Range
 from jaxdelegate.sensitivity.variants import Variant
@@ -94,7 +95,7 @@ class Simulation:
                 known.update(self._run(step, known, self._named(weights)))
             return jnp.stack([_extent(known[i]) for i in tensors])
 
-        with jax.enable_x64(True):
+        with client.as_programs():
             run = jax.jit(program)
             found = np.stack([run(self._placed(), self._values(sample)) for sample in samples])
         low, high = found[..., 0].min(0), found[..., 1].max(0)
@@ -110,7 +111,7 @@ class Simulation:
         numbers = np.arange(-(-total // size) * size).reshape(-1, size)
         numbers = np.where(numbers < total, numbers, NOTHING)
         program = functools.partial(self._one_at_a_time, variants)
-        with jax.enable_x64(True):
+        with client.as_programs():
             run, given = jax.jit(program), (self._placed(), constants)
             rows = [
                 _joined([run(*given, self._values(sample), jnp.asarray(n)) for n in numbers])
@@ -173,7 +174,7 @@ class Simulation:
         numbers = [number for rows in variants.values() for number, _ in rows]
         chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
         program = functools.partial(self._all_at_once, variants)
-        with jax.enable_x64(True):
+        with client.as_programs():
             run, given = jax.jit(program), (self._placed(), _constants(variants))
             found = [run(*given, self._values(s), jnp.asarray(chosen)) for s in samples]
         return functools.reduce(Deviation.__add__, [_joined([row]) for row in found])

@@ -176,7 +176,7 @@ class _Bench:
     def choose(self, candidate: Candidate) -> Choice | None:
         """Measure one operator; None: its default does not run by itself."""
         default, *others = candidate.algorithms
-        with jax.enable_x64(True), jax.default_device(self.device):
+        with client.as_programs(self.device):
             try:
                 values = [jax.device_put(v, self.device) for v in self._values(candidate.operator)]
                 program = self._program(candidate, default)
