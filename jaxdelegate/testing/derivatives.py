@@ -7,6 +7,9 @@ meet a kink. A rule that computes in float32 whatever it is given is differenced
 float32: that is off by the step's fourth power times the fifth derivative, and by 2**-23 / step of
 the values.
 
+JAX derives by few inputs one at a time, as where only some weights are trained: it has primitives
+that it can transpose by all of their arguments, and not by one.
+
 For a difference a constant moves in the file: a rule that computes with it while it is lowered,
 and so has no derivative by it, is found.
 """
@@ -31,6 +34,7 @@ _NARROW = (_FLOAT32, _COMPLEX[_FLOAT32])
 _MOST = 1e6  # of outputs: larger ones are left out
 _LEAST = 0.02  # roots, and much else, have a kink at zero
 _LARGEST = 1e3  # of inputs; larger ones, which probe the ends of ranges, are drawn anew
+_APART = 3  # float inputs by each of which alone JAX derives, too; by more of them only by all
 # By the dtype of differences: what they are taken at, with their weights, in steps; the step; how
 # much of the largest number they may be off: 2**-23 for each of some hundred roundings of what JAX
 # derives, and what float32 differences are off by.
@@ -228,11 +232,16 @@ def _derivatives(point: Point) -> Callable[..., Any]:
 
     def derivatives(values: Values, direction: Values) -> Any:
         y, forward = jax.jvp(call, (values,), (direction,))
-        pull = jax.vjp(call, values)[1]
         asked = [
             jnp.where(jnp.abs(a) < _MOST, w, 0 * w) for a, w in zip(y, weights(y), strict=True)
         ]
-        return y, forward, pull(asked)[0]
+        groups = [[i] for i in values] if len(values) <= _APART else [list(values)]
+        return y, forward, {i: s for some in groups for i, s in slopes(values, some, asked).items()}
+
+    def slopes(values: Values, by: Sequence[str], asked: Sequence[Any]) -> dict[str, Any]:
+        some = {i: values[i] for i in by}
+        found: dict[str, Any] = jax.vjp(lambda s: call({**values, **s}), some)[1](asked)[0]
+        return found
 
     return derivatives
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import int32_indices
 from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_indices, why_not_moved
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
@@ -78,7 +79,7 @@ def _lower_gather(
     take = functools.partial(jnp.take, axis=o.axis % len(x.shape) - batch, mode="clip")
     for _ in range(batch):
         take = jax.vmap(take)
-    return lambda x, positions: (take(x, positions),)
+    return lambda x, positions: (take(x, int32_indices(positions)),)
 
 
 def _empty(y: TensorSpec) -> Function:
@@ -113,7 +114,7 @@ def _lower_gather_nd(
         return _empty(outputs[0])
 
     def gather_nd(x: jax.Array, indices: jax.Array) -> tuple[jax.Array]:
-        where = tuple(indices[..., i] for i in range(depth))
+        where = tuple(int32_indices(indices)[..., i] for i in range(depth))
         y = jnp.asarray(x).at[where].get(mode="clip", wrap_negative_indices=False)
         return (jnp.broadcast_to(y, shape),)  # no coordinates: x itself for every index
 

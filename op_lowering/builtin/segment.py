@@ -148,6 +148,8 @@ def _unsorted_rule(
     def lower(context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
         x, ids = inputs[:2]
         accumulator, y = context.precision.accumulator(x.dtype), outputs[0]
+        if 0 in y.shape:  # which JAX cannot derive
+            return lambda *_arrays: (jnp.zeros(y.shape, y.dtype),)
         start = np.asarray(initial(x.dtype), accumulator)
         rows = (math.prod(ids.shape), *x.shape[len(ids.shape) :])
 

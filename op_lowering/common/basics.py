@@ -58,6 +58,21 @@ def fused_activation(activation: Act) -> Callable[[jax.Array], jax.Array]:
     return _ACTIVATIONS[activation]
 
 
+def int32_indices(indices: Any) -> jax.Array:
+    """Indices as int32 at most; what it cannot hold is at its end: no dimension is as long.
+
+    JAX derives a gather that clamps by a scatter that clamps, which it lowers when whoever asked
+    for the gradient does: without 64-bit types it has none of int64 and uint32.
+    """
+    wide = jnp.asarray(indices)
+    if wide.dtype in (np.int64, np.uint32, np.uint64):
+        low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+        if wide.dtype == np.int64:
+            wide = jnp.maximum(wide, scalar(low, wide))
+        wide = jnp.minimum(wide, scalar(high, wide)).astype(np.int32)
+    return wide
+
+
 def hard_swish(x: jax.Array) -> jax.Array:
     """X * min(max(x + 3, 0), 6) / 6."""
     return x * clamp(x + scalar(3, x), 0, 6) / scalar(6, x)

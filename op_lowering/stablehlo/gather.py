@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.basics import int32_indices
 from jaxdelegate.op_lowering.common.movement import why_not_indices, why_not_moved, why_not_present
 from jaxdelegate.op_lowering.common.pointwise import (
     why_not_count,
@@ -99,7 +100,7 @@ def _lower_gather(
     dims = lax.GatherDimensionNumbers(o.offset_dims, o.collapsed_slice_dims, o.start_index_map)
 
     def gather(x: jax.Array, indices: jax.Array) -> tuple[jax.Array]:
-        starts = _index_vectors(indices, o.index_vector_dim)
+        starts = int32_indices(_index_vectors(indices, o.index_vector_dim))
         return (lax.gather(x, starts, dims, o.slice_sizes, mode=lax.GatherScatterMode.CLIP),)
 
     return gather

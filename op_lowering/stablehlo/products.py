@@ -84,6 +84,15 @@ class _Arithmetic:
         precision = policy.precision(operand)
         return dataclasses.replace(self, operand=operand, total=total, precision=precision)
 
+    @property
+    def preferred(self) -> np.dtype | None:
+        """What `lax` is told to yield; None: the operands' dtype.
+
+        JAX lowers and derives products without 64-bit types, perhaps, and would cut what it is told
+        to 32 bits.
+        """
+        return None if self.total == self.operand else self.total
+
     def downcast(self, x: jax.Array) -> jax.Array:
         """An operand in its dtype; what is not reduced is converted."""
         if self.operand in _HALF and x.dtype == np.float32:
@@ -149,7 +158,7 @@ def _lower_dot(
             arithmetic.downcast(w),
             (contract, batch),
             precision=arithmetic.precision,
-            preferred_element_type=arithmetic.total,
+            preferred_element_type=arithmetic.preferred,
         )
         return (_stored(y, outputs[0].dtype),)
 
@@ -299,7 +308,7 @@ def _lower_convolution(
             feature_group_count=feature_groups,
             batch_group_count=batch_groups,
             precision=arithmetic.precision,
-            preferred_element_type=arithmetic.total,
+            preferred_element_type=arithmetic.preferred,
         )
         return (_stored(y, outputs[0].dtype),)
 

@@ -1,0 +1,229 @@
+"""Every operator case through `jax.jit(apply)` and its gradients, with 64-bit types off and on.
+
+JAX lowers and transposes a program when whoever jits or derives it does, under that one's settings.
+A rule that chose a 64-bit type for JAX to make later fails there, or is cut to 32 bits.
+
+Cases are traced; those that bring an equation that was not lowered yet, with such dtypes, are
+lowered as well. `--exhaustive` takes all cases, and compiles and compares them.
+"""
+
+import dataclasses
+import functools
+import itertools
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdelegate as jd
+from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.testing import Case
+from jaxdelegate.testing.case import COMPILER_OPTIONS
+from jaxdelegate.testing.case_tables import cases_in
+from jaxdelegate.testing.op_cases import OpCase, check, find_cases
+
+ROOT = Path(__file__).parents[2]
+RECORDED = list(find_cases(ROOT.parent / "shared" / "op_cases"))
+PARTS = 4
+WIDE = pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
+absent = pytest.mark.skipif(not RECORDED, reason="the recorded operator cases are not here")
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.ERROR, "jaxdelegate")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Explicitly requested dtype")  # it would be cut
+        yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A model with one operator, or a few, and inputs."""
+
+    name: str
+    content: Callable[[], bytes]
+    inputs: Callable[[], Sequence[np.ndarray]]
+
+
+def recorded(cases: Sequence[OpCase]) -> Iterator[Example]:
+    for case in cases:
+        yield Example(str(case), lambda c=case: c.model, lambda c=case: c.inputs)  # type: ignore[misc]
+
+
+def listed(cases: Sequence[Case]) -> Iterator[Example]:
+    for case in cases:
+        yield Example(str(case), case.model, case.feeds)
+
+
+@functools.cache
+def tables() -> tuple[Case, ...]:
+    """Of the operators' own tests, those that XLA runs."""
+    found = cases_in(ROOT / "tests" / "op_lowering").items()
+    return tuple(c for name, cases in found for c in cases if RULES[name].host_reason is None)
+
+
+def various() -> list[Case]:
+    """Those that have a dtype where no case of the operator before has it."""
+    known: set[tuple[str, int, str]] = set()
+    found = []
+    for case in tables():
+        given = enumerate(case.inputs)
+        kinds = {(case.name, i, str(a.value.dtype)) for i, a in given if a is not None}
+        if kinds - known:
+            found.append(case)
+            known |= kinds
+    return found
+
+
+def faults(examples: Iterator[Example], wide: bool, lowered: set[Any] | None) -> list[str]:
+    """What fails; `lowered` are the equations that were lowered before, None: lower all."""
+    found = []
+    for example in examples:
+        with jax.enable_x64(wide):
+            try:
+                walk(example, lowered)
+            except Exception as error:  # whatever JAX raises
+                found.append(f"{example.name}: {type(error).__name__}: {str(error)[:300]}")
+    return found
+
+
+def walk(example: Example, lowered: set[Any] | None) -> None:
+    inputs = example.inputs()
+    if any(x.dtype == object for x in inputs):
+        return
+    try:
+        apply, params = jd.load(example.content()).function()
+    except (jd.DelegationError, jd.InterpreterError):
+        return  # the host runs it, or it is a rule's case and no file
+    traced = jax.jit(apply).trace(params, *inputs)
+    for output, wanted in zip(traced.out_info, declared(apply), strict=True):
+        assert output.dtype == wanted
+    lower(traced, lowered)
+    if not jax.config.jax_enable_x64 and computes_float64(apply):
+        return  # JAX itself derives float64 with 64-bit types only: docs/jax.md
+    for derive in derivatives(apply, params, inputs, traced.out_info):
+        try:
+            lower(jax.jit(derive).trace(params, *inputs), lowered)
+        except jd.GradientError:
+            pass  # a loop whose length the data decide
+
+
+def declared(apply: Any) -> list[np.dtype]:
+    graph = apply.model.graph.subgraphs[0]
+    return [graph.tensors[i].dtype for i in graph.outputs]
+
+
+def computes_float64(apply: Any) -> bool:
+    tensors = (t for graph in apply.model.graph.subgraphs for t in graph.tensors)
+    return any(t.dtype in (np.float64, np.complex128) for t in tensors)
+
+
+def derivatives(
+    apply: Any, params: Any, inputs: Sequence[np.ndarray], outputs: Any
+) -> Iterator[Callable[..., Any]]:
+    """Gradients by the weights alone, and by the inputs alone."""
+    if not any(is_float(y) for y in outputs):
+        return
+
+    def total(params: Any, *inputs: Any) -> jax.Array:
+        floats = (y for y in apply(params, *inputs) if is_float(y))
+        return sum((jnp.sum(y.astype(np.float32)) for y in floats), jnp.float32(0))
+
+    if params and all(map(is_float, params.values())):
+        yield jax.grad(total)
+    positions = tuple(1 + i for i, x in enumerate(inputs) if is_float(x))
+    if positions:
+        yield jax.grad(total, positions)
+
+
+def is_float(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.floating))
+
+
+def lower(traced: Any, lowered: set[Any] | None) -> None:
+    if lowered is None:
+        traced.lower()
+        return
+    kinds = {kind(eqn) for eqn in equations(traced.jaxpr.jaxpr)}
+    if kinds - lowered:
+        traced.lower()
+        lowered |= kinds
+
+
+def kind(eqn: Any) -> tuple[Any, ...]:
+    dtypes = (str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype"))
+    return eqn.primitive.name, len(eqn.invars), *dtypes
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All of them, those inside of others too."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, list | tuple) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner)
+
+
+@functools.cache
+def seen(wide: bool) -> set[Any]:
+    """Equations that were lowered in this process."""
+    return set()
+
+
+@WIDE
+def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
+    cases = various()[:: 12 if wide else 3]
+    assert faults(listed(cases), wide, seen(wide)) == []
+
+
+@absent
+@WIDE
+def test_recorded_cases_can_be_jitted_and_derived(wide: bool) -> None:
+    folders = itertools.groupby(RECORDED, lambda case: case.path.parent)
+    cases = [next(group) for _, group in folders][:: 8 if wide else 2]
+    assert faults(recorded(cases), wide, seen(wide)) == []
+
+
+@pytest.mark.exhaustive
+@WIDE
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_operator_cases_can_be_jitted_and_derived(part: int, wide: bool) -> None:
+    assert faults(listed(tables()[part::PARTS]), wide, None) == []
+    assert faults(recorded(RECORDED[part::PARTS]), wide, None) == []
+
+
+@absent
+@pytest.mark.exhaustive
+@WIDE
+@pytest.mark.parametrize("part", range(PARTS))
+def test_jitted_functions_yield_what_was_recorded(part: int, wide: bool) -> None:
+    wrong = []
+    for case in RECORDED[part::PARTS]:
+        options = {} if case.quantization == "none" else {"quant_mode": "integer"}
+        try:
+            apply, params = jd.load(case.model, **options).function()
+            with jax.enable_x64(wide):
+                check(case, functools.partial(jitted, apply, params, wide))
+        except jd.DelegationError:
+            continue
+        except AssertionError as error:
+            wrong.append(f"{case}: {error}")
+    assert wrong == []
+
+
+def jitted(
+    apply: Any, params: Any, wide: bool, _model: bytes, inputs: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    program = jax.jit(apply).lower(params, *inputs).compile(COMPILER_OPTIONS)
+    # A compiled program takes what was traced: 64-bit inputs are cut before, where they are off.
+    given = [jnp.asarray(x) for x in inputs]
+    return [np.asarray(y) for y in program(params, *given)]
