@@ -98,6 +98,8 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "reference",  # shapes and constants, which are in the key; and `subgraph_sources`
         "report",
         "runtime",  # which nodes there are, which is in the key
+        "text",  # of messages
+        "whole_imports",
     }
     assert found - rooms <= no_say
     assert "subgraph_sources" in sources._rooms(of_subgraphs=True)
