@@ -11,8 +11,11 @@ import pytest
 
 from jaxdelegate import litert, providers
 from jaxdelegate.demo.tasks import TASKS
+from jaxdelegate.op_lowering.options import CallOnceOptions, VarHandleOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing.builder import SubgraphBuilder
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -58,10 +61,43 @@ def int8(folder: Path) -> None:
     (folder / "int8.tflite").write_bytes(TASKS["classification"].network(quantized=True))
 
 
+def trainable(folder: Path) -> None:
+    """What TensorFlow's on-device training converts to: signatures that share a variable."""
+    builder, shape = ModelBuilder(), (1, 16, 16, 3)
+
+    def read(graph: SubgraphBuilder) -> tuple[int, int, int]:
+        x, w = graph.input(shape, name="x"), graph.tensor(shape, name="w")
+        handle = graph.tensor((1,), np.dtype("V4"))
+        graph.operator("CALL_ONCE", [], [], CallOnceOptions(init_subgraph_index=2))
+        graph.operator("VAR_HANDLE", [], [handle], VarHandleOptions(shared_name="w"))
+        graph.operator("READ_VARIABLE", [handle], [w])
+        return x, w, handle
+
+    x, w, _ = read(builder)
+    y = builder.tensor(shape, name="scores")
+    builder.operator("MUL", [x, w], [y])
+    builder.outputs(y)
+    builder.signature("infer", {"x": x}, {"scores": y})
+    train = builder.subgraph("train")
+    x, w, handle = read(train)
+    labels, new = train.input((8,), np.int32, "labels"), train.tensor(shape, name="loss")
+    train.operator("SUB", [w, x], [new])
+    train.operator("ASSIGN_VARIABLE", [handle, new], [])
+    train.outputs(new)
+    builder.signature("train", {"x": x, "labels": labels}, {"loss": new}, subgraph=1)
+    first = builder.subgraph("initialize")
+    handle = first.tensor((1,), np.dtype("V4"))
+    first.operator("VAR_HANDLE", [], [handle], VarHandleOptions(shared_name="w"))
+    first.operator("ASSIGN_VARIABLE", [handle, first.constant(np.ones(shape, np.float32))], [])
+    first.outputs()
+    (folder / "trainable.tflite").write_bytes(builder.build())
+
+
 # What else lies in the folder, or has to be there.
 FILES: dict[str, Callable[[Path], None]] = {
     "docs/evaluation.md": images,
     "docs/fine_tuning.md": int8,
+    "docs/jax.md": trainable,
     "docs/stock_interpreters.md": libraries,
     "docs/api/litert.md": libraries,
 }

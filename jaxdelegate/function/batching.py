@@ -17,8 +17,8 @@ from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.passes.by_image import why_not_by_image
-from jaxdelegate.pjrt import client
 from jaxdelegate.passes.runs import ONCE, Runs
+from jaxdelegate.pjrt import client
 
 _PROBE = 2  # images: what holds for two holds for more
 

@@ -172,10 +172,10 @@ class States:
         for tensor in self._variables:
             name = self.names[tensor.index]
             check_alive("apply: state", name, state[name])
-            given = jnp.shape(state[name])
-            if given != tensor.shape:
+            given, wanted = jnp.shape(state[name]), tensor.shape
+            if given != wanted:
                 raise TensorError(
-                    f"apply: state[{name!r}] wants the shape {list(tensor.shape)}, got {list(given)}"
+                    f"apply: state[{name!r}] wants the shape {list(wanted)}, got {list(given)}"
                 )
         return {name: state[name] for name in self.names.values()}
 

@@ -1,4 +1,4 @@
-"""Weights that a caller donates to a jitted function: the model that handed them out stays whole."""
+"""Weights that a caller donates to a jitted function: the model that gave them stays whole."""
 
 import copy
 import pickle

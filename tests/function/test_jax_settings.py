@@ -82,9 +82,7 @@ def test_settings_change_no_result(setting: Callable[[], Any], want: np.ndarray)
 
 
 @pytest.mark.parametrize("name", ["disable_jit", "transfer_guard"])
-def test_programs_that_were_compiled_before_run_under_settings(
-    name: str, want: np.ndarray
-) -> None:
+def test_programs_that_were_compiled_before_run_under_settings(name: str, want: np.ndarray) -> None:
     model, interpreter = jd.load(classifier()), opened()
     for setting in (contextlib.nullcontext, SETTINGS[name], contextlib.nullcontext):
         with setting():

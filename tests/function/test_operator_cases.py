@@ -7,6 +7,7 @@ Cases are traced; those that bring an equation that was not lowered yet, with su
 lowered as well. `--exhaustive` takes all cases, and compiles and compares them.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -109,10 +110,8 @@ def walk(example: Example, lowered: set[Any] | None) -> None:
     if not jax.config.jax_enable_x64 and computes_float64(apply):
         return  # JAX itself derives float64 with 64-bit types only: docs/jax.md
     for derive in derivatives(apply, params, inputs, traced.out_info):
-        try:
+        with contextlib.suppress(jd.GradientError):  # a loop whose length the data decide
             lower(jax.jit(derive).trace(params, *inputs), lowered)
-        except jd.GradientError:
-            pass  # a loop whose length the data decide
 
 
 def declared(apply: Any) -> list[np.dtype]:
@@ -167,22 +166,20 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         yield eqn
         for value in eqn.params.values():
-            for inner in value if isinstance(value, list | tuple) else [value]:
-                inner = getattr(inner, "jaxpr", inner)
+            inside = value if isinstance(value, list | tuple) else [value]
+            for inner in (getattr(each, "jaxpr", each) for each in inside):
                 if hasattr(inner, "eqns"):
                     yield from equations(inner)
 
 
-@functools.cache
-def seen(wide: bool) -> set[Any]:
-    """Equations that were lowered in this process."""
-    return set()
+# The equations that were lowered in this process, by whether 64-bit types were on.
+SEEN: dict[bool, set[Any]] = {False: set(), True: set()}
 
 
 @WIDE
 def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
     cases = various()[:: 12 if wide else 3]
-    assert faults(listed(cases), wide, seen(wide)) == []
+    assert faults(listed(cases), wide, SEEN[wide]) == []
 
 
 @absent
@@ -190,7 +187,7 @@ def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
 def test_recorded_cases_can_be_jitted_and_derived(wide: bool) -> None:
     folders = itertools.groupby(RECORDED, lambda case: case.path.parent)
     cases = [next(group) for _, group in folders][:: 8 if wide else 2]
-    assert faults(recorded(cases), wide, seen(wide)) == []
+    assert faults(recorded(cases), wide, SEEN[wide]) == []
 
 
 @pytest.mark.exhaustive
@@ -212,7 +209,7 @@ def test_jitted_functions_yield_what_was_recorded(part: int, wide: bool) -> None
         try:
             apply, params = jd.load(case.model, **options).function()
             with jax.enable_x64(wide):
-                check(case, functools.partial(jitted, apply, params, wide))
+                check(case, functools.partial(jitted, apply, params))
         except jd.DelegationError:
             continue
         except AssertionError as error:
@@ -221,7 +218,7 @@ def test_jitted_functions_yield_what_was_recorded(part: int, wide: bool) -> None
 
 
 def jitted(
-    apply: Any, params: Any, wide: bool, _model: bytes, inputs: Sequence[np.ndarray]
+    apply: Any, params: Any, _model: bytes, inputs: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     program = jax.jit(apply).lower(params, *inputs).compile(COMPILER_OPTIONS)
     # A compiled program takes what was traced: 64-bit inputs are cut before, where they are off.

@@ -96,7 +96,7 @@ def test_states_of_single_signatures_suffice_for_them() -> None:
     assert model.initial_state("train").keys() == {"w"}
     assert model.initial_state("other").keys() == {"elsewhere/w"}
     infer, _ = model.function("infer")
-    (y,), state = infer({}, X, state=model.initial_state("train"))
+    (y,), _ = infer({}, X, state=model.initial_state("train"))
     np.testing.assert_array_equal(y, FIRST * X)
     with pytest.raises(jd.TensorError, match=r"state has no 'w'.*model.initial_state\(\) returns"):
         infer({}, X, state=model.initial_state("other"))
