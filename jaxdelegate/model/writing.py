@@ -32,9 +32,9 @@ def write_files(path: str | os.PathLike[str], model: Model, edited: Edited) -> N
         OSError: there is no such folder, it cannot be written to, or the disk is full.
     """
     named, target = os.path.abspath(os.fsdecode(path)), os.path.realpath(os.fsdecode(path))
-    for folder in map(os.path.dirname, (named, target)):
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(f"save: {folder!r}: no such folder; make it first")
+    for parent in map(os.path.dirname, (named, target)):
+        if not os.path.isdir(parent):
+            raise FileNotFoundError(f"save: {parent!r}: no such folder; make it first")
     model.origin.check_unchanged()
     with opened_folder(os.path.dirname(named)) as folder:
         beside = _Beside(folder, named, model)

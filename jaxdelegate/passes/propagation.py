@@ -8,7 +8,7 @@ import dataclasses
 import math
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from jaxdelegate.reference.builtin.sparse import densified
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.text import printable
+
+T = TypeVar("T")
 
 # What a kernel may raise on a graph that is wrong, or too large, as opposed to a bug of ours.
 KERNEL_ERRORS = (
@@ -129,7 +131,7 @@ class Subgraphs(tuple[Subgraph, ...]):
     _known: dict[Hashable, tuple[Any, Any]]
     _size = 0
 
-    def known(self, key: Hashable, held: Any, size: int, find: Callable[[], Any]) -> Any:
+    def known(self, key: Hashable, held: Any, size: int, find: Callable[[], T]) -> T:
         """What `find` answers; it is not called again for an equal key.
 
         Args:
@@ -140,7 +142,7 @@ class Subgraphs(tuple[Subgraph, ...]):
         """
         known = self.__dict__.setdefault("_known", {})
         if key in known:
-            return known[key][0]
+            return cast("T", known[key][0])
         answer = find()
         if self._size > _MOST_KNOWN:
             known = self._known = {}

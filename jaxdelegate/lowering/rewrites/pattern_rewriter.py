@@ -109,8 +109,8 @@ class PatternRewriter:
 
     def private_maker(self, tensor: int) -> Operator | None:
         """The operator that makes a tensor which nobody but one operator here ever sees."""
-        readers = self._readers.get(tensor, {})
-        if self.is_kept(tensor) or len(readers) != 1 or sum(readers.values()) != 1:
+        readers = self._readers.get(tensor, Counter())
+        if self.is_kept(tensor) or readers.total() != 1:
             return None
         return self.maker(tensor)
 
