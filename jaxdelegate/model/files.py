@@ -40,31 +40,40 @@ class FileContent:
         content: all bytes, read-only; views keep it alive.
     """
 
-    def __init__(self, file: int, name: str) -> None:
+    def __init__(self, file: int, name: str, room: int | None = None) -> None:
         """Take an open file.
 
         Args:
             file: its descriptor, which is closed.
             name: for messages.
+            room: bytes up to which it is read; None: `READ_BYTES`.
 
         Raises:
             NotRegularError: it is no regular file.
-            ModelError: somebody shortens it meanwhile.
+            ModelError: somebody changes it meanwhile.
             OSError: it cannot be read.
+            ValueError: somebody shortens it before it is mapped.
         """
         self._name = name
         try:
             state = os.fstat(file)
             if not stat.S_ISREG(state.st_mode):
                 raise NotRegularError("not a regular file")
-            self._state = _changing(state)
+            self._state, size = _changing(state), state.st_size
             self._mapped: int | None = None
-            self.content = self._read(file, state.st_size)
-            if state.st_size > READ_BYTES:
+            if size <= (READ_BYTES if room is None else room):
+                self.content = self._read(file, size)
+            else:
+                self.content = memoryview(mmap.mmap(file, size, access=mmap.ACCESS_READ))
                 self._mapped = os.dup(file)
                 weakref.finalize(self, os.close, self._mapped)
         finally:
             os.close(file)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether `content` is the file itself."""
+        return self._mapped is not None
 
     def check_unchanged(self) -> None:
         """Look whether a mapped file is what was opened.
@@ -78,15 +87,15 @@ class FileContent:
     def _read(self, file: int, size: int) -> memoryview:
         if size == 0:  # nothing to map
             return memoryview(b"")
-        if size > READ_BYTES:
-            return memoryview(mmap.mmap(file, size, access=mmap.ACCESS_READ))
         content = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         done = 0
         while done < size:
             count = os.preadv(file, [content[done : done + _CHUNK]], done)
             if count == 0:
-                self._fail("shortened while it was read: read it again")
+                break
             done += count
+        if done < size or _changing(os.fstat(file)) != self._state:
+            self._fail("changed while it was read: read it again")
         return content.toreadonly()
 
     def _fail(self, what: str) -> None:
@@ -102,7 +111,7 @@ def _changing(state: os.stat_result) -> tuple[int, int]:
 
 
 class Folder:
-    """The files next to a model; each is opened once."""
+    """The files next to a model; each is opened once. `READ_BYTES` count for all of them."""
 
     def __init__(self, path: str) -> None:
         """Open nothing yet.
@@ -112,6 +121,7 @@ class Folder:
         """
         self.path = path
         self._files: dict[str, FileContent] = {}
+        self._room = READ_BYTES
 
     def content(self, name: str) -> memoryview:
         """The content of a file in the folder.
@@ -135,10 +145,14 @@ class Folder:
         path = os.path.join(self.path, name)
         try:
             with opened_folder(self.path) as top, below(top, name) as (folder, last):
-                return FileContent(open_file(folder, last), path)
-        except OSError as error:
-            why = error.strerror or str(error)
+                file = FileContent(open_file(folder, last), path, self._room)
+        except ModelError:
+            raise
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
             raise ModelError(f"Could not open {path!r}: {why}") from error
+        self._room -= 0 if file.is_mapped else len(file.content)
+        return file
 
 
 def why_not_below(name: str) -> str | None:

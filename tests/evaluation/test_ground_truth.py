@@ -69,8 +69,17 @@ def changed(*path: Any, to: Any) -> Any:
         (changed("images", 0, "width", to=0), r"images\[0\].width: want a positive integer, got 0"),
         (changed("images", 0, "id", to=3), "images: an id stands twice"),
         *(
-            (changed("images", 0, "file_name", to=name), r"images\[0\].file_name: want a path inside")
-            for name in ("../secret.jpg", "/etc/secret.jpg", "a/../../b.jpg", "..\\b.jpg", "b\0.jpg")
+            (
+                changed("images", 0, "file_name", to=name),
+                r"images\[0\].file_name: want a path inside",
+            )
+            for name in (
+                "../secret.jpg",
+                "/etc/secret.jpg",
+                "a/../../b.jpg",
+                "..\\b.jpg",
+                "b\0.jpg",
+            )
         ),
         (changed("annotations", 2, "bbox", to=[1, 2, 3]), r"annotations\[2\].bbox: want \[x, y,"),
         (changed("annotations", 2, "bbox", to=[1, 2, 3, "4"]), r"annotations\[2\].bbox: want"),

@@ -274,6 +274,18 @@ def test_what_was_read_stays(folder: Path) -> None:
     assert model.subgraphs[0].tensors[2].data.tolist() == W.tolist()
 
 
+def test_many_files_are_not_all_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holes make files that take no room on a disk."""
+    names = [f"{i}.bin" for i in range(5)]
+    path = with_files(folder, *names)
+    for name in names:
+        os.truncate(folder / name, 1000)
+    monkeypatch.setattr(files, "READ_BYTES", 3500)
+    files_of = read_model(path).origin.folder
+    assert files_of is not None
+    assert [files_of._files[name].is_mapped for name in names] == [False] * 3 + [True] * 2
+
+
 def _shorten(path: Path) -> None:
     os.truncate(path, 4)
 
@@ -366,5 +378,17 @@ def test_a_process_survives_files_that_are_shortened(folder: Path) -> None:
 
 def test_a_file_shortened_while_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.os, "preadv", lambda *_: 0)
-    with pytest.raises(ModelError, match=r"m\.tflite: the file was shortened while it was read"):
+    with pytest.raises(ModelError, match=r"m\.tflite: the file was changed while it was read"):
         read_model(with_files(folder))
+
+
+def test_a_file_overwritten_while_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = with_files(folder), os.preadv
+
+    def slow(*arguments: object) -> int:
+        os.utime(path, ns=(0, 1))
+        return read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(files.os, "preadv", slow)
+    with pytest.raises(ModelError, match=r"m\.tflite: the file was changed while it was read"):
+        read_model(path)
