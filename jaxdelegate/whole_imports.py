@@ -23,7 +23,8 @@ def whole_imports() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {n: h for n in signal.valid_signals() if callable(h := signal.getsignal(n))}
+    installed = {int(number): signal.getsignal(number) for number in signal.valid_signals()}
+    handlers = {number: handler for number, handler in installed.items() if callable(handler)}
     waiting: dict[int, FrameType | None] = {}
     is_importing = True
 

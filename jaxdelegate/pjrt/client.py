@@ -45,6 +45,9 @@ Result = tuple[Shape, np.dtype]
 # Of what numpy can view without a copy where jax has not taught it how.
 _VIEWABLE = "biufc"
 
+_GUARDS = _jax.guard_lib
+_NOTHING = contextlib.nullcontext()
+
 
 def is_device_array(value: Any) -> bool:
     """Whether a value is an array of jax, on whatever device."""
@@ -198,13 +201,30 @@ def _viewed(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-@contextlib.contextmanager
-def on_purpose() -> Iterator[None]:
+def is_guarded() -> bool:
+    """Whether `jax.transfer_guard` has anything to say about this thread."""
+    here, everywhere = _GUARDS.thread_local_state(), _GUARDS.global_state()
+    return (
+        here.host_to_device is not None
+        or here.device_to_host is not None
+        or here.device_to_device is not None
+        or everywhere.host_to_device is not None
+        or everywhere.device_to_host is not None
+        or everywhere.device_to_device is not None
+    )
+
+
+def on_purpose() -> contextlib.AbstractContextManager[None]:
     """What moves between host and devices here is meant to, as by `jax.device_put`.
 
     `jax.transfer_guard("disallow")` refuses what moves by accident.
     """
-    state = _jax.guard_lib.thread_local_state()
+    return _marked_as_explicit() if is_guarded() else _NOTHING  # each call of a model comes by
+
+
+@contextlib.contextmanager
+def _marked_as_explicit() -> Iterator[None]:
+    state = _GUARDS.thread_local_state()
     before = state.explicit_device_put, state.explicit_device_get
     state.explicit_device_put = state.explicit_device_get = True
     try:
