@@ -34,12 +34,20 @@ def is_view(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.base is not None
 
 
+def _bounds(array: np.ndarray) -> tuple[int, int]:
+    """Where an array begins and ends."""
+    if not array.flags.c_contiguous:
+        return byte_bounds(array)
+    start: int = array.__array_interface__["data"][0]
+    return start, start + array.nbytes
+
+
 class Regions:
     """Where some arrays lie in the host's memory."""
 
     def __init__(self, arrays: Iterable[object]) -> None:
         """Of those that are numpy's."""
-        spans = sorted(byte_bounds(a) for a in arrays if isinstance(a, np.ndarray) and a.size)
+        spans = sorted(_bounds(a) for a in arrays if isinstance(a, np.ndarray) and a.size)
         self._starts: list[int] = []
         self._ends: list[int] = []
         for start, end in spans:
@@ -53,7 +61,7 @@ class Regions:
         """Whether an array lies where one of them does, or between its elements."""
         if not array.size:
             return False
-        start, end = byte_bounds(array)
+        start, end = _bounds(array)
         before = bisect.bisect_left(self._starts, end) - 1  # the last that begins before its end
         return before >= 0 and self._ends[before] > start
 
