@@ -20,7 +20,7 @@ from jax import lax
 
 from jaxdelegate.lowering import learned_scales
 from jaxdelegate.model.records import Operator
-from jaxdelegate.op_lowering.common.derivatives import underivable
+from jaxdelegate.op_lowering.common.derivatives import underivable, with_64_bits
 from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions, record_of
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 from jaxdelegate.quant import affine, jax_affine
@@ -230,6 +230,7 @@ def _on_grid_at_one_reading(
 
 
 @_on_grid.defjvp
+@with_64_bits
 def _straight_through(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:

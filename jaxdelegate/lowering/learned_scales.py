@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.derivatives import with_64_bits
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import affine, jax_affine
 
@@ -82,6 +83,7 @@ def positive(scale: jax.Array, factor: float) -> jax.Array:
 
 
 @positive.defjvp
+@with_64_bits
 def _damped(factor: float, primals: Any, tangents: Any) -> tuple[Any, Any]:
     return positive(primals[0], factor), tangents[0] * np.float32(factor)
 
@@ -106,6 +108,7 @@ def _product(x: jax.Array, y: Any) -> jax.Array:
 
 
 @_on_grid.defjvp
+@with_64_bits
 def _lsq(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[Any, Any]:
     value, scale, low, high = primals
     first, last = scale * low, scale * high

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.lowering import learned_scales
+from jaxdelegate.op_lowering.common.derivatives import with_64_bits
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
@@ -98,6 +99,7 @@ def _steps(steps: jax.Array, low: Any, high: Any) -> jax.Array:
 
 
 @_on_grid.defjvp
+@with_64_bits
 def _straight_through(is_wide: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     """As LSQ has it: see learned_scales."""
     x, scale, low, high = primals

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.builtin.reduction import limits
+from jaxdelegate.op_lowering.common.derivatives import with_64_bits
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.options import (
     Options,
@@ -111,6 +112,7 @@ def _multiplied(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Arr
 
 
 @_multiplied.defjvp
+@with_64_bits
 def _multiplied_jvp(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:

@@ -3,6 +3,7 @@
 Values are computed as without them: a compiled program is the same.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -16,15 +17,30 @@ from jaxdelegate.op_lowering.common.basics import scalar
 Unary = Callable[[jax.Array], Any]
 
 
+def with_64_bits(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A derivative's rule, with 64-bit types as what it derives: JAX may ask it under any setting.
+
+    It does so late, for instance, where a caller derives what `jax.checkpoint` or `jax.jit` holds.
+    """
+
+    @functools.wraps(rule)
+    def wide(*arguments: Any) -> Any:
+        with jax.enable_x64(True):
+            return rule(*arguments)
+
+    return wide
+
+
 def derived_as(function: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
     """The values of `function`, and the derivative of `like`: of the same shapes and dtypes.
 
-    `Model.function` computes with 64-bit types, but JAX may derive the result without them: what
-    is float64 inside of `function` is float32 in `like`.
+    `Model.function` computes with 64-bit types, but JAX may transpose the result without them:
+    what is float64 inside of `function` is float32 in `like`.
     """
     derived = jax.custom_jvp(function)
 
     @derived.defjvp
+    @with_64_bits
     def _rule(primals: tuple[jax.Array, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         return derived(*primals), jax.jvp(like, primals, tangents)[1]
 
