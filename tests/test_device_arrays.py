@@ -105,7 +105,7 @@ def test_host_arrays_are_moved(reads: list[jax.Array]) -> None:
     x, y = ends(interpreter)
     interpreter.set_tensor(x, X.astype(BFLOAT16))
     with (
-        jax.transfer_guard("disallow"),
+        jax.transfer_guard("disallow_explicit"),
         pytest.raises(InterpreterError, match="host-to-device transfer"),
     ):
         interpreter.invoke()

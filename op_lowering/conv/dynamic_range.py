@@ -95,7 +95,7 @@ def _folded(w: Array, spreads: Spreads) -> Array:
     rank = len(spreads)
     turns = [-(-s.size // s.stride) for s in spreads]
     missing = [(0, t * s.stride - s.size) for t, s in zip(turns, spreads, strict=True)]
-    w = np.pad(w, [*missing, (0, 0), (0, 0)])
+    w = (jnp if isinstance(w, jax.Array) else np).pad(w, [*missing, (0, 0), (0, 0)])
     pairs = (n for t, s in zip(turns, spreads, strict=True) for n in (t, s.stride))
     w = w.reshape(*pairs, *w.shape[-2:])
     w = w.transpose(*range(0, 2 * rank, 2), 2 * rank, *range(1, 2 * rank, 2), 2 * rank + 1)

@@ -31,7 +31,7 @@ from jaxdelegate.testing.op_cases import OpCase, check, find_cases
 
 ROOT = Path(__file__).parents[2]
 RECORDED = list(find_cases(ROOT.parent / "shared" / "op_cases"))
-PARTS = 4
+PARTS = 16
 WIDE = pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
 absent = pytest.mark.skipif(not RECORDED, reason="the recorded operator cases are not here")
 
@@ -95,20 +95,22 @@ def faults(examples: Iterator[Example], wide: bool, lowered: set[Any] | None) ->
     return found
 
 
-def walk(example: Example, lowered: set[Any] | None) -> None:
+def walk(example: Example, lowered: set[Any] | None, **options: Any) -> None:
     inputs = example.inputs()
     if any(x.dtype == object for x in inputs):
         return
     try:
-        apply, params = jd.load(example.content()).function()
+        apply, params = jd.load(example.content(), **options).function()
     except (jd.DelegationError, jd.InterpreterError):
         return  # the host runs it, or it is a rule's case and no file
     traced = jax.jit(apply).trace(params, *inputs)
     for output, wanted in zip(traced.out_info, declared(apply), strict=True):
         assert output.dtype == wanted
     lower(traced, lowered)
-    if not jax.config.jax_enable_x64 and computes_float64(apply):
-        return  # JAX itself derives float64 with 64-bit types only: docs/jax.md
+    if options:
+        return  # computed in integers
+    if any(t.spec().is_quantized for t in apply.model.graph.subgraphs[0].tensors):
+        walk(example, lowered, quant_mode="integer")
     for derive in derivatives(apply, params, inputs, traced.out_info):
         with contextlib.suppress(jd.GradientError):  # a loop whose length the data decide
             lower(jax.jit(derive).trace(params, *inputs), lowered)
@@ -130,6 +132,8 @@ def derivatives(
     """Gradients by the weights alone; and by the inputs alone, of what is derived later."""
     if not any(is_float(y) for y in outputs):
         return
+    if not jax.config.jax_enable_x64 and computes_float64(apply):
+        return  # JAX itself derives float64 with 64-bit types only: docs/jax.md
 
     def total(params: Any, *inputs: Any) -> jax.Array:
         floats = (y for y in apply(params, *inputs) if is_float(y))
@@ -178,7 +182,7 @@ SEEN: dict[bool, set[Any]] = {False: set(), True: set()}
 
 @WIDE
 def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
-    cases = various()[:: 12 if wide else 3]
+    cases = various()[:: 20 if wide else 5]
     assert faults(listed(cases), wide, SEEN[wide]) == []
 
 
