@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import os
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -326,11 +328,41 @@ def read_input(
     return np.frombuffer(content, dtype).reshape(shape).copy()
 
 
-def _read_npy(path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.dtype) -> np.ndarray:
+def load_arrays(path: str | os.PathLike[str]) -> np.ndarray | dict[str, np.ndarray]:
+    """The array of a .npy file, or those of a .npz file by name.
+
+    Raises:
+        OptionError: it is neither, declares more than it has, or takes more memory than there is.
+        OSError: it cannot be read.
+    """
+    return _loaded(path, ".npy or .npz file")
+
+
+def load_array(path: str | os.PathLike[str]) -> np.ndarray:
+    """The array of a .npy file.
+
+    Raises:
+        OptionError, OSError: as `load_arrays`.
+    """
+    array = _loaded(path, ".npy file")
+    if isinstance(array, dict):
+        raise OptionError(f"{os.fspath(path)} is not a .npy file: it is an archive of some")
+    return array
+
+
+def _loaded(path: str | os.PathLike[str], kind: str) -> np.ndarray | dict[str, np.ndarray]:
     try:
-        array: np.ndarray = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise OptionError(f"{path}: not a .npy file: {error}") from error
+        if zipfile.is_zipfile(path):
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+                return dict(archive)
+        # A map compares the declared shape with the file's size; a read would allocate it first.
+        return np.array(np.lib.format.open_memmap(path, mode="r"))
+    except (ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise OptionError(f"{os.fspath(path)} is not a {kind}: {error}") from error
+
+
+def _read_npy(path: str | os.PathLike[str], name: str, shape: Shape, dtype: np.dtype) -> np.ndarray:
+    array = load_array(path)
     if array.shape != shape or array.dtype != dtype:
         raise OptionError(
             f"{path}: input {name!r} is {dtype} {list(shape)}, "

@@ -1,6 +1,5 @@
 """Calibration inputs: random ones, arrays, or files."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import OptionError, TensorError
-from jaxdelegate.measuring.inputs import InputLayer, InputSource, NormalValues
+from jaxdelegate.measuring.inputs import InputLayer, InputSource, NormalValues, load_arrays
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.text import printable
 
@@ -111,7 +110,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _samples(path: Path, inputs: Sequence[Tensor]) -> list[Any]:
-    loaded = _loaded(path)
+    loaded = load_arrays(path)
     if isinstance(loaded, dict):
         return [loaded]
     if len(inputs) != 1:
@@ -125,13 +124,3 @@ def _samples(path: Path, inputs: Sequence[Tensor]) -> list[Any]:
     if loaded.ndim == len(shape) > 0 and shape[0] == 1 and loaded.shape[0] > 1:
         return [loaded[n : n + 1] for n in range(loaded.shape[0])]
     return [loaded]
-
-
-def _loaded(path: Path) -> Any:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise OptionError(
-            f"inputs: {os.fspath(path)} is not a .npy or .npz file: {error}"
-        ) from error
-    return loaded if isinstance(loaded, np.ndarray) else dict(loaded)

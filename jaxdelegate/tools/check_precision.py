@@ -1,15 +1,10 @@
 """`jaxdelegate check_precision`: which operators float16 or bfloat16 would make wrong."""
 
-import os
-from pathlib import Path
-
-import numpy as np
 from absl import flags
 
 from jaxdelegate.comparison.precision_check import check_precision
-from jaxdelegate.errors import OptionError
 from jaxdelegate.lowering.error_probe import ERROR_BOUND
-from jaxdelegate.measuring.inputs import parse_input_flags
+from jaxdelegate.measuring.inputs import load_array, parse_input_flags
 from jaxdelegate.tools import delegate_flags
 
 _UNSAFE = 2
@@ -47,18 +42,9 @@ def run(values: flags.FlagValues) -> int:
     files = parse_input_flags(files=values.input_layer_value_files).files
     report = check_precision(
         values.graph,
-        {name: _loaded(path) for name, path in files.items()} or None,
+        {name: load_array(path) for name, path in files.items()} or None,
         values.jax_compute_dtype,
         error_bound=values.error_bound,
     )
     print(report)
     return 0 if report.is_safe else _UNSAFE
-
-
-def _loaded(path: str | os.PathLike[str]) -> np.ndarray:
-    try:
-        return np.asarray(np.load(Path(path), allow_pickle=False))
-    except (ValueError, EOFError) as error:
-        raise OptionError(
-            f"input_layer_value_files: {os.fspath(path)} is not a .npy file: {error}"
-        ) from error

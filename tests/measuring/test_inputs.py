@@ -1,5 +1,7 @@
 """--input_layer and its like, files of values, and random ones."""
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from jaxdelegate.measuring.inputs import (
     InputSource,
     NormalValues,
     UniformValues,
+    load_arrays,
     parse_input_flags,
     parse_input_layers,
     read_input,
@@ -96,16 +99,49 @@ def test_files(tmp_path: Path) -> None:
     assert read_input(str(tmp_path / "e.pb"), "x", (1,), text).tolist() == [b"a\0b"]
 
 
+def declared(shape: tuple[int, ...]) -> bytes:
+    """A .npy file with the header of an array of this shape, and nothing else."""
+    stream = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue()
+
+
+def archive(**arrays: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def test_archives_of_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    path.write_bytes(archive(x=np.float32([1, 2])))
+    found = load_arrays(path)
+    assert isinstance(found, dict)
+    np.testing.assert_array_equal(found["x"], np.float32([1, 2]))
+    with zipfile.ZipFile(path, "w") as stream:
+        stream.writestr("x.npy", declared((1 << 40, 1 << 20)))
+    with pytest.raises(OptionError, match=r"not a \.npy or \.npz file"):
+        load_arrays(path)
+    path.write_bytes(archive(x=np.float32([1, 2]))[:-20])
+    with pytest.raises(OptionError, match=r"not a \.npy or \.npz file"):
+        load_arrays(path)
+
+
 def test_files_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"abc")
     (tmp_path / "bad.npy").write_bytes(b"abc")
     (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "zip.npy").write_bytes(archive(x=np.zeros(4, np.float32)))
+    (tmp_path / "vast.npy").write_bytes(declared((1 << 40, 1 << 20)))
     np.save(tmp_path / "other.npy", np.zeros((2, 2), np.float32))
     float32, text = np.dtype(np.float32), np.dtype(np.bytes_)
     for name, dtype, message in (
         ("short", float32, r"input 'x' is float32 \[1, 4\], which takes 16 bytes, got 3"),
         ("bad.npy", float32, "not a .npy file"),
         ("empty.npy", float32, "not a .npy file"),
+        ("zip.npy", float32, "not a .npy file: it is an archive"),
+        ("vast.npy", float32, "not a .npy file: mmap length is greater"),
         ("other.npy", float32, r"input 'x' is float32 \[1, 4\], got float32 \[2, 2\]"),
         ("short", text, r"input 'x' is 4 strings \[1, 4\], got 1"),
     ):
