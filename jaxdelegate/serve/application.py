@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 try:
@@ -14,7 +14,7 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Route
-    from starlette.types import Lifespan
+    from starlette.types import Lifespan, Receive, Scope, Send
 except ModuleNotFoundError as missing:
     raise ImportError(
         f'serving needs {missing.name}: pip install "jaxdelegate[serve]"', name=missing.name
@@ -23,6 +23,8 @@ except ModuleNotFoundError as missing:
 from jaxdelegate.errors import OptionError
 from jaxdelegate.serve import bodies, protocol, service, triton
 from jaxdelegate.serve.datatypes import name_of, shown
+from jaxdelegate.serve.held import SMALL, Held
+from jaxdelegate.serve.json_text import Buffer, read_object
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import VARIABLE, opened, parse_models
 from jaxdelegate.serve.records import RequestError, ServedModel, TensorMetadata
@@ -30,7 +32,10 @@ from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.settings import ServeSettings
 
 _LOG = logging.getLogger("jaxdelegate.serve")
-_SMALL = 1 << 16  # bytes of JSON, or numbers, up to which the event loop does the work itself
+_LARGE = 1 << 20  # bytes of JSON that take long to read
+_MAX_ADDRESS = 64  # characters
+_PIECE = 1 << 20  # bytes of a large answer that are sent at once
+_NUMBER_BYTES = 20  # of a number in JSON, at most but for rare doubles
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -80,18 +85,54 @@ def application(served: Service, lifespan: Lifespan[Starlette] | None = None) ->
 
 
 def _route(path: str, endpoint: Endpoint, *methods: str) -> Route:
-    async def answered(request: Request) -> Response:
+    return Route(path, _Answered(endpoint), methods=methods or ("GET",))
+
+
+class _Answered:
+    """An endpoint as an ASGI application: what it raises becomes an answer.
+
+    What an endpoint enters into `request.state.held` is left when the answer is sent.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        async with contextlib.AsyncExitStack() as request.state.held:
+            await (await self._response(request))(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
         try:
-            return await endpoint(request)
+            return await self._endpoint(request)
         except RequestError as error:
             return error_response(str(error), error.status)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except Exception:
-            _LOG.exception("%s %s", request.method, request.url.path)
+            _LOG.exception("%s %s", request.method, shown(request.url.path))
             return error_response("internal error; the server's log says more", 500)
 
-    return Route(path, answered, methods=methods or ("GET",))
+
+class _Pieces(Response):
+    """A body in pieces: a client that reads slowly has one of them in the server's buffers."""
+
+    def __init__(
+        self, pieces: Sequence[bytes | memoryview], headers: Mapping[str, str], kind: str
+    ) -> None:
+        length = {"Content-Length": str(sum(map(len, pieces)))}
+        super().__init__(None, 200, {**headers, **length}, kind)
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        )
+        for piece in self._pieces:
+            for at in range(0, len(piece), _PIECE):
+                body = bytes(piece[at : at + _PIECE])
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
@@ -133,6 +174,8 @@ def create(
     """An ASGI application for servers of one's own: `uvicorn --factory` takes this function.
 
     Models are compiled while it answers `/v2/health/live`; `/v2/health/ready` says when they are.
+    Their threads start with the application (ASGI's lifespan), so that this function may be called
+    ahead of a fork, as `gunicorn --preload` does.
 
     Args:
         models: files by the names that clients give; None: those of the environment variable
@@ -153,6 +196,7 @@ def create(
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        served.start()
         if is_ready_first:
             await asyncio.gather(
                 *(asyncio.to_thread(m.wait_until_ready) for m in served.models.values())
@@ -168,6 +212,9 @@ class _Http:
 
     def __init__(self, served: Service) -> None:
         self._served = served
+        self._held = Held(served.limits)
+        # JSON is read in one thread, and large one in another: more would slow each other.
+        self._reading = {is_large: asyncio.Semaphore() for is_large in (False, True)}
 
     async def server(self, _request: Request) -> Response:
         return json_response(
@@ -186,12 +233,13 @@ class _Http:
             return json_response({"ready": True})
         if self._served.is_ending:
             raise RequestError("the server ends")  # 400: the protocol's answer for "not ready"
-        waiting = [name for name, m in self._served.models.items() if not m.is_ready]
-        raise RequestError(f"not ready: {', '.join(map(repr, waiting))}")
+        waiting = [m for m in self._served.models.values() if not m.is_ready]
+        raise RequestError(f"not ready: {', '.join(map(self._served.why_not_ready, waiting))}")
 
     async def index(self, request: Request) -> Response:
-        body = await bodies.read(request, self._served.limits)
-        only_ready = protocol.read_object(memoryview(body)).get("ready", False) if body else False
+        body = await self._body(request)
+        fields, _ = await _done(len(body), read_object, body or b"{}")
+        only_ready = fields.get("ready", False)
         if not isinstance(only_ready, bool):
             raise RequestError(f"ready: want true or false, got {shown(only_ready)}")
         rows = [
@@ -236,15 +284,17 @@ class _Http:
         model = self._model(request)
         self._served.check_ready(model)
         length = bodies.header_length(request.headers)
-        body = await bodies.read(request, self._served.limits)
-        text = len(body) if length is None else min(length, len(body))
-        decoded = await _done(text, protocol.decode, body, length, model)
+        body = await self._body(request)
+        decoded = await self._decoded(body, length, model, _address(request))
         del body  # arrays hold what they need of it
         results = await self._served.infer(model, decoded.request)
-        numbers = sum(results[o.name].size for o in decoded.outputs if not o.is_binary)
-        answer, length = await _done(numbers, protocol.encode, decoded, model, results)
-        answer, encoding = await bodies.compressed(
-            answer, bodies.accepted_encoding(request.headers)
+        sizes = [(results[o.name], o.is_binary) for o in decoded.outputs]
+        text = sum(array.size for array, is_binary in sizes if not is_binary) * _NUMBER_BYTES
+        binary = sum(array.nbytes for array, is_binary in sizes if is_binary)
+        await request.state.held.enter_async_context(self._held.answer(text + binary))
+        pieces, length = await _done(text, protocol.encode, decoded, model, results)
+        pieces, encoding = await bodies.compressed(
+            pieces, bodies.accepted_encoding(request.headers)
         )
         headers = {"Vary": "Accept-Encoding"}
         if length is not None:
@@ -252,7 +302,32 @@ class _Http:
         if encoding is not None:
             headers["Content-Encoding"] = encoding
         kind = "application/json" if length is None else "application/octet-stream"
-        return Response(answer, 200, headers, kind)
+        if text + binary > SMALL:
+            return _Pieces(pieces, headers, kind)
+        return Response(b"".join(pieces), 200, headers, kind)
+
+    async def _body(self, request: Request) -> Buffer:
+        held = await request.state.held.enter_async_context(self._held.body())
+        return await bodies.read(request, self._served.limits, held)
+
+    async def _decoded(
+        self, body: Buffer, length: int | None, model: ServedModel, client: str
+    ) -> protocol.Decoded:
+        has_text = any(t.dtype == object for t in model.inputs)  # whose elements are read singly
+        size = len(body) if length is None or has_text else min(length, len(body))
+        arguments = (protocol.decode, body, length, model, client)
+        if size <= SMALL:
+            return await _done(size, *arguments)
+        reading = self._reading[size > _LARGE]
+        try:
+            async with asyncio.timeout(self._served.limits.seconds):
+                await reading.acquire()
+        except TimeoutError:
+            raise RequestError("other large requests are being read; try again later", 503) from None
+        try:
+            return await _done(size, *arguments)
+        finally:
+            reading.release()
 
     def _model(self, request: Request) -> ServedModel:
         return self._served.model(
@@ -262,9 +337,14 @@ class _Http:
 
 async def _done(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
     """A function's result; much work is done in a thread, so that other requests go on."""
-    if size <= _SMALL:
+    if size <= SMALL:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)
+
+
+def _address(request: Request) -> str:
+    """The client's; behind a proxy that the server trusts, what its X-Forwarded-For says."""
+    return "" if request.client is None else request.client.host[:_MAX_ADDRESS]
 
 
 def metadata(model: ServedModel) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Batcher(Generic[T, R]):
         recorder: ModelRecorder | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Start the thread.
+        """Begin without the thread.
 
         Args:
             run: runs items of the same key together; raises if one of them cannot be run.
@@ -95,7 +95,16 @@ class Batcher(Generic[T, R]):
         self._error: BaseException | None = None
         self._ended: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; once."""
         self._thread.start()
+
+    def give_up(self, error: BaseException) -> None:
+        """Refuse all: this process was forked, and the thread runs in the other one only."""
+        self._change = threading.Condition()  # the other process's thread may have held it
+        self._error, self._waiting = error, []
+        self._is_closing = self._has_ended = True
 
     async def submit(
         self, item: T, *, key: Hashable, rows: int, costs: Costs, timeout_s: float = 0.0
@@ -149,9 +158,9 @@ class Batcher(Generic[T, R]):
             if is_running:
                 self._ended.append((loop, ended))
             self._change.notify_all()
-        if is_running:
+        if is_running and self._thread.is_alive():
             await ended
-        self._thread.join()
+            self._thread.join()
 
     def close_soon(self) -> None:
         """As `close`, without waiting for the end: for callers outside of asyncio."""
@@ -161,7 +170,8 @@ class Batcher(Generic[T, R]):
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for the thread to end."""
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     # ---- the queue
 

@@ -2,16 +2,20 @@
 
 import asyncio
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
 from jaxdelegate.serve.datatypes import shown
+from jaxdelegate.serve.held import Body
+from jaxdelegate.serve.json_text import Buffer
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.records import RequestError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's window bits; HTTP's deflate is zlib's format
+_MAX_RATIO = 1032  # of deflate
+_MAX_ACCEPTED = 1024  # characters of Accept-Encoding that are read
 _MIN_COMPRESSED = 1024  # bytes from which a response is compressed
 
 
@@ -29,8 +33,13 @@ def header_length(headers: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-async def read(request: Request, limits: Limits) -> bytes:
+async def read(request: Request, limits: Limits, held: Body) -> Buffer:
     """A request's body, decompressed.
+
+    Args:
+        request: whose body it is.
+        limits: of its size and time.
+        held: counts its bytes.
 
     Raises:
         RequestError: 413 as soon as it is larger than allowed, 408 if it does not arrive in time,
@@ -43,26 +52,38 @@ async def read(request: Request, limits: Limits) -> bytes:
     if declared.isdigit() and int(declared[:20]) > limits.max_request_bytes:
         raise _too_large(f"{declared[:20]} bytes", limits)
     try:
-        async with asyncio.timeout(limits.seconds):
-            body = await _received(request, limits)
+        async with asyncio.timeout(limits.seconds) as deadline:
+            body = await _received(request, limits, held, deadline)
     except TimeoutError:
         raise RequestError(
             f"the body did not arrive within {limits.body_timeout_s:g} s", 408
         ) from None
-    if encoding == "identity":
-        return body
-    return await asyncio.to_thread(_decompressed, body, encoding, limits)
+    if encoding != "identity":
+        most = min(limits.max_request_bytes, _MAX_RATIO * len(body))
+        await held.take(most)
+        body = await asyncio.to_thread(_decompressed, body, encoding, limits)
+        await held.give(most - len(body))
+    held.complete()
+    return body
 
 
-async def _received(request: Request, limits: Limits) -> bytes:
-    chunks, size = [], 0
+async def _received(
+    request: Request, limits: Limits, held: Body, deadline: asyncio.Timeout
+) -> Buffer:
+    body: Buffer = b""
+    loop = asyncio.get_running_loop()
     async for chunk in request.stream():
-        size += len(chunk)
-        if size > limits.max_request_bytes:
+        if len(body) + len(chunk) > limits.max_request_bytes:
             raise _too_large("more", limits)
-        if chunk:  # the last is often empty: one that is alone need not be copied
-            chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        begin = loop.time()
+        if await held.take(len(chunk)) and (when := deadline.when()) is not None:
+            deadline.reschedule(when + loop.time() - begin)  # the client is not to blame
+        if not body:
+            body = chunk  # one that is alone need not be copied
+        elif chunk:
+            body = bytearray(body) if isinstance(body, bytes) else body
+            body += chunk
+    return body
 
 
 def _too_large(given: str, limits: Limits) -> RequestError:
@@ -72,7 +93,7 @@ def _too_large(given: str, limits: Limits) -> RequestError:
     )
 
 
-def _decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
+def _decompressed(body: Buffer, encoding: str, limits: Limits) -> bytes:
     """All of it; never more than one byte beyond the limit is made."""
     stream = zlib.decompressobj(_WINDOWS[encoding])
     try:
@@ -93,7 +114,7 @@ def _decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
 def accepted_encoding(headers: Mapping[str, str]) -> str | None:
     """The compression that a client prefers of those here; None: it asks for none."""
     best, most = None, 0.0
-    for part in headers.get("Accept-Encoding", "").lower().split(","):
+    for part in headers.get("Accept-Encoding", "")[:_MAX_ACCEPTED].lower().split(","):
         name, _, weight = part.partition(";")
         quality = _quality(weight)
         if name.strip() in _WINDOWS and quality > most:
@@ -111,13 +132,15 @@ def _quality(weight: str) -> float:
         return 0.0
 
 
-async def compressed(body: bytes, encoding: str | None) -> tuple[bytes, str | None]:
+async def compressed(
+    pieces: Sequence[bytes | memoryview], encoding: str | None
+) -> tuple[Sequence[bytes | memoryview], str | None]:
     """A response's body, compressed where that is asked for and worth it, and its encoding."""
-    if encoding is None or len(body) < _MIN_COMPRESSED:
-        return body, None
-    return await asyncio.to_thread(_compress, body, encoding), encoding
+    if encoding is None or sum(map(len, pieces)) < _MIN_COMPRESSED:
+        return pieces, None
+    return await asyncio.to_thread(_compress, pieces, encoding), encoding
 
 
-def _compress(body: bytes, encoding: str) -> bytes:
+def _compress(pieces: Sequence[bytes | memoryview], encoding: str) -> list[bytes]:
     stream = zlib.compressobj(level=1, wbits=_WINDOWS[encoding])
-    return stream.compress(body) + stream.flush()
+    return [*map(stream.compress, pieces), stream.flush()]

@@ -9,6 +9,7 @@ import numpy as np
 from jaxdelegate.serve.records import RequestError
 
 BYTES = "BYTES"
+MAX_TEXTS = 1 << 20  # elements of BYTES in a tensor: each takes some 60 bytes more than its text
 _LENGTH = struct.Struct("<I")  # before each element of BYTES
 
 _DTYPES = {
@@ -66,19 +67,22 @@ def known() -> str:
     return ", ".join(_DTYPES)
 
 
-def split_bytes(data: memoryview, what: str) -> list[bytes]:
+def split_bytes(data: memoryview, what: str, most: int = MAX_TEXTS) -> list[bytes]:
     """The elements of BYTES in binary data: each follows its length, 4 bytes, little-endian.
 
     Args:
         data: the tensor's binary data.
         what: the tensor, for messages.
+        most: how many there may be.
 
     Raises:
-        RequestError: an element reaches beyond the data.
+        RequestError: an element reaches beyond the data, or there are more.
     """
     found: list[bytes] = []
     start = 0
     while start < len(data):
+        if len(found) == most:
+            raise RequestError(f"{what}: want {most} elements of BYTES, the data has more")
         if len(data) - start < _LENGTH.size:
             raise RequestError(
                 f"{what}: element {len(found)} of BYTES has {len(data) - start} bytes left for its "

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -40,6 +41,7 @@ class _Item:
     rows: int
     shapes: tuple[tuple[int, ...], ...]
     step: sessions.Step
+    client: str
 
 
 class ServedFile:
@@ -52,7 +54,7 @@ class ServedFile:
         settings: ServeSettings,
         recorder: ModelRecorder,
     ) -> None:
-        """Read the file, and begin to compile it in the thread.
+        """Read the file, and start no thread: the process may fork.
 
         Raises:
             ModelError: it cannot be read, or has nothing to run.
@@ -84,6 +86,24 @@ class ServedFile:
             recorder=recorder,
             prepare=self._prepare,
         )
+
+    def start(self) -> None:
+        """Begin to compile it in the thread; its signatures may all ask for it."""
+        if self not in _STARTED:
+            _STARTED.add(self)
+            self.batcher.start()
+
+    def give_up(self) -> None:
+        """Be served no more, in a process that was forked from the one with the thread."""
+        self.is_ready = False
+        self.error = StoppedError(
+            f"{self.name} was started before this process ({os.getpid()}) was forked, and runs in "
+            "the other one only; start the application after the fork"
+        )
+        _LOGGER.error("%s", self.error)
+        self.batcher.give_up(self.error)
+        self._loaded = threading.Event()  # the other process's thread may have held its lock
+        self._loaded.set()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
         """Wait until every program is compiled; False: that took longer.
@@ -117,7 +137,9 @@ class ServedFile:
                 self._sessions = sessions.Sessions(
                     self._states(),
                     session_count=self.settings.session_count,
+                    sessions_per_client=self.settings.sessions_per_client,
                     session_idle_s=self.settings.session_idle_s,
+                    session_hold_s=self.settings.session_hold_s,
                 )
             for lane in self.lanes:
                 lane.warm_up(self.name)
@@ -139,14 +161,14 @@ class ServedFile:
         first = items[0]
         if self._sessions is None:
             return self._computed(first.lane, items)
-        states = self._sessions.states(first.step)
+        states = self._sessions.states(first.step, first.client)
         program = first.lane.prepare(first.shapes, sum(item.rows for item in items))
         self._set_states(states)  # after preparing, which may begin states anew
         if first.step.id is None:
             program.host.set_states({})
             return self._computed(first.lane, items)
         result = self._computed(first.lane, items)
-        self._sessions.keep(first.step, self._states())
+        self._sessions.keep(first.step, self._states(), first.client)
         self.recorder.sessions(len(self._sessions))
         return result
 
@@ -170,6 +192,18 @@ class ServedFile:
     def _count_programs(self) -> None:
         if self._delegate is not None:
             self.recorder.programs(*self._delegate.new_programs())
+
+
+_STARTED: weakref.WeakSet[ServedFile] = weakref.WeakSet()
+
+
+def _give_up_in_child() -> None:
+    for file in list(_STARTED):
+        file.give_up()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_give_up_in_child)
 
 
 class ServedSignature:
@@ -206,6 +240,15 @@ class ServedSignature:
         """Whether every program is compiled and has run once."""
         return self._file.is_ready
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why it can never be ready; None: it can."""
+        return self._file.error
+
+    def start(self) -> None:
+        """Begin to compile it, once for all signatures of a file; after the process's last fork."""
+        self._file.start()
+
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
         """Wait until it is ready; False: that took longer.
 
@@ -238,7 +281,7 @@ class ServedSignature:
         is_alone = step.id is not None or not lane.is_batched
         key: Hashable = object() if is_alone else (id(lane), shapes)
         return await file.batcher.submit(
-            _Item(lane, request.inputs, rows, shapes, step),
+            _Item(lane, request.inputs, rows, shapes, step, request.client),
             key=key,
             rows=rows,
             costs=lane.single_costs if is_alone else lane.costs,
@@ -262,7 +305,7 @@ def open_model(
     settings: ServeSettings | None = None,
     recorder: ModelRecorder | None = None,
 ) -> list[ServedSignature]:
-    """Read a .tflite and begin to compile it; requests are taken when `is_ready`.
+    """Read a .tflite; `start` begins to compile it, and requests are taken when `is_ready`.
 
     A file with one signature, or none, is served as NAME. With several each is NAME:KEY, and NAME
     is the first of them, 'serving_default' if there is one.

@@ -18,7 +18,7 @@ def opened(
     settings: ServeSettings | None = None,
     limits: Limits | None = None,
 ) -> Service:
-    """Read files and begin to compile them.
+    """Read files; `Service.start` begins to compile them.
 
     Args:
         models: files by the names that clients give.

@@ -5,12 +5,13 @@ The Open Inference Protocol v2 with the binary tensor data extension, as KServe 
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxdelegate.serve.datatypes import elements, joined_bytes, name_of, shown
+from jaxdelegate.serve.json_text import LIST, Buffer, Constant, ListText, read_object, twice
 from jaxdelegate.serve.records import (
     InferRequest,
     Parameter,
@@ -18,9 +19,9 @@ from jaxdelegate.serve.records import (
     ServedModel,
     TensorMetadata,
 )
-from jaxdelegate.serve.tensors import Constant, Declared, declared, from_binary, from_json
+from jaxdelegate.serve.tensors import Declared, declared, from_binary, from_json
 
-LARGE = 1 << 20  # bytes of JSON from which reading lets other threads run between numbers
+MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
 _PART = 1 << 16  # elements written at once: between two parts other threads run
 
 _SHARED_MEMORY = "shared_memory_region"
@@ -46,13 +47,16 @@ class Decoded:
     id: str = ""
 
 
-def decode(body: bytes, header_length: int | None, model: ServedModel) -> Decoded:
+def decode(
+    body: Buffer, header_length: int | None, model: ServedModel, client: str = ""
+) -> Decoded:
     """Read an inference request.
 
     Args:
         body: JSON, then the binary data of inputs, in the order of the JSON.
         header_length: bytes of JSON; None: all.
         model: whose inputs they must be.
+        client: the address that it came from.
 
     Returns:
         With read-only arrays: those of binary data are views of `body`.
@@ -65,16 +69,28 @@ def decode(body: bytes, header_length: int | None, model: ServedModel) -> Decode
             f"Inference-Header-Content-Length is {shown(header_length)}, but the body has "
             f"{len(body)} bytes"
         )
-    view = memoryview(body)
-    fields = read_object(view[:header_length])
-    data = _Binary(view[len(body) if header_length is None else header_length :])
+    end = len(body) if header_length is None else header_length
+    has_texts = any(t.dtype == object for t in model.inputs)
+    fields, lists = read_object(body, end, has_texts=has_texts)
+    data = _Data(lists, _Binary(memoryview(body).toreadonly()[end:]), header_length is not None)
     parameters = checked_parameters(fields.get("parameters"))
-    arrays = _inputs(fields, data, {t.name: t for t in model.inputs}, header_length is not None)
+    arrays = _inputs(fields, data, {t.name: t for t in model.inputs})
     identity = fields.get("id", "")
     if not isinstance(identity, str):
         raise RequestError(f"id: want a string, got {shown(identity)}")
+    check_id("id", identity)
     outputs = _outputs(fields, parameters, model.outputs)
-    return Decoded(InferRequest(arrays, parameters), outputs, identity)
+    return Decoded(InferRequest(arrays, parameters, client), outputs, identity)
+
+
+def check_id(what: str, identity: str) -> None:
+    """Refuse an id that is longer than one may be.
+
+    Raises:
+        RequestError: it is.
+    """
+    if len(identity) > MAX_ID_BYTES or len(identity.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
+        raise RequestError(f"{what}: want at most {MAX_ID_BYTES} bytes, got more: {shown(identity)}")
 
 
 class _Binary:
@@ -90,49 +106,23 @@ class _Binary:
         return self._data[start : start + size]
 
 
-def read_object(text: memoryview) -> dict[str, Any]:
-    """A JSON object in UTF-8; numbers of a large one are read so that other threads run, too.
+@dataclasses.dataclass(frozen=True)
+class _Data:
+    """Where the data of a request's inputs are."""
 
-    Raises:
-        RequestError: no JSON, no object, or a field twice.
-    """
-    hooks: dict[str, Any] = {} if len(text) < LARGE else {"parse_float": _float, "parse_int": _int}
-    try:
-        found = json.loads(
-            str(text, "utf-8"), parse_constant=Constant, object_pairs_hook=_fields, **hooks
-        )
-    except UnicodeDecodeError as error:
-        raise RequestError(f"the JSON of the request: byte {error.start} is not UTF-8") from None
-    except RecursionError:
-        raise RequestError("the JSON of the request is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise RequestError(f"the JSON of the request: {error}") from None
-    except RequestError:
-        raise
-    except ValueError:  # Python's limit of digits
-        raise RequestError("the JSON of the request has an integer of too many digits") from None
-    if not isinstance(found, dict):
-        raise RequestError(f"the JSON of the request: want an object, got {shown(found)}")
-    return found
+    lists: list[ListText]
+    binary: _Binary
+    has_header: bool
 
-
-# json's scanner, in C, holds Python's lock from one call of Python code to the next. These are such
-# code: while a large body is read in a thread, the event loop goes on.
-def _float(text: str) -> float:
-    return float(text)
-
-
-def _int(text: str) -> int:
-    return int(text)
-
-
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise RequestError(f"the JSON of the request has the field {shown(twice)} twice")
-    return found
+    def listed(self, entry: Mapping[str, Any]) -> object:
+        """The list of an input; None: it has none."""
+        if LIST not in entry:
+            return entry.get("data")
+        if "data" in entry:
+            raise twice(LIST)
+        number = entry[LIST]
+        is_own = type(number) is int and 0 <= number < len(self.lists)
+        return self.lists[number] if is_own else number  # a client's own field
 
 
 # Parameters that mean something here -> their types. Others are handed on as they are.
@@ -158,6 +148,10 @@ def checked_parameters(parameters: object) -> dict[str, Parameter]:
         is_negative = type(value) is int and value < 0 and name in _KNOWN
         if type(value) not in types or is_negative:
             raise RequestError(f"parameters: {shown(name)}: want {what}, got {shown(value)}")
+        if name in _KNOWN and type(value) is int and value >= 1 << 64:
+            raise RequestError(f"parameters: {shown(name)}: want less than 2**64, got {shown(value)}")
+    if isinstance(identity := found.get("sequence_id"), str):
+        check_id("parameters: 'sequence_id'", identity)
     return found
 
 
@@ -180,7 +174,7 @@ def _list(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _inputs(
-    fields: Mapping[str, Any], data: _Binary, wanted: Mapping[str, TensorMetadata], has_header: bool
+    fields: Mapping[str, Any], data: _Data, wanted: Mapping[str, TensorMetadata]
 ) -> dict[str, np.ndarray]:
     if "inputs" not in fields:
         raise RequestError("inputs: missing; want a list of objects")
@@ -194,10 +188,10 @@ def _inputs(
         tensor = declared(wanted, entry["name"], entry["datatype"], entry["shape"])
         if tensor.name in arrays:
             raise RequestError(f"{tensor}: the request has it twice")
-        arrays[tensor.name] = _array(tensor, entry, data, has_header)
+        arrays[tensor.name] = _array(tensor, entry, data)
     check_complete(arrays, wanted)
-    if data.left:
-        raise RequestError(f"the body has {data.left} bytes more than its inputs have binary data")
+    if left := data.binary.left:
+        raise RequestError(f"the body has {left} bytes more than its inputs have binary data")
     return arrays
 
 
@@ -212,31 +206,31 @@ def check_complete(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, Tensor
         raise RequestError(f"input {missing[0]!r}: the request does not have it, the model does")
 
 
-def _array(
-    tensor: Declared, entry: Mapping[str, Any], data: _Binary, has_header: bool
-) -> np.ndarray:
+def _array(tensor: Declared, entry: Mapping[str, Any], data: _Data) -> np.ndarray:
     parameters = _parameters(entry.get("parameters"), f"{tensor}: parameters")
     check_input_parameters(str(tensor), parameters)
+    has_list = "data" in entry or LIST in entry
     if "binary_data_size" not in parameters:
-        if "data" not in entry:
+        if not has_list:
             raise RequestError(f"{tensor}: want 'data' or the parameter 'binary_data_size'")
-        return from_json(tensor, entry["data"])
-    if "data" in entry:
+        return from_json(tensor, data.listed(entry))
+    if has_list:
         raise RequestError(f"{tensor}: has 'data' and 'binary_data_size'; want one of them")
     size = parameters["binary_data_size"]
     if type(size) is not int or size < 0:
         raise RequestError(f"{tensor}: binary_data_size: want bytes, got {shown(size)}")
-    if not has_header:
+    if not data.has_header:
         raise RequestError(
             f"{tensor}: binary_data_size needs the header Inference-Header-Content-Length: the "
             "bytes of JSON in front of the data"
         )
-    if size > data.left:
+    if size > data.binary.left:
         raise RequestError(
-            f"{tensor}: binary_data_size is {shown(size)}, but {data.left} bytes of the body are "
+            f"{tensor}: binary_data_size is {shown(size)}, but {data.binary.left} bytes of the "
+            "body are "
             "left"
         )
-    return from_binary(tensor, data.take(size))
+    return from_binary(tensor, data.binary.take(size))
 
 
 def check_input_parameters(what: str, parameters: Mapping[str, Any]) -> None:
@@ -314,7 +308,7 @@ def _is_binary(name: str, options: Mapping[str, Any], all_binary: bool) -> bool:
 
 def encode(
     decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]
-) -> tuple[bytes, int | None]:
+) -> tuple[list[bytes | memoryview], int | None]:
     """Write the response of a request.
 
     Args:
@@ -323,11 +317,14 @@ def encode(
         results: all of its outputs, by name.
 
     Returns:
-        The body, and how many bytes of it are JSON; None: all, as no output is binary.
+        The body in pieces, and how many bytes of it are JSON; None: all, as no output is binary.
     """
-    entries: list[str] = []
     chunks: list[bytes | memoryview] = []
-    for output in decoded.outputs:
+    answer = {"model_name": model.name, "model_version": model.version}
+    if decoded.id:
+        answer["id"] = decoded.id
+    texts = [f'{_opened(answer)},"outputs":['.encode()]
+    for number, output in enumerate(decoded.outputs):
         array = results[output.name]
         entry: dict[str, object] = {
             "name": output.name,
@@ -337,14 +334,10 @@ def encode(
         if output.is_binary:
             chunks.append(_view(array))
             entry["parameters"] = {"binary_data_size": len(chunks[-1])}
-        entries.append(
-            _opened(entry) + ("}" if output.is_binary else f',"data":[{_listed(array)}]}}')
-        )
-    answer = {"model_name": model.name, "model_version": model.version}
-    if decoded.id:
-        answer["id"] = decoded.id
-    text = f'{_opened(answer)},"outputs":[{",".join(entries)}]}}'.encode()
-    return b"".join([text, *chunks]), len(text) if chunks else None
+        texts.append(f"{',' if number else ''}{_opened(entry)}".encode())
+        texts += [b"}"] if output.is_binary else [b',"data":[', *_listed(array), b"]}"]
+    texts.append(b"]}")
+    return [*texts, *chunks], sum(map(len, texts)) if chunks else None
 
 
 def _opened(fields: Mapping[str, object]) -> str:
@@ -364,19 +357,20 @@ def raw(array: np.ndarray) -> bytes:
     return joined_bytes(array) if name_of(array.dtype) == "BYTES" else array.tobytes()
 
 
-def _listed(array: np.ndarray) -> str:
+def _listed(array: np.ndarray) -> Iterator[bytes]:
     """The elements as JSON, separated by commas; NaN and infinity as `NaN` and `Infinity`.
 
     Raises:
         RequestError: bytes that are no UTF-8.
     """
-    if name_of(array.dtype) != "BYTES":
-        flat = array.ravel()
-        parts = (flat[at : at + _PART].tolist() for at in range(0, flat.size, _PART))
-        return ",".join(json.dumps(part, separators=(",", ":"))[1:-1] for part in parts)
-    try:
-        return json.dumps([e.decode() for e in elements(array)])[1:-1]
-    except UnicodeDecodeError:
-        raise RequestError(
-            "an output's bytes are no UTF-8: ask for binary data (binary_data=True)"
-        ) from None
+    flat = array.ravel()
+    is_text = name_of(array.dtype) == "BYTES"
+    for at in range(0, flat.size, _PART):
+        part = flat[at : at + _PART]
+        try:
+            values = [e.decode() for e in elements(part)] if is_text else part.tolist()
+        except UnicodeDecodeError:
+            raise RequestError(
+                "an output's bytes are no UTF-8: ask for binary data (binary_data=True)"
+            ) from None
+        yield (b"," if at else b"") + json.dumps(values, separators=(",", ":"))[1:-1].encode()

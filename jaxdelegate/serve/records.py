@@ -44,6 +44,7 @@ class InferRequest:
     parameters: Mapping[str, Parameter] = dataclasses.field(default_factory=dict)
     # `sequence_id` (not 0, not ""), `sequence_start`, `sequence_end` and `timeout` (microseconds)
     # are known; a model without states refuses a sequence.
+    client: str = ""  # the address that it came from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +94,15 @@ class ServedModel(Protocol):
     def is_ready(self) -> bool:
         """Whether every program that it may need is compiled."""
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why it can never be ready; None: it can."""
+
+    def start(self) -> None:
+        """Begin to compile it; starts threads."""
+
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is ready; False: that took longer.
+        """Wait until it is ready, after `start`; False: that took longer.
 
         Raises:
             JaxDelegateError: the model cannot be compiled.

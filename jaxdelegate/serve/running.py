@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
 
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.serve.application import application
-from jaxdelegate.serve.connections import BoundedConnection
+from jaxdelegate.serve.connections import bounded
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import opened
 from jaxdelegate.serve.records import ServedModel
@@ -46,7 +46,7 @@ class Server:
         say: Say = print,
         is_whole_process: bool = False,
     ) -> None:
-        """Take the port of HTTP and begin to compile the models.
+        """Take the port of HTTP and read the models.
 
         Args:
             models: files by the names that clients give.
@@ -76,7 +76,7 @@ class Server:
             failing.pop_all()
         config = uvicorn.Config(
             application(self._served, self._lifespan),
-            http=BoundedConnection,
+            http=bounded(self._served.limits),
             ws="none",
             lifespan="on",
             log_level="warning",
@@ -110,6 +110,7 @@ class Server:
         self._say(f"listening on http://{_shown(host)}:{port}")  # from here on signals are heard
         async with contextlib.AsyncExitStack() as ends:
             ends.push_async_callback(self._served.close)
+            self._served.start()
             try:
                 await self._start_grpc(ends)
             except (ImportError, OSError) as error:

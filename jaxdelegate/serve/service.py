@@ -93,8 +93,21 @@ class Service:
         """
         if self.is_ending:
             raise RequestError("the server ends; send the request to another one", 503)
+        if model.error is not None:
+            raise RequestError(self.why_not_ready(model), 503)
         if not model.is_ready:
             raise RequestError(f"model {model.name!r} is being compiled; try again later", 503)
+
+    def why_not_ready(self, model: ServedModel) -> str:
+        """The name of a model that is not ready, and why it cannot be where that is known."""
+        if model.error is None:
+            return repr(model.name)
+        return f"{model.name!r} cannot be served: {str(model.error)[:_LONGEST]}"
+
+    def start(self) -> None:
+        """Begin to compile the models. It starts threads: call it after the process's last fork."""
+        for model in self.models.values():
+            model.start()
 
     async def close(self) -> None:
         """Take no more requests, answer what waits, and end the models' threads."""

@@ -75,17 +75,33 @@ def _flag(parameters: Mapping[str, Parameter], name: str) -> bool:
 class _Session(Generic[S]):
     states: S
     used: float
+    client: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Full:
+    """A bound that is reached, and the sequence that nobody used for longest within it."""
+
+    oldest: Id
+    what: str
+    limit: str
 
 
 class Sessions(Generic[S]):
-    """The states of all open sequences of a model. One thread uses it."""
+    """The states of all open sequences of a model. One thread uses it.
+
+    Where there are too many, in all or of a client, a new one takes the place of the one that
+    nobody used for longest; not if that was used just now.
+    """
 
     def __init__(
         self,
         initial: S,
         *,
         session_count: int,
+        sessions_per_client: int,
         session_idle_s: float,
+        session_hold_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin without sequences.
@@ -93,11 +109,14 @@ class Sessions(Generic[S]):
         Args:
             initial: what every sequence begins with; nobody changes it.
             session_count: how many may be open.
+            sessions_per_client: how many of them of one client.
             session_idle_s: seconds after which one that nobody used is dropped.
+            session_hold_s: seconds in which one that was used is not dropped for another.
             clock: seconds that never go back.
         """
-        self._initial, self._count, self._idle_s = initial, session_count, session_idle_s
-        self._clock = clock
+        self._initial, self._count, self._per_client = initial, session_count, sessions_per_client
+        self._idle_s, self._hold_s, self._clock = session_idle_s, session_hold_s, clock
+        self._counts: collections.Counter[str] = collections.Counter()  # by client
         # The one not used for longest is the first.
         self._open: collections.OrderedDict[Id, _Session[S]] = collections.OrderedDict()
 
@@ -105,8 +124,8 @@ class Sessions(Generic[S]):
         """How many are open."""
         return len(self._open)
 
-    def states(self, step: Step) -> S:
-        """The states that a request runs from.
+    def states(self, step: Step, client: str = "") -> S:
+        """The states that a request of a client runs from.
 
         Raises:
             RequestError: 400: a request without sequence_start, of a sequence that is not open;
@@ -117,33 +136,54 @@ class Sessions(Generic[S]):
             return self._initial
         session = self._open.get(step.id)
         if session is None:
-            self._check_new(step)
+            self._check_new(step, client)
         return self._initial if session is None or step.is_start else session.states
 
-    def keep(self, step: Step, states: S) -> None:
+    def keep(self, step: Step, states: S, client: str = "") -> None:
         """Keep what a request has left; not after the end of its sequence."""
         if step.id is None:
             return
-        if step.is_end:
-            self._open.pop(step.id, None)
-            return
-        self._open[step.id] = _Session(states, self._clock())
-        self._open.move_to_end(step.id)
+        if step.id in self._open:
+            self._drop(step.id)
+        elif not step.is_end and (full := self._full(client)) is not None:
+            self._drop(full.oldest)
+        if not step.is_end:
+            self._open[step.id] = _Session(states, self._clock(), client)
+            self._counts[client] += 1
 
-    def _check_new(self, step: Step) -> None:
+    def _check_new(self, step: Step, client: str) -> None:
         if not step.is_start:
             raise RequestError(
                 f"sequence_id {step.id!r} is not open: it never began, has ended, or was dropped "
-                f"after {self._idle_s:g} s without a request; begin it with sequence_start"
+                f"after {self._idle_s:g} s without a request, or after {self._hold_s:g} s since "
+                "others needed its place; begin it with sequence_start"
             )
-        if len(self._open) >= self._count:
+        full = None if step.is_end else self._full(client)
+        if full is not None and self._open[full.oldest].used > self._clock() - self._hold_s:
             raise RequestError(
-                f"{self._count} sequences are open, which is the most (session_count); "
-                "end some with sequence_end, or try again later",
+                f"{full.what}, which is the most ({full.limit}), and all were used in the last "
+                f"{self._hold_s:g} s; end some with sequence_end, or try again later",
                 503,
             )
+
+    def _full(self, client: str) -> _Full | None:
+        """What has no room for one more of a client."""
+        if self._counts[client] >= self._per_client:
+            oldest = next(i for i, session in self._open.items() if session.client == client)
+            what = f"{self._per_client} sequences of this client are open"
+            return _Full(oldest, what, "sessions_per_client")
+        if len(self._open) >= self._count:
+            what = f"{self._count} sequences are open"
+            return _Full(next(iter(self._open)), what, "session_count")
+        return None
 
     def _drop_idle(self) -> None:
         last = self._clock() - self._idle_s
         while self._open and next(iter(self._open.values())).used < last:
-            self._open.popitem(last=False)
+            self._drop(next(iter(self._open)))
+
+    def _drop(self, number: Id) -> None:
+        client = self._open.pop(number).client
+        self._counts[client] -= 1
+        if not self._counts[client]:
+            del self._counts[client]

@@ -20,7 +20,10 @@ class ServeSettings:
         max_queue_size: how many requests may wait; more are refused with status 503.
         timeout_s: seconds that a request may take, its time in the queue included; 0: any.
         session_count: how many sequences may be open at once, of a model with states.
+        sessions_per_client: how many of them one client may have, by its address.
         session_idle_s: seconds after which a sequence that nobody used is dropped.
+        session_hold_s: seconds after its last request in which a sequence is not dropped, even if
+            there are too many.
         delegate_options: those of JaxDelegate, by name.
         use_delegate: whether JaxDelegate runs the model; false: the numpy reference, one item at
             a time.
@@ -31,7 +34,9 @@ class ServeSettings:
     max_queue_size: int = 1024
     timeout_s: float = 60.0
     session_count: int = 4096
+    sessions_per_client: int = 1024
     session_idle_s: float = 3600.0
+    session_hold_s: float = 30.0
     delegate_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     use_delegate: bool = True
 
@@ -41,10 +46,11 @@ class ServeSettings:
         Raises:
             OptionError: one is of a wrong type or out of range.
         """
-        for name in ("max_batch_size", "max_queue_size", "session_count"):
+        for name in ("max_batch_size", "max_queue_size", "session_count", "sessions_per_client"):
             self._check(name, int, 1)
         self._check("max_queue_delay_us", int, 0)
-        self._check("timeout_s", (int, float), 0)
+        for name in ("timeout_s", "session_hold_s"):
+            self._check(name, (int, float), 0)
         self._check("session_idle_s", (int, float), 0, is_open=True)
         DelegateOptions.of(self.delegate_options)
 

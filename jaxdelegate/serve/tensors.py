@@ -2,21 +2,19 @@
 
 import dataclasses
 import itertools
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdelegate.serve.datatypes import dtype_of, known, name_of, shown, split_bytes
+from jaxdelegate.serve.datatypes import MAX_TEXTS, dtype_of, known, name_of, shown, split_bytes
+from jaxdelegate.serve.json_text import Constant, ListText, NestingError
 from jaxdelegate.serve.records import RequestError, TensorMetadata
 
 MAX_SIZE = 2**31 - 1  # of one dimension: TFLite's shapes are int32
 _PART = 1 << 16  # elements converted at once: between two parts other threads run
-
-
-class Constant(float):
-    """NaN, Infinity or -Infinity in JSON, told apart from a number too large for a double."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +69,12 @@ def declared(
         raise RequestError(
             f"{what}: datatype: the model has {name_of(wanted.dtype)}, got {shown(datatype)}"
         )
-    return Declared(name, given, _checked_shape(what, wanted.shape, shape))
+    found = Declared(name, given, _checked_shape(what, wanted.shape, shape))
+    if given == object and found.count > MAX_TEXTS:
+        raise RequestError(
+            f"{what}: shape: want at most {MAX_TEXTS} elements of BYTES, got {found.count}"
+        )
+    return found
 
 
 def _names(tensors: Mapping[str, TensorMetadata]) -> str:
@@ -113,7 +116,7 @@ def from_binary(tensor: Declared, data: memoryview) -> np.ndarray:
         RequestError: there are fewer or more bytes than the shape asks for.
     """
     if tensor.dtype == object:
-        return from_elements(tensor, split_bytes(data, str(tensor)))
+        return from_elements(tensor, split_bytes(data, str(tensor), tensor.count))
     wanted = tensor.count * tensor.dtype.itemsize
     if len(data) != wanted:
         raise RequestError(
@@ -133,17 +136,39 @@ def from_json(tensor: Declared, data: object) -> np.ndarray:
 
     Args:
         tensor: what is declared of it.
-        data: what `json.loads` made of it, constants as `Constant`.
+        data: a `ListText`, or what `json.loads` made of a list, constants as `Constant`.
 
     Raises:
-        RequestError: another number of elements, another nesting, or an element that the datatype
-            cannot hold.
+        RequestError: no JSON, another number of elements, another nesting, or an element that the
+            datatype cannot hold.
     """
+    if isinstance(data, ListText):
+        try:
+            if not data.has_strings:
+                return _numbers(tensor, data)
+            data = data.read()
+        except RequestError:
+            raise
+        except (ValueError, RecursionError) as error:
+            why = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise RequestError(f"{tensor}: data: {why}") from None
     if not isinstance(data, list):
         raise RequestError(f"{tensor}: data: want a list, got {shown(data)}")
     return from_elements(
         tensor, _unnested(tensor, data) if data and isinstance(data[0], list) else data
     )
+
+
+def _numbers(tensor: Declared, data: ListText) -> np.ndarray:
+    if not data.is_nested:
+        _check_count(tensor, data.length)
+        return _filled(tensor, data.flat())
+    try:
+        return _filled(tensor, data.nested(tensor.shape))
+    except NestingError:
+        raise RequestError(
+            f"{tensor}: data: want one flat list, or lists nested as the shape {list(tensor.shape)}"
+        ) from None
 
 
 def _unnested(tensor: Declared, rows: list[Any]) -> list[Any]:
@@ -181,15 +206,29 @@ def from_elements(tensor: Declared, data: Sequence[Any], *, are_exact: bool = Fa
         RequestError: another number of elements than the shape has, or an element that the datatype
             cannot hold.
     """
-    if len(data) != tensor.count:
+    _check_count(tensor, len(data))
+    parts = (data[at : at + _PART] for at in range(0, len(data), _PART))
+    return _filled(tensor, parts, are_exact=are_exact)
+
+
+def _check_count(tensor: Declared, count: int) -> None:
+    if count != tensor.count:
         raise RequestError(
-            f"{tensor}: shape {list(tensor.shape)} has {tensor.count} elements, data has "
-            f"{len(data)}"
+            f"{tensor}: shape {list(tensor.shape)} has {tensor.count} elements, data has {count}"
         )
-    if are_exact and tensor.dtype.kind == "f":
-        return np.array(data, tensor.dtype).reshape(tensor.shape)
-    parts = [_part(tensor, at, data[at : at + _PART]) for at in range(0, len(data), _PART)]
-    array = np.concatenate(parts) if parts else np.empty(0, tensor.dtype)
+
+
+def _filled(
+    tensor: Declared, parts: Iterable[Sequence[Any]], *, are_exact: bool = False
+) -> np.ndarray:
+    """The array of elements that come in parts."""
+    array, at = np.empty(tensor.count, tensor.dtype), 0
+    for part in parts:
+        is_ready = are_exact and tensor.dtype.kind == "f"
+        array[at : at + len(part)] = part if is_ready else _part(tensor, at, part)
+        at += len(part)
+    if at != tensor.count:
+        raise RequestError(f"{tensor}: data: an element is missing between two commas")
     return array.reshape(tensor.shape)
 
 

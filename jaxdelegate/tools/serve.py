@@ -64,6 +64,28 @@ def define(values: flags.FlagValues) -> None:
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_integer(
+        "max_held_bytes", _LIMITS.max_held_bytes,
+        "Bytes of all bodies, and of all answers, that are held at a time. More wait.", 1,
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "session_count", _SETTINGS.session_count,
+        "Sequences that may be open at once, of a model with states.", 1, flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "sessions_per_client", _SETTINGS.sessions_per_client,
+        "Sequences that may be open at once of one client, by its address.", 1, flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_float(
+        "session_idle_s", _SETTINGS.session_idle_s,
+        "Seconds after which a sequence that nobody used is dropped.", 1e-3, flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_float(
+        "session_hold_s", _SETTINGS.session_hold_s,
+        "Seconds after its last request in which a sequence keeps its place, even if there are too "
+        "many.", 0, flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_integer(
         "num_threads", -1, "CPU threads of XLA; -1: its choice.", -1, flag_values=values
     )
     names = [field.name for field in dataclasses.fields(DelegateOptions)]
@@ -82,9 +104,15 @@ def run(values: flags.FlagValues) -> int:
         max_queue_delay_us=values.max_queue_delay_us,
         max_queue_size=values.max_queue_size,
         timeout_s=values.request_timeout_s,
+        session_count=values.session_count,
+        sessions_per_client=values.sessions_per_client,
+        session_idle_s=values.session_idle_s,
+        session_hold_s=values.session_hold_s,
         delegate_options=delegate_flags.given_options(values),
     )
-    limits = Limits(values.max_request_bytes, values.request_timeout_s)
+    limits = Limits(
+        values.max_request_bytes, values.request_timeout_s, values.max_held_bytes
+    )
     use_threads(values.num_threads)
     try:
         running = importlib.import_module("jaxdelegate.serve.running")

@@ -30,6 +30,10 @@ class Fake:
     entered: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     scheduling: Scheduling = dataclasses.field(default_factory=Scheduling)
     recorder: ModelRecorder = dataclasses.field(default_factory=ModelRecorder)
+    error: BaseException | None = None
+
+    def start(self) -> None:
+        pass
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002
         return self.is_ready

@@ -166,7 +166,7 @@ def test_what_is_not_asked_for_is_not_compressed(accepted: str) -> None:
 
 def test_large_bodies_are_read_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop goes on while numbers are read."""
-    monkeypatch.setattr("jaxdelegate.serve.application._SMALL", 10)
+    monkeypatch.setattr("jaxdelegate.serve.application.SMALL", 10)
     inside, leave = asyncio.Event(), asyncio.Event()
     decode = protocol.decode
 

@@ -115,6 +115,7 @@ class Served:
         self.batcher: Batcher[Any, Any] = Batcher(
             self.model, name="net", recorder=self.recorder, **options
         )
+        self.batcher.start()
 
     def submit(self, item: Any, **options: Any) -> "asyncio.Task[Any]":
         given = {"key": "a", "rows": 1, "costs": GAINS, **options}

@@ -47,6 +47,7 @@ def serve(
 
     async def main() -> Any:
         served = open_model(path, "net", ServeSettings(**settings), recorder)
+        served[0].start()
         assert served[0].wait_until_ready(120)
         try:
             return await test(served)
@@ -309,6 +310,7 @@ def test_a_model_that_cannot_run_is_never_ready(
 
     async def main() -> None:
         (model,) = open_model(path, "net")
+        model.start()
         with pytest.raises(InterpreterError, match="NoSuchOperator"):
             model.wait_until_ready(120)
         assert not model.is_ready
@@ -341,6 +343,7 @@ def test_closing_ends_after_the_program_that_is_being_compiled(
 
     async def main() -> None:
         (model,) = open_model(path, "net", ServeSettings(max_batch_size=8))
+        model.start()
         assert await asyncio.to_thread(begun.wait, 60)
         closing = asyncio.create_task(model.close())
         await asyncio.sleep(0)
@@ -365,6 +368,7 @@ SECOND_START = """
     recorder = ModelRecorder()
     options = ServeSettings(delegate_options={"serialization_dir": sys.argv[2]}, max_batch_size=2)
     (model,) = open_model(sys.argv[1], "net", options, recorder)
+    model.start()
     model.wait_until_ready()
     x = np.ones((2, 8, 8, 3), np.float32)
     answer = asyncio.run(model.infer(InferRequest({"input": x})))

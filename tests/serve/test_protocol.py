@@ -53,6 +53,11 @@ def json_entry(name: str, array: np.ndarray, nested: bool) -> dict[str, Any]:
     return {"name": "x", "datatype": name, "shape": list(array.shape), "data": listed}
 
 
+def encoded(*arguments: Any) -> tuple[bytes, int | None]:
+    pieces, length = protocol.encode(*arguments)
+    return b"".join(pieces), length
+
+
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("name", DTYPES)
 def test_json_of_every_datatype_comes_back(name: str, nested: bool) -> None:
@@ -62,7 +67,7 @@ def test_json_of_every_datatype_comes_back(name: str, nested: bool) -> None:
     decoded = protocol.decode(body, None, model)
     np.testing.assert_array_equal(decoded.request.inputs["x"], array)
     assert decoded.request.inputs["x"].dtype == array.dtype
-    answer, length = protocol.encode(decoded, model, decoded.request.inputs)
+    answer, length = encoded(decoded, model, decoded.request.inputs)
     assert length is None
     fields = json.loads(answer)
     assert (fields["model_name"], fields["model_version"], fields["id"]) == ("m", "1", "7")
@@ -87,7 +92,7 @@ def test_binary_data_of_every_datatype_comes_back(name: str) -> None:
     given = decoded.request.inputs["x"]
     np.testing.assert_array_equal(given, array)
     assert given.dtype == array.dtype
-    answer, length = protocol.encode(decoded, model, {"x": given})
+    answer, length = encoded(decoded, model, {"x": given})
     assert length is not None
     assert answer[length:] == raw
     assert json.loads(answer[:length])["outputs"] == [entry]
@@ -117,7 +122,7 @@ def test_constants_are_numbers_of_float_types() -> None:
     decoded = protocol.decode(text, None, model)
     array = decoded.request.inputs["x"]
     np.testing.assert_array_equal(array, np.array([np.nan, np.inf, -np.inf], "f4"))
-    answer, _ = protocol.encode(decoded, model, {"x": array})
+    answer, _ = encoded(decoded, model, {"x": array})
     assert b'"data":[NaN, Infinity, -Infinity]' in answer or b"[NaN,Infinity,-Infinity]" in answer
 
 
@@ -127,7 +132,7 @@ def test_outputs_come_in_the_order_and_form_asked_for() -> None:
     outputs = [{"name": "b", "parameters": {"binary_data": False}}, {"name": "a"}]
     fields = {"inputs": entries, "outputs": outputs, "parameters": {"binary_data_output": True}}
     decoded = protocol.decode(json.dumps(fields).encode(), None, model)
-    answer, length = protocol.encode(decoded, model, decoded.request.inputs)
+    answer, length = encoded(decoded, model, decoded.request.inputs)
     first, second = json.loads(answer[:length])["outputs"]
     assert (first["name"], first["data"]) == ("b", [5])
     assert (second["name"], second["parameters"]) == ("a", {"binary_data_size": 4})
@@ -156,13 +161,13 @@ def test_a_large_body_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch) ->
         {"name": "x", "datatype": "FP64", "shape": [1000], "data": x.tolist()},
         {"name": "n", "datatype": "INT64", "shape": [1000], "data": n.tolist()},
     ]
-    monkeypatch.setattr(protocol, "LARGE", 1)
+    monkeypatch.setattr("jaxdelegate.serve.json_text._STEP", 50)
     monkeypatch.setattr(protocol, "_PART", 7)
     monkeypatch.setattr("jaxdelegate.serve.tensors._PART", 7)
     decoded = protocol.decode(json.dumps({"inputs": entries}).encode(), None, model)
     np.testing.assert_array_equal(decoded.request.inputs["x"], x)
     np.testing.assert_array_equal(decoded.request.inputs["n"], n)
-    answer, _ = protocol.encode(decoded, model, decoded.request.inputs)
+    answer, _ = encoded(decoded, model, decoded.request.inputs)
     assert [o["data"] for o in json.loads(answer)["outputs"]] == [x.tolist(), n.tolist()]
 
 
@@ -180,7 +185,7 @@ def test_bytes_that_are_no_text_need_binary_data() -> None:
     entry = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
     decoded = protocol.decode(json.dumps({"inputs": [entry]}).encode(), None, model)
     with pytest.raises(RequestError, match="ask for binary data"):
-        protocol.encode(decoded, model, {"x": np.array([b"\xff"], object)})
+        encoded(decoded, model, {"x": np.array([b"\xff"], object)})
 
 
 def test_split_bytes_inverts_joined_bytes(rng: np.random.Generator) -> None:

@@ -17,13 +17,19 @@ class Clock:
 
 def opened(**options: Any) -> tuple[Sessions[str], Clock]:
     clock = Clock()
-    given = {"session_count": 2, "session_idle_s": 10.0, **options}
+    given = {
+        "session_count": 2,
+        "sessions_per_client": 2,
+        "session_idle_s": 10.0,
+        "session_hold_s": 10.0,
+        **options,
+    }
     return Sessions("fresh", clock=clock, **given), clock
 
 
-def follow(sessions: Sessions[str], step: Step, after: str) -> str:
-    before = sessions.states(step)
-    sessions.keep(step, after)
+def follow(sessions: Sessions[str], step: Step, after: str, client: str = "") -> str:
+    before = sessions.states(step, client)
+    sessions.keep(step, after, client)
     return before
 
 
@@ -99,7 +105,7 @@ def test_too_many_sequences() -> None:
     follow(sessions, Step("a", is_start=True), "a1")
     clock.now = 5.0
     follow(sessions, Step("b", is_start=True), "b1")
-    with pytest.raises(RequestError, match=r"2 sequences are open.*session_count") as error:
+    with pytest.raises(RequestError, match=r"2 sequences of this client .*per_client") as error:
         sessions.states(Step("c", is_start=True))
     assert error.value.status == 503
     follow(sessions, Step("a", is_start=True), "a2")  # takes no further place
@@ -121,4 +127,50 @@ def test_use_keeps_a_sequence_open() -> None:
 def test_a_sequence_of_one_request_takes_no_place() -> None:
     sessions, _ = opened()
     follow(sessions, Step("a", is_start=True, is_end=True), "a1")
+    assert len(sessions) == 0
+
+
+def test_a_new_sequence_takes_the_place_of_one_that_is_idle() -> None:
+    """The one not used for longest; not if it was used just now, or if the new one fails."""
+    sessions, clock = opened(session_hold_s=1.0, sessions_per_client=9)
+    for clock.now, name in ((0.0, "a"), (2.0, "b"), (3.0, "a")):
+        follow(sessions, Step(name, is_start=True), name)
+    assert sessions.states(Step("c", is_start=True)) == "fresh"  # and fails: nothing is kept
+    assert follow(sessions, Step("b"), "b") == "b"
+    with pytest.raises(RequestError, match=r"2 sequences are open, .*session_count.* 1 s") as error:
+        sessions.states(Step("c", is_start=True))
+    assert error.value.status == 503
+    clock.now = 4.5
+    follow(sessions, Step("c", is_start=True), "c")
+    with pytest.raises(RequestError, match="'a' is not open.* after 1 s since others"):
+        sessions.states(Step("a"))
+    assert follow(sessions, Step("b"), "b") == "b"
+
+
+def test_a_client_that_has_too_many_takes_no_place_of_others() -> None:
+    sessions, clock = opened(session_count=100, sessions_per_client=10, session_hold_s=1.0)
+    follow(sessions, Step("mine", is_start=True), "mine", "good")
+    refused = 0
+    for number in range(1, 1000):
+        clock.now = number / 100
+        try:
+            follow(sessions, Step(number, is_start=True), "x", "bad")
+        except RequestError as error:
+            assert error.status == 503
+            refused += 1
+    assert refused > 800
+    assert len(sessions) == 11
+    assert follow(sessions, Step("mine"), "", "good") == "mine"
+    follow(sessions, Step("other", is_start=True), "", "good")
+    clock.now = 30.0
+    sessions.states(Step(None))
+    assert len(sessions) == 0
+
+
+def test_the_end_of_a_sequence_frees_its_client_s_place() -> None:
+    sessions, _ = opened(sessions_per_client=1)
+    for name in "abc":
+        follow(sessions, Step(name, is_start=True), "", "client")
+        follow(sessions, Step(name, is_end=True), "", "client")
+    follow(sessions, Step("d", is_start=True, is_end=True), "", "client")
     assert len(sessions) == 0

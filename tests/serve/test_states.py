@@ -94,6 +94,7 @@ def serve(
 
     async def main() -> Any:
         (model, *_) = open_model(path, "net", ServeSettings(**settings), recorder)
+        model.start()
         assert model.wait_until_ready(250)
         try:
             return await test(model)
@@ -263,6 +264,7 @@ def test_signatures_share_the_states_of_a_sequence(tmp_path: Path) -> None:
 
     async def main() -> None:
         served = {model.name: model for model in open_model(path, "net")}
+        served["net"].start()
         assert served["net"].wait_until_ready(120)
         add, read = served["net:add"], served["net:read"]
         for number, x, is_start in (("a", one, True), ("b", one, True), ("a", two, False)):
