@@ -1,6 +1,7 @@
 """HTTP connections all of whose bytes are counted, and whose every wait ends; uvicorn bounds few."""
 
 import asyncio
+import collections
 import json
 from typing import Any
 
@@ -46,6 +47,11 @@ class BoundedConnection(HttpToolsProtocol):
     _arriving: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """As uvicorn makes it."""
+        super().__init__(*arguments, **options)
+        self._unanswered: collections.deque[Any] = collections.deque()  # uvicorn knows the last one
+
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for headers."""
         super().connection_made(transport)
@@ -55,6 +61,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._wait(None)
+        self._disconnect()
         self.resume_writing()
         super().connection_lost(exc)
 
@@ -76,7 +83,7 @@ class BoundedConnection(HttpToolsProtocol):
             what = "the headers" if self._is_in_headers else "headers, chunk headers and trailers"
             self._refuse(431, f"{what}: want at most {MAX_HEADER_BYTES} bytes, got more")
         elif self._body_bytes > self.limits.max_request_bytes and self._is_answered:
-            self.transport.close()  # else the application refuses it
+            self._close()  # else the application refuses it
 
     @property
     def _is_answered(self) -> bool:
@@ -110,6 +117,7 @@ class BoundedConnection(HttpToolsProtocol):
         seconds = self.limits.seconds
         self._wait(None if seconds is None else seconds + _LATE_S)
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """Of a request, a part."""
@@ -125,6 +133,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """What is left of the request, or the next one, must arrive."""
+        self._unanswered.popleft()
         super().on_response_complete()
         if self._is_answered:
             self._wait(MAX_HEADER_S)
@@ -155,10 +164,13 @@ class BoundedConnection(HttpToolsProtocol):
         """In the form of all other errors."""
         self._refuse(400, "this is no HTTP/1.1 request")
 
+    def _should_upgrade(self) -> bool:
+        return False
+
     def _unsupported_upgrade_warning(self) -> None:
         """Answer as if no other protocol was asked for, and close: what follows is no HTTP."""
-        if self.cycle is None or self._is_answered:
-            self.transport.close()
+        if self._is_answered:
+            self._close()
         else:
             self.cycle.keep_alive = False
 
@@ -185,16 +197,23 @@ class BoundedConnection(HttpToolsProtocol):
         is_first = self._is_answered and (self._is_in_headers or not self._is_arriving)
         is_own = not (self._is_in_headers or self._is_answered or cycle.response_started)
         if (is_first or is_own) and not self.pipeline:
-            if cycle is not None:
-                cycle.disconnected = True  # whoever still reads the body has nothing to answer
-                cycle.message_event.set()
             body = json.dumps({"error": message}).encode()
             head = (
                 f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
+        self._close()
+
+    def _close(self) -> None:
+        self._disconnect()
         self.transport.close()
+
+    def _disconnect(self) -> None:
+        """Nobody reads answers any more: what the application sends is dropped."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
 
 def bounded(limits: Limits) -> type[BoundedConnection]:

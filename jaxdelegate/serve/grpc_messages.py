@@ -25,12 +25,13 @@ _FIELDS = {
 }
 
 
-def decode(message: Any, model: ServedModel) -> Decoded:
+def decode(message: Any, model: ServedModel, client: str = "") -> Decoded:
     """Read a ModelInferRequest.
 
     Args:
         message: of the class `service_pb2.ModelInferRequest`.
         model: whose inputs they must be.
+        client: the address that it came from.
 
     Raises:
         RequestError: the first thing that is wrong, by name.
@@ -51,7 +52,8 @@ def decode(message: Any, model: ServedModel) -> Decoded:
         protocol.check_input_parameters(str(tensor), _parameters(entry.parameters))
         arrays[tensor.name] = _array(tensor, entry, raw[at] if raw else None)
     protocol.check_complete(arrays, wanted)
-    request = InferRequest(arrays, parameters)
+    protocol.check_id("id", message.id)
+    request = InferRequest(arrays, parameters, client)
     return Decoded(request, _outputs(message, model), message.id)
 
 
@@ -75,7 +77,7 @@ def _array(tensor: Declared, entry: Any, raw: bytes | None) -> np.ndarray:
         raise RequestError(f"{tensor}: {datatype} needs raw_input_contents")
     if set(filled) - {field}:
         raise RequestError(f"{tensor}: contents: {datatype} has {field}, got {', '.join(filled)}")
-    return from_elements(tensor, list(getattr(entry.contents, field)), are_exact=True)
+    return from_elements(tensor, getattr(entry.contents, field), are_exact=True)
 
 
 def _outputs(message: Any, model: ServedModel) -> tuple[RequestedOutput, ...]:

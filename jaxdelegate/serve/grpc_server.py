@@ -7,21 +7,34 @@ from typing import Any
 
 try:
     import grpc
-    from google.protobuf import json_format
+    from google.protobuf import json_format, message_factory
+    from google.protobuf.message import DecodeError
     from grpc import aio
-    from tritonclient.grpc import service_pb2, service_pb2_grpc
+    from tritonclient.grpc import service_pb2
 except ModuleNotFoundError as missing:
     raise ImportError(
         f'serving over gRPC needs {missing.name}: pip install "jaxdelegate[grpc]"',
         name=missing.name,
     ) from missing
 
-from jaxdelegate.serve import grpc_messages, service, triton
+from jaxdelegate.serve import grpc_health, grpc_messages, grpc_wire, service, triton
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _SMALL = 1 << 16  # bytes of a message up to which the event loop reads and writes elements itself
+MAX_STREAMS = 256  # calls at a time on one connection; a client's others wait
+MAX_CALLS = 2048  # in all, until their answers are read; others are refused
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    # A connection whose other end is gone, or says nothing, is closed.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.max_connection_idle_ms", 600_000),
+)
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     404: grpc.StatusCode.NOT_FOUND,
@@ -46,14 +59,9 @@ async def start(served: Service, host: str, port: int) -> tuple[Any, int]:
     Raises:
         OSError: the port is taken, or there is no such address.
     """
-    server = aio.server(
-        options=[
-            ("grpc.max_receive_message_length", served.limits.max_request_bytes),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),
-        ]
-    )
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Servicer(served), server)
+    largest = ("grpc.max_receive_message_length", served.limits.max_request_bytes)
+    server = aio.server(options=[*_OPTIONS, largest], maximum_concurrent_rpcs=MAX_CALLS)
+    server.add_generic_rpc_handlers((_handler(_Servicer(served)), grpc_health.handler(served)))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         port = server.add_insecure_port(address)
@@ -75,8 +83,36 @@ async def _answered(context: Any, what: str, answer: Callable[[], Awaitable[Any]
     return await context.abort(code, details)
 
 
-class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]  # no types
-    """The calls that are answered; the base class refuses the others as UNIMPLEMENTED."""
+def _handler(servicer: "_Servicer") -> Any:
+    """All calls of the service; those that the servicer does not have are refused."""
+    handlers = {}
+    (described,) = service_pb2.DESCRIPTOR.services_by_name.values()
+    for method in described.methods:
+        answer = getattr(servicer, method.name, None)
+        if answer is None or method.name in _CHECKED:
+            parse = None  # the servicer parses what it has checked
+        else:
+            parse = message_factory.GetMessageClass(method.input_type).FromString
+        is_stream = method.name == "ModelStreamInfer"
+        kind = "stream_stream" if is_stream else "unary_unary"
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        write = message_factory.GetMessageClass(method.output_type).SerializeToString
+        handlers[method.name] = make(answer or _absent(method.name), parse, write)
+    return grpc.method_handlers_generic_handler(described.full_name, handlers)
+
+
+_CHECKED = ("ModelInfer", "ModelStreamInfer")
+
+
+def _absent(name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def refuse(_request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"not supported: {name}")
+
+    return refuse
+
+
+class _Servicer:
+    """The calls that are answered."""
 
     def __init__(self, served: Service) -> None:
         self._served = served
@@ -136,29 +172,38 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
                 response.models.add(name=model.name, version=model.version, state=state)
         return response
 
-    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return await _answered(context, "ModelInfer", lambda: self._infer(request))
+    async def ModelInfer(self, request: bytes, context: Any) -> Any:  # noqa: N802
+        messages = [request]
+        del request  # a call that is aborted keeps its frames until garbage is collected
+        return await _answered(context, "ModelInfer", lambda: self._infer(messages.pop(), context))
 
     async def ModelStreamInfer(  # noqa: N802
-        self, requests: AsyncIterator[Any], _context: Any
+        self, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[Any]:
         """One answer for each request, in their order; a refusal does not end the stream."""
         async for request in requests:
             try:
-                answer = await self._infer(request)
+                answer = await self._infer(request, context)
             except RequestError as error:
                 yield grpc_messages.failed(error)
             else:
                 yield service_pb2.ModelStreamInferResponse(infer_response=answer)
 
-    async def _infer(self, request: Any) -> Any:
+    async def _infer(self, message: bytes, context: Any) -> Any:
+        grpc_wire.check(message)
+        try:
+            request = service_pb2.ModelInferRequest.FromString(message)
+        except DecodeError as error:
+            raise RequestError(f"the message is no ModelInferRequest: {error}") from None
         model = self._served.model(request.model_name, request.model_version)
         self._served.check_ready(model)
-        is_small = request.raw_input_contents or request.ByteSize() <= _SMALL
+        has_text = any(t.dtype == object for t in model.inputs)  # whose elements are read singly
+        is_small = len(message) <= _SMALL or (request.raw_input_contents and not has_text)
+        client = context.peer().rpartition(":")[0]
         decoded = (
-            grpc_messages.decode(request, model)
+            grpc_messages.decode(request, model, client)
             if is_small
-            else await asyncio.to_thread(grpc_messages.decode, request, model)
+            else await asyncio.to_thread(grpc_messages.decode, request, model, client)
         )
         results = await self._served.infer(model, decoded.request)
         return grpc_messages.encode(decoded, model, results)

@@ -211,8 +211,8 @@ class _Outline:
             if found is None:
                 return
             listed = _list_at(body, found.end(), end, has_texts)
-            if listed is None:
-                at = found.end()
+            if isinstance(listed, int):  # no other list begins up to there
+                at = listed
                 self._add(body, found.start() + 1, at)
             else:
                 self.text += b'"data\\u0000":%d' % len(self.lists)
@@ -234,8 +234,8 @@ class _Outline:
         return there + position - here
 
 
-def _list_at(body: Buffer, start: int, end: int, has_texts: bool) -> ListText | None:
-    """The list that begins there; None: it has objects, or strings that it may not have."""
+def _list_at(body: Buffer, start: int, end: int, has_texts: bool) -> ListText | int:
+    """The list that begins there, or where it has an object, or a string that it may not have."""
     at, depth, commas, lists, has_strings = start, 0, 0, 0, False
     while True:
         stop = _after(_OUTSIDE, body, at, end)
@@ -256,7 +256,7 @@ def _list_at(body: Buffer, start: int, end: int, has_texts: bool) -> ListText | 
         if at >= end:
             raise RequestError("the JSON of the request: a list 'data' does not end")
         if body[at] != ord('"') or not has_texts:
-            return None
+            return at
         has_strings = True
         at = min(end, _after(_INSIDE, body, at + 1, end) + 1)
 

@@ -22,7 +22,7 @@ from jaxdelegate.serve.records import (
 from jaxdelegate.serve.tensors import Declared, declared, from_binary, from_json
 
 MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
-_PART = 1 << 16  # elements written at once: between two parts other threads run
+_PART = 1 << 13  # elements written at once: between two parts other threads run
 
 _SHARED_MEMORY = "shared_memory_region"
 _NO_SHARED_MEMORY = (

@@ -6,8 +6,9 @@ import gc
 import os
 import signal
 import socket
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 try:
@@ -87,7 +88,7 @@ class Server:
         self._server = _Uvicorn(config, self.stop, is_whole_process=is_whole_process)
 
     def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or `stop`; then answer what was accepted, and return.
+        """Serve until SIGTERM, SIGINT, SIGHUP or `stop`; then answer what was accepted, and return.
 
         Raises:
             JaxDelegateError: a model cannot be compiled.
@@ -159,6 +160,22 @@ class _Uvicorn(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._stop, self._is_whole_process = stop, is_whole_process
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGHUP is heard, too; not where it is ignored, as under nohup."""
+        hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+        is_main = threading.current_thread() is threading.main_thread()
+        if hangup is None or not is_main or signal.getsignal(hangup) is not signal.SIG_DFL:
+            with super().capture_signals():
+                yield
+            return
+        signal.signal(hangup, self.handle_exit)
+        try:
+            with super().capture_signals():
+                yield
+        finally:
+            signal.signal(hangup, signal.SIG_DFL)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Begin to end; a second SIGINT ends without answering."""
