@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import threading
 import zlib
 from typing import Any
 
@@ -16,6 +17,7 @@ from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import parse_models
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
+from tests.serve.stock import NETWORKS
 from tests.serve.fakes import Answer, Fake, call, echo, failing, tensor
 
 BODY = json.dumps(
@@ -260,7 +262,51 @@ def test_the_factory_needs_models(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_models("a=1.tflite, b=2=3") == {"a": "1.tflite", "b": "2=3"}
 
 
-@pytest.mark.parametrize("limits", [{"max_request_bytes": 0}, {"body_timeout_s": -1.0}])
+def test_the_factory_starts_no_thread() -> None:
+    """It may be called ahead of a fork; threads start with the application."""
+    before = threading.active_count()
+    create({"m": NETWORKS / "keywords.tflite"})
+    assert threading.active_count() == before
+
+
+def test_a_model_that_cannot_be_served_says_why() -> None:
+    broken = model()
+    broken.is_ready, broken.error = False, InterpreterError("node 3 (GATHER): no")
+    served = Service([broken, echo("other", tensor("x", "f4", -1))])
+    for method, path, status in (("GET", "/v2/health/ready", 400), ("POST", INFER, 503)):
+        answer = asked(served, method, path, BODY)
+        assert answer.status == status
+        assert "'m' cannot be served: node 3 (GATHER): no" in answer.json["error"]
+
+
+def test_answers_come_in_pieces_that_make_a_whole() -> None:
+    wide = (tensor("x", "f4", -1, 2),)
+    values = np.arange(600_000, dtype="f4").reshape(-1, 2)
+    served = Service([Fake("m", wide, wide, lambda _: {"x": values})])
+    plain = asked(served, "POST", INFER, BODY)
+    assert plain.json["outputs"][0]["data"] == values.ravel().tolist()
+    assert int(plain.headers["content-length"]) == len(plain.body)
+    packed = asked(served, "POST", INFER, BODY, [("Accept-Encoding", "gzip")])
+    assert gzip.decompress(packed.body) == plain.body
+    binary = BODY[:-1] + b',"parameters":{"binary_data_output":true}}'
+    answer = asked(served, "POST", INFER, binary)
+    length = int(answer.headers["inference-header-content-length"])
+    assert answer.body[length:] == values.tobytes()
+
+
+@pytest.mark.parametrize("identity", ["x" * 257, "ü" * 129])
+def test_ids_are_short(identity: str) -> None:
+    request = json.loads(BODY)
+    for fields in ({"id": identity}, {"parameters": {"sequence_id": identity}}):
+        answer = asked(Service([model()]), "POST", INFER, json.dumps(request | fields).encode())
+        assert answer.status == 400
+        assert "id" in answer.json["error"]
+        assert "want at most 256 bytes" in answer.json["error"]
+    echoed = asked(Service([model()]), "POST", INFER, json.dumps(request | {"id": "x" * 256}).encode())
+    assert echoed.json["id"] == "x" * 256
+
+
+@pytest.mark.parametrize("limits", [{"max_held_bytes": 0}, {"max_request_bytes": 0}, {"body_timeout_s": -1.0}])
 def test_limits_that_are_none(limits: Any) -> None:
     with pytest.raises(OptionError, match=next(iter(limits))):
         Limits(**limits)

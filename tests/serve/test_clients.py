@@ -1,5 +1,6 @@
 """A server over real sockets, asked by tritonclient: answers are the stock interpreter's."""
 
+import contextlib
 import json
 import re
 import socket
@@ -23,6 +24,8 @@ from tests.serve.stock import NETWORKS, stock_outputs
 
 http = pytest.importorskip("tritonclient.http", reason="the client needs tritonclient[http]")
 grpc = pytest.importorskip("tritonclient.grpc", reason="the client needs tritonclient[grpc]")
+import grpc as grpcio  # noqa: E402
+from tritonclient.grpc import service_pb2  # noqa: E402
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype  # noqa: E402
 
 LIMIT = 1 << 20
@@ -328,6 +331,78 @@ def test_a_message_beyond_the_limit(ports: Ports) -> None:
     with client_of(grpc, ports) as client, pytest.raises(InferenceServerException) as raised:
         client.infer("two", given)
     assert raised.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+
+
+def called(ports: Ports, path: str, message: bytes) -> bytes:
+    """The answer to a message's bytes."""
+    with grpcio.insecure_channel(ports.grpc) as channel:
+        call = channel.unary_unary(path, request_serializer=None, response_deserializer=None)
+        return bytes(call(message, timeout=30))
+
+
+INFERENCE = "inference.GRPCInferenceService"
+
+
+def test_health_over_grpc(ports: Ports) -> None:
+    """The messages of grpc.health.v1 by their bytes: field 1 of both."""
+    for service in ("", INFERENCE, "two", "two:add"):
+        message = b"\x0a%c%s" % (len(service), service.encode())
+        assert called(ports, "/grpc.health.v1.Health/Check", message) == b"\x08\x01"
+    with pytest.raises(grpcio.RpcError, match="service 'three': want") as raised:
+        called(ports, "/grpc.health.v1.Health/Check", b"\x0a\x05three")
+    assert raised.value.code() == grpcio.StatusCode.NOT_FOUND
+
+
+def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(two_signatures())
+    found: list[bytes] = []
+    with contextlib.ExitStack() as after:
+        with Running({"m": path}, max_batch_size=1) as own:
+            channel = after.enter_context(grpcio.insecure_channel(own.grpc))
+            watch = channel.unary_stream(
+                "/grpc.health.v1.Health/Watch", request_serializer=None, response_deserializer=None
+            )
+            states = watch(b"\x0a\x01m", timeout=30)
+            found.append(next(states))
+            unknown = next(watch(b"\x0a\x01n", timeout=30))
+        found.extend(states)
+    assert (found, unknown) == ([b"\x08\x01", b"\x08\x02"], b"\x08\x03")
+
+
+def test_calls_that_are_not_there_are_refused(ports: Ports) -> None:
+    names = [m.name for m in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods]
+    answered = {"ServerLive", "ServerReady", "ServerMetadata", "RepositoryIndex", "ModelStatistics"}
+    of_models = {"ModelReady", "ModelMetadata", "ModelConfig", "ModelInfer", "ModelStreamInfer"}
+    for name in set(names) - of_models - answered:
+        with pytest.raises(grpcio.RpcError, match=f"not supported: {name}") as raised:
+            called(ports, f"/{INFERENCE}/{name}", b"")
+        assert raised.value.code() == grpcio.StatusCode.UNIMPLEMENTED
+    for name in answered:
+        called(ports, f"/{INFERENCE}/{name}", b"")
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"\x2a\x00" * 100_000, "want at most 16384 fields"),
+        (b"\x2a\x05", "is no ModelInferRequest"),
+    ],
+)
+def test_messages_that_are_refused(message: bytes, words: str, ports: Ports) -> None:
+    with pytest.raises(grpcio.RpcError) as raised:
+        called(ports, f"/{INFERENCE}/ModelInfer", message)
+    assert raised.value.code() == grpcio.StatusCode.INVALID_ARGUMENT
+    assert words in raised.value.details()
+
+
+@pytest.mark.parametrize("module", CLIENTS)
+def test_ids_that_are_too_long_are_refused(module: Any, ports: Ports) -> None:
+    given = inputs_of(module, {"x": np.zeros((1, 4), np.float32)})
+    with client_of(module, ports) as client:
+        for ids in ({"request_id": "i" * 257}, {"sequence_id": "i" * 257}):
+            with pytest.raises(InferenceServerException, match="want at most 256 bytes"):
+                client.infer("two", given, **ids)
 
 
 def sent(ports: Ports, *pieces: bytes) -> bytes:

@@ -11,9 +11,10 @@ from tests.serve.fakes import echo, tensor
 from tests.serve.test_protocol import DTYPES, values
 
 pytest.importorskip("tritonclient.grpc", reason="the messages need tritonclient[grpc]")
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from jaxdelegate.serve import grpc_messages, protocol
+from jaxdelegate.serve import grpc_messages, grpc_wire, protocol
 
 FIELDS = {
     "BOOL": "bool_contents",
@@ -43,6 +44,7 @@ def test_every_datatype_comes_back(name: str, raw: bool) -> None:
     array = values(name).reshape(2, 3)
     model = echo("m", tensor("x", DTYPES[name], -1, 3))
     message = message_of(name, array, raw=raw or name not in FIELDS)
+    grpc_wire.check(message.SerializeToString())
     decoded = grpc_messages.decode(message, model)
     given = decoded.request.inputs["x"]
     np.testing.assert_array_equal(given, array)
@@ -174,3 +176,61 @@ def test_float16_needs_raw_contents() -> None:
     message.inputs.add(name="x", datatype="FP16", shape=[1]).contents.fp32_contents.append(1)
     with pytest.raises(RequestError, match="FP16 needs raw_input_contents"):
         grpc_messages.decode(message, model)
+
+
+def within(*numbers: int, content: bytes) -> bytes:
+    """Bytes of a field in fields."""
+    for number in reversed(numbers):
+        size = len(content)
+        length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21])
+        content = bytes([number << 3 | 2]) + length + content
+    return content
+
+
+COUNT = grpc_wire.MAX_FIELDS + 1
+LARGE: dict[str, bytes] = {
+    "inputs": within(5, content=b"") * COUNT,
+    "outputs": within(6, content=b"") * COUNT,
+    "raw": b"\x3a\x00" * COUNT,
+    "parameters": within(5, content=within(4, content=b"\x0a\x01a") * COUNT),
+    "parameters-of-outputs": within(6, content=within(3, content=b"\x0a\x01a") * COUNT),
+    "bytes": within(5, 5, content=b"\x42\x00" * COUNT),
+    "unpacked": within(5, 5, content=b"\x18\x01" * COUNT),
+    "packed": within(5, 5, 3, content=bytes(grpc_wire.MAX_PACKED_BYTES + 1)),
+    "shape": within(5, 3, content=bytes(grpc_wire.MAX_PACKED_BYTES + 1)),
+    "unknown": b"\xf8\x01\x01" * COUNT,
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_messages_that_would_become_large_objects_are_refused(what: str) -> None:
+    with pytest.raises(RequestError, match="want at most 16384 fields"):
+        grpc_wire.check(LARGE[what])
+
+
+def test_large_tensors_are_let_through() -> None:
+    """Floats take as much as their bytes, typed or raw."""
+    zeros = bytes(grpc_wire.MAX_PACKED_BYTES + 4)
+    grpc_wire.check(within(5, 5, 6, content=zeros))
+    grpc_wire.check(within(7, content=zeros))
+
+
+def test_changed_messages_are_parsed_or_refused(rng: np.random.Generator) -> None:
+    """What protobuf would parse is let through, as long as it is small."""
+    message = message_of("INT64", np.arange(6).reshape(2, 3), raw=False)
+    message.parameters["sequence_id"].string_param = "a"
+    good = message.SerializeToString()
+    refused = 0
+    for _ in range(3000):
+        text = bytearray(good)
+        for at in rng.integers(0, len(text), 2):
+            text[at] = rng.integers(0, 256)
+        try:
+            service_pb2.ModelInferRequest.FromString(bytes(text))
+        except DecodeError:
+            continue
+        try:
+            grpc_wire.check(bytes(text))
+        except RequestError:
+            refused += 1  # groups, which proto3 does not have
+    assert refused < 300

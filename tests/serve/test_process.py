@@ -128,7 +128,7 @@ def test_live_while_compiling_and_ready_after(tmp_path: Path) -> None:
         assert f"jaxdelegate_cache_hit_count{labels} 1.0" in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_answers_what_was_accepted(number: signal.Signals) -> None:
     """A body that is under way when the signal comes is read and answered."""
     body = body_of("features", np.zeros((1, 32), np.float32))
@@ -149,6 +149,62 @@ def test_a_signal_answers_what_was_accepted(number: signal.Signals) -> None:
         assert answer.startswith(b"HTTP/1.1 200 OK"), answer
         assert b"connection: close" in answer
         assert served.process.wait(60) == 0
+
+
+FORKS = """
+import json, os, sys, time, urllib.request
+from starlette.testclient import TestClient
+from jaxdelegate.serve.application import create
+
+def answer(app):
+    with TestClient(app) as client:
+        end = time.monotonic() + 60
+        while client.get("/v2/health/ready").status_code != 200 and time.monotonic() < end:
+            time.sleep(0.05)
+        return client.post("/v2/models/m/infer", json={"inputs": [INPUT]}).status_code
+
+def forked(function):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if function() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+INPUT = {"name": "features", "datatype": "FP32", "shape": [1, 32], "data": [0] * 32}
+app = create({"m": sys.argv[1]})
+assert "jax" not in sys.modules
+assert [forked(lambda: answer(app) == 200) for _ in range(2)] == [0, 0]
+with TestClient(app) as client:
+
+    def refused():
+        ready = client_of_child.get("/v2/health/ready")
+        infer = client_of_child.post("/v2/models/m/infer", json={"inputs": [INPUT]})
+        words = "was started before this process"
+        return infer.status_code == 503 and words in ready.text and words in infer.text
+
+    client_of_child = TestClient(app)  # no lifespan
+    while client.get("/v2/health/ready").status_code != 200:
+        time.sleep(0.05)
+    assert forked(refused) == 0
+    assert client.post("/v2/models/m/infer", json={"inputs": [INPUT]}).status_code == 200
+"""
+
+
+def test_a_fork_ahead_of_the_start_serves_and_one_after_it_says_why_not() -> None:
+    """As `gunicorn --preload` makes the application: once, ahead of its workers."""
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, str(NETWORKS / "keywords.tflite")],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert found.returncode == 0, found.stderr
+    assert "m was started before this process" in found.stderr  # the log
 
 
 def test_a_second_interrupt_answers_nothing() -> None:
