@@ -23,7 +23,7 @@ except ModuleNotFoundError as missing:
 from jaxdelegate.errors import OptionError
 from jaxdelegate.serve import bodies, protocol, service, triton
 from jaxdelegate.serve.datatypes import name_of, shown
-from jaxdelegate.serve.held import SMALL, Held
+from jaxdelegate.serve.held import SMALL, Answer, Body, Held
 from jaxdelegate.serve.json_text import Buffer, read_object
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import VARIABLE, opened, parse_models
@@ -33,6 +33,7 @@ from jaxdelegate.serve.settings import ServeSettings
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _LARGE = 1 << 20  # bytes of JSON that take long to read
+_HELD = "jaxdelegate.held"
 _MAX_ADDRESS = 64  # characters
 _PIECE = 1 << 20  # bytes of a large answer that are sent at once
 _NUMBER_BYTES = 20  # of a number in JSON, at most but for rare doubles
@@ -91,7 +92,7 @@ def _route(path: str, endpoint: Endpoint, *methods: str) -> Route:
 class _Answered:
     """An endpoint as an ASGI application: what it raises becomes an answer.
 
-    What an endpoint enters into `request.state.held` is left when the answer is sent.
+    What an endpoint appends to `request.scope[_HELD]` is left when the answer is sent.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -99,8 +100,13 @@ class _Answered:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        async with contextlib.AsyncExitStack() as request.state.held:
+        held: list[Body | Answer] = []
+        scope[_HELD] = held
+        try:
             await (await self._response(request))(scope, receive, send)
+        finally:
+            for each in held:
+                await each.leave()
 
     async def _response(self, request: Request) -> Response:
         try:
@@ -124,10 +130,8 @@ class _Pieces(Response):
         super().__init__(None, 200, {**headers, **length}, kind)
         self._pieces = pieces
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        )
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         for piece in self._pieces:
             for at in range(0, len(piece), _PIECE):
                 body = bytes(piece[at : at + _PIECE])
@@ -291,7 +295,11 @@ class _Http:
         sizes = [(results[o.name], o.is_binary) for o in decoded.outputs]
         text = sum(array.size for array, is_binary in sizes if not is_binary) * _NUMBER_BYTES
         binary = sum(array.nbytes for array, is_binary in sizes if is_binary)
-        await request.state.held.enter_async_context(self._held.answer(text + binary))
+        is_large = text + binary > SMALL
+        if is_large:
+            answer = Answer(self._held)
+            request.scope[_HELD].append(answer)
+            await answer.take(text + binary)
         pieces, length = await _done(text, protocol.encode, decoded, model, results)
         pieces, encoding = await bodies.compressed(
             pieces, bodies.accepted_encoding(request.headers)
@@ -302,30 +310,33 @@ class _Http:
         if encoding is not None:
             headers["Content-Encoding"] = encoding
         kind = "application/json" if length is None else "application/octet-stream"
-        if text + binary > SMALL:
+        if is_large:
             return _Pieces(pieces, headers, kind)
         return Response(b"".join(pieces), 200, headers, kind)
 
     async def _body(self, request: Request) -> Buffer:
-        held = await request.state.held.enter_async_context(self._held.body())
+        held = Body(self._held)
+        request.scope[_HELD].append(held)
         return await bodies.read(request, self._served.limits, held)
 
     async def _decoded(
         self, body: Buffer, length: int | None, model: ServedModel, client: str
     ) -> protocol.Decoded:
-        has_text = any(t.dtype == object for t in model.inputs)  # whose elements are read singly
+        has_text = any(t.dtype.kind == "O" for t in model.inputs)  # whose elements are read singly
         size = len(body) if length is None or has_text else min(length, len(body))
         arguments = (protocol.decode, body, length, model, client)
         if size <= SMALL:
-            return await _done(size, *arguments)
+            return protocol.decode(body, length, model, client)
         reading = self._reading[size > _LARGE]
         try:
             async with asyncio.timeout(self._served.limits.seconds):
                 await reading.acquire()
         except TimeoutError:
-            raise RequestError("other large requests are being read; try again later", 503) from None
+            message = "other large requests are being read; try again later"
+            raise RequestError(message, 503) from None
         try:
-            return await _done(size, *arguments)
+            decoded: protocol.Decoded = await _done(size, *arguments)
+            return decoded
         finally:
             reading.release()
 
@@ -344,7 +355,8 @@ async def _done(size: int, function: Callable[..., Any], *arguments: Any) -> Any
 
 def _address(request: Request) -> str:
     """The client's; behind a proxy that the server trusts, what its X-Forwarded-For says."""
-    return "" if request.client is None else request.client.host[:_MAX_ADDRESS]
+    address = request.scope.get("client")
+    return "" if address is None else str(address[0])[:_MAX_ADDRESS]
 
 
 def metadata(model: ServedModel) -> dict[str, Any]:

@@ -75,8 +75,9 @@ async def _received(
     async for chunk in request.stream():
         if len(body) + len(chunk) > limits.max_request_bytes:
             raise _too_large("more", limits)
-        begin = loop.time()
-        if await held.take(len(chunk)) and (when := deadline.when()) is not None:
+        begin = None if held.has_room(len(chunk)) else loop.time()
+        await held.take(len(chunk))
+        if begin is not None and (when := deadline.when()) is not None:
             deadline.reschedule(when + loop.time() - begin)  # the client is not to blame
         if not body:
             body = chunk  # one that is alone need not be copied

@@ -1,8 +1,9 @@
-"""HTTP connections all of whose bytes are counted, and whose every wait ends; uvicorn bounds few."""
+"""HTTP connections whose bytes are all counted, and whose every wait ends."""
 
 import asyncio
 import collections
 import json
+import math
 from typing import Any
 
 try:
@@ -44,7 +45,9 @@ class BoundedConnection(HttpToolsProtocol):
     _new_bytes = 0  # of a packet in which no request has begun
     _is_in_headers = True
     _is_arriving = False  # a request has begun and not ended
-    _arriving: asyncio.TimerHandle | None = None
+    _deadline = math.inf  # of what must arrive next
+    _timer: asyncio.TimerHandle | None = None  # fires at the deadline, or earlier
+    _fires = math.inf
     _unread: asyncio.TimerHandle | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -55,12 +58,12 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for headers."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever a client does not read
         self._wait(MAX_HEADER_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._wait(None)
+        self._set_timer()
         self._disconnect()
         self.resume_writing()
         super().connection_lost(exc)
@@ -144,7 +147,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """The client has read all."""
+        """The client has read most of it."""
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
@@ -176,12 +179,33 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _wait(self, seconds: float | None) -> None:
         """Wait so long for what must arrive next; None: for nothing."""
-        if self._arriving is not None:
-            self._arriving.cancel()
-        self._arriving = None if seconds is None else self.loop.call_later(seconds, self._give_up)
+        if seconds is None:
+            self._deadline = math.inf
+            return
+        self._deadline = self.loop.time() + seconds
+        if self._deadline < self._fires:  # else the timer sees it
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._fires = None, self._deadline
+        if self._deadline < math.inf:
+            self._timer = self.loop.call_at(self._deadline, self._look)
+
+    def _look(self) -> None:
+        if self.loop.time() < self._deadline:
+            self._set_timer()
+        else:
+            self._fires = math.inf
+            self._give_up()
 
     def _give_up(self) -> None:
         if self.transport.is_closing():
+            if self._unread is None:  # the client leaves the rest of an answer
+                self.transport.abort()
+            else:
+                self._wait(UNREAD_S)
             return
         is_waiting = self._is_in_headers and not self._is_answered  # for the answer of another one
         if self.flow.read_paused or is_waiting:
@@ -207,6 +231,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _close(self) -> None:
         self._disconnect()
+        self._wait(UNREAD_S)
         self.transport.close()
 
     def _disconnect(self) -> None:

@@ -27,9 +27,7 @@ def _messages() -> tuple[Any, Any]:
         name="grpc/health/v1/health.proto", package=_PACKAGE, syntax="proto3"
     )
     request = file.message_type.add(name="HealthCheckRequest")
-    request.field.add(
-        name="service", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL
-    )
+    request.field.add(name="service", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
     response = file.message_type.add(name="HealthCheckResponse")
     states = response.enum_type.add(name="ServingStatus")
     for number, state in enumerate(_STATES):
@@ -85,7 +83,9 @@ class _Health:
         state = self._state(request.service)
         if state == "SERVICE_UNKNOWN":
             known = ", ".join(map(repr, self._served.models))
-            message = f"service {shown(request.service)}: want '', {INFERENCE!r}, or a model: {known}"
+            message = (
+                f"service {shown(request.service)}: want '', {INFERENCE!r}, or a model: {known}"
+            )
             await context.abort(grpc.StatusCode.NOT_FOUND, message)
         return _Response(status=state)
 

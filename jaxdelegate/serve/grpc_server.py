@@ -197,7 +197,7 @@ class _Servicer:
             raise RequestError(f"the message is no ModelInferRequest: {error}") from None
         model = self._served.model(request.model_name, request.model_version)
         self._served.check_ready(model)
-        has_text = any(t.dtype == object for t in model.inputs)  # whose elements are read singly
+        has_text = any(t.dtype.kind == "O" for t in model.inputs)  # whose elements are read singly
         is_small = len(message) <= _SMALL or (request.raw_input_contents and not has_text)
         client = context.peer().rpartition(":")[0]
         decoded = (

@@ -33,14 +33,14 @@ def check(message: bytes) -> None:
     Raises:
         RequestError: too many fields or packed integers, or no message.
     """
-    fields = packed = 0
-    for size, is_packed in _fields(message, 0, len(message), _REQUEST):
-        fields += 1
+    packed = 0
+    fields = _fields(message, 0, len(message), _REQUEST)
+    for count, (size, is_packed) in enumerate(fields, start=1):
         packed += size if is_packed else 0
-        if fields > MAX_FIELDS or packed > MAX_PACKED_BYTES:
+        if count > MAX_FIELDS or packed > MAX_PACKED_BYTES:
             raise RequestError(
-                f"the message: want at most {MAX_FIELDS} fields and elements of bytes_contents, and "
-                f"{MAX_PACKED_BYTES} bytes of integers, got more; send raw_input_contents"
+                f"the message: want at most {MAX_FIELDS} fields, elements of bytes_contents among "
+                f"them, and {MAX_PACKED_BYTES} bytes of integers, got more; send raw_input_contents"
             )
 
 

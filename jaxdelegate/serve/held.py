@@ -1,8 +1,7 @@
 """How many bytes of bodies and answers a server holds at a time; more of them wait."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.records import RequestError
@@ -18,25 +17,30 @@ class Body:
         self._held, self._size = held, 0
         held.arriving[self] = None
 
-    async def take(self, size: int) -> bool:
-        """Hold so many bytes more; where there is no room, wait for it. Whether it waited.
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more may be held now.
 
         The body that came first need not wait for others that only arrive: they wait for it.
+        """
+        return self._size + size <= SMALL or self._has_room(size)
+
+    async def take(self, size: int) -> None:
+        """Hold so many bytes more; where there is no room, wait for it.
 
         Raises:
             RequestError: 503: that took too long.
         """
-        has_waited = self._size + size > SMALL and await self._held.wait(
-            lambda: self._held.has_room(size) or self._may_exceed(), "requests"
-        )
+        if not self.has_room(size):
+            await self._held.wait(lambda: self.has_room(size), "requests")
         self._size += size
         self._held.bodies += size
-        return has_waited
 
-    def _may_exceed(self) -> bool:
+    def _has_room(self, size: int) -> bool:
         held = self._held
+        if held.bodies + size <= held.most:
+            return True
         return next(iter(held.arriving)) is self and held.bodies == sum(
-            body._size for body in held.arriving  # noqa: SLF001 (of this class)
+            body._size for body in held.arriving
         )
 
     def complete(self) -> None:
@@ -50,66 +54,61 @@ class Body:
         await self._held.tell()
 
     async def leave(self) -> None:
-        """Hold it no more."""
+        """Hold it no more: the request is answered."""
         self.complete()
-        await self.give(self._size)
+        if self._size:
+            await self.give(self._size)
+
+
+class Answer:
+    """An answer that is sent."""
+
+    def __init__(self, held: "Held") -> None:
+        """Nothing of it is there."""
+        self._held, self._size = held, 0
+
+    async def take(self, size: int) -> None:
+        """Hold it; where there is no room, wait until others are sent. One alone has room.
+
+        Raises:
+            RequestError: 503: that took too long.
+        """
+        held = self._held
+        if held.answers and held.answers + size > held.most:
+            await held.wait(lambda: not held.answers or held.answers + size <= held.most, "answers")
+        self._size = size
+        held.answers += size
+
+    async def leave(self) -> None:
+        """Hold it no more: it is sent."""
+        self._held.answers -= self._size
+        await self._held.tell()
 
 
 class Held:
     """Counts them, for one event loop.
 
     Attributes:
+        most: bytes of bodies, and of answers, that may be held.
         bodies: bytes of bodies.
+        answers: bytes of answers.
         arriving: the bodies that are not complete, in the order they came.
     """
 
     def __init__(self, limits: Limits) -> None:
         """Hold nothing."""
-        self._most, self._seconds = limits.max_held_bytes, limits.seconds
-        self.bodies = self._answers = 0
+        self.most, self._seconds = limits.max_held_bytes, limits.seconds
+        self.bodies = self.answers = 0
         self.arriving: dict[Body, None] = {}
         self._change = asyncio.Condition()
         self._waiting = 0
 
-    @contextlib.asynccontextmanager
-    async def body(self) -> AsyncIterator[Body]:
-        """Hold a body until the request is answered."""
-        body = Body(self)
-        try:
-            yield body
-        finally:
-            await body.leave()
-
-    @contextlib.asynccontextmanager
-    async def answer(self, size: int) -> AsyncIterator[None]:
-        """Hold an answer until it is sent. A large one waits while others are sent.
-
-        Raises:
-            RequestError: 503: the others took too long.
-        """
-        is_large = size > SMALL
-        if is_large:
-            await self.wait(lambda: not self._answers or self._answers + size <= self._most, "answers")
-            self._answers += size
-        try:
-            yield
-        finally:
-            if is_large:
-                self._answers -= size
-                await self.tell()
-
-    def has_room(self, size: int) -> bool:
-        """Whether a body may take so many bytes more."""
-        return self.bodies + size <= self._most
-
-    async def wait(self, is_free: Callable[[], bool], what: str) -> bool:
-        """Wait until something is so; whether it was not so at once.
+    async def wait(self, is_free: Callable[[], bool], what: str) -> None:
+        """Wait until something is so.
 
         Raises:
             RequestError: 503: it took too long.
         """
-        if is_free():
-            return False
         self._waiting += 1
         try:
             async with asyncio.timeout(self._seconds), self._change:
@@ -117,12 +116,11 @@ class Held:
         except TimeoutError:
             raise RequestError(
                 f"the server holds as many bytes of other {what} as it may (max_held_bytes, "
-                f"{self._most}); try again later",
+                f"{self.most}); try again later",
                 503,
             ) from None
         finally:
             self._waiting -= 1
-        return True
 
     async def tell(self) -> None:
         """Let those that wait look again."""

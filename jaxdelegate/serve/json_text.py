@@ -70,7 +70,8 @@ class ListText:
         Raises:
             ValueError: it is no JSON.
         """
-        return _read(self.body[self.start : self.end])
+        found: list[Any] = _read(self.body[self.start : self.end])
+        return found
 
     def flat(self) -> Iterator[list[Any]]:
         """Some elements after the other, of a flat list without strings.
@@ -121,9 +122,6 @@ class ListText:
 class NestingError(ValueError):
     """Lists that are not nested as a shape."""
 
-    def __init__(self) -> None:
-        super().__init__("the lists are not nested as the shape")
-
 
 def _skeleton(shape: tuple[int, ...]) -> bytes:
     """The brackets and commas of lists nested as a shape."""
@@ -167,40 +165,51 @@ def read_object(
     Args:
         body: begins with it.
         end: where it ends; None: with the body.
-        has_texts: whether a list may have strings; else one that has is read with the object.
+        has_texts: whether a list may have strings; else one that has is read with the object, as
+            all lists of a small request are.
 
     Returns:
-        The object; where a field `data` has a list, without objects, the object has the field
+        The object; where a field `data` has a list, without objects, it may have the field
         `LIST` in its place: the list's number among those of the second result.
 
     Raises:
         RequestError: no JSON, no object, a field twice, or more than `MAX_OUTLINE` bytes besides
             the lists.
     """
-    outline = _Outline(body, len(body) if end is None else end, has_texts)
+    end = len(body) if end is None else end
+    outline = None if end <= _STEP else _Outline(body, end, has_texts=has_texts)
+    if outline is None:  # it is small, whatever it becomes
+        text, lists, place = body[:end], [], _same
+    else:
+        text, lists, place = outline.text, outline.lists, outline.place
     try:
-        found = _read(outline.text)
+        found = _read(text)
     except RecursionError:
         raise RequestError("the JSON of the request is nested too deeply") from None
     except UnicodeDecodeError as error:
-        place = outline.place(error.start)
-        raise RequestError(f"the JSON of the request: byte {place} is not UTF-8") from None
+        raise RequestError(
+            f"the JSON of the request: byte {place(error.start)} is not UTF-8"
+        ) from None
     except json.JSONDecodeError as error:
-        place = outline.place(len(error.doc[: error.pos].encode()))
-        raise RequestError(f"the JSON of the request: {error.msg} at byte {place}") from None
+        at = place(len(error.doc[: error.pos].encode()))
+        raise RequestError(f"the JSON of the request: {error.msg} at byte {at}") from None
     except RequestError:
         raise
     except ValueError:  # Python's limit of digits
         raise RequestError("the JSON of the request has an integer of too many digits") from None
     if not isinstance(found, dict):
         raise RequestError(f"the JSON of the request: want an object, got {shown(found)}")
-    return found, outline.lists
+    return found, lists
+
+
+def _same(position: int) -> int:
+    return position
 
 
 class _Outline:
     """The JSON without its lists of data, and where its parts stood."""
 
-    def __init__(self, body: Buffer, end: int, has_texts: bool) -> None:
+    def __init__(self, body: Buffer, end: int, *, has_texts: bool) -> None:
         self.text = bytearray()
         self.lists: list[ListText] = []
         self._places: list[tuple[int, int]] = []  # in the text, in the body

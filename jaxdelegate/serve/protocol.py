@@ -70,7 +70,7 @@ def decode(
             f"{len(body)} bytes"
         )
     end = len(body) if header_length is None else header_length
-    has_texts = any(t.dtype == object for t in model.inputs)
+    has_texts = any(t.dtype.kind == "O" for t in model.inputs)
     fields, lists = read_object(body, end, has_texts=has_texts)
     data = _Data(lists, _Binary(memoryview(body).toreadonly()[end:]), header_length is not None)
     parameters = checked_parameters(fields.get("parameters"))
@@ -89,8 +89,9 @@ def check_id(what: str, identity: str) -> None:
     Raises:
         RequestError: it is.
     """
-    if len(identity) > MAX_ID_BYTES or len(identity.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
-        raise RequestError(f"{what}: want at most {MAX_ID_BYTES} bytes, got more: {shown(identity)}")
+    if len(identity.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
+        given = shown(identity)
+        raise RequestError(f"{what}: want at most {MAX_ID_BYTES} bytes, got more: {given}")
 
 
 class _Binary:
@@ -149,7 +150,8 @@ def checked_parameters(parameters: object) -> dict[str, Parameter]:
         if type(value) not in types or is_negative:
             raise RequestError(f"parameters: {shown(name)}: want {what}, got {shown(value)}")
         if name in _KNOWN and type(value) is int and value >= 1 << 64:
-            raise RequestError(f"parameters: {shown(name)}: want less than 2**64, got {shown(value)}")
+            given = shown(value)
+            raise RequestError(f"parameters: {shown(name)}: want less than 2**64, got {given}")
     if isinstance(identity := found.get("sequence_id"), str):
         check_id("parameters: 'sequence_id'", identity)
     return found

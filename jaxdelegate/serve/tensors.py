@@ -70,7 +70,7 @@ def declared(
             f"{what}: datatype: the model has {name_of(wanted.dtype)}, got {shown(datatype)}"
         )
     found = Declared(name, given, _checked_shape(what, wanted.shape, shape))
-    if given == object and found.count > MAX_TEXTS:
+    if given.kind == "O" and found.count > MAX_TEXTS:
         raise RequestError(
             f"{what}: shape: want at most {MAX_TEXTS} elements of BYTES, got {found.count}"
         )
@@ -207,6 +207,8 @@ def from_elements(tensor: Declared, data: Sequence[Any], *, are_exact: bool = Fa
             cannot hold.
     """
     _check_count(tensor, len(data))
+    if len(data) <= _PART and not are_exact:
+        return _part(tensor, 0, data).reshape(tensor.shape)
     parts = (data[at : at + _PART] for at in range(0, len(data), _PART))
     return _filled(tensor, parts, are_exact=are_exact)
 

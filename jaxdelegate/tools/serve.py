@@ -110,9 +110,7 @@ def run(values: flags.FlagValues) -> int:
         session_hold_s=values.session_hold_s,
         delegate_options=delegate_flags.given_options(values),
     )
-    limits = Limits(
-        values.max_request_bytes, values.request_timeout_s, values.max_held_bytes
-    )
+    limits = Limits(values.max_request_bytes, values.request_timeout_s, values.max_held_bytes)
     use_threads(values.num_threads)
     try:
         running = importlib.import_module("jaxdelegate.serve.running")

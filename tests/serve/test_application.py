@@ -17,8 +17,8 @@ from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import parse_models
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
-from tests.serve.stock import NETWORKS
 from tests.serve.fakes import Answer, Fake, call, echo, failing, tensor
+from tests.serve.stock import NETWORKS
 
 BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
@@ -302,11 +302,15 @@ def test_ids_are_short(identity: str) -> None:
         assert answer.status == 400
         assert "id" in answer.json["error"]
         assert "want at most 256 bytes" in answer.json["error"]
-    echoed = asked(Service([model()]), "POST", INFER, json.dumps(request | {"id": "x" * 256}).encode())
+    echoed = asked(
+        Service([model()]), "POST", INFER, json.dumps(request | {"id": "x" * 256}).encode()
+    )
     assert echoed.json["id"] == "x" * 256
 
 
-@pytest.mark.parametrize("limits", [{"max_held_bytes": 0}, {"max_request_bytes": 0}, {"body_timeout_s": -1.0}])
+@pytest.mark.parametrize(
+    "limits", [{"max_held_bytes": 0}, {"max_request_bytes": 0}, {"body_timeout_s": -1.0}]
+)
 def test_limits_that_are_none(limits: Any) -> None:
     with pytest.raises(OptionError, match=next(iter(limits))):
         Limits(**limits)

@@ -371,7 +371,9 @@ def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
 
 
 def test_calls_that_are_not_there_are_refused(ports: Ports) -> None:
-    names = [m.name for m in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods]
+    names = [
+        m.name for m in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+    ]
     answered = {"ServerLive", "ServerReady", "ServerMetadata", "RepositoryIndex", "ModelStatistics"}
     of_models = {"ModelReady", "ModelMetadata", "ModelConfig", "ModelInfer", "ModelStreamInfer"}
     for name in set(names) - of_models - answered:

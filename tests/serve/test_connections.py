@@ -50,7 +50,9 @@ def infer(name: str, *, is_binary: bool = False) -> bytes:
     entry = {"name": "x", "datatype": "FP32", "shape": [1], "data": [5]}
     fields = {"inputs": [entry], "parameters": {"binary_data_output": is_binary}}
     body = json.dumps(fields).encode()
-    head = f"POST /v2/models/{name}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v2/models/{name}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -111,7 +113,10 @@ FLOODS = {
     "one-trailer": (POST + CHUNKED + TRAILERS + b"a: ", b"b" * 30_000),
     "body-of-get": (GET + CHUNKED, b"8000\r\n" + bytes(1 << 15) + b"\r\n"),
     "body-that-is-declared": (GET + b"content-length: 999999999999\r\n\r\n", bytes(1 << 15)),
-    "body-of-an-unknown-path": (b"POST /v1 HTTP/1.1\r\nhost: x\r\n" + CHUNKED, b"1\r\nx\r\n" * 5000),
+    "body-of-an-unknown-path": (
+        b"POST /v1 HTTP/1.1\r\nhost: x\r\n" + CHUNKED,
+        b"1\r\nx\r\n" * 5000,
+    ),
     "after-the-last-request": (GET + b"connection: close\r\n\r\n", b"x" * 30_000),
     "after-an-upgrade": (GET + UPGRADE, b"x" * 30_000),
     "pipelined": (infer("wide"), (GET + b"\r\n") * 1000),
@@ -136,7 +141,8 @@ DRIPS = {
     "body": (POST + b"content-length: 99999\r\n\r\n", b"x"),
     "body-of-get": (GET + b"content-length: 99999\r\n\r\n", b"x"),
     "body-that-is-not-read": (
-        b"POST /v2/logging HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 99\r\n\r\n",
+        b"POST /v2/logging HTTP/1.1\r\nhost: x\r\n"
+        b"expect: 100-continue\r\ncontent-length: 99\r\n\r\n",
         b"",
     ),
     "empty-lines": (GET + b"\r\n", b"\r\n"),

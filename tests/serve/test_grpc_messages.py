@@ -182,7 +182,9 @@ def within(*numbers: int, content: bytes) -> bytes:
     """Bytes of a field in fields."""
     for number in reversed(numbers):
         size = len(content)
-        length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21])
+        length = bytes(
+            [size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21]
+        )
         content = bytes([number << 3 | 2]) + length + content
     return content
 

@@ -1,23 +1,42 @@
 """Bodies and answers that wait for room, and that none waits for ever."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from jaxdelegate.serve.held import SMALL, Held
+from jaxdelegate.serve.held import SMALL, Answer, Body, Held
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.records import RequestError
 
 MOST = 10 * SMALL
 
 
+@contextlib.asynccontextmanager
+async def body_in(held: Held) -> AsyncIterator[Body]:
+    body = Body(held)
+    try:
+        yield body
+    finally:
+        await body.leave()
+
+
+@contextlib.asynccontextmanager
+async def answer_in(held: Held, size: int) -> AsyncIterator[None]:
+    answer = Answer(held)
+    try:
+        yield await answer.take(size)
+    finally:
+        await answer.leave()
+
+
 def run(test: Callable[[Held], Awaitable[None]], seconds: float = 30.0) -> None:
     async def main() -> None:
         held = Held(Limits(body_timeout_s=seconds, max_held_bytes=MOST))
         await test(held)
-        assert (held.bodies, held.arriving) == (0, {})
+        assert (held.bodies, held.answers, held.arriving) == (0, 0, {})
 
     asyncio.run(main())
 
@@ -30,16 +49,16 @@ async def waits(task: "asyncio.Task[Any]") -> bool:
 
 def test_bodies_beyond_the_bound_wait_until_others_are_answered() -> None:
     async def test(held: Held) -> None:
-        async with held.body() as second:
-            async with held.body() as first:
-                assert not await first.take(8 * SMALL)
+        async with body_in(held) as second:
+            async with body_in(held) as first:
+                await first.take(8 * SMALL)
                 first.complete()
-                assert not await second.take(SMALL)
+                await second.take(SMALL)
                 task = asyncio.create_task(second.take(3 * SMALL))
                 assert await waits(task)
-                async with held.body() as small:
-                    assert not await small.take(SMALL)
-            assert await task
+                async with body_in(held) as small:
+                    await small.take(SMALL)
+            await task
             assert held.bodies == 4 * SMALL
 
     run(test)
@@ -49,54 +68,51 @@ def test_of_bodies_that_only_arrive_the_first_goes_on() -> None:
     """Each has a part, and none could be whole within the bound."""
 
     async def test(held: Held) -> None:
-        async with held.body() as second:
-            async with held.body() as third:
-                async with held.body() as first:
-                    held.arriving = {first: None, second: None, third: None}
-                    for body in (first, second, third):
-                        await body.take(3 * SMALL)
-                    later = asyncio.create_task(second.take(3 * SMALL))
-                    last = asyncio.create_task(third.take(3 * SMALL))
-                    assert await waits(later)
-                    assert not await first.take(3 * SMALL)
-                    first.complete()
-                    assert held.bodies == 12 * SMALL
-                    assert await waits(later)  # else all of them would exceed the bound
-                assert await later
-                last.cancel()
+        async with body_in(held) as second, body_in(held) as third:
+            async with body_in(held) as first:
+                held.arriving = {first: None, second: None, third: None}
+                for body in (first, second, third):
+                    await body.take(3 * SMALL)
+                later = asyncio.create_task(second.take(3 * SMALL))
+                last = asyncio.create_task(third.take(3 * SMALL))
+                assert await waits(later)
+                await first.take(3 * SMALL)
+                first.complete()
+                assert held.bodies == 12 * SMALL
+                assert await waits(later)  # else all of them would exceed the bound
+            await later
+            last.cancel()
 
     run(test)
 
 
 def test_waiting_ends() -> None:
     async def test(held: Held) -> None:
-        async with held.body() as first, held.body() as second:
+        async with body_in(held) as first, body_in(held) as second:
             await first.take(MOST)
             first.complete()
             with pytest.raises(RequestError, match="max_held_bytes") as error:
                 await second.take(2 * SMALL)
             assert error.value.status == 503
-        async with held.answer(MOST):
+        async with answer_in(held, MOST):
             with pytest.raises(RequestError, match="max_held_bytes"):
-                async with held.answer(2 * SMALL):
+                async with answer_in(held, 2 * SMALL):
                     pass
 
     run(test, seconds=0.01)
 
 
 def test_a_large_answer_waits_for_others() -> None:
-    """One alone may exceed the bound; small ones never wait."""
+    """One alone may exceed the bound."""
 
     async def test(held: Held) -> None:
         async def answer() -> None:
-            async with held.answer(2 * SMALL):
+            async with answer_in(held, 2 * SMALL):
                 pass
 
-        async with held.answer(100 * MOST):
+        async with answer_in(held, 100 * MOST):
             task = asyncio.create_task(answer())
             assert await waits(task)
-            async with held.answer(SMALL):
-                pass
         await task
 
     run(test)

@@ -78,15 +78,16 @@ def test_changed_texts_are_read_as_json_reads_them_or_refused(
     choose = random.Random(datatype)
     accepted = 0
     for _ in range(1500):
-        text = bytearray(request(datatype, choose.randint(1, 4), nested=bool(choose.getrandbits(1))).encode())
+        text = bytearray(
+            request(datatype, choose.randint(1, 4), nested=bool(choose.getrandbits(1))).encode()
+        )
         for _ in range(choose.randint(1, 3)):
             at = choose.randrange(len(text))
-            other = choose.choice(['[', ']', ',', '"', '{', '}', ':', "0", "1", " ", "\\", "data", ""])
+            other = choose.choice([*'[],"{}:01 \\', "data", ""])
             text[at : at + choose.randint(0, 1)] = other.encode()
         try:
             found = array(bytes(text), MODELS[datatype])
-        except RequestError as error:
-            assert len(str(error)) < 600
+        except RequestError:
             continue
         wanted = expected(bytes(text))
         assert wanted is not None, text
@@ -165,6 +166,7 @@ def test_too_many_strings_are_refused_before_they_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(json_text, "MAX_TEXTS", 1000)
+    monkeypatch.setattr(json_text, "_STEP", 100)
     text = b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1,3],"data":[%s"a"]}]}'
     with pytest.raises(RequestError, match="at most 1000 strings"):
         array(text % (b'"a",[],' * 500), MODELS["BYTES"])
@@ -191,7 +193,9 @@ def test_lists_without_end_in_each_other_are_read_in_linear_time() -> None:
 
 
 def test_a_list_of_data_that_is_ignored_may_be_there() -> None:
-    text = b'{"x":{"data":[[1],[]]},"inputs":[{"name":"x","datatype":"FP64","shape":[0,3],"data":[]}]}'
+    text = (
+        b'{"x":{"data":[[1],[]]},"inputs":[{"name":"x","datatype":"FP64","shape":[0,3],"data":[]}]}'
+    )
     assert array(text, MODELS["FP64"]).shape == (0, 3)
 
 
