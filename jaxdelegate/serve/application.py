@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ except ModuleNotFoundError as missing:
 from jaxdelegate.errors import OptionError
 from jaxdelegate.serve import bodies, protocol, service, triton
 from jaxdelegate.serve.datatypes import name_of, shown
-from jaxdelegate.serve.held import SMALL, Answer, Body, Held
+from jaxdelegate.serve.held import SMALL, Body, Held, Room, Share
 from jaxdelegate.serve.json_text import Buffer, read_object
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import VARIABLE, opened, parse_models
@@ -100,7 +101,7 @@ class _Answered:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        held: list[Body | Answer] = []
+        held: list[Body | Share] = []
         scope[_HELD] = held
         try:
             await (await self._response(request))(scope, receive, send)
@@ -291,15 +292,16 @@ class _Http:
         body = await self._body(request)
         decoded = await self._decoded(body, length, model, _address(request))
         del body  # arrays hold what they need of it
+        expected = _result_bytes(decoded, model)
+        if expected > SMALL:
+            await self._take(request, self._held.results, expected)
         results = await self._served.infer(model, decoded.request)
         sizes = [(results[o.name], o.is_binary) for o in decoded.outputs]
         text = sum(array.size for array, is_binary in sizes if not is_binary) * _NUMBER_BYTES
         binary = sum(array.nbytes for array, is_binary in sizes if is_binary)
         is_large = text + binary > SMALL
         if is_large:
-            answer = Answer(self._held)
-            request.scope[_HELD].append(answer)
-            await answer.take(text + binary)
+            await self._take(request, self._held.answers, text + binary)
         pieces, length = await _done(text, protocol.encode, decoded, model, results)
         pieces, encoding = await bodies.compressed(
             pieces, bodies.accepted_encoding(request.headers)
@@ -318,6 +320,11 @@ class _Http:
         held = Body(self._held)
         request.scope[_HELD].append(held)
         return await bodies.read(request, self._served.limits, held)
+
+    async def _take(self, request: Request, room: Room, size: int) -> None:
+        share = Share(room)
+        request.scope[_HELD].append(share)
+        await share.take(size)
 
     async def _decoded(
         self, body: Buffer, length: int | None, model: ServedModel, client: str
@@ -357,6 +364,16 @@ def _address(request: Request) -> str:
     """The client's; behind a proxy that the server trusts, what its X-Forwarded-For says."""
     address = request.scope.get("client")
     return "" if address is None else str(address[0])[:_MAX_ADDRESS]
+
+
+def _result_bytes(decoded: protocol.Decoded, model: ServedModel) -> int:
+    """Of all outputs, as far as metadata tell; a size that is open is the first input's first."""
+    shape = next((array.shape for array in decoded.request.inputs.values()), ())
+    rows = shape[0] if shape else 1
+    return sum(
+        math.prod(rows if size < 0 else size for size in tensor.shape) * tensor.dtype.itemsize
+        for tensor in model.outputs
+    )
 
 
 def metadata(model: ServedModel) -> dict[str, Any]:

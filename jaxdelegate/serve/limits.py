@@ -15,7 +15,7 @@ class Limits:
         max_request_bytes: of a body, as sent and decompressed; HTTP and gRPC.
         body_timeout_s: seconds until an HTTP body has arrived; 0: no limit.
         max_held_bytes: of all HTTP bodies that arrive or are answered at a time, and of all answers
-            that are sent. More wait. One body, or one answer, may exceed it.
+            that are sent; three times as much of all results. More wait. One alone may exceed it.
 
     Raises:
         OptionError: a value below these.
@@ -23,7 +23,7 @@ class Limits:
 
     max_request_bytes: int = 64 * MEBIBYTE
     body_timeout_s: float = 60.0
-    max_held_bytes: int = 64 * MEBIBYTE
+    max_held_bytes: int = 32 * MEBIBYTE
 
     def __post_init__(self) -> None:
         if self.max_request_bytes < 1:

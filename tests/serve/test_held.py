@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxdelegate.serve.held import SMALL, Answer, Body, Held
+from jaxdelegate.serve.held import SMALL, Body, Held, Share
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.records import RequestError
 
@@ -25,7 +25,7 @@ async def body_in(held: Held) -> AsyncIterator[Body]:
 
 @contextlib.asynccontextmanager
 async def answer_in(held: Held, size: int) -> AsyncIterator[None]:
-    answer = Answer(held)
+    answer = Share(held.answers)
     try:
         yield await answer.take(size)
     finally:
@@ -36,7 +36,7 @@ def run(test: Callable[[Held], Awaitable[None]], seconds: float = 30.0) -> None:
     async def main() -> None:
         held = Held(Limits(body_timeout_s=seconds, max_held_bytes=MOST))
         await test(held)
-        assert (held.bodies, held.answers, held.arriving) == (0, 0, {})
+        assert (held.bodies.used, held.answers.used, held.arriving) == (0, 0, {})
 
     asyncio.run(main())
 
@@ -59,7 +59,7 @@ def test_bodies_beyond_the_bound_wait_until_others_are_answered() -> None:
                 async with body_in(held) as small:
                     await small.take(SMALL)
             await task
-            assert held.bodies == 4 * SMALL
+            assert held.bodies.used == 4 * SMALL
 
     run(test)
 
@@ -78,7 +78,7 @@ def test_of_bodies_that_only_arrive_the_first_goes_on() -> None:
                 assert await waits(later)
                 await first.take(3 * SMALL)
                 first.complete()
-                assert held.bodies == 12 * SMALL
+                assert held.bodies.used == 12 * SMALL
                 assert await waits(later)  # else all of them would exceed the bound
             await later
             last.cancel()
