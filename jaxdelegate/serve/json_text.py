@@ -19,6 +19,7 @@ from jaxdelegate.serve.records import RequestError
 Buffer = bytes | bytearray
 
 MAX_OUTLINE = 1 << 20  # bytes of a request's JSON besides the lists of tensors' data
+MAX_TEXT_BYTES = 1 << 24  # of a list with strings: Python's may take four bytes for each
 LIST = "data\0"  # the field that stands for a list of `data`: its number among the lists
 _STEP = 1 << 16  # bytes that are searched or read at once: between two steps other threads run
 
@@ -70,7 +71,7 @@ class ListText:
         Raises:
             ValueError: it is no JSON.
         """
-        found: list[Any] = _read(self.body[self.start : self.end])
+        found: list[Any] = _read(memoryview(self.body)[self.start : self.end])
         return found
 
     def flat(self) -> Iterator[list[Any]]:
@@ -139,7 +140,7 @@ def _skeleton_size(shape: tuple[int, ...]) -> int:
     return size + 2
 
 
-def _read(text: Buffer) -> Any:
+def _read(text: Buffer | memoryview) -> Any:
     return json.loads(str(text, "utf-8"), parse_constant=Constant, object_pairs_hook=_fields)
 
 
@@ -255,9 +256,10 @@ def _list_at(body: Buffer, start: int, end: int, has_texts: bool) -> ListText | 
             depth += opened - _count(b"]", body, at, stop)
             lists, commas = lists + opened, commas + _count(b",", body, at, stop)
         at = stop
-        if has_strings and commas + lists > MAX_TEXTS:
+        if has_strings and (commas + lists > MAX_TEXTS or at - start > MAX_TEXT_BYTES):
             raise RequestError(
-                f"the JSON of the request: want at most {MAX_TEXTS} strings in a list, got more"
+                f"the JSON of the request: want at most {MAX_TEXTS} strings in a list, and "
+                f"{MAX_TEXT_BYTES} bytes, got more; send binary data"
             )
         if depth <= 0:
             last = body.rfind(b"]", start, at) + 1

@@ -170,6 +170,9 @@ def test_too_many_strings_are_refused_before_they_are_made(
     text = b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1,3],"data":[%s"a"]}]}'
     with pytest.raises(RequestError, match="at most 1000 strings"):
         array(text % (b'"a",[],' * 500), MODELS["BYTES"])
+    monkeypatch.setattr(json_text, "MAX_TEXT_BYTES", 1000)
+    with pytest.raises(RequestError, match="and 1000 bytes, got more; send binary data"):
+        array(text % (b'"' + b"x" * 1000 + b'",'), MODELS["BYTES"])
     entry = {"name": "x", "datatype": "BYTES", "shape": [MAX_TEXTS, 3], "data": ["a"]}
     with pytest.raises(RequestError, match=f"at most {MAX_TEXTS} elements of BYTES"):
         array(json.dumps({"inputs": [entry]}).encode(), MODELS["BYTES"])
