@@ -21,7 +21,7 @@ MAX_PIPELINED = 64  # requests that wait for the answer of one ahead of them
 UNREAD_S = 30.0  # in which a client that is sent an answer takes MIN_READ_BYTES of it, or the rest
 MIN_READ_BYTES = 1 << 16
 _CHUNK_BYTES = 8  # of a chunk's header and end, for each byte of a body: chunks of one have 5
-_LATE_S = 5.0  # for the application's own answer to a body that does not arrive
+_LATE_S = 5.0
 
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
@@ -118,7 +118,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Of a request."""
         self._is_in_headers = False
         seconds = self.limits.seconds
-        self._wait(None if seconds is None else seconds + _LATE_S)
+        # The application waits for room, and then for the body, and answers if that takes too long.
+        self._wait(None if seconds is None else 2 * seconds + _LATE_S)
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
 
