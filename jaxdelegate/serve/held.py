@@ -70,14 +70,20 @@ class Share:
         self._room, self._size = room, 0
 
     async def take(self, size: int) -> None:
-        """Hold so many bytes; where there is no room, wait for it. One request alone has room.
+        """Hold so many bytes; where there is no room, wait for it.
+
+        One share may be larger than the room: else it would wait for ever.
 
         Raises:
             RequestError: 503: that took too long.
         """
         room = self._room
-        if room.used and not room.has_room(size):
-            await room.wait(lambda: not room.used or room.has_room(size))
+
+        def fits() -> bool:
+            return room.has_room(size) or (size > room.most and room.used <= room.most)
+
+        if not fits():
+            await room.wait(fits)
         self._size = size
         room.used += size
 
@@ -116,14 +122,15 @@ class Body:
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more may be held now.
 
-        The body that came first need not wait for others that only arrive: they wait for it.
+        The one that came first of those that arrive may exceed the room, if all others are within
+        it: else none of them might ever be whole.
         """
         return self._size + size <= SMALL or self._held.bodies.has_room(size) or self._is_first()
 
     def _is_first(self) -> bool:
-        arriving = self._held.arriving
-        total = sum(body._size for body in arriving)
-        return next(iter(arriving), None) is self and self._held.bodies.used == total
+        room = self._held.bodies
+        is_first = next(iter(self._held.arriving), None) is self
+        return is_first and room.used - self._size <= room.most
 
     async def take(self, size: int) -> None:
         """Hold so many bytes more; where there is no room, wait for it.

@@ -76,9 +76,9 @@ def test_of_bodies_that_only_arrive_the_first_goes_on() -> None:
                 later = asyncio.create_task(second.take(3 * SMALL))
                 last = asyncio.create_task(third.take(3 * SMALL))
                 assert await waits(later)
-                await first.take(3 * SMALL)
+                await first.take(8 * SMALL)
                 first.complete()
-                assert held.bodies.used == 12 * SMALL
+                assert held.bodies.used == 17 * SMALL
                 assert await waits(later)  # else all of them would exceed the bound
             await later
             last.cancel()
@@ -114,5 +114,22 @@ def test_a_large_answer_waits_for_others() -> None:
             task = asyncio.create_task(answer())
             assert await waits(task)
         await task
+
+    run(test)
+
+
+def test_what_is_larger_than_the_room_does_not_wait_for_an_empty_one() -> None:
+    """Others come and go all the time."""
+
+    async def test(held: Held) -> None:
+        async with body_in(held) as other, body_in(held) as large:
+            await other.take(9 * SMALL)
+            other.complete()
+            for _ in range(20):
+                await large.take(SMALL)
+        async with answer_in(held, 9 * SMALL), answer_in(held, 2 * MOST):
+            later = asyncio.create_task(Share(held.answers).take(2 * MOST))
+            assert await waits(later)  # one of them, not two
+            later.cancel()
 
     run(test)

@@ -2,10 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from absl import flags
 
 from jaxdelegate.testing.networks import mobilenet_v1
+from jaxdelegate.tools import serve
 from tests.tools.conftest import Refuse
 
 WRONG = {
@@ -19,6 +22,11 @@ WRONG = {
     "batch": (["m.tflite", "--max_batch_size=0"], "max_batch_size"),
     "bytes": (["m.tflite", "--max_request_bytes=0"], "max_request_bytes"),
     "timeout": (["m.tflite", "--request_timeout_s=-1"], "request_timeout_s"),
+    "held": (["m.tflite", "--max_held_bytes=0"], "max_held_bytes"),
+    "sessions": (["m.tflite", "--session_count=0"], "session_count"),
+    "sessions-of-one": (["m.tflite", "--sessions_per_client=0"], "sessions_per_client"),
+    "idle": (["m.tflite", "--session_idle_s=0"], "session_idle_s"),
+    "hold": (["m.tflite", "--session_hold_s=-1"], "session_hold_s"),
     "threads": (["m.tflite", "--num_threads=-2"], "num_threads"),
     "host": (["m.tflite", "--host=256.0.0.1", "--port=0"], "256.0.0.1"),
 }
@@ -28,6 +36,29 @@ WRONG = {
 def test_flags_that_cannot_be(what: str, refused: Refuse) -> None:
     arguments, words = WRONG[what]
     assert words in refused("serve", *arguments)
+
+
+def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    class Server:
+        def __init__(self, *arguments: Any, **_options: Any) -> None:
+            given.extend(arguments)
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setattr("jaxdelegate.serve.running.Server", Server)
+    values = flags.FlagValues()
+    serve.define(values)
+    values(["serve", "--session_count=9", "--sessions_per_client=3", "--session_idle_s=5"])
+    values.session_hold_s, values.max_held_bytes, values.graph = 2.0, 1000, "a/m.tflite"
+    assert serve.run(values) == 0
+    models, settings, limits = given
+    assert models == {"m": "a/m.tflite"}
+    assert (settings.session_count, settings.sessions_per_client) == (9, 3)
+    assert (settings.session_idle_s, settings.session_hold_s) == (5, 2)
+    assert limits.max_held_bytes == 1000
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "starlette.applications", "prometheus_client"])
