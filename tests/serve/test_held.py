@@ -51,7 +51,9 @@ def test_bodies_beyond_the_bound_wait_until_others_are_answered() -> None:
     async def test(held: Held) -> None:
         async with body_in(held) as second:
             async with body_in(held) as first:
+                held.arriving = {first: None, second: None}
                 await first.take(8 * SMALL)
+                await first.take(3 * SMALL)
                 first.complete()
                 await second.take(SMALL)
                 task = asyncio.create_task(second.take(3 * SMALL))
@@ -90,6 +92,7 @@ def test_waiting_ends() -> None:
     async def test(held: Held) -> None:
         async with body_in(held) as first, body_in(held) as second:
             await first.take(MOST)
+            await first.take(SMALL)
             first.complete()
             with pytest.raises(RequestError, match="max_held_bytes") as error:
                 await second.take(2 * SMALL)
