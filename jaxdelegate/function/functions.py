@@ -129,11 +129,8 @@ class Functions:
 
     def initial_state(self, key: str | None, io: str) -> Params:
         """What the states of a signature begin with, by name; None: of all."""
-        keys = (None, *self.signatures) if key is None else (key,)
-        found: Params = {}
-        for each in keys:
-            found = {**self.function_of(each).initial_state(io), **found}
-        return found
+        functions = self.each() if key is None else [self.function_of(key)]
+        return {n: v for f in reversed(functions) for n, v in f.initial_state(io).items()}
 
     def each(self) -> list[Function]:
         """A function for the main subgraph and for each signature that yields something else."""

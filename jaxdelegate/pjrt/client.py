@@ -45,7 +45,7 @@ Result = tuple[Shape, np.dtype]
 # Of what numpy can view without a copy where jax has not taught it how.
 _VIEWABLE = "biufc"
 
-_GUARDS = _jax.guard_lib
+_GUARDS = getattr(_jax, "guard_lib", None)  # without it, what a guard refuses is refused here, too
 _NOTHING = contextlib.nullcontext()
 
 
@@ -203,6 +203,8 @@ def _viewed(array: Any) -> np.ndarray:
 
 def is_guarded() -> bool:
     """Whether `jax.transfer_guard` has anything to say about this thread."""
+    if _GUARDS is None:
+        return False
     here, everywhere = _GUARDS.thread_local_state(), _GUARDS.global_state()
     return (
         here.host_to_device is not None
