@@ -106,9 +106,11 @@ def context_for(
 
 def why_not(node: Node, context: LoweringContext) -> str | None:
     """Why XLA cannot run a node: its rule's reason; None: it can."""
-    specs = dict(zip(node.operator.intermediates, node.intermediates, strict=False))
-    in_reach = lowering.context_for(context_for(node, context), node.operator, specs)
-    return lowering.why_not(in_reach, node.operator, node.inputs, node.outputs)
+    operator = node.operator
+    specs = dict(zip(operator.intermediates, node.intermediates, strict=False))
+    specs.update(zip(operator.inputs, node.inputs, strict=True))
+    specs.update(zip(operator.outputs, node.outputs, strict=True))
+    return Callees(node.subgraphs, context).why_not_operator(operator, specs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,10 @@ import numpy as np
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.lowering.computation import CalledWeights, LoweredPartition, Weight
 from jaxdelegate.lowering.partition import context_for, lower_partition, why_not
-from jaxdelegate.model.records import Subgraph
+from jaxdelegate.model.operator_tables import called_subgraphs
+from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.dtypes import FLOATS, HANDLES
+from jaxdelegate.op_lowering.options import why_not_alike
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, StaticLoop
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -29,8 +31,11 @@ from jaxdelegate.passes.propagation import (
     is_constant,
     subgraph_specs,
 )
+from jaxdelegate.passes.shared_scales import handed_on
 from jaxdelegate.passes.static_loops import static_loop
 from jaxdelegate.text import printable
+
+_CALLER = -1  # in place of a subgraph's number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +83,34 @@ class Callees:
             outputs = gather(specs, operator.outputs)
             if is_constant(outputs):
                 continue
-            context = context_for(self.in_context(), operator, by_index)
-            reason = why_not(context, operator, gather(specs, operator.inputs), outputs)
+            reason = self.why_not_operator(operator, by_index)
             if reason is not None:
                 where = f"node {operator.index} ({printable(operator.name)})"
                 return f"subgraph {index}, {where}: {reason}"
+        return None
+
+    def why_not_operator(self, operator: Operator, specs: Mapping[int, TensorSpec]) -> str | None:
+        """Why XLA cannot run an operator that may call the subgraphs; `specs`: of its tensors."""
+        inputs, outputs = (gather(specs, i) for i in (operator.inputs, operator.outputs))
+        reason = self._why_not_handed_on(operator, specs)
+        context = context_for(self.in_context(), operator, specs)
+        return reason or why_not(context, operator, inputs, outputs)
+
+    def _why_not_handed_on(self, operator: Operator, specs: Mapping[int, TensorSpec]) -> str | None:
+        """A reason if the float view would hand on another integer than the file says."""
+        called = [self.subgraphs[i] for _, i in called_subgraphs(operator.options)]
+        if self.context.quant_mode != "float_view" or not called:
+            return None
+        for places in handed_on(operator, _CALLER, called):
+            found = [
+                specs[i] if s == _CALLER else self.subgraphs[s].tensors[i].spec()
+                for s, i in places
+                if i >= 0
+            ]
+            reasons = (why_not_alike(found[0], spec) for spec in found[1:])
+            reason = next(filter(None, reasons), None)
+            if reason is not None:
+                return reason
         return None
 
     def lower(

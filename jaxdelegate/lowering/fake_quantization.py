@@ -19,10 +19,20 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.lowering import learned_scales
+from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.derivatives import underivable, with_64_bits
-from jaxdelegate.op_lowering.options import ActivationFunctionType, Options, SVDFOptions, record_of
+from jaxdelegate.op_lowering.common.quantization import why_not_scales
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    Options,
+    SVDFOptions,
+    record_of,
+    why_not_in_reals,
+)
+from jaxdelegate.op_lowering.rule import Function
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
+from jaxdelegate.passes.propagation import gather
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
@@ -30,7 +40,60 @@ _MOST_BYTES = 2  # of integers whose steps float32 holds
 _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
-def why_not(spec: TensorSpec) -> str | None:
+def why_not(operator: str, options: Options, inputs: Specs, outputs: Specs) -> str | None:
+    """Why the view has no such operator; None if it has, or no tensor is quantized."""
+    present = [spec for spec in (*inputs, *outputs) if spec is not None]
+    reason = next(filter(None, map(_why_not_viewed, present)), None)
+    if reason is not None:
+        return reason
+    has_reals = any(spec.is_variable or _in_blocks(spec) for spec in present)
+    has_reals |= bool(called_subgraphs(options))
+    return why_not_in_reals(record_of(operator), inputs, outputs) if has_reals else None
+
+
+def _in_blocks(spec: TensorSpec) -> bool:
+    return spec.quantization is not None and spec.quantization.blockwise is not None
+
+
+def is_on_integers(operator: str, inputs: Specs, outputs: Specs) -> bool:
+    """Whether the view lowers an operator as integer mode does: reals do not tell its result."""
+    return why_not_in_reals(record_of(operator), inputs, outputs) is not None
+
+
+def on_integers(
+    operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
+) -> dict[int, tuple[Specs, Specs]]:
+    """By index, the operators that `is_on_integers` is true of: their inputs and outputs."""
+    rows = ((op, gather(specs, op.inputs), gather(specs, op.outputs)) for op in operators)
+    return {op.index: (ins, outs) for op, ins, outs in rows if is_on_integers(op.name, ins, outs)}
+
+
+def run_on_integers(run: Function, operator: str, inputs: Specs, outputs: Specs) -> Function:
+    """A lowering of integer mode as the view calls it, on floats.
+
+    Args:
+        run: the lowering.
+        operator: whose it is.
+        inputs: as hosts store them.
+        outputs: likewise.
+    """
+
+    def stored(value: Any, spec: TensorSpec | None) -> Any:
+        if spec is None or spec.quantization is None or not spec.is_quantized:
+            return value
+        quantize = functools.partial(
+            jax_affine.quantize, quantization=spec.quantization, dtype=spec.dtype
+        )
+        step = f"{operator} computes on the integers of {spec.name!r}"
+        return underivable(quantize, step, "there is no other way to compute it")(value)
+
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(map(enter, run(*map(stored, arrays, inputs)), outputs))
+
+    return call
+
+
+def _why_not_viewed(spec: TensorSpec) -> str | None:
     """Why a quantized tensor has no float view; None if it has one, or is not quantized."""
     q = spec.quantization
     if q is None or not spec.is_quantized:
@@ -38,8 +101,29 @@ def why_not(spec: TensorSpec) -> str | None:
     if spec.const is None and (q.is_per_channel or q.blockwise is not None):
         how = "per channel" if q.is_per_channel else "in blocks"
         return f"{spec.name!r} is quantized {how}, but not constant"
+    if spec.const is None and spec.dtype.itemsize > _MOST_BYTES:
+        return f"{spec.name!r} is {spec.dtype}, whose steps floats do not hold"
     reason = affine.why_not_blocks(q, spec.shape)
-    return None if reason is None else f"{spec.name!r} is quantized in blocks: {reason}"
+    if reason is not None:
+        return f"{spec.name!r} is quantized in blocks: {reason}"
+    return why_not_scales(spec) or _why_not_steps(spec)
+
+
+def _why_not_steps(spec: TensorSpec) -> str | None:
+    """A reason if floats do not hold every real that the tensor's integers may stand for."""
+    q = spec.quantization
+    if q is None or q.blockwise is not None:
+        return None
+    with np.errstate(all="ignore"):
+        scale = q.scale.astype(np.float32)
+        ends = [scale * np.float32(end) for end in affine.integer_range(spec.dtype)]
+    is_zero = spec.const is not None and scale == 0  # a converter's scale of nothing but zeros
+    is_right = is_zero | ((scale >= np.finfo(np.float32).tiny) & np.isfinite(ends).all(0))
+    if not is_right.all():
+        return f"the scale of {spec.name!r} is {scale[~is_right][0]}"
+    low, high = affine.integer_range(spec.dtype)
+    point = next((p for p in q.zero_point.tolist() if not low <= p <= high), None)
+    return None if point is None else f"the zero point of {spec.name!r} is {point}"
 
 
 def viewed(spec: TensorSpec) -> TensorSpec:

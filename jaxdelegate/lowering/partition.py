@@ -25,6 +25,7 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.algorithms import with_algorithm, with_barriers
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.options import Options, as_read, record_of
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.registry import rule_of
 from jaxdelegate.op_lowering.rule import (
@@ -33,10 +34,9 @@ from jaxdelegate.op_lowering.rule import (
     LoweringContext,
     OpRule,
     Prepare,
-    first_reason,
 )
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
-from jaxdelegate.passes.propagation import gather, is_constant
+from jaxdelegate.passes.propagation import KERNEL_ERRORS, gather, is_constant
 from jaxdelegate.text import printable
 
 
@@ -78,13 +78,17 @@ def lower_partition(
     preparations: dict[Weight, Prepare | None] = {}
     called: dict[Weight, np.ndarray] = {}
     stored: dict[int, TensorSpec] = {}
+    on_integers: dict[int, tuple[Specs, Specs]] = {}
     if context.quant_mode == "float_view":
         stored = {i: spec for i, spec in specs.items() if spec.is_quantized}
+        on_integers = fake_quantization.on_integers(operators, specs)
         operators, specs = fake_quantization.view(operators, specs)
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
     quantized_later = _quantized_later(pending, specs)
     is_lowered = functools.partial(_is_lowered, context, specs, quantized_later)
-    rewriter = rewritten(pending, specs, {*outputs, *stored}, is_lowered, rewrites)
+    apart = {op.index: op for op in pending if op.index in on_integers}
+    shown = [_hidden(op) if op.index in apart else op for op in pending]
+    rewriter = rewritten(shown, specs, {*outputs, *stored}, is_lowered, rewrites).restored(apart)
     specs, context = rewriter.specs, _keeping_whole(context, rewriter.parts)
     fixed = {i: spec for i, spec in stored.items() if i not in learned}
     grids = _grids(rewriter.operators, fixed)
@@ -98,6 +102,7 @@ def lower_partition(
             ),
             preparations,
             called if raw_weights else None,
+            on_integers.get(op.index),
         )
         for op in rewriter.operators
     ]
@@ -139,6 +144,11 @@ def _states(
     updated = dict.fromkeys(index for step in steps for index in step.states)
     kept = (i for i in sorted(read) if i in specs and specs[i].is_variable)
     return tuple(dict.fromkeys((*updated, *kept)))
+
+
+def _hidden(operator: Operator) -> Operator:
+    """The operator under a name that no rewrite knows: they would take it for one on floats."""
+    return dataclasses.replace(operator, name=f"{operator.name} on integers")
 
 
 def _constant_outputs(
@@ -207,12 +217,20 @@ def _step(
     context: LoweringContext,
     preparations: dict[Weight, Prepare | None],
     called: dict[Weight, np.ndarray] | None,
+    integers: tuple[Specs, Specs] | None = None,
 ) -> LoweredOperator:
     """One operator; its weights join `preparations`, and its callees' join `called` too.
 
     Without `called` callees keep theirs to themselves, and its own may have other layouts.
+    `integers`: its tensors as hosts store them, where a float view lowers it as integer mode does.
     """
-    inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
+    inputs, outputs = integers or (
+        gather(specs, operator.inputs),
+        gather(specs, operator.outputs),
+    )
+    if integers is not None:
+        context = dataclasses.replace(context, quant_mode="integer", grid=None)
+    inputs, outputs = as_read(record_of(operator.name), inputs, outputs)
     context = context_for(context, operator, specs)
     rule = rule_for(operator)
     if rule is None:
@@ -221,12 +239,15 @@ def _step(
     lower = functools.partial(
         _lowered, operator=operator, rule=rule, inputs=inputs, outputs=outputs
     )
+    run: Function
     found: CalledWeights = {}
     prepared: Mapping[int, Prepare] = {}
-    if called is not None:
+    if integers is not None:
+        lowered = run = fake_quantization.run_on_integers(lower(context), operator.name, *integers)
+    elif called is not None:
         lowered, found = _with_called_weights(context, lower, len(inputs))
         called.update((weight, array) for weight, (array, _) in found.items())
-        run: Function = lowered
+        run = lowered
     else:
         lowered = run = lower(context)
         if isinstance(lowered, Lowered):
@@ -371,6 +392,7 @@ def context_for(
     )
 
 
+RULE_RAISED = "its rule raised"  # a bug of ours: rules answer, whatever a file holds
 _NO_CUSTOM_RULE = "custom operator without an XLA lowering; jaxdelegate.register_operator adds one"
 
 
@@ -389,20 +411,35 @@ def why_not(
     present = [spec for spec in (*inputs, *outputs) if spec is not None]
     if not context.enable_quant and any(spec.is_quantized for spec in present):
         return "it is quantized, and the option enable_quant is off"
-    options = operator.options
-    if context.quant_mode == "float_view":
-        reason = first_reason(*map(fake_quantization.why_not, present))
-        if reason is not None:
-            return reason
-        options = fake_quantization.options_of(options, inputs)
-        inputs, outputs = (
-            fake_quantization.viewed_all(inputs),
-            fake_quantization.viewed_all(outputs),
-        )
+    if context.quant_mode == "integer":
+        return _reason(context, rule, operator, operator.options, inputs, outputs)
+    reason = fake_quantization.why_not(operator.name, operator.options, inputs, outputs)
+    if reason is not None:
+        return reason
+    if fake_quantization.is_on_integers(operator.name, inputs, outputs):
+        context = dataclasses.replace(context, quant_mode="integer")
+        return _reason(context, rule, operator, operator.options, inputs, outputs)
+    options = fake_quantization.options_of(operator.options, inputs)
+    viewed = map(fake_quantization.viewed_all, (inputs, outputs))
+    return _reason(context, rule, operator, options, *viewed)
+
+
+def _reason(
+    context: LoweringContext,
+    rule: OpRule,
+    operator: Operator,
+    options: Options,
+    inputs: Specs,
+    outputs: Specs,
+) -> str | None:
+    inputs, outputs = as_read(record_of(operator.name), inputs, outputs)
     if _is_identity(context, rule, inputs, outputs):
         return None
-    with naming(operator):
-        return rule.reason(context, options, inputs, outputs)
+    try:
+        with naming(operator):
+            return rule.reason(context, options, inputs, outputs)
+    except KERNEL_ERRORS as error:  # of a damaged file; a reference kernel refuses it, too
+        return f"{RULE_RAISED} {type(error).__name__}: {error}"
 
 
 def _is_identity(context: LoweringContext, rule: OpRule, inputs: Specs, outputs: Specs) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import Operator, Subgraph
+from jaxdelegate.op_lowering.options import as_read, record_of
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.passes.limits import Limits, Row, spec_bytes
 from jaxdelegate.reference.builtin.sparse import densified
@@ -257,6 +258,8 @@ def _outputs(
     try:
         if kernel.most_inputs is not None and len(inputs) > kernel.most_inputs:
             raise ValueError(f"it has {kernel.most_inputs} inputs, not {len(inputs)}")
+        if len(inputs) < kernel.least_inputs:
+            raise ValueError(f"it needs {kernel.least_inputs} inputs, not {len(inputs)}")
         if not is_dynamic:
             shapes = known_shapes(kernel, operator.options, inputs, declared, subgraphs, limits)
         elif kernel.settled is not None:
@@ -265,11 +268,10 @@ def _outputs(
             shapes = (None,) * len(declared)
         if shapes and len(declared) != len(shapes):
             raise ValueError(f"it has {len(shapes)} outputs, not {len(declared)}")
+        pairs = zip(declared, shapes, strict=False)
+        return tuple(spec and with_shape(spec, shape) for spec, shape in pairs)
     except refusals as error:
         raise InterpreterError(prepare_message(operator, error)) from error
-    return tuple(
-        spec and with_shape(spec, shape) for spec, shape in zip(declared, shapes, strict=False)
-    )
 
 
 def prepare_message(operator: Operator, error: Exception) -> str:
@@ -278,10 +280,17 @@ def prepare_message(operator: Operator, error: Exception) -> str:
 
 
 def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:
-    """The spec with a propagated shape; None: known only at run time."""
+    """The spec with a propagated shape; None: known only at run time.
+
+    Raises:
+        ValueError: a dimension is negative.
+    """
     if shape is None:
         return dataclasses.replace(spec, is_dynamic=True)
-    return dataclasses.replace(spec, shape=tuple(int(n) for n in shape), is_dynamic=False)
+    sizes = tuple(int(n) for n in shape)
+    if min(sizes, default=0) < 0:
+        raise ValueError(f"{spec.name!r} would have the shape {list(sizes)}")
+    return dataclasses.replace(spec, shape=sizes, is_dynamic=False)
 
 
 def _folded(
@@ -300,7 +309,8 @@ def _folded(
     if after > min(room, max(_FOLD_BYTES, _FOLD_GROWTH * before)):
         return None
     try:
-        arrays = kernel(operator.options, inputs, outputs, *map(_stand_in, inputs))  # type: ignore[arg-type]
+        read = as_read(record_of(operator.name), inputs, outputs)
+        arrays = kernel(operator.options, *read, *map(_stand_in, inputs))  # type: ignore[arg-type]
         check_dtypes(outputs, arrays)
     except kernel_errors(
         operator

@@ -6,7 +6,7 @@ and writes has one scale. The records of operators say which is which.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -91,6 +91,33 @@ def shared_scales(
     return SharedScales(found.groups(), tuple(found.biases))
 
 
+def handed_on(
+    operator: Operator, caller: int, called: Sequence[Subgraph]
+) -> Iterator[tuple[Place, ...]]:
+    """Tensors that hold the same integers, one after the other, where an operator calls subgraphs.
+
+    Nothing of operators that apply a subgraph to each element.
+
+    Args:
+        operator: loops, chooses, or calls.
+        caller: the number of its subgraph.
+        called: those that it calls.
+    """
+    if operator.name not in (*_LOOPS, *_BRANCHES, *_CALLS):
+        return
+    given = operator.inputs[operator.name in _BRANCHES :]
+    rows: list[tuple[int, Sequence[int]]] = [(caller, given)]
+    results: list[tuple[int, Sequence[int]]] = [(caller, operator.outputs)]
+    rows += [(s.index, s.inputs) for s in called]
+    if operator.name in _LOOPS:
+        rows += [(called[-1].index, called[-1].outputs), *results]  # the body's
+        results = []
+    else:
+        results += [(s.index, s.outputs) for s in called]
+    for table in (rows, results):
+        yield from zip(*([(s, i) for i in tensors] for s, tensors in table), strict=False)
+
+
 class _Found:
     def __init__(self, subgraphs: Sequence[Subgraph]) -> None:
         self._subgraphs = subgraphs
@@ -132,6 +159,8 @@ class _Found:
             self._call(s, operator, touched, label)
         elif record.scales is Scales.EQUAL:
             self.tie(touched, label)
+        elif all(self._tensor(place).dtype in record.ignores_scales for place in touched):
+            self._fix(touched, label)  # integers go in that have the file's scale
         elif record.scales is Scales.OF_INPUTS:
             self._fix(results, label)
         elif record.scales is Scales.OF_KERNEL or self._wants_powers_of_two(operator, touched):
@@ -196,19 +225,8 @@ class _Found:
         ends = [(s.index, i) for s in called for i in (*s.inputs, *s.outputs)]
         if operator.name not in (*_LOOPS, *_BRANCHES, *_CALLS):
             self._fix([p for p in (*touched, *ends) if p in self._parent], label)
-            return
-        given = operator.inputs[operator.name in _BRANCHES :]
-        rows: list[tuple[int, Sequence[int]]] = [(subgraph, given)]
-        results: list[tuple[int, Sequence[int]]] = [(subgraph, operator.outputs)]
-        rows += [(s.index, s.inputs) for s in called]
-        if operator.name in _LOOPS:
-            rows += [(called[-1].index, called[-1].outputs), *results]  # the body's
-            results = []
-        else:
-            results += [(s.index, s.outputs) for s in called]
-        for table in (rows, results):
-            for column in zip(*([(s, i) for i in tensors] for s, tensors in table), strict=False):
-                self.tie(column, label)
+        for places in handed_on(operator, subgraph, called):
+            self.tie(places, label)
 
 
 def _has_own_scale(tensor: Tensor) -> bool:

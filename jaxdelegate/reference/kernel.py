@@ -81,6 +81,16 @@ class Kernel:
             return None
         return sum(p.kind is not p.KEYWORD_ONLY for p in parameters) - 3 - self.calls
 
+    @functools.cached_property
+    def least_inputs(self) -> int:
+        """How many inputs `run` needs, absent ones among them; 0 where states follow them."""
+        if self.initial_state is not None:
+            return 0
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(self.run).parameters.values()
+        needed = sum(p.kind in kinds and p.default is p.empty for p in parameters)
+        return needed - 3 - self.calls
+
     def __call__(
         self, options: Options, inputs: Specs, outputs: Specs, *arrays: Array
     ) -> tuple[Array, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.options import as_read, record_of
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import check_dtypes, kernel_errors, known_shapes, with_shape
 from jaxdelegate.passes.runs import Runs
@@ -143,7 +144,8 @@ class OperatorStep:
         operator = self.node.operator
         try:
             arrays = [self._argument(host, i) for i in operator.inputs]
-            inputs, outputs = self._current_specs(host, arrays)
+            record = record_of(operator.name)
+            inputs, outputs = as_read(record, *self._current_specs(host, arrays))
             kernel = KERNELS[operator.name]
             run = functools.partial(kernel.run, host.services) if kernel.calls else kernel.run
             if kernel.takes_intermediates:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.measuring.tolerance import Tolerance, assert_close
-from jaxdelegate.op_lowering.options import NoOptions, Options, default_options
+from jaxdelegate.op_lowering.options import NoOptions, Options, as_read, default_options, record_of
 from jaxdelegate.op_lowering.rule import LoweringContext, OpRule
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.passes.propagation import known_shapes, with_shape
@@ -135,6 +135,11 @@ class Case:
         known = known_shapes(KERNELS[self.name], self.op_options, inputs, declared)
         return inputs, tuple(map(with_shape, declared, known))
 
+    def read_specs(self, shape: Shape | None = None) -> tuple[Specs, Specs]:
+        """As `specs`, without the scales that the operator's kernel does not look at."""
+        specs = self.specs() if shape is None else self.specs(shape)
+        return as_read(record_of(self.name), *specs)
+
     def arrays(self) -> list[np.ndarray | None]:
         """The values of the inputs."""
         return [None if a is None else a.value for a in self.inputs]
@@ -147,7 +152,7 @@ class Case:
         """Outputs, then new states, from the numpy kernel."""
         kernel = KERNELS[self.name]
         more = {"intermediates": self.intermediate_specs()} if kernel.takes_intermediates else {}
-        return list(kernel.run(self.op_options, *self.specs(), *self.arrays(), **more))
+        return list(kernel.run(self.op_options, *self.read_specs(), *self.arrays(), **more))
 
     def run_lowered(self, rule: OpRule, context: LoweringContext | None = None) -> list[np.ndarray]:
         """Outputs, then new states, from the lowering, compiled with COMPILER_OPTIONS.
@@ -164,7 +169,7 @@ class Case:
         Raises:
             AssertionError: the rule refuses the case.
         """
-        inputs, outputs = self.specs()
+        inputs, outputs = self.read_specs()
         context = self._context(context)
         reason = rule.reason(context, self.op_options, inputs, outputs)
         assert reason is None, f"{self}: refused: {reason}"
@@ -193,7 +198,7 @@ class Case:
 
         The output's shape is given where the reference knows none.
         """
-        return rule.reason(self._context(), self.op_options, *self.specs(shape)) or ""
+        return rule.reason(self._context(), self.op_options, *self.read_specs(shape)) or ""
 
     def live_arrays(self) -> list[np.ndarray]:
         """The values of the inputs that are no constants, variable tensors among them."""

@@ -72,11 +72,11 @@ class Point:
     @property
     def reason(self) -> str | None:
         """Why the rule refuses the case; None: it does not."""
-        return self.rule.reason(self.context, self.case.op_options, *self.case.specs())
+        return self.rule.reason(self.context, self.case.op_options, *self.case.read_specs())
 
     def function(self, dtype: np.dtype, step: float = 0) -> Callable[[Values], list[Any]]:
         """The lowering in a dtype, of the float inputs; the file's constants have made a step."""
-        options, (inputs, outputs) = self.case.op_options, self.case.specs()
+        options, (inputs, outputs) = self.case.op_options, self.case.read_specs()
         at = self.at(dtype, step)
         moved = tuple(
             spec and _retyped(spec, dtype, at.get(_key(i), spec.const))

@@ -23,6 +23,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
 from jaxdelegate.op_lowering.common.quantization import (
     quantization_of,
     why_not_one_scale,
+    why_not_scales,
     why_not_symmetric,
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
@@ -124,18 +125,10 @@ def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -
     blocks = why_not_blocks(spec.quantization, spec.shape)
     if blocks is not None:
         return f"{spec.name!r} is quantized in blocks: {blocks}"
-    axis, scales = spec.quantization.quantized_dimension, spec.quantization.scale.size
-    unfit = scales > 1 and not (0 <= axis < len(spec.shape) and spec.shape[axis] == scales)
-    zero_points = spec.quantization.zero_point.size
     return first_reason(
         None if context.enable_quant else "it is quantized, and the option enable_quant is off",
         why_not_stored(spec, dtypes),
-        f"{spec.name!r} has {scales} scales for axis {axis} of {list(spec.shape)}"
-        if unfit
-        else None,
-        None
-        if zero_points in (0, 1, scales)
-        else f"{spec.name!r} has {scales} scales and {zero_points} zero points",
+        why_not_scales(spec),
     )
 
 

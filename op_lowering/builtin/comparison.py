@@ -2,15 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdelegate.op_lowering.common.basics import align_ranks, why_not_broadcast
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOLS,
     COMPLEX,
-    INT16,
     NUMBERS,
-    Dtypes,
     Elementwise,
     IntegerKernel,
     binary,
@@ -46,10 +43,6 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
 
-# Scales of these do not count: the kernels compare what is stored.
-_WIDE: Dtypes = frozenset(np.dtype(t) for t in (np.int32, np.int64))
-_WIDE_OR_INT16: Dtypes = _WIDE | {INT16}
-
 
 def _equality(
     name: str,
@@ -65,7 +58,6 @@ def _equality(
         function,
         dtypes=_VALUES,
         results=BOOLS,
-        stored=_WIDE,
         integer=integer,
     )
 
@@ -77,9 +69,7 @@ def _order(
     function: Elementwise,
     integer: IntegerKernel[OptionsT],
 ) -> OpRule[OptionsT]:
-    return binary(
-        name, options, version, function, results=BOOLS, stored=_WIDE_OR_INT16, integer=integer
-    )
+    return binary(name, options, version, function, results=BOOLS, integer=integer)
 
 
 EQUAL = _equality("EQUAL", EqualOptions, 5, jnp.equal, quantized.EQUAL)

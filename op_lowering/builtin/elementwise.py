@@ -21,7 +21,6 @@ from jaxdelegate.op_lowering.common.pointwise import (
     INTEGERS,
     NUMBERS,
     PACKED,
-    Dtypes,
     Elementwise,
     IntegerKernel,
     binary,
@@ -73,9 +72,6 @@ from jaxdelegate.op_lowering.spec import Specs
 
 Act = ActivationFunctionType
 
-# Scales of these do not count: the kernels compute on what is stored.
-_INT32: Dtypes = frozenset([np.dtype(np.int32)])
-_WIDE: Dtypes = _INT32 | {np.dtype(np.int64)}
 
 # ---- arithmetic with a fused activation: ADD, SUB, MUL, DIV
 
@@ -100,7 +96,6 @@ def _activated(
     max_version: int,
     function: Elementwise,
     integer: IntegerKernel[_Activated],
-    stored: Dtypes = _WIDE,
     why_not: WhyNot[_Activated] | None = None,
 ) -> OpRule[_Activated]:
     """A binary operator whose result is clamped to the range of its fused activation."""
@@ -127,7 +122,6 @@ def _activated(
         NUMBERS | COMPLEX,
         arity=2,
         why_not=refuse,
-        stored=stored,
         integer=integer,
     )
 
@@ -156,7 +150,7 @@ def _why_not_zero(
 ADD = _activated("ADD", AddOptions, 6, jnp.add, quantized.ADD)
 SUB = _activated("SUB", SubOptions, 5, jnp.subtract, quantized.SUB)
 MUL = _activated("MUL", MulOptions, 8, jnp.multiply, quantized.MUL)
-DIV = _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _INT32, _why_not_zero)
+DIV = _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _why_not_zero)
 
 
 # ---- other binary operators
@@ -207,14 +201,13 @@ def _why_not_atan2(
 
 FLOOR_DIV = binary("FLOOR_DIV", FloorDivOptions, 3, _floor_divide, why_not=_why_not_zero)
 FLOOR_MOD = binary("FLOOR_MOD", FloorModOptions, 2, jnp.remainder, why_not=_why_not_zero)
-MAXIMUM = binary("MAXIMUM", MaximumMinimumOptions, 4, _maximum, stored=INTEGERS)
-MINIMUM = binary("MINIMUM", MaximumMinimumOptions, 4, _minimum, stored=INTEGERS)
+MAXIMUM = binary("MAXIMUM", MaximumMinimumOptions, 4, _maximum)
+MINIMUM = binary("MINIMUM", MaximumMinimumOptions, 4, _minimum)
 SQUARED_DIFFERENCE = binary(
     "SQUARED_DIFFERENCE",
     SquaredDifferenceOptions,
     2,
     _squared_difference,
-    stored=_INT32,
     integer=quantized.SQUARED_DIFFERENCE,
 )
 ATAN2 = binary("ATAN2", ATan2Options, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2)
@@ -323,8 +316,8 @@ def _rsqrt(x: jax.Array) -> jax.Array:
     return 1 / jnp.maximum(jnp.sqrt(x), scalar(-1, x))
 
 
-ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS, stored=_INT32, integer=quantized.ABS)
-NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX, stored=INTEGERS)
+ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS, integer=quantized.ABS)
+NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX)
 SIGN = unary("SIGN", SignOptions, 2, jnp.sign, dtypes=NUMBERS)
 SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, dtypes=NUMBERS)
 SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT)

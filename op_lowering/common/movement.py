@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import DTYPES
+from jaxdelegate.op_lowering.options import why_not_alike
 from jaxdelegate.op_lowering.rule import LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -69,15 +70,4 @@ def _why_not_held(context: LoweringContext, spec: TensorSpec) -> str | None:
 def _why_not_alike(first: TensorSpec, spec: TensorSpec) -> str | None:
     if spec.dtype != first.dtype:
         return f"{spec.name!r} is {spec.dtype}, but {first.name!r} is {first.dtype}"
-    if _quantization(spec) != _quantization(first):
-        return (
-            f"{first.name!r} and {spec.name!r} are quantized differently; moving cannot requantize"
-        )
-    return None
-
-
-def _quantization(spec: TensorSpec) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    quantization = spec.quantization
-    if quantization is None or not spec.is_quantized:
-        return (), ()
-    return tuple(quantization.scale.tolist()), tuple(quantization.zero_point.tolist())
+    return why_not_alike(first, spec)

@@ -88,7 +88,6 @@ def unary(
     dtypes: Dtypes = FLOATS,
     results: Dtypes | None = None,
     why_not: WhyNot[OptionsT] | None = None,
-    stored: Dtypes = frozenset(),
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
     """The record of `y = function(x)`; see `pointwise`."""
@@ -100,7 +99,6 @@ def unary(
         dtypes,
         results=results,
         why_not=why_not,
-        stored=stored,
         integer=integer,
     )
 
@@ -114,7 +112,6 @@ def binary(
     dtypes: Dtypes = NUMBERS,
     results: Dtypes | None = None,
     why_not: WhyNot[OptionsT] | None = None,
-    stored: Dtypes = frozenset(),
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
     """The record of `z = function(x, y)` over broadcast inputs; see `pointwise`."""
@@ -127,7 +124,6 @@ def binary(
         arity=2,
         results=results,
         why_not=why_not,
-        stored=stored,
         integer=integer,
     )
 
@@ -143,7 +139,6 @@ def pointwise(
     variadic: bool = False,
     results: Dtypes | None = None,
     why_not: WhyNot[OptionsT] | None = None,
-    stored: Dtypes = frozenset(),
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
     """The record of an operator whose function `build` makes from the options and the input specs.
@@ -162,23 +157,21 @@ def pointwise(
         variadic: more inputs than `arity` may follow.
         results: what the output may hold; None: the inputs' dtype.
         why_not: reasons besides the common ones, asked when those found nothing.
-        stored: dtypes that the kernel takes as they are stored, whatever their scales.
-        integer: how quantized tensors of other dtypes are computed.
+        integer: how quantized tensors are computed.
     """
 
     def refuse(context: LoweringContext, o: OptionsT, inputs: Specs, outputs: Specs) -> str | None:
         count = None if variadic else why_not_count(inputs, arity)
         if count is not None or any(s is None for s in inputs):
             return count or "an input is left out"
-        if _is_quantized(inputs, outputs, stored):
+        if _is_quantized(inputs, outputs):
             reason = _why_not_quantized(name, integer, o, inputs, outputs)
         else:
-            inputs, outputs = _without_scales(inputs), _without_scales(outputs)
             reason = why_not_elements(inputs, dtypes) or _why_not_result(inputs, outputs, results)
         return reason if reason or why_not is None else why_not(context, o, inputs, outputs)
 
     def lower(context: LoweringContext, o: OptionsT, inputs: Specs, outputs: Specs) -> Function:
-        if integer is not None and _is_quantized(inputs, outputs, stored):
+        if integer is not None and _is_quantized(inputs, outputs):
             return _lower_integer(integer.build(o, inputs, outputs))
         function, wide = build(o, inputs), context.precision.accumulator(inputs[0].dtype)
 
@@ -191,13 +184,8 @@ def pointwise(
     return OpRule(name, options_type, max_version, refuse, lower, arity=arity)
 
 
-def _is_quantized(inputs: Specs, outputs: Specs, stored: Dtypes) -> bool:
-    """Whether there are scales, and the kernel does not take this dtype as it is stored."""
-    return inputs[0].dtype not in stored and any(spec.is_quantized for spec in (*inputs, *outputs))
-
-
-def _without_scales(specs: Specs) -> Specs:
-    return tuple(dataclasses.replace(spec, quantization=None) for spec in specs)
+def _is_quantized(inputs: Specs, outputs: Specs) -> bool:
+    return any(spec.is_quantized for spec in (*inputs, *outputs))
 
 
 def _why_not_quantized(

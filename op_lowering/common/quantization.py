@@ -37,6 +37,20 @@ def zero_point_of(spec: TensorSpec) -> int:
     return tensor_zero_point(quantization_of(spec))
 
 
+def why_not_scales(spec: TensorSpec) -> str | None:
+    """A reason if the tensor's scales or zero points are not as many as it has channels, or one."""
+    q = spec.quantization
+    if q is None or q.blockwise is not None:
+        return None
+    axis, scales, points = q.quantized_dimension, q.scale.size, q.zero_point.size
+    unfit = scales > 1 and not (0 <= axis < len(spec.shape) and spec.shape[axis] == scales)
+    if unfit:
+        return f"{spec.name!r} has {scales} scales for axis {axis} of {list(spec.shape)}"
+    if points in (0, 1, scales):
+        return None
+    return f"{spec.name!r} has {scales} scales and {points} zero points"
+
+
 def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
     """A reason unless the tensor has one scale above 0 and a zero point of its own dtype.
 

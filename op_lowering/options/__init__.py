@@ -23,3 +23,6 @@ from jaxdelegate.op_lowering.options.neural import *
 from jaxdelegate.op_lowering.options.protocols import *
 from jaxdelegate.op_lowering.options.record import *
 from jaxdelegate.op_lowering.options.stablehlo import *
+from jaxdelegate.op_lowering.options.stored_integers import as_read as as_read
+from jaxdelegate.op_lowering.options.stored_integers import why_not_alike as why_not_alike
+from jaxdelegate.op_lowering.options.stored_integers import why_not_in_reals as why_not_in_reals

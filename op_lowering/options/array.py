@@ -1,9 +1,20 @@
 """Options tables, field names as in schema.fbs: shapes, indexing, padding, slicing and layout."""
 
+import numpy as np
+
 from jaxdelegate.op_lowering.options import c_struct as c
 from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, MirrorPadMode, TensorType
-from jaxdelegate.op_lowering.options.operator import Batch, OperatorRecord, Result, Scales, table
+from jaxdelegate.op_lowering.options.operator import (
+    INTEGERS,
+    WIDE_OR_INT16,
+    WIDE_OR_UINT16,
+    Batch,
+    OperatorRecord,
+    Result,
+    Scales,
+    table,
+)
 from jaxdelegate.op_lowering.options.record import Record
 
 
@@ -250,6 +261,7 @@ RECORDS = table(
         cost=costs.movement,
         result=Result.MOVED,
         scales=Scales.EQUAL,
+        ignores_scales=WIDE_OR_UINT16,
     ),
     OperatorRecord("BROADCAST_ARGS", cost=costs.movement),
     OperatorRecord(
@@ -267,6 +279,8 @@ RECORDS = table(
         result=Result.MOVED,
         batch=Batch.CONCATENATED,
         scales=Scales.EQUAL,
+        ignores_scales=WIDE_OR_INT16,
+        rescales=frozenset([np.dtype(np.uint8)]),
     ),
     OperatorRecord(
         "DEPTH_TO_SPACE",
@@ -319,8 +333,10 @@ RECORDS = table(
         scales=Scales.EQUAL,
     ),
     OperatorRecord("HASHTABLE_LOOKUP", cost=costs.host_work),
-    OperatorRecord("MATRIX_DIAG", MatrixDiagOptions, cost=costs.movement),
-    OperatorRecord("MATRIX_SET_DIAG", MatrixSetDiagOptions, cost=costs.movement),
+    OperatorRecord("MATRIX_DIAG", MatrixDiagOptions, cost=costs.movement, ignores_scales=INTEGERS),
+    OperatorRecord(
+        "MATRIX_SET_DIAG", MatrixSetDiagOptions, cost=costs.movement, scales=Scales.EQUAL
+    ),
     OperatorRecord(
         "MIRROR_PAD",
         MirrorPadOptions,
@@ -329,8 +345,11 @@ RECORDS = table(
         result=Result.MOVED,
         batch=Batch.EDGES,
         scales=Scales.EQUAL,
+        ignores_scales=WIDE_OR_UINT16,
     ),
-    OperatorRecord("ONE_HOT", OneHotOptions, cost=costs.movement, struct={"axis": c.INT}),
+    OperatorRecord(
+        "ONE_HOT", OneHotOptions, cost=costs.movement, struct={"axis": c.INT}, scales=Scales.EQUAL
+    ),
     OperatorRecord(
         "PACK",
         PackOptions,
@@ -381,7 +400,7 @@ RECORDS = table(
         result=Result.MOVED,
         scales=Scales.EQUAL,
     ),
-    OperatorRecord("SCATTER_ND", ScatterNdOptions, cost=costs.movement, scales=Scales.EQUAL),
+    OperatorRecord("SCATTER_ND", ScatterNdOptions, cost=costs.movement, ignores_scales=INTEGERS),
     OperatorRecord(
         "SELECT",
         SelectOptions,
@@ -420,6 +439,7 @@ RECORDS = table(
         cost=costs.movement,
         result=Result.MOVED,
         scales=Scales.EQUAL,
+        ignores_scales=WIDE_OR_UINT16,
     ),
     OperatorRecord(
         "SPACE_TO_DEPTH",
@@ -435,6 +455,7 @@ RECORDS = table(
         SparseToDenseOptions,
         cost=costs.movement,
         struct={"validate_indices": c.BOOL},
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "SPLIT",
@@ -491,7 +512,13 @@ RECORDS = table(
         batch=Batch.PERMUTATION,
         scales=Scales.EQUAL,
     ),
-    OperatorRecord("UNIQUE", UniqueOptions, cost=costs.host_work, struct={"idx_out_type": c.TYPE}),
+    OperatorRecord(
+        "UNIQUE",
+        UniqueOptions,
+        cost=costs.host_work,
+        struct={"idx_out_type": c.TYPE},
+        scales=Scales.EQUAL,
+    ),
     OperatorRecord(
         "UNPACK",
         UnpackOptions,
@@ -500,7 +527,7 @@ RECORDS = table(
         result=Result.MOVED,
         scales=Scales.EQUAL,
     ),
-    OperatorRecord("WHERE", WhereOptions, cost=costs.movement),
+    OperatorRecord("WHERE", WhereOptions, cost=costs.movement, ignores_scales=INTEGERS),
     OperatorRecord(
         "ZEROS_LIKE", ZerosLikeOptions, cost=costs.movement, reads_values=False, scales=Scales.EQUAL
     ),

@@ -4,12 +4,13 @@ import dataclasses
 import struct
 from typing import Any, Self
 
+import numpy as np
 from flatbuffers import flexbuffers
 
 from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.base import CustomOptions, FlexbufferOptions
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, Padding
-from jaxdelegate.op_lowering.options.operator import OperatorRecord, Result, table
+from jaxdelegate.op_lowering.options.operator import INTEGERS, OperatorRecord, Result, Scales, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,14 +172,26 @@ RECORDS = table(
         result=Result.REDUCED,
     ),
     OperatorRecord("IRFFT2D", CustomOptions, cost=costs.fourier),
-    OperatorRecord("MaxPool3D", Pool3DOptions, cost=costs.tensorflow_pool, result=Result.MOVED),
+    OperatorRecord(
+        "MaxPool3D",
+        Pool3DOptions,
+        cost=costs.tensorflow_pool,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+    ),
     OperatorRecord("MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, cost=costs.tensorflow_pool),
     OperatorRecord("MaxPoolingWithArgmax2D", PoolParamsOptions, cost=costs.pool),
-    OperatorRecord("MaxUnpooling2D", PoolParamsOptions, cost=costs.movement),
-    OperatorRecord("NumericVerify", NumericVerifyOptions, cost=costs.elementwise),
+    OperatorRecord(
+        "MaxUnpooling2D", PoolParamsOptions, cost=costs.movement, ignores_scales=INTEGERS
+    ),
+    OperatorRecord(
+        "NumericVerify", NumericVerifyOptions, cost=costs.elementwise, writes=np.dtype(np.float32)
+    ),
     OperatorRecord("ParseExample", CustomOptions, cost=costs.host_work),
     OperatorRecord("ParseExampleV2", CustomOptions, cost=costs.host_work),
-    OperatorRecord("Roll", CustomOptions, cost=costs.movement, result=Result.MOVED),
+    OperatorRecord(
+        "Roll", CustomOptions, cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL
+    ),
     OperatorRecord(
         "TFLite_Detection_PostProcess",
         DetectionPostProcessOptions,

@@ -40,7 +40,9 @@ _CUSTOM: dict[str, type[CustomOptions]] = {
 
 def record_of(operator: str) -> OperatorRecord:
     """The record of an operator; of one that nobody here knows, the defaults."""
-    return OPERATORS.get(operator) or OperatorRecord(operator, CustomOptions, cost=costs.unknown)
+    return OPERATORS.get(operator) or OperatorRecord(
+        operator, CustomOptions, cost=costs.unknown, ignores_scales=frozenset()
+    )
 
 
 def options_class(operator: str) -> type[Options]:

@@ -4,6 +4,8 @@ from jaxdelegate.op_lowering.options import c_struct as c
 from jaxdelegate.op_lowering.options import costs
 from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, TensorType
 from jaxdelegate.op_lowering.options.operator import (
+    INTEGERS,
+    WIDE_OR_INT16,
     Batch,
     Float16,
     OperatorRecord,
@@ -206,8 +208,14 @@ RECORDS = table(
     ),
     OperatorRecord("ADD_N", AddNOptions, cost=costs.add_n, result=Result.REDUCED),
     OperatorRecord("ATAN2", ATan2Options, cost=costs.transcendental, is_elementwise=True),
-    OperatorRecord("BITCAST", BitcastOptions, cost=costs.elementwise),
-    OperatorRecord("BITWISE_XOR", BitwiseXorOptions, cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord("BITCAST", BitcastOptions, cost=costs.elementwise, ignores_scales=INTEGERS),
+    OperatorRecord(
+        "BITWISE_XOR",
+        BitwiseXorOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        ignores_scales=INTEGERS,
+    ),
     OperatorRecord(
         "BUCKETIZE", BucketizeOptions, cost=costs.per_input, struct={"boundaries": c.FLOATS}
     ),
@@ -218,6 +226,7 @@ RECORDS = table(
         struct={"in_data_type": c.TYPE, "out_data_type": c.TYPE},
         is_elementwise=True,
         reads_unrounded=True,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord("CEIL", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
     OperatorRecord("COMPLEX_ABS", cost=costs.elementwise, is_elementwise=True),
@@ -264,6 +273,7 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         reads_unrounded=True,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "FLOOR_MOD",
@@ -271,6 +281,7 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         reads_unrounded=True,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "GREATER",
@@ -279,6 +290,7 @@ RECORDS = table(
         is_elementwise=True,
         reads_unrounded=True,
         scales=Scales.FREE,
+        ignores_scales=WIDE_OR_INT16,
     ),
     OperatorRecord(
         "GREATER_EQUAL",
@@ -287,6 +299,7 @@ RECORDS = table(
         is_elementwise=True,
         reads_unrounded=True,
         scales=Scales.FREE,
+        ignores_scales=WIDE_OR_INT16,
     ),
     OperatorRecord("IMAG", cost=costs.movement),
     OperatorRecord(
@@ -296,6 +309,7 @@ RECORDS = table(
         is_elementwise=True,
         reads_unrounded=True,
         scales=Scales.FREE,
+        ignores_scales=WIDE_OR_INT16,
     ),
     OperatorRecord(
         "LESS_EQUAL",
@@ -304,6 +318,7 @@ RECORDS = table(
         is_elementwise=True,
         reads_unrounded=True,
         scales=Scales.FREE,
+        ignores_scales=WIDE_OR_INT16,
     ),
     OperatorRecord(
         "LOG",
@@ -322,6 +337,7 @@ RECORDS = table(
         is_elementwise=True,
         result=Result.MOVED,
         scales=Scales.EQUAL,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "MEAN",
@@ -339,6 +355,7 @@ RECORDS = table(
         is_elementwise=True,
         result=Result.MOVED,
         scales=Scales.EQUAL,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "MUL",
@@ -350,7 +367,12 @@ RECORDS = table(
         scales=Scales.FREE,
     ),
     OperatorRecord(
-        "NEG", NegOptions, cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "NEG",
+        NegOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "NOT_EQUAL",
@@ -397,7 +419,9 @@ RECORDS = table(
         float16=Float16.SUM,
         scales=Scales.FREE,
     ),
-    OperatorRecord("RIGHT_SHIFT", RightShiftOptions, cost=costs.elementwise),
+    OperatorRecord(
+        "RIGHT_SHIFT", RightShiftOptions, cost=costs.elementwise, ignores_scales=INTEGERS
+    ),
     OperatorRecord("ROUND", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True),
     OperatorRecord(
         "RSQRT",

@@ -430,6 +430,7 @@ RECORDS = table(
         cost=costs.elementwise,
         is_elementwise=True,
         scales=Scales.FREE,
+        ignores_scales=frozenset(),
     ),
     OperatorRecord(
         "ELU",
@@ -576,7 +577,12 @@ RECORDS = table(
         scales=Scales.FREE,
     ),
     OperatorRecord(
-        "QUANTIZE", QuantizeOptions, cost=costs.elementwise, is_elementwise=True, scales=Scales.FREE
+        "QUANTIZE",
+        QuantizeOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        scales=Scales.FREE,
+        ignores_scales=frozenset(),
     ),
     OperatorRecord(
         "RELU", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED, scales=Scales.FREE

@@ -9,10 +9,23 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from jaxdelegate.op_lowering.options.c_struct import Layout
 from jaxdelegate.op_lowering.options.costs import CostRule
 from jaxdelegate.op_lowering.options.record import NoOptions, Options
 from jaxdelegate.op_lowering.spec import Specs
+
+# Dtypes of quantized tensors. Kernels read no scale of wide ones, unless it is a bias's or they
+# convert them.
+WIDE = frozenset(np.dtype(t) for t in (np.int32, np.int64))
+WIDE_OR_UINT16 = WIDE | {np.dtype(np.uint16)}
+WIDE_OR_INT16 = WIDE | {np.dtype(np.int16)}
+INTEGERS = WIDE_OR_INT16 | frozenset(
+    np.dtype(t)
+    for t in (np.int8, np.uint8, np.uint16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)
+)
 
 
 @enum.unique
@@ -88,6 +101,10 @@ class OperatorRecord:
         reads_values: False: it needs the shape of its input only.
         channels: what tensor cores pad; None: it does not run on them.
         scales: which ones a file may choose.
+        ignores_scales: dtypes on whose integers its kernel computes as they are stored, if no
+            quantized tensor has another.
+        rescales: dtypes whose integers it converts where it moves them, though `scales` are EQUAL.
+        writes: the dtype of its result, whatever the file declares; None: what the file declares.
         bias: positions of data, weights and bias, whose scale is the product of theirs.
     """
 
@@ -109,6 +126,9 @@ class OperatorRecord:
     reads_values: bool = True
     channels: Channels | None = None
     scales: Scales = Scales.OF_KERNEL
+    ignores_scales: frozenset[np.dtype] = WIDE
+    rescales: frozenset[np.dtype] = frozenset()
+    writes: np.dtype | None = None
     bias: tuple[int, int, int] | None = None
 
 

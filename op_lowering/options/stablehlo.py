@@ -10,7 +10,14 @@ from jaxdelegate.op_lowering.options.enums import (
     StablehloComparisonType,
     StablehloPrecisionConfig,
 )
-from jaxdelegate.op_lowering.options.operator import Float16, OperatorRecord, Result, Scales, table
+from jaxdelegate.op_lowering.options.operator import (
+    INTEGERS,
+    Float16,
+    OperatorRecord,
+    Result,
+    Scales,
+    table,
+)
 from jaxdelegate.op_lowering.options.record import Record
 
 
@@ -205,26 +212,38 @@ class StablehloCaseOptions(Record):
 
 
 RECORDS = table(
-    OperatorRecord("DILATE", DilateOptions, cost=costs.movement),
+    OperatorRecord("DILATE", DilateOptions, cost=costs.movement, scales=Scales.EQUAL),
     OperatorRecord(
         "REDUCE_WINDOW",
         ReduceWindowOptions,
         cost=costs.reduce_window,
         struct={"reduce_function": c.same(ReduceWindowFunction)},
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_ABS", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "STABLEHLO_ABS",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_ADD", cost=costs.elementwise, is_elementwise=True, result=Result.REDUCED
+        "STABLEHLO_ADD",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        ignores_scales=INTEGERS,
     ),
-    OperatorRecord("STABLEHLO_AND", cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord(
+        "STABLEHLO_AND", cost=costs.elementwise, is_elementwise=True, ignores_scales=INTEGERS
+    ),
     OperatorRecord(
         "STABLEHLO_BROADCAST_IN_DIM",
         StablehloBroadcastInDimOptions,
         cost=costs.movement,
         struct=c.NOT_HANDED_OUT,
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STABLEHLO_CASE",
@@ -236,7 +255,12 @@ RECORDS = table(
         "STABLEHLO_CBRT", cost=costs.transcendental, is_elementwise=True, reads_unrounded=True
     ),
     OperatorRecord(
-        "STABLEHLO_CLAMP", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "STABLEHLO_CLAMP",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "STABLEHLO_COMPARE",
@@ -245,6 +269,7 @@ RECORDS = table(
         struct=c.NOT_HANDED_OUT,
         is_elementwise=True,
         reads_unrounded=True,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "STABLEHLO_COMPOSITE",
@@ -266,7 +291,11 @@ RECORDS = table(
         scales=Scales.EQUAL,
     ),
     OperatorRecord(
-        "STABLEHLO_CONVERT", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+        "STABLEHLO_CONVERT",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "STABLEHLO_CONVOLUTION",
@@ -286,7 +315,11 @@ RECORDS = table(
         struct=c.NOT_HANDED_OUT,
     ),
     OperatorRecord(
-        "STABLEHLO_DIVIDE", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
+        "STABLEHLO_DIVIDE",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        reads_unrounded=True,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "STABLEHLO_DOT_GENERAL",
@@ -303,8 +336,14 @@ RECORDS = table(
         struct=c.NOT_HANDED_OUT,
         result=Result.MOVED,
         picks_from=0,
+        scales=Scales.EQUAL,
     ),
-    OperatorRecord("STABLEHLO_DYNAMIC_UPDATE_SLICE", cost=costs.movement, result=Result.MOVED),
+    OperatorRecord(
+        "STABLEHLO_DYNAMIC_UPDATE_SLICE",
+        cost=costs.movement,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+    ),
     OperatorRecord(
         "STABLEHLO_EXPONENTIAL",
         cost=costs.transcendental,
@@ -329,6 +368,7 @@ RECORDS = table(
         },
         result=Result.MOVED,
         picks_from=0,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STABLEHLO_IOTA", StablehloIotaOptions, cost=costs.movement, struct=c.NOT_HANDED_OUT
@@ -340,18 +380,38 @@ RECORDS = table(
         "STABLEHLO_LOGISTIC", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED
     ),
     OperatorRecord(
-        "STABLEHLO_MAXIMUM", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "STABLEHLO_MAXIMUM",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_MINIMUM", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "STABLEHLO_MINIMUM",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_MULTIPLY", cost=costs.elementwise, is_elementwise=True, result=Result.REDUCED
+        "STABLEHLO_MULTIPLY",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_NEGATE", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "STABLEHLO_NEGATE",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        ignores_scales=INTEGERS,
     ),
-    OperatorRecord("STABLEHLO_OR", cost=costs.elementwise, is_elementwise=True),
+    OperatorRecord(
+        "STABLEHLO_OR", cost=costs.elementwise, is_elementwise=True, ignores_scales=INTEGERS
+    ),
     OperatorRecord(
         "STABLEHLO_PAD",
         StablehloPadOptions,
@@ -370,12 +430,14 @@ RECORDS = table(
         is_elementwise=True,
         reads_unrounded=True,
         float16=Float16.GROWTH,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "STABLEHLO_REDUCE",
         StablehloReduceOptions,
         cost=costs.stablehlo_reduce,
         struct=c.NOT_HANDED_OUT,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "STABLEHLO_REDUCE_WINDOW",
@@ -389,9 +451,14 @@ RECORDS = table(
             "padding": c.by_rank(16, each=2),
             "body_subgraph_index": c.INT,
         },
+        ignores_scales=INTEGERS,
     ),
-    OperatorRecord("STABLEHLO_REMAINDER", cost=costs.elementwise, is_elementwise=True),
-    OperatorRecord("STABLEHLO_RESHAPE", cost=costs.movement, result=Result.MOVED),
+    OperatorRecord(
+        "STABLEHLO_REMAINDER", cost=costs.elementwise, is_elementwise=True, ignores_scales=INTEGERS
+    ),
+    OperatorRecord(
+        "STABLEHLO_RESHAPE", cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL
+    ),
     OperatorRecord(
         "STABLEHLO_RNG_BIT_GENERATOR",
         StablehloRngBitGeneratorOptions,
@@ -414,15 +481,21 @@ RECORDS = table(
             "unique_indices": c.BOOL,
             "update_computation_subgraph_index": c.INT,
         },
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_SELECT", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED
+        "STABLEHLO_SELECT",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STABLEHLO_SHIFT_LEFT",
         StablehloShiftLeftOptions,
         cost=costs.elementwise,
         is_elementwise=True,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "STABLEHLO_SLICE",
@@ -439,9 +512,14 @@ RECORDS = table(
         cost=costs.sort,
         struct=c.NOT_HANDED_OUT,
         reads_unrounded=True,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
-        "STABLEHLO_SUBTRACT", cost=costs.elementwise, is_elementwise=True, result=Result.REDUCED
+        "STABLEHLO_SUBTRACT",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        ignores_scales=INTEGERS,
     ),
     OperatorRecord(
         "STABLEHLO_TANH", cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED
@@ -452,6 +530,7 @@ RECORDS = table(
         cost=costs.movement,
         struct=c.NOT_HANDED_OUT,
         result=Result.MOVED,
+        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STABLEHLO_WHILE", StablehloWhileOptions, cost=costs.loop, struct=c.NOT_HANDED_OUT

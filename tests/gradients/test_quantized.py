@@ -112,7 +112,9 @@ class Compared:
     def of(cls, case: Case) -> "Compared | None":
         """None: the float view has no such operator, or it has nothing to derive."""
         inputs, outputs = case.specs()
-        if any(s is not None and fake_quantization.why_not(s) for s in (*inputs, *outputs)):
+        if fake_quantization.why_not(case.name, case.op_options, inputs, outputs) is not None:
+            return None
+        if fake_quantization.is_on_integers(case.name, inputs, outputs):
             return None
         given = [s and as_floats(s, a) for s, a in zip(inputs, case.arrays(), strict=True)]
         values = {key(i): a for i, a in enumerate(given) if is_derived(inputs[i], a)}

@@ -3,7 +3,7 @@
 import dataclasses
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,6 +29,12 @@ class Rewritten:
     operators: tuple[Operator, ...]
     specs: Mapping[int, TensorSpec]
     parts: Mapping[int, tuple[Operator, ...]]
+
+    def restored(self, known: Mapping[int, Operator]) -> Self:
+        """With these in place of those of the same indices, which no rewrite has touched."""
+        parts = {i: (operator,) for i, operator in known.items()}
+        operators = tuple(known.get(operator.index, operator) for operator in self.operators)
+        return dataclasses.replace(self, operators=operators, parts={**self.parts, **parts})
 
 
 class PatternRewriter:

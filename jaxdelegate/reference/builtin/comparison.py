@@ -7,20 +7,15 @@ from jaxdelegate.reference.common.pointwise import by_scale, elementwise
 from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
 from jaxdelegate.reference.quantized import elementwise as quantized
 
-_8_BITS, _WIDE = "int8 uint8", "int32 int64"
-_ORDERED = "int16 int32 int64"  # the kernels of the four orders compare stored int16
+_8_BITS = "int8 uint8"
 
 # strings are object arrays of bytes
-equal = by_scale(elementwise(np.equal, stored=_WIDE), quantized.equal, "int8 uint8 int16")
-not_equal = by_scale(
-    elementwise(np.not_equal, stored=_WIDE), quantized.not_equal, "int8 uint8 int16"
-)
-less = by_scale(elementwise(np.less, stored=_ORDERED), quantized.less, _8_BITS)
-less_equal = by_scale(elementwise(np.less_equal, stored=_ORDERED), quantized.less_equal, _8_BITS)
-greater = by_scale(elementwise(np.greater, stored=_ORDERED), quantized.greater, _8_BITS)
-greater_equal = by_scale(
-    elementwise(np.greater_equal, stored=_ORDERED), quantized.greater_equal, _8_BITS
-)
+equal = by_scale(elementwise(np.equal), quantized.equal, "int8 uint8 int16")
+not_equal = by_scale(elementwise(np.not_equal), quantized.not_equal, "int8 uint8 int16")
+less = by_scale(elementwise(np.less), quantized.less, _8_BITS)
+less_equal = by_scale(elementwise(np.less_equal), quantized.less_equal, _8_BITS)
+greater = by_scale(elementwise(np.greater), quantized.greater, _8_BITS)
+greater_equal = by_scale(elementwise(np.greater_equal), quantized.greater_equal, _8_BITS)
 logical_and = elementwise(np.logical_and)
 logical_or = elementwise(np.logical_or)
 logical_not = elementwise(np.logical_not)

@@ -38,9 +38,9 @@ def _clamp(y: Array, activation: Act, dtype: np.dtype) -> Array:
     return np.where(y > high, high, y)
 
 
-def _activated(function: Callable[[Array, Array], Any], stored: str) -> Run:
+def _activated(function: Callable[[Array, Array], Any]) -> Run:
     def run(o: Activated, inputs: Specs, outputs: Specs, x: Array, y: Array) -> tuple[Array]:
-        reject_quantized(inputs, stored)
+        reject_quantized(inputs)
         dtype = outputs[0].dtype
         with np.errstate(all="ignore"):
             z = function(widen(x), widen(y))
@@ -62,13 +62,12 @@ def _reject_zero(name: str, divisor: Array) -> None:
         raise ZeroDivisionError(f"{name}: division by zero")
 
 
-_QUANTIZED, _WIDE = "int8 uint8 int16", "int32 int64"
-_STORED = "int8 uint8 int16 uint16 int32 uint32 int64 uint64"  # moved or compared as they are
+_QUANTIZED = "int8 uint8 int16"
 
-add = by_scale(_activated(np.add, _WIDE), quantized.add, _QUANTIZED)
-sub = by_scale(_activated(np.subtract, _WIDE), quantized.sub, _QUANTIZED)
-mul = by_scale(_activated(np.multiply, _WIDE), quantized.mul, _QUANTIZED)
-div = by_scale(_activated(_divide, "int32"), quantized.div, _QUANTIZED)
+add = by_scale(_activated(np.add), quantized.add, _QUANTIZED)
+sub = by_scale(_activated(np.subtract), quantized.sub, _QUANTIZED)
+mul = by_scale(_activated(np.multiply), quantized.mul, _QUANTIZED)
+div = by_scale(_activated(_divide), quantized.div, _QUANTIZED)
 
 
 def add_n(_options: object, inputs: Specs, outputs: Specs, *terms: Array) -> tuple[Array]:
@@ -114,10 +113,10 @@ def _atan2(y: Array, x: Array) -> Any:
 floor_div = elementwise(_floor_div)
 floor_mod = elementwise(_floor_mod)
 # not np.maximum: a NaN in x gives y
-maximum = elementwise(lambda x, y: np.where(x > y, x, y), stored=_STORED)
-minimum = elementwise(lambda x, y: np.where(x < y, x, y), stored=_STORED)
+maximum = elementwise(lambda x, y: np.where(x > y, x, y))
+minimum = elementwise(lambda x, y: np.where(x < y, x, y))
 squared_difference = by_scale(
-    elementwise(lambda x, y: (x - y) * (x - y), stored="int32"),
+    elementwise(lambda x, y: (x - y) * (x - y)),
     quantized.squared_difference,
     "int8 int16",
 )
@@ -154,8 +153,8 @@ power = elementwise(_power)
 
 # ---- unary operators
 
-absolute = by_scale(elementwise(np.abs, stored="int32"), quantized.absolute, "int8 int16")
-neg = elementwise(np.negative, stored=_STORED)
+absolute = by_scale(elementwise(np.abs), quantized.absolute, "int8 int16")
+neg = elementwise(np.negative)
 sign = elementwise(np.sign)
 square = elementwise(lambda x: x * x)
 sqrt = by_scale(elementwise(np.sqrt), quantized.sqrt, "int8 int16")

@@ -14,21 +14,27 @@ _HALF = (np.float16, ml_dtypes.bfloat16)
 _CHUNK = 1 << 20  # elements
 
 
-def elementwise(function: Callable[..., Any], *, stored: str = "") -> Run:
+def elementwise(function: Callable[..., Any]) -> Run:
     """A kernel that applies `function` to all inputs, which numpy broadcasts; see with_options."""
-    return with_options(lambda _o, *arrays: function(*arrays), stored=stored)
+
+    def call(_o: Options, *arrays: Array) -> Any:
+        if isinstance(function, np.ufunc) and len(arrays) != function.nin:
+            # The next one would be where numpy puts the result.
+            raise TypeError(f"it has {function.nin} inputs, not {len(arrays)}")
+        return function(*arrays)
+
+    return with_options(call)
 
 
-def with_options(function: Callable[..., Any], *, stored: str = "") -> Run:
+def with_options(function: Callable[..., Any]) -> Run:
     """A kernel that applies `function(options, *arrays)`; half precision is computed in float32.
 
     Args:
         function: of plain numbers.
-        stored: dtypes that are taken as they are stored, whatever their scales.
     """
 
     def run(o: Options, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array]:
-        reject_quantized(inputs, stored)
+        reject_quantized(inputs)
         with np.errstate(all="ignore"):  # overflow, NaN and division by zero are results here
             y = function(o, *(widen(a) for a in arrays))
             return (np.asarray(y).astype(outputs[0].dtype),)
@@ -77,18 +83,14 @@ def widen(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype in _HALF else x
 
 
-def reject_quantized(inputs: Specs, stored: str = "") -> None:
+def reject_quantized(inputs: Specs) -> None:
     """Keep integers that stand for reals out of arithmetic on plain numbers.
-
-    Args:
-        inputs: the operator's.
-        stored: dtypes that the operator computes on as they are stored, whatever their scales.
 
     Raises:
         TypeError: an input has a scale.
     """
     for spec in inputs:
-        if spec is not None and spec.is_quantized and spec.dtype.name not in stored.split():
+        if spec is not None and spec.is_quantized:
             raise TypeError(
                 f"{spec.name!r} is quantized {spec.dtype}: this kernel computes on plain numbers"
             )

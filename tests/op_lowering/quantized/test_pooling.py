@@ -179,5 +179,5 @@ def test_the_reference_needs_scales(name: str) -> None:
     with pytest.raises(TypeError, match="'out0' has no scale"):
         pool(name, "", X, options((2, 2)), output_quantization=[None]).run_reference()
     wide = Arg(np.ones((1, 4, 4, 1), np.int32), quantization=scaled(1))
-    with pytest.raises(TypeError, match="quantized int32"):
+    with pytest.raises(TypeError, match="'in0' is int32"):
         pool(name, "", wide, options((2, 2))).run_reference()
