@@ -5,7 +5,7 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -20,8 +20,8 @@ from jaxdelegate.model.operator_tables import OptionsReader, called_subgraphs, r
 from jaxdelegate.model.source import ModelSource, Source, open_source
 from jaxdelegate.model.stored import byte_count, decode, is_copied, why_not_stored
 from jaxdelegate.model.tensor_tables import read_quantization, read_sparsity, with_block_values
-from jaxdelegate.op_lowering.dtypes import DTYPES
-from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.dtypes import DTYPES, TENSOR_TYPES
+from jaxdelegate.op_lowering.options import Options, record_of
 from jaxdelegate.op_lowering.options.enums import TensorType
 from jaxdelegate.op_lowering.spec import Shape, Sparsity, TensorSpec
 from jaxdelegate.quant.params import Quantization
@@ -284,6 +284,7 @@ class _Reader:
         tensors = [_settle_empty(tensor, tensor.index in computed) for tensor in tensors]
         tensors = [t if t.index in computed else self._with_stripped_values(t) for t in tensors]
         tensors = [_with_block_values(tensor, tensors) for tensor in tensors]
+        tensors = _as_written(tensors, operators)
         for i in inputs:
             if tensors[i].stored is not None:
                 table.fail("inputs", "an input must not hold data, tensor", i)
@@ -448,6 +449,16 @@ def _settle_empty(tensor: Tensor, is_computed: bool) -> Tensor:
     if 0 not in tensor.shape or tensor.is_variable:
         return tensor
     return dataclasses.replace(tensor, stored=None if is_computed else np.empty(0, np.uint8))
+
+
+def _as_written(tensors: Sequence[Tensor], operators: Iterable[Operator]) -> list[Tensor]:
+    """The tensors with the dtypes that their operators write, where the kernel decides that."""
+    written = {i: record_of(op.name).writes for op in operators for i in op.outputs if i >= 0}
+    types = {i: TENSOR_TYPES[dtype] for i, dtype in written.items() if dtype is not None}
+    return [
+        dataclasses.replace(t, type=types.get(t.index, t.type)) if t.stored is None else t
+        for t in tensors
+    ]
 
 
 def _with_block_values(tensor: Tensor, tensors: Sequence[Tensor]) -> Tensor:

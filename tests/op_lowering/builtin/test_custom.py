@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from flatbuffers import flexbuffers
 
+import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import HadamardRotationOptions, NumericVerifyOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, f32, of, value
 from jaxdelegate.testing.quantized import scaled
+from jaxdelegate.testing.running import run_once
 
 SCALE = scaled(0.25, 3)
 CHANNELS = Quantization(np.float32([0.25, 0.5, 2]), np.int64([0, 0, 0]), 1)
@@ -63,6 +65,21 @@ CASES = [*VERIFIED, *ROTATED]
 def run_litert(case: Case) -> list[np.ndarray]:
     # The reference resolver lacks the rotation.
     return case.run_litert(optimized=case.name != "NumericVerify")
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("quant_mode", [None, "float_view", "integer"])
+def test_a_debugger_declares_the_result_as_it_does_its_input(quant_mode: str | None) -> None:
+    """Files of TensorFlow's QuantizationDebugger do; the kernel writes float32 all the same."""
+    case = verify("debugger", integers(np.int8, 2, 3))
+    declared = dataclasses.replace(case, outputs=[np.int8], output_quantization=[SCALE])
+    delegates = [] if quant_mode is None else [jd.JaxDelegate(quant_mode=quant_mode)]
+    interpreter = jd.Interpreter(model_content=declared.model(), experimental_delegates=delegates)
+    case.check(run_once(interpreter, case.feeds()), declared.run_litert())
+    assert all(not delegate.report().left for delegate in delegates)
+    (details,) = interpreter.get_output_details()
+    assert details["dtype"] is np.float32
+    np.testing.assert_array_equal(details["quantization_parameters"]["scales"], SCALE.scale)
 
 
 @pytest.mark.litert
