@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
+from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
@@ -162,7 +163,8 @@ class OpRule(Generic[OptionsT]):
         dynamic = next((spec for spec in present if spec.is_dynamic), None)
         if dynamic is not None:
             return f"the shape of {dynamic.name!r} depends on data; XLA needs static shapes"
-        return self.why_not(context, options, inputs, outputs)
+        handles = (f"{s.name!r} is a resource handle" for s in outputs if s.dtype in HANDLES)
+        return self.why_not(context, options, inputs, outputs) or next(handles, None)
 
     def _missing(self, inputs: Specs, outputs: Specs) -> str | None:
         """A reason if there are too few tensors, or not such as `why_not` and `lower` rely on."""

@@ -320,6 +320,7 @@ def quantize_and_dequantize(x: np.ndarray, low: float, high: float, scale: float
         return round_half_away((inside - first) / step) * step + first
 
 
+@np.errstate(invalid="ignore")  # infinity less itself
 def round_half_away(x: np.ndarray | np.floating) -> np.ndarray:
     """std::round. Not trunc(x + 0.5): the sum rounds 0.49999997 up to 1."""
     whole = np.trunc(x)

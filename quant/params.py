@@ -111,7 +111,13 @@ def _for_channels(values: np.ndarray, channels: int, what: str) -> np.ndarray:
 
 
 def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """`values` [n] as [1, ..., n, ..., 1] of this rank, n at `axis` (negative: from the end)."""
+    """`values` [n] as [1, ..., n, ..., 1] of this rank, n at `axis` (negative: from the end).
+
+    Raises:
+        ValueError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise ValueError(f"{values.size} scales along axis {axis} of a tensor of rank {rank}")
     shape = [1] * rank
     shape[axis] = -1
     return values.reshape(shape)

@@ -166,6 +166,7 @@ def requantize_accumulator(
     return clamp(wrap(scaled, _INT32), *bounds, dtype)
 
 
+@np.errstate(invalid="ignore")  # a scale of NaN
 def requantize_accumulator_by_real(
     accumulator: np.ndarray,
     scale: float | np.ndarray,

@@ -68,7 +68,7 @@ class _Builder:
         added: tuple[int, ...] = ()
         if kernel.initial_state is not None:
             added = self._hidden(operator, kernel.initial_state)
-        elif kernel.takes_handle and operator.inputs and operator.inputs[0] in self._handles:
+        elif kernel.takes_handle and self._holds_value(operator):
             added = (self._variable(operator, self._handles[operator.inputs[0]]),)
         if not added:
             return operator
@@ -93,13 +93,20 @@ class _Builder:
             self.resources[index] = key
         return self._variables[key]
 
+    def _holds_value(self, operator: Operator) -> bool:
+        """Whether an operator reads or assigns a variable that is known beforehand."""
+        values = operator.outputs or operator.inputs[1:2]
+        is_there = bool(values) and values[0] >= 0
+        return is_there and bool(operator.inputs) and operator.inputs[0] in self._handles
+
     def _value(self, operator: Operator) -> Tensor:
         """What an operator on a variable reads from it, or assigns to it."""
         return self.tensors[operator.outputs[0] if operator.outputs else operator.inputs[1]]
 
     def _scale(self, key: Hashable) -> Quantization | None:
         """How a variable's integers stand for reals, if all its users say the same."""
-        values = [self._value(operator).quantization for operator in self._users[key]]
+        users = filter(self._holds_value, self._users[key])
+        values = [self._value(operator).quantization for operator in users]
         first = values[0]
         return first if all(_is_same(first, other) for other in values) else None
 

@@ -78,6 +78,7 @@ def _why_not_postprocess(
 ) -> str | None:
     encodings, scores, anchors = inputs[:3]
     reason = first_reason(
+        _why_not_more(inputs, 3),
         why_not_count(outputs, 4),
         *(_why_not_real(spec) for spec in (encodings, scores, anchors)),
         *(why_not_dtype(spec, np.float32) for spec in outputs),
@@ -85,6 +86,10 @@ def _why_not_postprocess(
         _why_not_settings(o, scores),
     )
     return _why_not_anchors(anchors) if reason is None else reason
+
+
+def _why_not_more(inputs: Specs, most: int) -> str | None:
+    return None if len(inputs) <= most else f"has {len(inputs)} inputs, not {most}"
 
 
 def _why_not_real(spec: TensorSpec) -> str | None:
@@ -247,6 +252,7 @@ def _why_not_nms(
     matching = boxes.shape == (*scores.shape, 4) and len(scores.shape) == 1
     yields = (np.int32, np.int32) if sigma is None else (np.int32, np.float32, np.int32)
     reason = first_reason(
+        _why_not_more(inputs, 6),
         why_not_count(outputs, len(yields)),
         *map(why_not_result, outputs, yields),
         *(why_not_dtype(spec, np.float32) for spec in (boxes, scores, iou, threshold)),

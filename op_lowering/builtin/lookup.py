@@ -43,6 +43,7 @@ def _why_not_embedding_lookup_sparse(
 ) -> str | None:
     ids, indices, lookup_shape, weights, table = inputs[:5]
     return first_reason(
+        None if len(inputs) == 5 else f"has {len(inputs)} inputs, not 5",
         why_not_const(lookup_shape),
         *(why_not_dtype(spec, np.int32) for spec in (ids, indices, lookup_shape)),
         *(why_not_dtype(spec, np.float32) for spec in (weights, table, outputs[0])),

@@ -72,14 +72,14 @@ def _why_not_unsorted(
 ) -> str | None:
     x, ids, count = inputs[:3]
     prefix = ids.shape == x.shape[: len(ids.shape)]
-    return first_reason(
+    reason = first_reason(
         why_not_const(count),
         why_not_dtype(x, FLOATS, np.int32),
         why_not_dtype(ids, np.int32),
         why_not_dtype(count, np.int32),
         None if prefix else f"segment ids {list(ids.shape)} do not begin {list(x.shape)}",
-        _why_not_count(ids, count),
     )
+    return reason or _why_not_count(ids, count)
 
 
 def _why_not_count(ids: TensorSpec, count: TensorSpec) -> str | None:

@@ -122,13 +122,13 @@ def _lower_irfft2d(
 
 
 def _why_not_spectrogram(
-    _context: LoweringContext, o: AudioSpectrogramOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, o: AudioSpectrogramOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     if len(inputs[0].shape) != 2:
         return f"{inputs[0].name!r} has rank {len(inputs[0].shape)}, not 2"
     if o.window_size < 2 or o.stride < 1:
         return f"windows of {o.window_size} samples every {o.stride} are too short"
-    return why_not_dtype(inputs[0], np.float32)
+    return why_not_dtype(inputs[0], np.float32) or why_not_result(outputs[0], np.float32)
 
 
 def _lower_spectrogram(
@@ -151,13 +151,16 @@ def _lower_spectrogram(
 
 
 def _why_not_mfcc(
-    _context: LoweringContext, o: MfccOptions, inputs: Specs, _outputs: Specs
+    _context: LoweringContext, o: MfccOptions, inputs: Specs, outputs: Specs
 ) -> str | None:
     x, rate = inputs[:2]
     if len(x.shape) != 3:
         return f"{x.name!r} has rank {len(x.shape)}, not 3"
     reason = first_reason(
-        why_not_dtype(x, np.float32), why_not_dtype(rate, np.int32), why_not_const(rate)
+        why_not_dtype(x, np.float32),
+        why_not_dtype(rate, np.int32),
+        why_not_const(rate),
+        why_not_result(outputs[0], np.float32),
     )
     if reason:
         return reason

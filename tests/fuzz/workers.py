@@ -25,9 +25,9 @@ import numpy as np
 RAN, REFUSED, ERROR, MEMORY, TIME, DIED = "ran", "refused", "error", "memory", "time limit", "died"
 STOPPED = "stopped"  # by the option `timeout`, as documented of a loop without an end
 BEFORE = "before damage"  # the model as it was takes too long, or ends the process, too
-SIDES = ("reference", "delegate", "litert")
+SIDES = ("reference", "delegate", "integer", "litert")
 _REFUSALS = {"litert": (RuntimeError, ValueError)}  # besides JaxDelegateError
-SECONDS = {"reference": 10.0, "delegate": 60.0, "litert": 10.0}
+SECONDS = {"reference": 10.0, "delegate": 60.0, "integer": 60.0, "litert": 10.0}
 MEMORY_BYTES = 6 << 30  # beyond what the process takes when it starts
 _PATIENCE = 6  # times the seconds: for a process that waits and does not work
 _START_SECONDS = 120
@@ -168,7 +168,12 @@ def _serve(
         os.dup2(descriptor, stream)
     faulthandler.enable()
     faulthandler.register(signal.SIGPROF)
-    run = {"reference": _interpreter, "delegate": _delegated, "litert": _litert}[side]
+    run = {
+        "reference": _interpreter,
+        "delegate": _delegated,
+        "integer": _delegated_integers,
+        "litert": _litert,
+    }[side]
     if kernels is not None:
         from jaxdelegate.kernels import library
 
@@ -245,13 +250,31 @@ def _interpreter(content: bytes, seed: int, timeout: float | None) -> None:
     interpreter.get_tensor_details()
 
 
-def _delegated(content: bytes, seed: int, timeout: float | None) -> None:
+def _delegated_integers(content: bytes, seed: int, timeout: float | None) -> None:
+    _delegated(content, seed, timeout, quant_mode="integer")
+
+
+def _delegated(content: bytes, seed: int, timeout: float | None, **options: Any) -> None:
     from jaxdelegate import Interpreter, JaxDelegate
 
-    delegates = [JaxDelegate()]
-    _use(
-        Interpreter(model_content=content, experimental_delegates=delegates, timeout=timeout), seed
-    )
+    delegates = [JaxDelegate(**options)]
+    try:
+        _use(
+            Interpreter(model_content=content, experimental_delegates=delegates, timeout=timeout),
+            seed,
+        )
+    finally:
+        _check_rules(delegates[0])
+
+
+def _check_rules(delegate: Any) -> None:
+    """A rule that raises where it should answer is found, though the delegate goes on."""
+    from jaxdelegate.lowering.partition import RULE_RAISED
+
+    with contextlib.suppress(LookupError):  # nothing was asked
+        for node in delegate.report().left:
+            if RULE_RAISED in (node.reason or ""):
+                raise AssertionError(f"{node.op}: {node.reason}")
 
 
 def _litert(content: bytes, seed: int, _timeout: float | None) -> None:

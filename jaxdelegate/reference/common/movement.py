@@ -7,7 +7,13 @@ from jaxdelegate.reference.kernel import Array
 
 
 def ints(array: Array) -> list[int]:
-    """The values of an integer tensor, in row-major order."""
+    """The values of an integer tensor, in row-major order.
+
+    Raises:
+        TypeError: it holds other numbers, or strings.
+    """
+    if array.dtype.kind in "fcO":
+        raise TypeError(f"integers are needed, got {array.dtype}")
     return [int(value) for value in np.ravel(array)]
 
 
