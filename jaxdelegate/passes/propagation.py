@@ -268,10 +268,13 @@ def _outputs(
             shapes = (None,) * len(declared)
         if shapes and len(declared) != len(shapes):
             raise ValueError(f"it has {len(shapes)} outputs, not {len(declared)}")
-        pairs = zip(declared, shapes, strict=False)
-        return tuple(spec and with_shape(spec, shape) for spec, shape in pairs)
+        if any(min(shape, default=0) < 0 for shape in shapes if shape is not None):
+            raise ValueError(f"its results would have the shapes {list(shapes)}")
     except refusals as error:
         raise InterpreterError(prepare_message(operator, error)) from error
+    return tuple(
+        spec and with_shape(spec, shape) for spec, shape in zip(declared, shapes, strict=False)
+    )
 
 
 def prepare_message(operator: Operator, error: Exception) -> str:
@@ -280,17 +283,10 @@ def prepare_message(operator: Operator, error: Exception) -> str:
 
 
 def with_shape(spec: TensorSpec, shape: Shape | None) -> TensorSpec:
-    """The spec with a propagated shape; None: known only at run time.
-
-    Raises:
-        ValueError: a dimension is negative.
-    """
+    """The spec with a propagated shape; None: known only at run time."""
     if shape is None:
         return dataclasses.replace(spec, is_dynamic=True)
-    sizes = tuple(int(n) for n in shape)
-    if min(sizes, default=0) < 0:
-        raise ValueError(f"{spec.name!r} would have the shape {list(sizes)}")
-    return dataclasses.replace(spec, shape=sizes, is_dynamic=False)
+    return dataclasses.replace(spec, shape=tuple(int(n) for n in shape), is_dynamic=False)
 
 
 def _folded(
