@@ -96,8 +96,9 @@ class _Builder:
     def _holds_value(self, operator: Operator) -> bool:
         """Whether an operator reads or assigns a variable that is known beforehand."""
         values = operator.outputs or operator.inputs[1:2]
-        is_there = bool(values) and values[0] >= 0
-        return is_there and bool(operator.inputs) and operator.inputs[0] in self._handles
+        if not values or values[0] < 0 or self.tensors[values[0]].dtype in HANDLES:
+            return False
+        return bool(operator.inputs) and operator.inputs[0] in self._handles
 
     def _value(self, operator: Operator) -> Tensor:
         """What an operator on a variable reads from it, or assigns to it."""

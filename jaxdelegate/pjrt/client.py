@@ -45,7 +45,9 @@ Result = tuple[Shape, np.dtype]
 # Of what numpy can view without a copy where jax has not taught it how.
 _VIEWABLE = "biufc"
 
-_GUARDS: Any = getattr(_jax, "guard_lib", None)  # without it, what a guard refuses is refused here, too
+_GUARDS: Any = getattr(
+    _jax, "guard_lib", None
+)  # without it, what a guard refuses is refused here, too
 _NOTHING = contextlib.nullcontext()
 
 

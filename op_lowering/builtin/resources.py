@@ -7,6 +7,7 @@ its users on the host, and so do hash tables.
 
 import jax
 
+from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.options import (
     AssignVariableOptions,
     HashtableFindOptions,
@@ -30,6 +31,8 @@ from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 
 def _why_not_state(state: TensorSpec | None, value: TensorSpec) -> str | None:
+    if value.dtype in HANDLES:
+        return f"{value.name!r} is a handle, which XLA does not have"
     if state is None or not state.is_variable:
         return "which variable the handle refers to is known at run time only"
     if (state.shape, state.dtype) != (value.shape, value.dtype):

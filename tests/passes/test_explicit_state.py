@@ -60,3 +60,19 @@ def test_bytes_that_are_read_as_other_numbers_stay_bytes() -> None:
     integers = jd.JaxDelegate(quant_mode="integer")
     np.testing.assert_array_equal(invokes(content, integers), invokes(content))
     assert [n.op for n in integers.report().delegated] == OPERATORS
+
+
+def test_a_variable_that_holds_a_handle_stays_on_the_host() -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((4,)), builder.tensor((4,))
+    handle, other = (builder.tensor((1,), DTYPES[TensorType.RESOURCE], n) for n in ("a", "b"))
+    builder.operator("VAR_HANDLE", [], [handle], VarHandleOptions("", "a"))
+    builder.operator("VAR_HANDLE", [], [other], VarHandleOptions("", "b"))
+    builder.operator("ASSIGN_VARIABLE", [handle, other], [])
+    builder.operator("ADD", [x, x], [y], AddOptions())
+    builder.outputs(y)
+    delegate = jd.JaxDelegate(min_gain=0)
+    interpreter = jd.Interpreter(model_content=builder.build(), experimental_delegates=[delegate])
+    np.testing.assert_array_equal(run_once(interpreter, [np.ones(4, np.float32)])[0], 2)
+    reasons = {node.op: node.reason for node in delegate.report().left}
+    assert reasons["ASSIGN_VARIABLE"] == "'b' is a handle, which XLA does not have"
