@@ -136,6 +136,11 @@ class Folder:
             self._files[name] = self._opened(name)
         return self._files[name].content
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether one of those that were opened can change."""
+        return any(file.is_mapped for file in self._files.values())
+
     def check_unchanged(self) -> None:
         """As `FileContent.check_unchanged`, for all of them."""
         for file in self._files.values():

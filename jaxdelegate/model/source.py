@@ -27,6 +27,11 @@ class Source:
     folder: Folder | None = None
     file: FileContent | None = None
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether something of it can change."""
+        return any(part is not None and part.is_mapped for part in (self.file, self.folder))
+
     def check_unchanged(self) -> None:
         """Look whether what is mapped is what was opened.
 

@@ -3,9 +3,11 @@
 import bisect
 import contextlib
 import ctypes
+import functools
 import math
 import weakref
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -70,11 +72,16 @@ def on_host(value: Any) -> np.ndarray:
     """A value of the host or a device as numpy's; waits for it."""
     if not hasattr(value, "copy_to_host_async"):
         return np.asarray(value)
-    # Whoever has an array of a device has jaxlib.
-    from jaxdelegate.pjrt.client import on_purpose  # noqa: PLC0415
-
-    with on_purpose():
+    with _client().on_purpose():
         return np.asarray(value)
+
+
+@functools.cache
+def _client() -> ModuleType:
+    """Whoever has an array of a device has jaxlib."""
+    from jaxdelegate.pjrt import client  # noqa: PLC0415
+
+    return client
 
 
 def give_back() -> None:

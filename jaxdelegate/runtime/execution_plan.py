@@ -144,8 +144,7 @@ class OperatorStep:
         operator = self.node.operator
         try:
             arrays = [self._argument(host, i) for i in operator.inputs]
-            record = record_of(operator.name)
-            inputs, outputs = as_read(record, *self._current_specs(host, arrays))
+            inputs, outputs = self._planned_specs or self._current_specs(host, arrays)
             kernel = KERNELS[operator.name]
             run = functools.partial(kernel.run, host.services) if kernel.calls else kernel.run
             if kernel.takes_intermediates:
@@ -168,13 +167,19 @@ class OperatorStep:
             return None
         return host.array(index)
 
+    @functools.cached_property
+    def _planned_specs(self) -> tuple[Specs, Specs] | None:
+        """As the kernel reads them; None: a shape depends on data."""
+        inputs, outputs = self.node.inputs, self.node.outputs
+        if any(spec is not None and spec.is_dynamic for spec in (*inputs, *outputs)):
+            return None
+        return as_read(record_of(self.node.operator.name), inputs, outputs)
+
     def _current_specs(
         self, host: OperatorHost, arrays: list[np.ndarray | None]
     ) -> tuple[Specs, Specs]:
-        """The planned specs; where a shape depends on data, those of the data that came."""
+        """Those of the data that came, as the kernel reads them."""
         node = self.node
-        if not any(s is not None and s.is_dynamic for s in (*node.inputs, *node.outputs)):
-            return node.inputs, node.outputs
         inputs = tuple(map(_spec_of, node.inputs, arrays))
         kernel = KERNELS[node.name]
         shapes = known_shapes(kernel, node.operator.options, inputs, node.outputs, node.subgraphs)  # type: ignore[arg-type]
@@ -183,7 +188,7 @@ class OperatorStep:
         )
         pairs = zip(node.operator.outputs, outputs, strict=False)
         host.check_room((i, spec) for i, spec in pairs if spec is not None)
-        return inputs, outputs  # type: ignore[return-value]
+        return as_read(record_of(node.operator.name), inputs, outputs)  # type: ignore[arg-type]
 
 
 def _spec_of(spec: TensorSpec | None, array: np.ndarray | None) -> TensorSpec | None:

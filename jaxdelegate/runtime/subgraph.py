@@ -604,7 +604,9 @@ class ModelStore:
         Raises:
             InterpreterError: sparse constants would take too much.
         """
-        self.check_unchanged = _nothing if origin is None else origin.check_unchanged
+        self.check_unchanged = _nothing
+        if origin is not None and origin.is_mapped:
+            self.check_unchanged = origin.check_unchanged
         self.name, self.limits, self.stop = name, limits or Limits(), Stop(timeout)
         sparse = [
             (t.index, t.spec()) for s in subgraphs for t in s.tensors if t.sparsity is not None
