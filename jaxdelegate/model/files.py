@@ -21,6 +21,8 @@ from jaxdelegate.text import printable
 READ_BYTES = 64 << 20  # up to here a file is read, 0.4 ms for each MiB; a larger one is mapped
 _CHUNK = 1 << 30  # bytes that one call reads
 _MOST_NAME_BYTES = 1024
+# Whoever saves a model into the folder of a cache must not put machine code of a stranger there.
+_OF_CACHES = (".program", ".start", ".answers", ".settings", ".choices")
 _DRIVE = re.compile("[A-Za-z]:")
 
 
@@ -168,6 +170,8 @@ def why_not_below(name: str) -> str | None:
         return "must have no backslash, no zero byte and no drive"
     if any(not part or part[0] == "." for part in name.split("/")):
         return "must be a path below the model's folder, of parts that do not begin with a dot"
+    if name.casefold().endswith(_OF_CACHES):
+        return "must not be a name of files in a cache of compiled programs"
     return None
 
 

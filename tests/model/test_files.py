@@ -11,6 +11,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 import jaxdelegate as jd
+from jaxdelegate.cache import answers, choices, settings, starts
 from jaxdelegate.errors import ModelError
 from jaxdelegate.model import files
 from jaxdelegate.model.editing import Edited, edited
@@ -81,6 +82,9 @@ BAD_NAMES = [
     "c:/w.bin",
     "w.bin\0.txt",
     "w" * 1025,
+    "0123abcd.program",
+    "0123abcd.PROGRAM",
+    *(f"0123abcd{module.SUFFIX}" for module in (answers, choices, settings, starts)),
 ]
 
 
