@@ -3,14 +3,14 @@
 JAX lowers and transposes a program when whoever jits or derives it does, under that one's settings.
 A rule that chose a 64-bit type for JAX to make later fails there, or is cut to 32 bits.
 
-Cases are traced; those that bring an equation that was not lowered yet, with such dtypes, are
-lowered as well. `--exhaustive` takes all cases, and compiles and compares them.
+Of the operators' own cases some are traced, and those that bring an equation that was not lowered
+yet, with such dtypes, are lowered as well. The slow tests lower all recorded cases, `--exhaustive`
+lowers all, and compiles and compares the recorded ones.
 """
 
 import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -187,11 +187,11 @@ def test_operator_cases_can_be_jitted_and_derived(wide: bool) -> None:
 
 
 @absent
+@pytest.mark.slow
 @WIDE
-def test_recorded_cases_can_be_jitted_and_derived(wide: bool) -> None:
-    folders = itertools.groupby(RECORDED, lambda case: case.path.parent)
-    cases = [next(group) for _, group in folders][:: 8 if wide else 2]
-    assert faults(recorded(cases), wide, SEEN[wide]) == []
+@pytest.mark.parametrize("part", range(PARTS))
+def test_recorded_cases_can_be_jitted_and_derived(part: int, wide: bool) -> None:
+    assert faults(recorded(RECORDED[part::PARTS]), wide, None) == []
 
 
 @pytest.mark.exhaustive
@@ -199,7 +199,6 @@ def test_recorded_cases_can_be_jitted_and_derived(wide: bool) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_operator_cases_can_be_jitted_and_derived(part: int, wide: bool) -> None:
     assert faults(listed(tables()[part::PARTS]), wide, None) == []
-    assert faults(recorded(RECORDED[part::PARTS]), wide, None) == []
 
 
 @absent
