@@ -85,8 +85,18 @@ def case(
 def while_shapes(
     infer: Infer, o: WhileOptions | StablehloWhileOptions, inputs: Specs, _outputs: Specs
 ) -> _Shapes:
-    """The inputs' shapes where the body keeps them."""
+    """The inputs' shapes where the body keeps them.
+
+    Raises:
+        TypeError: the condition is no boolean (while.cc).
+    """
     started = tuple(dataclasses.replace(spec, const=None) for spec in inputs)
+    conditions = infer(o.cond_subgraph_index, started)
+    if len(conditions) != 1 or conditions[0].dtype != bool:
+        found = ", ".join(str(spec.dtype) for spec in conditions) or "nothing"
+        raise TypeError(
+            f"the condition must be one boolean, subgraph {o.cond_subgraph_index} yields {found}"
+        )
     return _agreed([started, infer(o.body_subgraph_index, started)])
 
 

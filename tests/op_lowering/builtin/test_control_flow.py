@@ -1,5 +1,7 @@
 """Operators that call subgraphs: delegated, by the reference, and what they must give."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,16 @@ def test_the_right_subgraph_runs_as_often_as_it_must(
         interpreter = jd.Interpreter(model_content=model, experimental_delegates=delegates)
         for got, expected in zip(run_once(interpreter, inputs), want, strict=True):
             np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("options", [WhileOptions, StablehloWhileOptions])
+@pytest.mark.parametrize("delegates", [list, lambda: [jd.JaxDelegate()]], ids=["host", "delegate"])
+def test_a_condition_that_is_no_boolean_is_refused(
+    options: type[WhileOptions | StablehloWhileOptions], delegates: Any
+) -> None:
+    name = "WHILE" if options is WhileOptions else "STABLEHLO_WHILE"
+    content = loop(name, options(2, 2))
+    interpreter = jd.Interpreter(model_content=content, experimental_delegates=delegates())
+    message = "the condition must be one boolean, subgraph 2 yields int32, float32"
+    with pytest.raises(jd.InterpreterError, match=message):
+        interpreter.allocate_tensors()
