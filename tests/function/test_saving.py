@@ -525,3 +525,12 @@ def _difference(model: Any, path: Path, inputs: list[Array]) -> float:
         (np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-6) for a, b in pairs),
         default=0.0,
     )
+
+
+def test_an_unknown_name_in_a_model_that_xla_cannot_run(tmp_path: Path) -> None:
+    builder = ModelBuilder()
+    x, y = builder.input((2,)), builder.tensor((2,))
+    builder.operator("Nobodys", [x, builder.constant(np.ones(2, np.float32), "weight")], [y])
+    builder.outputs(y)
+    with pytest.raises(jd.TensorError, match="no such leaf; did you mean 'weight'"):
+        jd.save(builder.build(), tmp_path / "m", {"weights": np.zeros(2, np.float32)})
