@@ -76,3 +76,24 @@ def test_a_variable_that_holds_a_handle_stays_on_the_host() -> None:
     np.testing.assert_array_equal(run_once(interpreter, [np.ones(4, np.float32)])[0], 2)
     reasons = {node.op: node.reason for node in delegate.report().left}
     assert reasons["ASSIGN_VARIABLE"] == "'b' is a handle, which XLA does not have"
+
+
+@pytest.mark.parametrize("names", [("a", "b/c", "a/b", "c"), ("", "x", "", "y")])
+def test_two_variables_are_never_one(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxdelegate.reference.builtin.resources.zlib.crc32", lambda _: 7)
+    builder = ModelBuilder()
+    x, y = builder.input((4,)), builder.tensor((4,))
+    one, other = (builder.tensor((1,), DTYPES[TensorType.RESOURCE], n) for n in "ab")
+    builder.operator("VAR_HANDLE", [], [one], VarHandleOptions(*names[:2]))
+    builder.operator("VAR_HANDLE", [], [other], VarHandleOptions(*names[2:]))
+    builder.operator("ASSIGN_VARIABLE", [one, x], [])
+    builder.operator("ASSIGN_VARIABLE", [other, builder.constant(np.zeros(4, np.float32))], [])
+    builder.operator("READ_VARIABLE", [one], [y])
+    builder.outputs(y)
+    for delegates in ([], [jd.JaxDelegate(min_gain=0)]):
+        interpreter = jd.Interpreter(
+            model_content=builder.build(), experimental_delegates=delegates
+        )
+        np.testing.assert_array_equal(run_once(interpreter, [np.ones(4, np.float32)])[0], 1)

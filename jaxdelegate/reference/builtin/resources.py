@@ -15,10 +15,19 @@ from jaxdelegate.reference.kernel import Array, Infer, Kernel, Services
 _HANDLE = DTYPES[TensorType.RESOURCE]
 
 
-def handle(kind: str, name: str) -> Array:
-    """The value of a RESOURCE tensor: one opaque number of the resource's kind and name."""
-    number = np.array([zlib.crc32(f"{kind}/{name}".encode())], np.uint32)
-    return number.view(_HANDLE)
+_NAMES: dict[int, tuple[str, ...]] = {}  # of the handles of this process
+
+
+def handle(*name: str) -> Array:
+    """The value of a RESOURCE tensor: one opaque number, the same in each process.
+
+    Args:
+        name: the resource's kind, and what it is called.
+    """
+    number = zlib.crc32("/".join(name).encode())
+    while _NAMES.setdefault(number, name) != name:  # another resource has this one
+        number = (number + 1) % (1 << 32)
+    return np.array([number], np.uint32).view(_HANDLE)
 
 
 def handle_key(array: Array) -> tuple[str, bytes]:
@@ -33,7 +42,7 @@ def one_handle(_options: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
 
 def var_handle(o: VarHandleOptions, _i: Specs, _o: Specs) -> tuple[Array]:
     """The handle of the variable with this container and name."""
-    return (handle("variable", f"{o.container}/{o.shared_name}"),)
+    return (handle("variable", o.container, o.shared_name),)
 
 
 def read_variable_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
