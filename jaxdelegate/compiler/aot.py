@@ -1,6 +1,5 @@
 """A lowered partition -> one XLA program, compiled ahead of time, its weights on the device."""
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +19,6 @@ from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
 from jaxdelegate.whole_imports import whole_imports
 
-_NOTHING = contextlib.nullcontext()
 _LOGGER = logging.getLogger("jaxdelegate")
 
 # Constants from this size on are arguments of the program, resident on the device and shared by all
@@ -37,14 +35,17 @@ class JaxExecutable:
 
     def run(self, constants: Sequence[Any], values: Sequence[Any]) -> Sequence[jax.Array]:
         """Run on device arrays, then on values of the host or the device."""
-        if client.is_guarded():  # then the executable itself may not move arrays
+        results: Sequence[jax.Array]
+        if client.is_guarded() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            # The executable itself may not move arrays, or not run at all.
             arrays = list(map(self._runtime.to_device, values))
-        else:
-            here = self._runtime.here
-            arrays = [v if isinstance(v, np.ndarray) else here(v) for v in values]
-        is_disabled = jax.config.jax_disable_jit  # type: ignore[attr-defined]
-        with jax.enable_x64(True), jax.disable_jit(False) if is_disabled else _NOTHING:
-            results: Sequence[jax.Array] = self.compiled(*constants, *arrays)
+            with jax.enable_x64(True), jax.disable_jit(False):
+                results = self.compiled(*constants, *arrays)
+            return results
+        here = self._runtime.here
+        arrays = [v if isinstance(v, np.ndarray) else here(v) for v in values]
+        with jax.enable_x64(True):
+            results = self.compiled(*constants, *arrays)
         return results
 
     def as_text(self) -> str:

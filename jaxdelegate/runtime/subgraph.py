@@ -91,6 +91,8 @@ class Host:
         self._declared = declared_specs(subgraph)
         self._specs = self._declared
         self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
+        results = {*self.subgraph.outputs, *self._variables}
+        self._own = tuple(results.difference(self.subgraph.inputs))
         self._shapes: dict[int, Shape] = {i: self._declared[i].shape for i in subgraph.inputs}
         self._planned: Hashable = None
         self._may_rebatch = may_rebatch
@@ -536,8 +538,7 @@ class Host:
 
     def _own_results(self) -> None:
         """Copy results that are views of an input's buffer: the next `set_tensor` writes there."""
-        results = {*self.subgraph.outputs, *self._variables}.difference(self.subgraph.inputs)
-        views = [i for i in results if is_view(self._values.get(i))]
+        views = [i for i in self._own if is_view(self._values.get(i))]
         if not views:
             return
         buffers = Regions(v for i in self.subgraph.inputs if (v := self._values.get(i)) is not None)
