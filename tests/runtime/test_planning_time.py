@@ -43,7 +43,7 @@ def test_results_that_are_views_of_inputs() -> None:
     values.update({i: (values[i - count] if i % 2 else np.zeros(4))[1:] for i in outputs})
     views = {i: values[i] for i in outputs}
     graph = SimpleNamespace(inputs=inputs, outputs=outputs)
-    host: Any = SimpleNamespace(subgraph=graph, _variables=(), _values=values)
+    host: Any = SimpleNamespace(subgraph=graph, _own=outputs, _values=values)
     assert seconds(lambda: Host._own_results(host)) < 0.5
     assert [i for i in outputs if values[i] is not views[i]] == list(range(count + 1, 2 * count, 2))
 
