@@ -123,7 +123,9 @@ def _why_not_steps(spec: TensorSpec) -> str | None:
         return f"the scale of {spec.name!r} is {scale[~is_right][0]}"
     low, high = affine.integer_range(spec.dtype)
     point = next((p for p in q.zero_point.tolist() if not low <= p <= high), None)
-    return None if point is None else f"the zero point of {spec.name!r} is {point}"
+    if point is None:
+        return None
+    return f"the zero point of {spec.name!r} is {point}, not of {spec.dtype}"
 
 
 def viewed(spec: TensorSpec) -> TensorSpec:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from jaxdelegate.errors import ModelError
 from jaxdelegate.text import printable
 
-READ_BYTES = 64 << 20  # up to here a file is read, 0.4 ms for each MiB; a larger one is mapped
+READ_BYTES = 64 << 20  # up to here a file is read; a larger one is mapped
 _CHUNK = 1 << 30  # bytes that one call reads
 _MOST_NAME_BYTES = 1024
 # Whoever saves a model into the folder of a cache must not put machine code of a stranger there.

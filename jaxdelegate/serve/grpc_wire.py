@@ -1,6 +1,6 @@
 """Bytes of a ModelInferRequest, checked before protobuf makes objects of them.
 
-An empty submessage takes two bytes and becomes an object of eighty; a number takes one and becomes
+An empty submessage takes two bytes and becomes a whole object; a number takes one and becomes
 eight. The field numbers are those of `grpc_service.proto`.
 """
 

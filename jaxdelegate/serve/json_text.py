@@ -1,6 +1,6 @@
 """JSON of requests, whose memory is bounded by its text: no object is made for what may be refused.
 
-Python's `json` makes objects of up to 60 times the size of the text, and lets no other thread run
+Python's `json` makes objects many times as large as the text, and lets no other thread run
 meanwhile. So the lists `data` of tensors are cut out of the text first; what is left must be short.
 A list is read in parts, when the model and the request's shape say what must be in it.
 """
