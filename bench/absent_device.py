@@ -22,11 +22,9 @@ from jax.experimental import topologies
 from roofline import batched_specs, fused
 
 from jaxdelegate import demo
-from jaxdelegate.compiler.program import Executable, Program, ResidentWeights
-from jaxdelegate.compiler.xla_options import platform_of
+from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.compile.target import Target
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.delegate.model_state import ModelState
-from jaxdelegate.delegate.target import Target
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
@@ -35,6 +33,10 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt import client
 from jaxdelegate.runtime.simple_delegate import DelegateParams
 from jaxdelegate.testing import networks
+from jaxdelegate.xla.options import platform_of
+from jaxdelegate.xla.over_mesh import OverMesh
+from jaxdelegate.xla.program import Executable, Program
+from jaxdelegate.xla.weights import ModelWeights
 
 FLAGS = flags.FLAGS
 
@@ -173,7 +175,7 @@ def _described(plugin: str, name: str, platform: str, **details: Any) -> jax.Dev
     return device
 
 
-class _Shapes(ResidentWeights):
+class _Shapes(ModelWeights):
     """Weights of a device that is not there: shapes and dtypes only."""
 
     def get(self, _weight: Any, _const: Any, value: Callable[[], Any]) -> Any:
@@ -190,26 +192,28 @@ class _Described(Target):
         self.platform = platform_of(device.platform)
 
 
-class _Compiler(JaxDelegate):
-    """A delegate whose programs can be looked at, and not run."""
+class _AbsentCompiler(Compiler):
+    """Compiles programs that can be looked at, and not run."""
 
+    def newly_compiled(
+        self,
+        partition: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        _weights: ModelWeights,
+        over: OverMesh | None = None,
+    ) -> Program:
+        weights = _Shapes(client.of_jax(self.device))
+        return super().newly_compiled(partition, specs, outputs, weights, over)
+
+
+class _AbsentDelegate(JaxDelegate):
     def __init__(self, device: jax.Device, options: DelegateOptions) -> None:
         self._absent = device
         super().__init__(options)
 
-    def find_target(self) -> Target:
-        return _Described(self._absent)
-
-    def program(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        state: ModelState,  # noqa: ARG002 (whose weights would be put on the device)
-    ) -> Program:
-        weights = _Shapes(client.of_jax(self.device))
-        program: Program = self.compilation.program(node, specs, outputs, weights)
-        return program
+    def make_compiler(self, options: DelegateOptions) -> Compiler:
+        return _AbsentCompiler(options, _Described(self._absent))
 
 
 def compiled(case: Case, device: jax.Device) -> Executable:
@@ -228,7 +232,7 @@ def compiled(case: Case, device: jax.Device) -> Executable:
         rebatch=True,
         require_full_delegation=True,
     )
-    delegate = _Compiler(device, options)
+    delegate = _AbsentDelegate(device, options)
     try:
         interpreter = Interpreter(str(case.graph), experimental_delegates=[delegate])
         for detail in interpreter.get_input_details():

@@ -35,7 +35,7 @@ def measure(graph: str, mode: str) -> dict[str, Any]:
     import jax  # noqa: PLC0415 (for children only)
 
     import jaxdelegate as jd  # noqa: PLC0415
-    from jaxdelegate.compiler import aot  # noqa: PLC0415
+    from jaxdelegate.xla import aot  # noqa: PLC0415
 
     xla, programs = [0.0], []
 

@@ -51,7 +51,7 @@ from roofline import model_seconds, peaks_record
 from torch_engines import SLOW, TORCH_ENGINES
 
 from jaxdelegate.benchmark.peaks import measured_peaks
-from jaxdelegate.delegate import precision_policy
+from jaxdelegate.compile import precision_policy
 from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.options import DelegateOptions
 

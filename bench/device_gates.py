@@ -27,7 +27,7 @@ from absent_device import SHIPPED
 from absl import app, flags
 from roofline import batched_specs
 
-from jaxdelegate.delegate import precision_policy
+from jaxdelegate.compile import precision_policy
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition

@@ -41,7 +41,9 @@ def compare(graph: Path, clock: tuning.Clock) -> None:
     tuned = jd.JaxDelegate(platform=FLAGS.platform, inference_preference="sustained_speed")
     timer = functools.partial(tuning.interleaved, clock=clock)
     measure = functools.partial(tuning.tune, timer=timer)
-    tuned.tuner = selector.Tuner("sustained_speed", tuned.device, None, measure, FLAGS.seconds)
+    tuned.compiler.tuner = selector.Tuner(
+        "sustained_speed", tuned.device, None, measure, FLAGS.seconds
+    )
     engines = {
         name: jd.Interpreter(model_content=content, experimental_delegates=[delegate])
         for name, delegate in (("default", default), ("tuned", tuned))

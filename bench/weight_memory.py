@@ -22,13 +22,13 @@ from absl import app, flags
 from harness import append
 
 import jaxdelegate as jd
-from jaxdelegate.compiler.aot import compile_partition
-from jaxdelegate.compiler.program import ResidentWeights
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.passes import propagation
 from jaxdelegate.pjrt import client
+from jaxdelegate.xla.aot import compile_partition
+from jaxdelegate.xla.weights import ModelWeights
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "A quantized .tflite.", required=True)
@@ -66,7 +66,7 @@ def measure(path: str, quant_mode: Any) -> Megabytes:
     partition = lowering.lower_partition(
         subgraph.operators, specs, subgraph.inputs, subgraph.outputs, in_reach
     )
-    program = compile_partition(partition, ResidentWeights(client.of_jax(jax.devices()[0])))
+    program = compile_partition(partition, ModelWeights(client.of_jax(jax.devices()[0])))
     stored = {w.tensor: partition.outside(w.tensor).const for w in partition.preparations}
     executable: Any = program.executable
     return Megabytes(

@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jaxdelegate as jd
-from jaxdelegate.delegate.precision_policy import cpu_policy, emulated_policy
+from jaxdelegate.compile.precision_policy import cpu_policy, emulated_policy
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.testing.running import random_inputs, run_once
 
@@ -36,8 +36,8 @@ POLICIES = (
 
 def outputs(path: Path, policy: PrecisionPolicy, arrays: list[np.ndarray]) -> list[np.ndarray]:
     delegate = jd.JaxDelegate(platform="cpu")
-    own = dataclasses.replace(delegate.lowering_context, precision=policy)
-    delegate.lowering_context = own.on_gpu(policy) if policy.rounds_exactly else own
+    own = dataclasses.replace(delegate.compiler.context, precision=policy)
+    delegate.compiler.context = own.on_gpu(policy) if policy.rounds_exactly else own
     return run_once(jd.Interpreter(path, experimental_delegates=[delegate]), arrays)
 
 

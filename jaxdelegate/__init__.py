@@ -25,10 +25,10 @@ from jaxdelegate.whole_imports import whole_imports
 
 if TYPE_CHECKING:
     from jaxdelegate import litert, reference, testing
-    from jaxdelegate.cache.digests import fingerprint
     from jaxdelegate.comparison.precision_check import check_precision
     from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate.jax_delegate import JaxDelegate
+    from jaxdelegate.digests import fingerprint
     from jaxdelegate.function.model import CallableModel as Model
     from jaxdelegate.function.model import load, save
     from jaxdelegate.interpreter import Interpreter, OpResolverType
@@ -87,7 +87,7 @@ _LAZY = {
     "OpResolverType": ("jaxdelegate.interpreter", "OpResolverType"),
     "SimpleDelegate": ("jaxdelegate.runtime.simple_delegate", "SimpleDelegate"),
     "SimpleDelegateKernel": ("jaxdelegate.runtime.simple_delegate", "SimpleDelegateKernel"),
-    "fingerprint": ("jaxdelegate.cache.digests", "fingerprint"),
+    "fingerprint": ("jaxdelegate.digests", "fingerprint"),
     "PrecisionReport": ("jaxdelegate.report.precision", "PrecisionReport"),
     "check_precision": ("jaxdelegate.comparison.precision_check", "check_precision"),
     "SensitivityReport": ("jaxdelegate.sensitivity.records", "SensitivityReport"),

@@ -191,8 +191,6 @@ class Interpreter:
                 Limits.of(self._max_tensor_bytes, self._max_host_memory),
                 self._timeout,
             )
-            if stored is not None:
-                self._read.store.shared[0] = stored.shared
             if stored is not None and stored.is_allocated:
                 self._take_over(stored)
             return self._read

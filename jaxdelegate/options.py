@@ -48,6 +48,12 @@ _OTHER_NAMES = {
     "experimental_flags": "enable_quant",
 }
 _Record = TypeVar("_Record")
+_NOT_NEGATIVE = (
+    "device_index",
+    "max_delegated_partitions",
+    "max_program_bytes",
+    "min_nodes_per_partition",
+)
 _TRUE = frozenset(("true", "1", "yes", "on"))
 _FALSE = frozenset(("false", "0", "no", "off"))
 
@@ -164,8 +170,14 @@ class DelegateOptions:
     max_programs: int = _option(
         16,
         "How many compiled programs (input shapes times partitions) stay in memory for each "
-        "subgraph of an open model; the one not used for longest goes, and is compiled again, or "
+        "subgraph of a model; the one used longest ago is dropped, and compiled again, or "
         "read from serialization_dir, when its shapes come back.",
+    )
+    max_program_bytes: int = _option(
+        1 << 30,
+        "How many bytes of machine code and weights the programs for other input shapes may hold; "
+        "more, and those used longest ago are dropped. Weights that the current program uses, too, "
+        "do not count.",
     )
     model_token: str | None = _option(
         None, "Identifies the model in the cache; unset: a fingerprint of the model."
@@ -189,7 +201,7 @@ class DelegateOptions:
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
-        for name in ("device_index", "max_delegated_partitions", "min_nodes_per_partition"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise OptionError(f"{name}: must not be negative, got {getattr(self, name)}")
         if self.max_programs < 1:

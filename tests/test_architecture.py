@@ -15,16 +15,18 @@ FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
 # A room is a folder of the package, or a module in its root. It may import from the rows above its
 # own. docs/architecture.md says what each is for.
 LAYERS = (
-    ("errors", "text", "version", "whole_imports"),
+    ("errors", "lru_cache", "text", "version", "whole_imports"),
     ("options", "pjrt", "quant", "report"),
     ("kernels",),
     ("op_lowering",),
     ("measuring", "model", "reference"),
-    ("passes", "custom"),
+    ("passes", "custom", "digests"),
+    ("plan",),
     ("lowering", "runtime"),
-    ("compiler",),
+    ("xla",),
     ("cache",),
     ("tuning",),
+    ("compile",),
     ("delegate",),
     ("function", "interpreter", "litert", "precompile"),
     ("analysis", "comparison", "evaluation", "providers", "sensitivity", "testing"),
@@ -75,7 +77,8 @@ PARTLY = {
     "pjrt": ("client",),
     "quant": (),  # and its modules jax_*
     "comparison": ("precision_check",),
-    "delegate": ("compilation", "precision_policy"),
+    "compile": ("compilation", "precision_policy"),
+    "delegate": (),
 }
 
 

@@ -16,7 +16,7 @@ from jaxdelegate import providers
 from jaxdelegate.comparison.diff import inference_diff
 from jaxdelegate.comparison.sides import delegated
 from jaxdelegate.comparison.text import verdict
-from jaxdelegate.delegate import compilation
+from jaxdelegate.compile import compilation
 from jaxdelegate.demo.mobilenet import run_demo
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import AddOptions, Conv2DOptions, MulOptions

@@ -32,7 +32,7 @@ OF_OTHERS = (
     "jaxdelegate.analysis",
     "jaxdelegate.benchmark",
     "jaxdelegate.comparison",
-    "jaxdelegate.delegate.compilation",
+    "jaxdelegate.compile.compilation",
     "jaxdelegate.evaluation",
     "jaxdelegate.runtime.subgraph",
     "jaxdelegate.model.records",

@@ -13,8 +13,6 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.compiler import aot
-from jaxdelegate.compiler.program import Program
 from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import OpRule
@@ -23,6 +21,8 @@ from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 from jaxdelegate.whole_imports import whole_imports
+from jaxdelegate.xla import aot
+from jaxdelegate.xla.program import Program
 
 
 class OwnError(Exception):

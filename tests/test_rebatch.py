@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.compiler import aot, in_runs
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
 from jaxdelegate.op_lowering.options import (
     FullyConnectedOptions,
@@ -19,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.detectors import color_detector
+from jaxdelegate.xla import aot, in_runs
 
 MODELS = Path(__file__).parents[1].parent / "shared" / "models" / "networks"
 N = 3

@@ -18,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from jaxdelegate.benchmark import results
-from jaxdelegate.delegate.precision_policy import policy_for
+from jaxdelegate.compile.precision_policy import policy_for
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.op_lowering.precision import PrecisionPolicy

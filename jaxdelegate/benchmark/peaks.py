@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.compiler.xla_options import compiler_options, platform_of
+from jaxdelegate.xla.options import compiler_options, platform_of
 
 _SIZES = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes of an array: caches, then memory
 _SIDES = {"cpu": (512, 1024, 2048)}  # of the product's matrices
@@ -64,7 +64,7 @@ def _product_flops(device: Any, dtype: np.dtype, n: int) -> float:
     factor = jax.device_put(np.ones((n, n), dtype), device)
     dot = functools.partial(jax.numpy.dot, precision="highest", preferred_element_type=np.float32)
     options = compiler_options(platform_of(device.platform), exact=dtype == np.float32)
-    aot = importlib.import_module("jaxdelegate.compiler.aot")
+    aot = importlib.import_module("jaxdelegate.xla.aot")
     compiled = aot.compiled_with(options, jax.jit(dot).lower(factor, factor))
     return 2 * n**3 / _best(lambda: compiled(factor, factor).block_until_ready())
 

@@ -38,13 +38,13 @@ from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
 from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord
 from jaxdelegate.benchmark.session import ModelSource, Session
 from jaxdelegate.benchmark.throughput import Throughput
-from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.providers import ProvidedDelegate
 from jaxdelegate.providers.parsing import FlagValues
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
+from jaxdelegate.xla.options import platform_of
 
 Log = Callable[[str], None]
 Callback = Callable[[Session], None]

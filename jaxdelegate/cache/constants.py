@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxdelegate.cache.key import array_digests
+from jaxdelegate.digests import array_digests
 
 
 class ConstantDigests:

@@ -18,8 +18,8 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and its like)
 import numpy as np
 
-from jaxdelegate.cache.digests import algorithm_of, digests, is_known
 from jaxdelegate.cache.key import Key
+from jaxdelegate.digests import algorithm_of, digests, is_known
 
 _MAGIC = b"JAXDLGT\0"
 _VERSION = 7

@@ -14,11 +14,11 @@ from typing import Any
 
 from jaxlib import version as jaxlib_version
 
-from jaxdelegate.cache.digests import file_digest
 from jaxdelegate.cache.key import Part
-from jaxdelegate.compiler.xla_options import compiler_options, platform_of
+from jaxdelegate.digests import file_digest
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.kernels.processor import host_cpu, max_cpu_isa, threads
+from jaxdelegate.xla.options import compiler_options, platform_of
 
 _PLUGINS = {
     "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt"),

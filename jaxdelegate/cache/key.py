@@ -5,12 +5,12 @@ import enum
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxdelegate.cache.digests import digests
+from jaxdelegate.digests import array_digests
 
 _TEXT = 100  # characters of a part that are kept for people
 
@@ -118,20 +118,3 @@ def field_names(cls: type) -> tuple[str, ...]:
 def dtype_name(dtype: np.dtype) -> str:
     """How keys call a dtype."""
     return str(dtype)
-
-
-def array_digests(arrays: Sequence[np.ndarray]) -> list[str]:
-    """The digest of each array's elements, in C order."""
-    return digests([array_bytes(array) for array in arrays])
-
-
-def array_bytes(array: np.ndarray) -> memoryview:
-    """An array's bytes in C order; of strings, their text with lengths."""
-    if array.dtype.hasobject:
-        return memoryview(json.dumps([_text(x) for x in array.ravel().tolist()]).encode())
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return flat.view(np.uint8).data
-
-
-def _text(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else repr(value)

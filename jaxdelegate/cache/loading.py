@@ -7,7 +7,8 @@ import numpy as np
 
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.store import ProgramStore
-from jaxdelegate.compiler.program import Program, ResidentWeights, stored_states
+from jaxdelegate.xla.program import Program, stored_states
+from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, weight_name
 
 
 class Ends(NamedTuple):
@@ -31,7 +32,9 @@ class Wanted(NamedTuple):
     digests: Mapping[int, str]
 
 
-def loaded(entry: Entry, store: ProgramStore, slot: Any, weights: ResidentWeights) -> Program:
+def loaded(
+    entry: Entry, store: ProgramStore, slot: Any, weights: DeviceWeights | ModelWeights
+) -> Program:
     """The program, its weights on the device.
 
     Args:
@@ -52,7 +55,7 @@ def loaded(entry: Entry, store: ProgramStore, slot: Any, weights: ResidentWeight
         sum(map(len, (entry.call_lists, entry.weights, entry.inputs, entry.states))),
         [(spec.shape, spec.dtype) for spec in results],
     )
-    named = {weight_name(weight): weight for weight in entry.weights}
+    named = {_name(weight): weight for weight in entry.weights}
     resident: dict[str, Any] = {name: weights.find(name) for name in named}
     missing = {name: w for name, w in named.items() if resident[name] is None}
     elements = _elements(list(missing.values()), entry, store, slot)
@@ -60,7 +63,7 @@ def loaded(entry: Entry, store: ProgramStore, slot: Any, weights: ResidentWeight
         resident[name] = weights.share(name, runtime.put(array))
     return Program(
         executable,
-        tuple(resident[weight_name(w)] for w in entry.weights),
+        tuple(resident[_name(w)] for w in entry.weights),
         entry.inputs,
         entry.outputs,
         stored_states(entry.states, slot.specs.__getitem__),
@@ -82,9 +85,8 @@ def _elements(
     ]
 
 
-def weight_name(weight: StoredWeight) -> str:
-    """What a weight goes by on the device: elements, dtype and shape."""
-    return f"{weight.digest} {weight.dtype} {weight.shape}"
+def _name(weight: StoredWeight) -> str:
+    return weight_name(weight.digest, weight.dtype, weight.shape)
 
 
 def _constant(weight: StoredWeight, slot: Any) -> np.ndarray:

@@ -63,7 +63,7 @@ class OperatorParts:
         """
         known = self._latest
         if known is None or not _are_same(known[0], nodes):
-            known = tuple(nodes), {"partition": _operators_part(nodes, specs)}
+            known = tuple(nodes), {"partition": operators_part(nodes, specs)}
             self._latest = known
         return known[1]
 
@@ -75,14 +75,19 @@ def _are_same(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
 class KnownModel:
     """What is known of an open model, for the keys of its programs."""
 
-    def __init__(self) -> None:
-        """Begin empty."""
-        self.constants = ConstantDigests()
+    def __init__(self, constants: ConstantDigests | None = None) -> None:
+        """Start with the digests that are known."""
+        self.constants = constants or ConstantDigests()
         self.operators = OperatorParts()
         self.name = ""  # for people
 
 
-def _operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Part:
+def operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Part:
+    """What operators and their tensors add to a key, except for the constants' elements.
+
+    Raises:
+        TypeError: options of a kind that is not known to be the same in every process.
+    """
     live = [node for node in nodes if not node.is_constant]
     operators = [node.operator for node in live]
     called = live[0].subgraphs if calls_subgraphs(live) else ()

@@ -19,11 +19,10 @@ import numpy as np
 
 from jaxdelegate.cache import answers, starts, turns
 from jaxdelegate.cache.answers import Answers
-from jaxdelegate.cache.digests import digests
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, unpack
 from jaxdelegate.cache.key import Key, Part
-from jaxdelegate.cache.loading import Ends, Wanted, loaded, weight_name
+from jaxdelegate.cache.loading import Ends, Wanted, loaded
 from jaxdelegate.cache.partition_key import (
     KnownModel,
     calls_subgraphs,
@@ -37,9 +36,11 @@ from jaxdelegate.cache.sources import SourceError, source_parts
 from jaxdelegate.cache.starts import Start
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content
-from jaxdelegate.compiler.program import Program, ResidentWeights
+from jaxdelegate.digests import digests
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.pjrt.client import LOAD_ERRORS
+from jaxdelegate.xla.program import Program
+from jaxdelegate.xla.weights import DeviceWeights, ModelWeights
 
 if TYPE_CHECKING:
     from jaxdelegate.cache.choices import ChoiceStore
@@ -186,7 +187,7 @@ class ProgramCache:
         except OSError as error:  # as storing the program has said
             _LOGGER.debug("cache: the start is not stored: %s", error)
 
-    def load_start(self, start: Start, content: memoryview, weights: ResidentWeights) -> Program:
+    def load_start(self, start: Start, content: memoryview, weights: DeviceWeights) -> Program:
         """The program of a start, its weights on the device.
 
         Raises:
@@ -246,7 +247,7 @@ class ProgramCache:
             _warn(f"compiled programs are not stored: {error}")
         return None
 
-    def load(self, slot: Slot, weights: ResidentWeights) -> Program | None:
+    def load(self, slot: Slot, weights: ModelWeights) -> Program | None:
         """The stored program, its weights on the device; None: it has to be compiled."""
         if self._store is None:
             return None
@@ -280,8 +281,8 @@ class ProgramCache:
         with turns.turn(self._store.directory, slot.key.digest):
             yield True
 
-    def save(self, slot: Slot, program: Program, weights: ResidentWeights) -> Program:
-        """Store a program that was compiled for the slot; answers it with shared weights."""
+    def save(self, slot: Slot, program: Program) -> Program:
+        """Store a program that was compiled for the slot; returns it with its file's name."""
         if self._store is None:
             return program
         if program.was_read:
@@ -312,14 +313,10 @@ class ProgramCache:
             )
             self._store.save(entry, content)
             self._count(stored=1)
-            program = dataclasses.replace(program, file=entry.file)
         except (SourceError, *LOAD_ERRORS) as error:
             _warn(f"program {slot.key.digest[:12]} is not stored: {error}")
-        shared = [
-            weights.share(weight_name(w), array)
-            for w, array in zip(records, program.weights, strict=True)
-        ]
-        return dataclasses.replace(program, weights=tuple(shared))
+            return program
+        return dataclasses.replace(program, file=entry.file)
 
     def _loaded(self, entry: Entry) -> None:
         _LOGGER.debug("cache: program %.12s was loaded", entry.key.digest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxdelegate.cache.digests import PREFERRED
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.partition_key import (
@@ -16,6 +15,7 @@ from jaxdelegate.cache.partition_key import (
     read_constants,
 )
 from jaxdelegate.cache.sources import confirm, source_parts
+from jaxdelegate.digests import PREFERRED
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,16 +6,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxdelegate.cache.digests import digests
 from jaxdelegate.cache.key import Part
+from jaxdelegate.digests import digests
 
 PACKAGE = Path(__file__).parents[1]
 _LOADED = time.time()
 
 # The rooms whose code decides what program a partition becomes.
 _ROOMS = (
-    "compiler",
-    "delegate",
+    "compile",
     "kernels",
     "lowering",
     "model",
@@ -23,6 +22,7 @@ _ROOMS = (
     "passes",
     "quant",
     "tuning",
+    "xla",
 )
 # What decides the shapes and constants inside of subgraphs that operators call.
 _SUBGRAPH_ROOMS = ("reference",)

@@ -17,7 +17,8 @@ from jaxdelegate.cache.entry import (
     pack,
     unpack,
 )
-from jaxdelegate.cache.key import Key, array_digests
+from jaxdelegate.cache.key import Key
+from jaxdelegate.digests import array_digests
 
 
 class ProgramStore:

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxdelegate.cache.digests import algorithm_of, digests, is_known, read_into
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
-from jaxdelegate.cache.key import array_bytes
+from jaxdelegate.digests import algorithm_of, array_bytes, digests, is_known, read_into
 
 _HEAD = np.frombuffer(b"weights of jaxdelegate".ljust(64), np.uint8)
 _ALIGNMENT = 64  # bytes; XLA:CPU takes over host arrays that begin at multiples of them

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxdelegate.delegate import precision_policy
+from jaxdelegate.compile import precision_policy
 from jaxdelegate.delegate.delegate_kernel import JaxKernel, arriving, touched
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError, TensorError
@@ -132,7 +132,7 @@ class _CheckingDelegate(JaxDelegate):
     ) -> None:
         # What the device will take is not known here: every partition is checked.
         super().__init__(dataclasses.replace(options, compute_dtype="float32", min_gain=0))
-        self.lowering_context = self.lowering_context.on_gpu(PrecisionPolicy())
+        self.compiler.context = self.compiler.context.on_gpu(PrecisionPolicy())
         self.policy = policy
         self.error_bound = error_bound
         self.probe_results: list[ProbeResult] = []
@@ -146,7 +146,7 @@ class _CheckingKernel(JaxKernel):
     """One partition: float32 for the host, and a probe result for the delegate."""
 
     def __init__(self, delegate: _CheckingDelegate) -> None:
-        super().__init__(delegate)
+        super().__init__(delegate.compiler)
         self._checking = delegate
         self._lower: error_probe.Lower | None = None
 
@@ -155,7 +155,7 @@ class _CheckingKernel(JaxKernel):
         super().prepare(context, node)
         specs = touched(context, node)
         outputs = [i for i in node.outputs if specs[i].const is None]
-        self._lower = self._checking.compilation.lowering_of(node, specs, outputs)
+        self._lower = self._checking.compiler.compilation.lowering_of(node, specs, outputs)
         operators = [n.operator for n in node.nodes]
         for index, reason in unfit_constants(self._checking.policy, operators, specs).items():
             self._checking.constants.append(f"{specs[index].name!r} stays float32: {reason}")

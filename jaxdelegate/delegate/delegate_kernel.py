@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxdelegate.cache.partition_key import touched_by
-from jaxdelegate.compiler.program import Program
-from jaxdelegate.delegate import memory_errors
-from jaxdelegate.delegate.model_state import ModelState
-from jaxdelegate.delegate.target import Target
+from jaxdelegate.compile import memory_errors
+from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
@@ -21,46 +19,11 @@ from jaxdelegate.runtime.simple_delegate import (
     Node,
     SimpleDelegateKernel,
 )
+from jaxdelegate.xla.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
-
+    from jaxdelegate.compile.compiler import Compiler
     from jaxdelegate.op_lowering.spec import TensorSpec
-
-
-class ProgramSource(Protocol):
-    """What a kernel asks of its delegate."""
-
-    @property
-    def max_programs(self) -> int:
-        """How many programs are kept in memory for a subgraph."""
-        ...
-
-    @property
-    def target(self) -> Target:
-        """The device."""
-        ...
-
-    def program(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        state: ModelState,
-    ) -> Program:
-        """The program of a partition, from the cache or compiled.
-
-        Args:
-            node: the partition.
-            specs: of every tensor that it touches.
-            outputs: those that are no constants.
-            state: what the delegate keeps with the model.
-
-        Raises:
-            LoweringError: it cannot be compiled.
-            DeviceMemoryError: the device has no memory for it.
-        """
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +37,9 @@ class CompiledPartition:
 class JaxKernel(SimpleDelegateKernel):
     """One partition on one device."""
 
-    def __init__(self, source: ProgramSource) -> None:
-        """Belong to the delegate `source`."""
-        self._source = source
+    def __init__(self, compiler: Compiler) -> None:
+        """Compile by the delegate's compiler."""
+        self._compiler = compiler
         self._program: Program | None = None
         self._is_constant = False  # nothing is left to run
         self.compiled: CompiledPartition | None = None
@@ -93,14 +56,11 @@ class JaxKernel(SimpleDelegateKernel):
         if all(n.is_constant for n in node.nodes):
             self._program, self.compiled, self._is_constant = None, None, True
             return
-        state = ModelState.of(context.shared, self._source)
-        key = _program_key(context, node)
-        program = state.get(key)
-        if program is None:
-            state.known.name = context.model_name
-            outputs = [i for i in node.outputs if i not in known]
-            program = self._source.program(node, specs, outputs, state)
-            state.put(key, program, self._source.max_programs)
+        outputs = [i for i in node.outputs if i not in known]
+        state = GraphState.of(context.shared, self._compiler)
+        program = self._compiler.program(
+            node, specs, outputs, context.graph_key, context.shapes(), state
+        )
         self._program, self._is_constant = program, False
         self.compiled = CompiledPartition(node.nodes, program)
 
@@ -117,7 +77,7 @@ class JaxKernel(SimpleDelegateKernel):
             try:
                 results = program(values)
             except NeedsJaxError:
-                ModelState.of(context.shared, self._source).forget()
+                self._compiler.forget(context.graph_key)
                 self.prepare(context, node)
                 self.eval(context, node)
                 return
@@ -132,7 +92,7 @@ class JaxKernel(SimpleDelegateKernel):
         """For want of memory with the program's sizes, and what helps."""
         if self._program is None or not is_out_of_memory(error):
             return super().described(error)
-        return memory_errors.of_program(error, self._source.target.platform, self._program)
+        return memory_errors.of_program(error, self._compiler.platform, self._program)
 
 
 def arriving(program: Program, context: DelegateContext) -> list[Any]:
@@ -172,8 +132,3 @@ def _of_nodes(params: DelegateParams) -> dict[int, TensorSpec]:
         found.update(zip(op.outputs, node.outputs, strict=True))
         found.update(zip(op.intermediates, node.intermediates, strict=True))
     return {i: spec for i, spec in found.items() if spec is not None}
-
-
-def _program_key(context: DelegateContext, node: DelegateParams) -> Hashable:
-    # Not the partition's own input shapes: folded constants may differ where those agree.
-    return tuple(n.index for n in node.nodes), node.outputs, node.runs, context.shapes()

@@ -1,14 +1,11 @@
 """JaxDelegate: the delegate that runs partitions on XLA, written on the SimpleDelegate core.
 
-Neither this module nor what it imports needs jax, or knows operators. A delegate imports jax when
-its options do not mean the CPU for certain, when a rule has to be asked, and when a program has to
-be compiled.
+What its options mean is a Compiler's to know. Neither this module nor what it imports needs jax.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import threading
 import weakref
@@ -17,27 +14,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from jaxdelegate.cache.partition_key import touched_by
-from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.compiler.program import Program, ResidentWeights
+from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
-from jaxdelegate.delegate.model_state import ModelState
-from jaxdelegate.delegate.target import Target, with_jax
-from jaxdelegate.errors import DelegationError, OptionError
+from jaxdelegate.errors import DelegationError
 from jaxdelegate.kernels import library as kernels
-from jaxdelegate.kernels.processor import cpu_features
-from jaxdelegate.options import DelegateOptions, native_kernels_by_default
-from jaxdelegate.pjrt import client
-from jaxdelegate.runtime.simple_delegate import (
-    DelegateContext,
-    DelegateParams,
-    Handover,
-    Node,
-    SimpleDelegate,
-)
+from jaxdelegate.options import DelegateOptions
+from jaxdelegate.runtime.simple_delegate import DelegateContext, Handover, Node, SimpleDelegate
 
 if TYPE_CHECKING:
+    from jaxdelegate.cache.programs import ProgramCache
+    from jaxdelegate.compile.target import Target
     from jaxdelegate.op_lowering.rule import LoweringContext
-    from jaxdelegate.op_lowering.spec import TensorSpec
     from jaxdelegate.report.delegation import DelegationReport
     from jaxdelegate.tuning.selector import Tuner
 
@@ -74,88 +62,51 @@ class JaxDelegate(SimpleDelegate):
             OptionError: an unknown or impossible option, or a platform that is not there.
             InterpreterError: the process was forked from one that had used XLA.
         """
-        client.check_process()
         super().__init__()
-        self.options: DelegateOptions = DelegateOptions.of(options, **more)
-        self.target = self.find_target()
-        self._platform = self.target.platform
-        if self.options.native_kernels is None and self._platform == "cpu":
-            default = native_kernels_by_default()
-            self.options = dataclasses.replace(self.options, native_kernels=default)
-        self._is_native = _calls_native_kernels(self.options.native_kernels, self._platform)
-        if self.options.rewrites not in ("all", "none"):
-            _ = self.rewrites  # names may be wrong
-        if self.options.compute_dtype not in (None, "float32"):
-            _ = self.lowering_context  # says what is not used
-        self.device_name = _DEVICE_NAMES[self._platform]
-        self.is_in_host_memory = self._platform == "cpu"
-        if not self.options.require_full_delegation:  # who insists on it wants no advice
-            self.handover = _HANDOVER[self._platform]
+        self.compiler = self.make_compiler(DelegateOptions.of(options, **more))
+        self.options: DelegateOptions = self.compiler.options
+        self.device_name = _DEVICE_NAMES[self.compiler.platform]
+        self.is_in_host_memory = self.compiler.platform == "cpu"
+        if not self.options.require_full_delegation:  # else no partition is too small
+            self.handover = _HANDOVER[self.compiler.platform]
         self.last_error: str | None = None
         self._kernels: weakref.WeakSet[JaxKernel] = weakref.WeakSet()
         self._starts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._opening = threading.Lock()  # for these two: threads open interpreters at once
-        self._warned: dict[int, tuple[str, tuple[str, ...]]] = {}  # what was said of a subgraph
-        self.programs: ProgramCache | None = None
-        if self.options.serialization_dir:
-            self.programs = ProgramCache(self.options.serialization_dir)
+        self._warned: dict[int, tuple[str, tuple[str, ...]]] = {}  # by subgraph
 
-    def find_target(self) -> Target:
-        """The device of the options.
+    def make_compiler(self, options: DelegateOptions) -> Compiler:
+        """What compiles its partitions; tools derive a delegate to compile otherwise.
 
         Raises:
-            OptionError: it is not there.
+            OptionError: an impossible option, or a platform that is not available.
         """
-        return Target(self.options.platform, self.options.device_index)
-
-    @functools.cached_property
-    def lowering_context(self) -> LoweringContext:
-        """Everything outside of an operator that its lowering depends on."""
-        from jaxdelegate.delegate import precision_policy  # noqa: PLC0415 (see the module's docstring)
-        from jaxdelegate.op_lowering.rule import LoweringContext  # noqa: PLC0415
-
-        precision = precision_policy.policy_for(self.options, self._platform, cpu_features())
-        remark = precision_policy.remark(self.options, self._platform, precision)
-        if remark is not None:
-            _LOGGER.info(remark)
-        return LoweringContext(
-            platform=self._platform,
-            precision=precision,
-            quant_mode=self.options.quant_mode,
-            enable_quant=self.options.enable_quant,
-            native_kernels=self._is_native,
-            native_bfloat16=self._is_native and kernels.multiplies_bfloat16(),
-            triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
-        )
-
-    @functools.cached_property
-    def rewrites(self) -> tuple[str, ...]:
-        """The names of the rewrites that are applied.
-
-        Raises:
-            OptionError: an unknown name.
-        """
-        from jaxdelegate.lowering.rewrites import registry  # noqa: PLC0415
-
-        return registry.enabled(self.options.rewrites)
+        return Compiler(options)
 
     @property
     def device(self) -> Any:
         """The jax.Device of the options."""
-        return self.target.device
-
-    @functools.cached_property
-    def tuner(self) -> Tuner:
-        """What is known of the algorithms to run operators."""
-        from jaxdelegate.tuning.selector import Tuner  # noqa: PLC0415
-
-        store = None if self.programs is None else self.programs.choices(self.device)
-        return Tuner(self.options.inference_preference, self.device, store)
+        return self.compiler.device
 
     @property
-    def max_programs(self) -> int:
-        """The option: how many programs are kept in memory for a subgraph of an open model."""
-        return self.options.max_programs
+    def target(self) -> Target:
+        """The same, for processes without jax."""
+        return self.compiler.target
+
+    @property
+    def lowering_context(self) -> LoweringContext:
+        """What lowering depends on besides the operator."""
+        return self.compiler.context
+
+    @property
+    def programs(self) -> ProgramCache | None:
+        """The compiled programs on disk; None without `serialization_dir`."""
+        return self.compiler.cache
+
+    @property
+    def tuner(self) -> Tuner:
+        """What is known of the algorithms for each operator."""
+        return self.compiler.tuner
 
     @property
     def rebatches(self) -> bool:
@@ -165,24 +116,6 @@ class JaxDelegate(SimpleDelegate):
     def set_rebatch(self, value: bool) -> None:
         """Change the option `rebatch` from the next `allocate_tensors` on: for tools."""
         self.options = dataclasses.replace(self.options, rebatch=value)
-
-    @property
-    def compilation(self) -> Any:
-        """How partitions are compiled (compilation.py)."""
-        return with_jax().Compilation(
-            self.lowering_context,
-            self.rewrites,
-            self.checks_precision,
-            self.options.donate_inputs,
-            self.tuner,
-            self.device,
-        )
-
-    @property
-    def checks_precision(self) -> bool:
-        """Whether each partition is checked for operators that need float32."""
-        options = self.options
-        return options.compute_dtype == "auto" and options.float32_operators is None
 
     @classmethod
     def from_strings(cls, options: Mapping[str, str]) -> Self:
@@ -199,95 +132,26 @@ class JaxDelegate(SimpleDelegate):
 
     def why_not(self, node: Node) -> str | None:
         """The rule's reason; a node whose outputs are constants needs no rule."""
-        if node.is_constant:
-            return None
-        reason: str | None = with_jax().why_not(node, self.lowering_context)
-        return reason
+        return self.compiler.why_not(node)
 
     def reasons(self, context: DelegateContext, nodes: Sequence[Node]) -> Sequence[str | None]:
         """As `why_not` for each node; rules are asked what no earlier process has stored."""
-        cache = self.programs
-        if cache is None or type(self).why_not is not JaxDelegate.why_not:
+        if type(self).why_not is not JaxDelegate.why_not:
             return super().reasons(context, nodes)
-        every, known = context.nodes(), ModelState.of(context.shared, self).known
-        specs = {i: context.spec(i) for i in touched_by(every)}
-        device = self.target.runtime.device
-        key = cache.graph_key(every, specs, known, self.cache_settings(), device)
-        stored = (None if key is None else cache.answers(key)) or {}
-        asked = {
-            node.index: self.why_not(node)
-            for node in nodes
-            if not node.is_constant and node.index not in stored
-        }
-        if key is not None and asked:
-            cache.keep_answers(key, {**stored, **asked})
-        answers = {**stored, **asked}
-        return [None if node.is_constant else answers[node.index] for node in nodes]
-
-    def program(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        state: ModelState,
-    ) -> Program:
-        """As ProgramSource has it: from the cache, or compiled, and then stored."""
-        client.check_process()
-        cache, slot = self.programs, None
-        if cache is not None:
-            settings = self.cache_settings()
-            for weights in state.weights(self.target):
-                device = weights.runtime.device
-                slot = cache.slot(node, specs, state.known, settings, device)
-                program = None if slot is None else cache.load(slot, weights)
-                if program is not None:
-                    return program
-        weights = state.on(client.of_jax(self.device))
-        if cache is None or slot is None:
-            return self.compiled(node, specs, outputs, weights)
-        with cache.turn(slot) as may_be_there:
-            program = cache.load(slot, weights) if may_be_there else None
-            if program is None:
-                program = self.compiled(node, specs, outputs, weights)
-                program = cache.save(slot, program, weights)
-        return program
-
-    def compiled(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        weights: ResidentWeights,
-    ) -> Program:
-        """A program that the cache did not have; a server's delegate counts them."""
-        program: Program = self.compilation.program(node, specs, outputs, weights)
-        return program
+        graph = context.nodes()
+        specs = {i: context.spec(i) for i in touched_by(graph)}
+        return self.compiler.reasons(
+            nodes, graph, specs, GraphState.of(context.shared, self.compiler)
+        )
 
     def started(self, start: Any) -> None:
         """Know a stored start, whose model has to be read when somebody asks for `partitions`."""
         with self._opening:
             self._starts.add(start)
 
-    def cache_settings(self) -> dict[str, Any]:
-        """What of this delegate belongs to the keys of stored programs."""
-        keyed = [f.name for f in dataclasses.fields(self.options) if f.metadata["keyed"]]
-        context = self.lowering_context
-        return {
-            "options": {name: getattr(self.options, name) for name in keyed},
-            "lowering": [context.platform, context.precision, context.quant_mode],
-            "rewrites": sorted(self.rewrites),
-            "model_token": self.options.model_token,
-            "choices": self.choices_digest(),
-        }
-
-    def choices_digest(self) -> str | None:
-        """Of stored choices, where programs depend on what was stored before them."""
-        is_open = self.options.inference_preference == "balanced" and self.programs is not None
-        return self.tuner.digest() if is_open else None
-
     def create_kernel(self) -> JaxKernel:
         """A kernel for one partition."""
-        kernel = JaxKernel(self)
+        kernel = JaxKernel(self.compiler)
         with self._opening:
             self._kernels.add(kernel)
         return kernel
@@ -326,9 +190,9 @@ class JaxDelegate(SimpleDelegate):
 
     def _kernels_in_words(self) -> str:
         """Which native kernels programs may call, and if none, why; empty on other devices."""
-        if self._platform != "cpu":
+        if self.compiler.platform != "cpu":
             return ""
-        if self._is_native:
+        if self.compiler.is_native:
             return f"Native kernels: {kernels.in_use()}."
         if self.options.native_kernels is False:
             return "Native kernels: off; XLA computes all."
@@ -368,17 +232,3 @@ def warn_of_left_operators(report: DelegationReport) -> None:
         report.summary(),
         "\n".join(f"  {cause}" for cause in report.causes()),
     )
-
-
-def _calls_native_kernels(asked: bool | None, platform: str) -> bool:
-    """Whether programs may call this package's own kernels; from now on they can, if so.
-
-    Raises:
-        OptionError: they are asked for, and cannot be had.
-    """
-    if asked is False or (asked is None and platform != "cpu"):
-        return False
-    reason = kernels.why_not() if platform == "cpu" else f"they do not run on a {platform}"
-    if asked and reason is not None:
-        raise OptionError(f"native_kernels: {reason}")
-    return reason is None

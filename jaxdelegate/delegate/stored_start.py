@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxdelegate.cache.starts import Start, StoredTensor
-from jaxdelegate.delegate import memory_errors
+from jaxdelegate.compile import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.delegate.model_state import ModelState
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.report.delegation import fully_delegated
 from jaxdelegate.runtime.buffers import aligned_zeros
+from jaxdelegate.xla.weights import on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jaxdelegate.cache.key import Key
-    from jaxdelegate.compiler.program import Program
     from jaxdelegate.model.records import Model, Tensor
     from jaxdelegate.runtime.simple_delegate import SimpleDelegate
     from jaxdelegate.runtime.subgraph import Host
+    from jaxdelegate.xla.program import Program
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -47,7 +47,6 @@ class StoredStart:
         self._program: Program | None = None
         self._tensors = {t.index: t for t in (*start.inputs, *start.outputs)}
         self.values: dict[int, Any] = {}  # by tensor
-        self.shared: dict[Any, Any] = {}  # what the delegate keeps with the main subgraph
 
     @property
     def is_allocated(self) -> bool:
@@ -89,7 +88,7 @@ class StoredStart:
         delegate = self._delegate
         if delegate.programs is None:
             raise LookupError("no programs are kept")
-        weights = ModelState.of(self.shared, delegate).on(delegate.target.runtime)
+        weights = on_device(delegate.target.runtime)
         return delegate.programs.load_start(self._start, self._content, weights)
 
     def invoke(self) -> bool:
@@ -184,7 +183,7 @@ def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:
     options = dataclasses.asdict(delegate.options)
     del options["serialization_dir"]
     del options["rebatch"]  # starts are for the declared shapes, which it does not change
-    settings = {"options": options, "choices": delegate.choices_digest()}
+    settings = {"options": options, "choices": delegate.compiler.choices_digest()}
     return delegate.programs.start_key(content, settings, delegate.target.runtime.device)
 
 

@@ -174,7 +174,7 @@ def _ours(content: bytes, *delegates: JaxDelegate) -> Interpreter:
 
 def _report(delegate: JaxDelegate) -> str:
     """The summary, remarks, an empty line, the table of operators."""
-    from jaxdelegate.delegate import precision_policy  # noqa: PLC0415 (imports jax)
+    from jaxdelegate.compile import precision_policy  # noqa: PLC0415 (imports jax)
 
     report = delegate.report()
     table = str(report).splitlines()[1 : 2 + len(report.nodes)]

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.compiler.over_mesh import OverMesh
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.function.arguments import fitting
 from jaxdelegate.function.mode import AS_STORED, Mode
@@ -19,6 +18,7 @@ from jaxdelegate.model.records import Tensor
 from jaxdelegate.passes.by_image import why_not_by_image
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
+from jaxdelegate.xla.over_mesh import OverMesh
 
 _PROBE = 2  # images: what holds for two holds for more
 

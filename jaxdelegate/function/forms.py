@@ -15,8 +15,8 @@ from typing import Any
 
 from jax import lax
 
-from jaxdelegate.delegate import precision_policy
-from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.compile import precision_policy
+from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.errors import OptionError
 from jaxdelegate.kernels.processor import cpu_features
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -27,11 +27,11 @@ PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "gpu": "gpu", "tpu": "t
 _NEUTRAL = "tpu"  # whose rules write nothing out that a library or a compiler knows by name
 
 
-def contexts(delegate: JaxDelegate, platform: str | None) -> dict[str, LoweringContext]:
+def contexts(compiler: Compiler, platform: str | None) -> dict[str, LoweringContext]:
     """The lowering contexts of a trace, by jax's platform; `DEFAULT`: of every other one.
 
     Args:
-        delegate: whose options say what is computed.
+        compiler: for functions that JAX transforms.
         platform: the only one to lower for; None: the options' platform, or whatever XLA will
             compile for.
 
@@ -41,21 +41,21 @@ def contexts(delegate: JaxDelegate, platform: str | None) -> dict[str, LoweringC
     if platform is not None:
         if platform not in PLATFORMS:
             raise OptionError(f"platform: want one of {', '.join(PLATFORMS)}, got {platform!r}")
-        return {DEFAULT: _on(delegate, PLATFORMS[platform])}
-    own = delegate.lowering_context.platform
-    if delegate.options.platform is not None or own != "cpu":
-        return {DEFAULT: _on(delegate, own)}
-    cpu, gpu, tpu = (_on(delegate, p) for p in ("cpu", "gpu", "tpu"))
+        return {DEFAULT: _on(compiler, PLATFORMS[platform])}
+    own = compiler.platform
+    if compiler.options.platform is not None or own != "cpu":
+        return {DEFAULT: _on(compiler, own)}
+    cpu, gpu, tpu = (_on(compiler, p) for p in ("cpu", "gpu", "tpu"))
     if tpu.precision == gpu.precision:
         return {"cpu": cpu, DEFAULT: tpu}
     return {"cpu": cpu, "cuda": gpu, "rocm": gpu, DEFAULT: tpu}
 
 
-def _on(delegate: JaxDelegate, platform: str) -> LoweringContext:
-    own = delegate.lowering_context
+def _on(compiler: Compiler, platform: str) -> LoweringContext:
+    own = compiler.context
     precision = own.precision
     if platform != own.platform:
-        precision = precision_policy.policy_for(delegate.options, platform, cpu_features())
+        precision = precision_policy.policy_for(compiler.options, platform, cpu_features())
     return dataclasses.replace(
         own,
         platform="cpu" if platform == "cpu" else _NEUTRAL,

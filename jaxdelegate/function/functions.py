@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from jaxdelegate.errors import DelegationError, TensorError
 from jaxdelegate.function.apply import Function, Names
 from jaxdelegate.function.batching import BatchedFunction
+from jaxdelegate.function.compilers import Compilers
 from jaxdelegate.function.records import (
     Signature,
     TensorInfo,
@@ -29,6 +31,7 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt.client import check_process
+from jaxdelegate.plan.graph_key import GraphKey
 from jaxdelegate.runtime.subgraph import ModelStore
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
@@ -76,6 +79,7 @@ class Functions:
         self.graph = _cut(file, view)
         self.trainable = Trainable(file.subgraphs)
         self._states = ModelStates(self.graph.subgraphs, self._store)
+        self._compilers = Compilers(view.options)
         self._functions: dict[Ends, Function] = {}
         self._making = threading.Lock()
 
@@ -118,11 +122,27 @@ class Functions:
         ends = self._ends(key)
         with self._making:
             if ends not in self._functions:
-                more = self.view.options, self.view.limits
-                single = SubgraphFunction(self.graph, *ends, *more, self.trainable, self._states)
+                single = self._single(*ends)
                 batch = self.view.batch
                 self._functions[ends] = single if batch is None else BatchedFunction(single, batch)
             return self._functions[ends]
+
+    def _single(
+        self, subgraph: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
+    ) -> SubgraphFunction:
+        ends = self.view.inputs, self.view.outputs, subgraph, inputs, outputs
+        return SubgraphFunction(
+            self.graph,
+            subgraph,
+            inputs,
+            outputs,
+            self.view.options,
+            self.view.limits,
+            trainable=self.trainable,
+            states=self._states,
+            compilers=self._compilers,
+            key=GraphKey(self.file, ends, os.path.basename(self.file.source)),
+        )
 
     def _store(self) -> ModelStore:
         return ModelStore(self.graph.subgraphs, limits=self.view.limits)

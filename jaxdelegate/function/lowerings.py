@@ -3,18 +3,18 @@
 import dataclasses
 from collections.abc import Hashable, Sequence
 
-from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.function import forms
-from jaxdelegate.function.planning import Kept, Plans, Shapes
+from jaxdelegate.function.planning import Plans, Shapes
 from jaxdelegate.function.training import Trainable
 from jaxdelegate.lowering import error_probe
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.partition import lower_partition
+from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.options import DelegateOptions
 
 
 class Lowerings:
@@ -26,7 +26,7 @@ class Lowerings:
         index: int,
         inputs: tuple[int, ...],
         plans: Plans,
-        options: DelegateOptions,
+        compiler: Compiler,
         trainable: Trainable,
     ) -> None:
         """Lower nothing yet.
@@ -36,22 +36,24 @@ class Lowerings:
             index: which of them.
             inputs: tensors to be given.
             plans: its nodes and tensors, by shapes of the inputs.
-            options: what is computed, and where.
+            compiler: for functions that JAX transforms.
             trainable: scales of the whole file.
         """
         self._subgraphs, self._index, self._inputs = subgraphs, index, inputs
         self._plans, self._trainable = plans, trainable
-        self._delegate = JaxDelegate(options, native_kernels=False)
-        self._lowered: Kept[Hashable, LoweredPartition] = Kept(self._delegate.max_programs)
+        self._compiler = compiler
+        self._lowered: LruCache[Hashable, LoweredPartition] = LruCache(
+            compiler.options.max_programs
+        )
 
     @property
     def platform(self) -> str:
         """The options' platform."""
-        return self._delegate.lowering_context.platform
+        return self._compiler.platform
 
     def declared(self, shapes: Shapes, *, learns: bool) -> LoweredPartition:
         """All operators, for whatever platform: to ask for their weights."""
-        context = next(iter(forms.contexts(self._delegate, None).values()))
+        context = next(iter(forms.contexts(self._compiler, None).values()))
         return self._partition(shapes, context, learns=learns)
 
     def by_platform(
@@ -67,7 +69,7 @@ class Lowerings:
         Raises:
             DelegationError: operators that XLA can run on none of them.
         """
-        contexts = forms.contexts(self._delegate, platform)
+        contexts = forms.contexts(self._compiler, platform)
         plan = self._plans.plan(shapes)
         possible = {name: c for name, c in contexts.items() if not plan.refused(c)}
         if not possible:
@@ -100,6 +102,6 @@ class Lowerings:
                 learned={i for s, i in learned if s == self._index},
             )
 
-        if self._delegate.checks_precision:
-            return lower(error_probe.guarded(lower, context.precision, self._delegate.device))
+        if self._compiler.checks_precision:
+            return lower(error_probe.guarded(lower, context.precision, self._compiler.device))
         return lower(context.precision)

@@ -20,7 +20,8 @@ from jaxdelegate.function.records import Batching, Parameter, Scale, Signature, 
 from jaxdelegate.function.sharded import ShardedModel
 from jaxdelegate.function.weight_shardings import WeightShardings
 from jaxdelegate.function.weights import Params
-from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.open_models import open_model
+from jaxdelegate.model.records import Model
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.text import printable
@@ -29,7 +30,7 @@ Names = str | Sequence[str]
 
 # Of JaxDelegate's options those that change a program, less what is the caller's here.
 _KEYED = {field.name for field in dataclasses.fields(DelegateOptions) if field.metadata["keyed"]}
-_OPTIONS = (_KEYED - {"donate_inputs", "device_index"}) | {"max_programs"}
+_OPTIONS = (_KEYED - {"donate_inputs", "device_index"}) | {"max_programs", "max_program_bytes"}
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -484,7 +485,7 @@ def load(
             f"load: {wrong[0]} is an option of delegates in interpreters; "
             f"here these apply: {', '.join(sorted(_OPTIONS))}"
         )
-    graph = read_model(source)
+    graph = open_model(source)
     if not graph.subgraphs:
         raise ModelError(
             f"{printable(graph.source)}: Model.subgraphs: at least one is needed, got none"

@@ -2,26 +2,21 @@
 
 import dataclasses
 import itertools
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
 
-from jaxdelegate.delegate.compilation import why_not
+from jaxdelegate.compile.compilation import why_not
 from jaxdelegate.errors import DelegationError
 from jaxdelegate.function.states import ONCE
+from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import reads_and_writes
-from jaxdelegate.runtime.buffers import give_back
 from jaxdelegate.runtime.simple_delegate import Node
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 from jaxdelegate.text import printable
 
 Shapes = tuple[Shape, ...]
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,28 +33,6 @@ class Planned:
             (node, None if node.is_constant else why_not(node, context)) for node in self.nodes
         )
         return [(node, reason) for node, reason in asked if reason is not None]
-
-
-class Kept(Generic[K, V]):
-    """The latest entries by key. Threads that ask for one at the same time have it made once."""
-
-    def __init__(self, most: int) -> None:
-        """Begin empty; `most`: how many to keep."""
-        self._most = most
-        self._entries: OrderedDict[K, V] = OrderedDict()
-        self._lock = threading.RLock()  # making an entry of one may ask for another
-
-    def get(self, key: K, make: Callable[[], V]) -> V:
-        """The entry of this key, made if there is none; of more than `most` the oldest ones go."""
-        with self._lock:
-            if key not in self._entries:
-                self._entries[key] = make()
-            self._entries.move_to_end(key)
-            if len(self._entries) > self._most:
-                while len(self._entries) > self._most:
-                    self._entries.popitem(last=False)
-                give_back()
-            return self._entries[key]
 
 
 class Plans:
@@ -84,7 +57,7 @@ class Plans:
         """
         self._subgraph, self._inputs, self._outputs = subgraph, inputs, outputs
         self._store = store
-        self._plans: Kept[Shapes, Planned] = Kept(most)
+        self._plans: LruCache[Shapes, Planned] = LruCache(most)
 
     def plan(self, shapes: Shapes) -> Planned:
         """The nodes and tensors for such inputs.

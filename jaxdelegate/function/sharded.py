@@ -8,8 +8,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from jaxdelegate.compiler.over_mesh import WHOLE, OverMesh, constrained, joined, over, placed
-from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function.apply import Function
 from jaxdelegate.function.arguments import check_alive, check_names
@@ -26,6 +24,8 @@ from jaxdelegate.function.weight_shardings import (
 from jaxdelegate.function.weights import Params
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt.client import on_purpose
+from jaxdelegate.xla.options import platform_of
+from jaxdelegate.xla.over_mesh import WHOLE, OverMesh, constrained, joined, over, placed
 
 Batch = str | Sequence[str] | None
 

@@ -2,32 +2,31 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.compiler import jax_compat  # noqa: F401 (with what jax imports late)
-from jaxdelegate.compiler.over_mesh import MeshRuntime, OverMesh, placed
-from jaxdelegate.compiler.program import Program, ResidentWeights
-from jaxdelegate.compiler.xla_options import platform_of
-from jaxdelegate.delegate import memory_errors
-from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.compile import memory_errors
+from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.errors import DeviceMemoryError, TensorError
 from jaxdelegate.function import forms
 from jaxdelegate.function.arguments import device_of, dtype_of, fitting
+from jaxdelegate.function.compilers import Compilers
 from jaxdelegate.function.lowerings import Lowerings
 from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.parameters import Leaves
-from jaxdelegate.function.planning import Kept, Planned, Plans, Shapes
+from jaxdelegate.function.planning import Planned, Plans, Shapes
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.training import Trainable
 from jaxdelegate.function.weights import Params, SubgraphWeights
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
+from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.options import DelegateOptions
@@ -38,9 +37,14 @@ from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
+from jaxdelegate.plan.graph_key import GraphKey
 from jaxdelegate.runtime.simple_delegate import DelegateParams
 from jaxdelegate.runtime.subgraph import ModelStore
 from jaxdelegate.text import printable
+from jaxdelegate.xla import jax_compat  # noqa: F401 (with what jax imports late)
+from jaxdelegate.xla.options import platform_of
+from jaxdelegate.xla.over_mesh import OverMesh, placed
+from jaxdelegate.xla.program import Program
 
 V = TypeVar("V")
 Place: TypeAlias = jax.Device | OverMesh
@@ -76,6 +80,8 @@ class SubgraphFunction:
         limits: Limits,
         trainable: Trainable,
         states: ModelStates,
+        compilers: Compilers,
+        key: GraphKey,
     ) -> None:
         """Lower nothing yet.
 
@@ -88,7 +94,10 @@ class SubgraphFunction:
             limits: what tensors may take.
             trainable: grids and scales of the whole file.
             states: of the whole model.
+            compilers: with these options.
+            key: of this function's graph.
         """
+        self._compilers = compilers
         self._options, self._limits = options, limits
         self._subgraphs = Subgraphs(map(with_list_updates, graph.subgraphs))
         raw = graph.subgraphs[subgraph_index]
@@ -98,15 +107,16 @@ class SubgraphFunction:
         self._plans = Plans(raw, inputs, outputs, self._store, options.max_programs)
         self._states = states.of(explicit)
         self._lowerings = Lowerings(
-            self._subgraphs, subgraph_index, inputs, self._plans, options, trainable
+            self._subgraphs, subgraph_index, inputs, self._plans, compilers.traced, trainable
         )
         leaves = Leaves(graph.subgraphs, as_floats=options.quant_mode == "float_view")
         self._weights = SubgraphWeights(
             self._subgraphs, self._subgraph, inputs, self._lowerings, leaves, trainable
         )
-        self._resident: dict[Place, ResidentWeights] = {}
-        self._programs: Kept[Hashable, Program | None] = Kept(options.max_programs)
-        self._jitted: Kept[Hashable, Callable[..., Any]] = Kept(options.max_programs)
+        self._key, self._state = key, GraphState()
+        # What the process keeps in memory of the latest shapes.
+        self._programs: MutableMapping[Hashable, Program] = weakref.WeakValueDictionary()
+        self._jitted: LruCache[Hashable, Callable[..., Any]] = LruCache(options.max_programs)
 
     # ---- parameters
 
@@ -190,27 +200,22 @@ class SubgraphFunction:
 
     def _program(self, place: Place, shapes: Shapes, runs: Runs) -> Program | None:
         """As a delegate compiles it; None: there is nothing to compute."""
-
-        def compiled() -> Program | None:
-            device = _device(place)
-            index = jax.devices(device.platform).index(device)
-            delegate = JaxDelegate(self._options, platform=device.platform, device_index=index)
-            plan = self._plans.all_taken(shapes, delegate.lowering_context)
-            if not plan.nodes:
-                return None
-            over = place if isinstance(place, OverMesh) else None
-            if place not in self._resident:
-                runtime = client.of_jax(device) if over is None else MeshRuntime(over)
-                self._resident[place] = ResidentWeights(runtime)
-            resident = self._resident[place]
-            several = None if runs == ONCE else runs
-            whole = DelegateParams(plan.nodes, self._inputs, plan.outputs, several)
-            program: Program = delegate.compilation.program(
-                whole, plan.specs, plan.outputs, resident, over
-            )
+        program = self._programs.get((place, shapes, runs))
+        if program is not None:
             return program
-
-        return self._programs.get((place, shapes, runs), compiled)
+        compiler = self._compilers.on(_device(place))
+        plan = self._plans.all_taken(shapes, compiler.context)
+        if not plan.nodes:
+            return None
+        whole = DelegateParams(
+            plan.nodes, self._inputs, plan.outputs, None if runs == ONCE else runs
+        )
+        over = place if isinstance(place, OverMesh) else None
+        program = compiler.program(
+            whole, plan.specs, plan.outputs, self._key, shapes, self._state, over
+        )
+        self._programs[place, shapes, runs] = program
+        return program
 
     # ---- traced
 

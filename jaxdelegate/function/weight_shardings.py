@@ -7,11 +7,11 @@ from typing import Any
 
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxdelegate.compiler.over_mesh import divided
 from jaxdelegate.errors import OptionError
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.model.records import Model, Operator
 from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.xla.over_mesh import divided
 
 REPLICATED = "replicated"
 

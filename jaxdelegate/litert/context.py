@@ -8,10 +8,12 @@ import numpy as np
 
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.graph import Graph, Specs, TensorTable
+from jaxdelegate.litert.graph_key import graph_key
 from jaxdelegate.litert.structures import Context, Tensor
 from jaxdelegate.litert.tensors import is_viewable, shape_of, value, view
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.limits import Limits
+from jaxdelegate.plan.graph_key import GraphKey
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime.simple_delegate import Node
 
@@ -53,7 +55,6 @@ class PartitionContext:
     """
 
     preserve_all_tensors = False  # the interpreter asks for such tensors as outputs
-    model_name = ""  # the interpreter has read the file, and does not say which
 
     def __init__(self, graph: Graph, shared: MutableMapping[Any, Any]) -> None:
         """See `graph` as it is planned now; `shared` lives as long as the interpreter."""
@@ -68,6 +69,11 @@ class PartitionContext:
         self._shapes: Hashable = graph.shapes()
 
     # ---- the static side
+
+    @property
+    def graph_key(self) -> GraphKey:
+        """Equal for graphs of equal operators and constants."""
+        return graph_key(self.graph, self.shared)
 
     def nodes(self) -> Sequence[Node]:
         """The operators that no delegate has taken yet."""

@@ -87,13 +87,13 @@ class Graph:
         """Take over what was read of the plan, and the tensors' static sides."""
         self.tensors, self.rows, self.index = tensors, rows, index
         self._unreadable = unreadable
-        self._operators = [op for row in rows for op in row.operators]
-        self._read = _with_block_values(
+        self.operators = [op for row in rows for op in row.operators]
+        self.declared = _with_block_values(
             [unfolded(spec_of(tensors[i])) for i in range(len(tensors))]
         )
-        self._made = {i for op in self._operators for i in op.outputs}
+        self._made = {i for op in self.operators for i in op.outputs}
         self._touched = sorted(
-            {i for op in self._operators for i in (*op.inputs, *op.outputs) if i >= 0}
+            {i for op in self.operators for i in (*op.inputs, *op.outputs) if i >= 0}
         )
         self._refused: dict[int, str] = {}
         self._sources: tuple[int, ...] = ()
@@ -110,8 +110,8 @@ class Graph:
         """Propagate the shapes that the interpreter's tensors now have."""
         if self._shapes is not None and self._live() == self._shapes:
             return
-        base = [self._current(i) for i in range(len(self._read))]
-        self.specs, self._refused = propagated(self._operators, base)
+        base = [self._current(i) for i in range(len(self.declared))]
+        self.specs, self._refused = propagated(self.operators, base)
         # What propagation left as it was only the interpreter knows.
         self._sources = tuple(
             i for i in self._touched if self.specs[i] is base[i] and base[i].const is None
@@ -126,7 +126,7 @@ class Graph:
         return tuple(shape_of(self.tensors[i]) for i in self._sources)
 
     def _current(self, index: int) -> TensorSpec:
-        spec = self._read[index]
+        spec = self.declared[index]
         if spec.const is not None:
             return spec
         tensor = self.tensors[index]

@@ -62,6 +62,7 @@ class FileContent:
             if not stat.S_ISREG(state.st_mode):
                 raise NotRegularError("not a regular file")
             self._state, size = _changing(state), state.st_size
+            self._identity = (state.st_dev, state.st_ino, *self._state)
             self._mapped: int | None = None
             if size <= (READ_BYTES if room is None else room):
                 self.content = self._read(file, size)
@@ -76,6 +77,11 @@ class FileContent:
     def is_mapped(self) -> bool:
         """Whether `content` is the file itself."""
         return self._mapped is not None
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Device, inode, size and time of change: equal for the same content of the same file."""
+        return self._identity
 
     def check_unchanged(self) -> None:
         """Look whether a mapped file is what was opened.

@@ -1,8 +1,6 @@
-"""Host memory: what XLA reads without a copy, who looks at it, and what is given back."""
+"""Host memory: what XLA reads without a copy, and who looks at it."""
 
 import bisect
-import contextlib
-import ctypes
 import functools
 import math
 import weakref
@@ -82,16 +80,6 @@ def _client() -> ModuleType:
     from jaxdelegate.pjrt import client  # noqa: PLC0415
 
     return client
-
-
-def give_back() -> None:
-    """Hand freed memory back to the system, where the C library is glibc.
-
-    What XLA frees of a program lies between what it keeps, and glibc would hold it: hundreds of
-    megabytes after hundreds of programs (bench/limits.py).
-    """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class HeldViews:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Self
 
 from jaxdelegate.errors import ModelError, TensorError
-from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.open_models import open_model
+from jaxdelegate.model.records import Model
 from jaxdelegate.model.source import Source
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.simple_delegate import SimpleDelegate
@@ -38,13 +39,15 @@ class OpenModel:
         Raises:
             ModelError: the file is damaged.
         """
-        model = read_model(source)
+        model = open_model(source)
         if not model.subgraphs:
             raise ModelError(
                 f"{printable(model.source)}: Model.subgraphs: at least one is needed, got none"
             )
         name = os.path.basename(model.source)
-        store = ModelStore(model.subgraphs, delegates, name, limits, timeout, model.origin)
+        store = ModelStore(
+            model.subgraphs, delegates, name, limits, timeout, origin=model.origin, key=model
+        )
         return cls(model, store, delegates, preserve)
 
     def host(self, index: int) -> Host:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import Specs, TensorSpec
     from jaxdelegate.passes.runs import Runs
+    from jaxdelegate.plan.graph_key import GraphKey
     from jaxdelegate.report.delegation import DelegationReport
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -73,9 +74,13 @@ class DelegateContext(Protocol):
     """The host's side: the graph while a delegate looks at it, the tensors while a kernel runs."""
 
     preserve_all_tensors: bool
-    model_name: str  # the file's, for people; empty: the host does not know it
     # For delegates to keep things in, as long as the model is open.
     shared: MutableMapping[Any, Any]
+
+    @property
+    def graph_key(self) -> GraphKey:
+        """Equal for graphs of equal operators and constants in this process."""
+        ...
 
     def nodes(self) -> Sequence[Node]:
         """The operators still to be run, in execution order."""

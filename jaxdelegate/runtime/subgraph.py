@@ -27,6 +27,7 @@ from jaxdelegate.passes.propagation import (
 )
 from jaxdelegate.passes.runs import Runs
 from jaxdelegate.passes.tensor_lists import with_list_updates
+from jaxdelegate.plan.graph_key import GraphKey
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime import execution_plan, node_subsets, rebatching
 from jaxdelegate.runtime.buffers import (
@@ -80,7 +81,8 @@ class Host:
         self.subgraph = subgraph = self._explicit.subgraph
         self._store = model
         self.preserve_all_tensors = preserve_all_tensors
-        self.model_name = model.name
+        # With delegates, lists in loops are rewritten: see ModelStore.
+        self.graph_key = GraphKey(model.key, (subgraph.index, model.is_rewritten), model.name)
         self.shared: MutableMapping[Any, Any] = model.shared.setdefault(subgraph.index, {})
         self.delegates = tuple(delegates)
         self.is_allocated = False
@@ -568,6 +570,10 @@ def _rows(step: Step) -> list[Row]:
     return [(step.reads, step.writes)]
 
 
+class _Unnamed:
+    """Stands for subgraphs that are those of no open model."""
+
+
 def _nothing() -> None:
     """No file is to be checked."""
 
@@ -591,6 +597,7 @@ class ModelStore:
         limits: Limits | None = None,
         timeout: float | None = None,
         origin: Source | None = None,
+        key: object = None,
     ) -> None:
         """Begin without resources; called subgraphs get the same delegates.
 
@@ -601,6 +608,8 @@ class ModelStore:
             limits: of memory; None: the defaults.
             timeout: seconds that an invoke may take; None: any.
             origin: the files that constants are views of; None: they cannot change.
+            key: the open Model, if these are its subgraphs: programs are shared with whoever runs
+                it, too.
 
         Raises:
             InterpreterError: sparse constants would take too much.
@@ -609,6 +618,8 @@ class ModelStore:
         if origin is not None and origin.is_mapped:
             self.check_unchanged = origin.check_unchanged
         self.name, self.limits, self.stop = name, limits or Limits(), Stop(timeout)
+        self.key = key or _Unnamed()
+        self.is_rewritten = bool(delegates)
         sparse = [
             (t.index, t.spec()) for s in subgraphs for t in s.tensors if t.sparsity is not None
         ]

@@ -36,16 +36,11 @@ class RuntimeStates:
 class ServedDelegate(JaxDelegate):
     """A JaxDelegate that counts what it compiles."""
 
-    _compilations = _reported = _loaded = 0
-
-    def compiled(self, *partition: Any) -> Any:
-        """As JaxDelegate does it, counted."""
-        self._compilations += 1
-        return super().compiled(*partition)
+    _reported = _loaded = 0
 
     def new_programs(self) -> tuple[int, int]:
         """How many were compiled, and how many read from the cache, since the last call."""
-        count = self._compilations
+        count = self.compiler.compiled
         loaded = 0 if self.programs is None else self.programs.statistics.loaded
         new = count - self._reported, loaded - self._loaded
         self._reported, self._loaded = count, loaded

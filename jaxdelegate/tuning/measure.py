@@ -19,8 +19,6 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from jaxdelegate.compiler import aot
-from jaxdelegate.compiler.program import Program, ResidentWeights
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.error_probe import ERROR_BOUND, seeded_values
@@ -36,6 +34,9 @@ from jaxdelegate.passes.propagation import gather
 from jaxdelegate.pjrt import client
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.tuning import BUDGET_SECONDS
+from jaxdelegate.xla import aot
+from jaxdelegate.xla.program import Program
+from jaxdelegate.xla.weights import ModelWeights
 
 Clock = Callable[[], float]
 
@@ -227,7 +228,7 @@ class _Bench:
             candidate.operator, self.partition.specs, self._inputs(candidate.operator)
         )
         partition = lowering.lower_partition(*alone, context)
-        return aot.compile_partition(partition, ResidentWeights(client.of_jax(self.device)))
+        return aot.compile_partition(partition, ModelWeights(client.of_jax(self.device)))
 
     def _inputs(self, operator: Operator) -> tuple[int, ...]:
         specs = self.partition.specs

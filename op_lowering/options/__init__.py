@@ -8,6 +8,7 @@ from jaxdelegate.op_lowering.options.control import *
 from jaxdelegate.op_lowering.options.custom import *
 from jaxdelegate.op_lowering.options.decode import OPERATORS as OPERATORS
 from jaxdelegate.op_lowering.options.decode import custom_options as custom_options
+from jaxdelegate.op_lowering.options.decode import custom_options_version as custom_options_version
 from jaxdelegate.op_lowering.options.decode import decode as decode
 from jaxdelegate.op_lowering.options.decode import default_options as default_options
 from jaxdelegate.op_lowering.options.decode import options_class as options_class

@@ -36,6 +36,7 @@ _CUSTOM: dict[str, type[CustomOptions]] = {
     for name, record in (audio.RECORDS | custom.RECORDS).items()
     if issubclass(record.options, CustomOptions)
 }
+_REGISTRATIONS: list[str] = []
 
 
 def record_of(operator: str) -> OperatorRecord:
@@ -67,6 +68,12 @@ def custom_options(operator: str, data: bytes) -> CustomOptions:
 def register_custom_options(operator: str, options_type: type[CustomOptions]) -> None:
     """Decode a custom operator's options into this class from now on."""
     _CUSTOM[operator] = options_type
+    _REGISTRATIONS.append(operator)
+
+
+def custom_options_version() -> int:
+    """Changes with every registration: a model that was read before decodes differently now."""
+    return len(_REGISTRATIONS)
 
 
 # Tables of scalars, some of which take 64 bits.

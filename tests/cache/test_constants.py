@@ -5,7 +5,7 @@ import pytest
 
 from jaxdelegate.cache import constants
 from jaxdelegate.cache.constants import ConstantDigests
-from jaxdelegate.cache.key import array_digests
+from jaxdelegate.digests import array_digests
 
 
 def test_each_array_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:

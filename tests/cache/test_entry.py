@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxdelegate.cache import entry
-from jaxdelegate.cache.digests import digests
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight, file_of, pack, unpack
 from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.digests import digests
 
 ENTRY = Entry(
     key=Key({"model": Part.of("m"), "device": Part.of(["cpu", 0])}),

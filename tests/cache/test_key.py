@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.cache.key import Key, Part, array_bytes
+from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.digests import array_bytes
 
 
 class Color(enum.Enum):

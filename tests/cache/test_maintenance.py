@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from jaxdelegate.cache import weights
-from jaxdelegate.cache.digests import PREFERRED
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, list_entries, prune, verify
 from jaxdelegate.cache.store import ProgramStore
+from jaxdelegate.digests import PREFERRED
 from jaxdelegate.tools.main import main
 
 

@@ -15,10 +15,10 @@ from jaxdelegate.cache import environment, slot, sources
 from jaxdelegate.cache.entry import unpack
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.programs import Statistics
-from jaxdelegate.compiler import aot
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.xla import aot
 
 LOADED, STORED = Statistics(loaded=1), Statistics(stored=1)
 

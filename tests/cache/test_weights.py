@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from jaxdelegate.cache import weights
-from jaxdelegate.cache.digests import BLAKE3, SHA256
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight, pack, unpack
-from jaxdelegate.cache.key import Key, Part, array_digests
+from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content, read
+from jaxdelegate.digests import BLAKE3, SHA256, array_digests
 
 LARGE = 700_001  # float32 elements: more than a large page
 

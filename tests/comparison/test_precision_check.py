@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.delegate.precision_policy import emulated_policy
+from jaxdelegate.compile.precision_policy import emulated_policy
 from jaxdelegate.lowering.error_probe import seeded_values
 from jaxdelegate.op_lowering.options import (
     AddOptions,
@@ -204,7 +204,7 @@ def test_operators_on_the_host_and_partitions_between_them(monkeypatch: pytest.M
 
 def with_policy(policy: PrecisionPolicy, **options: object) -> jd.JaxDelegate:
     delegate = jd.JaxDelegate(platform="cpu", **options)
-    delegate.lowering_context = delegate.lowering_context.on_gpu(policy)
+    delegate.compiler.context = delegate.compiler.context.on_gpu(policy)
     return delegate
 
 

@@ -15,12 +15,12 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
-from jaxdelegate.compiler.program import Program
 from jaxdelegate.op_lowering.options import AddOptions, CustomOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.pjrt import client
 from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.testing import ModelBuilder, assert_close
+from jaxdelegate.xla.program import Program
 
 HOST_ONLY = "HostOnlyDouble"
 ASKED = 4 << 30
@@ -208,7 +208,7 @@ def test_an_operators_error_is_another(full) -> None:
 
 
 def test_what_helps_on_a_gpu() -> None:
-    from jaxdelegate.delegate import memory_errors
+    from jaxdelegate.compile import memory_errors
 
     plan = types.SimpleNamespace(
         argument_size_in_bytes=3 << 20, output_size_in_bytes=12, temp_size_in_bytes=3 << 30
@@ -236,7 +236,7 @@ def cramped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         )
     else:
         monkeypatch.setattr(
-            "jaxdelegate.compiler.aot.compiled_with",
+            "jaxdelegate.xla.aot.compiled_with",
             lambda *_: _raise(jax.errors.JaxRuntimeError(GPU_TEXT)),
         )
     yield

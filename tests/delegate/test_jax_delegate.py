@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.compiler.aot import ARGUMENT_BYTES, is_argument
 from jaxdelegate.op_lowering.options import AddOptions, CustomOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.testing import ModelBuilder, assert_close
+from jaxdelegate.xla.aot import ARGUMENT_BYTES, is_argument
 
 HOST_ONLY = "HostOnlyDouble"
 
@@ -156,7 +156,7 @@ def test_values_stay_on_the_device_between_partitions() -> None:
 
 
 def test_resizing_back_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jaxdelegate.compiler import aot
+    from jaxdelegate.xla import aot
 
     compiled = []
     original = aot.compile_partition

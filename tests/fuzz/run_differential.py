@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.compiler import aot
 from jaxdelegate.testing.case import COMPILER_OPTIONS
 from jaxdelegate.testing.differential import (
     EXACTLY,
@@ -38,6 +37,7 @@ from jaxdelegate.testing.differential import (
 from jaxdelegate.testing.known_differences import explanation
 from jaxdelegate.testing.random_graphs import RandomGraph, random_graph
 from jaxdelegate.testing.stock_worker import CrashedError, RefusedError, StockWorker
+from jaxdelegate.xla import aot
 
 _OPTIMIZED = 10  # one graph in so many is compiled as models are
 _CACHED = 4  # one in so many is run from a stored program, too

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from jaxdelegate.compiler import aot
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing.case import COMPILER_OPTIONS
@@ -25,6 +24,7 @@ from jaxdelegate.testing.known_differences import explanation
 from jaxdelegate.testing.random_graphs import LEFT_OUT, random_graph
 from jaxdelegate.testing.random_operators import NOT_IN_LITERT, OPERATORS
 from jaxdelegate.testing.stock_worker import CrashedError, RefusedError, StockWorker
+from jaxdelegate.xla import aot
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
-from jaxdelegate.compiler import aot
 from jaxdelegate.litert import native
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
+from jaxdelegate.xla import aot
 
 Stock = Callable[..., Interpreter]
 ROOT = Path(__file__).parents[2]

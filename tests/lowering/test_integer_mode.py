@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.compiler import aot
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.rewrites.registry import REWRITES
@@ -23,6 +22,7 @@ from jaxdelegate.passes import propagation
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
+from jaxdelegate.xla import aot
 
 RNG = np.random.default_rng(0)
 SAME = Padding.SAME

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.delegate.precision_policy import cpu_policy, device_policy, emulated_policy
+from jaxdelegate.compile.precision_policy import cpu_policy, device_policy, emulated_policy
 from jaxdelegate.lowering.mixed_precision import (
     is_as_declared,
     moves_reduced,

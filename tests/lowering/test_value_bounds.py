@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.delegate.precision_policy import device_policy
+from jaxdelegate.compile.precision_policy import device_policy
 from jaxdelegate.lowering.value_bounds import overflowing
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdelegate.delegate.precision_policy import cpu_policy, device_policy
+from jaxdelegate.compile.precision_policy import cpu_policy, device_policy
 from jaxdelegate.op_lowering import precision
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.options import (

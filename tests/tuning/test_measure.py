@@ -16,7 +16,6 @@ from jaxdelegate.cache import sources
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, prune
-from jaxdelegate.compiler import aot
 from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.measuring.costs import Cost
 from jaxdelegate.model.records import read_model
@@ -36,6 +35,7 @@ from jaxdelegate.testing.quantized import scaled
 from jaxdelegate.testing.running import random_inputs, run_once
 from jaxdelegate.tuning import measure as tuning
 from jaxdelegate.tuning.selector import Tuner
+from jaxdelegate.xla import aot
 
 SAME = Padding.SAME
 

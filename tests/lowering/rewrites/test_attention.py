@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdelegate.delegate.precision_policy import device_policy
+from jaxdelegate.compile.precision_policy import device_policy
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AttentionOptions,

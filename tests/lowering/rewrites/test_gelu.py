@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.delegate.precision_policy import emulated_policy
+from jaxdelegate.compile.precision_policy import emulated_policy
 from jaxdelegate.op_lowering.options import ActivationFunctionType, AddOptions, GeluOptions
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import assert_close

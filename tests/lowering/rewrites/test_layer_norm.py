@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.delegate.precision_policy import emulated_policy
+from jaxdelegate.compile.precision_policy import emulated_policy
 from jaxdelegate.lowering.rewrites.registry import REWRITES
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.delegate.precision_policy import device_policy, emulated_policy
+from jaxdelegate.compile.precision_policy import device_policy, emulated_policy
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.conv.algorithms import Convolution, algorithm, tap_sum, xla_units_first
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from jaxdelegate.delegate.precision_policy import device_policy
-from jaxdelegate.delegate.target import Target
+from jaxdelegate.compile.precision_policy import device_policy
+from jaxdelegate.compile.target import Target
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.conv.algorithms import Convolution

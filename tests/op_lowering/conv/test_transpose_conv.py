@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.delegate.precision_policy import device_policy
+from jaxdelegate.compile.precision_policy import device_policy
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv3DOptions,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flatbuffers import flexbuffers
 
-from jaxdelegate.delegate.precision_policy import device_policy
+from jaxdelegate.compile.precision_policy import device_policy
 from jaxdelegate.op_lowering.fused import composite
 from jaxdelegate.op_lowering.options import StableHLOCompositeOptions
 from jaxdelegate.op_lowering.rule import LoweringContext

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.delegate.precision_policy import device_policy
+from jaxdelegate.compile.precision_policy import device_policy
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (

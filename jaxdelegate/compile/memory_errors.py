@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxdelegate.compiler.program import Program
+from jaxdelegate.xla.program import Program
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxdelegate.compiler import aot, xla_options
+from jaxdelegate.xla import aot, xla_options
 
 SPLIT = "xla_gpu_experimental_force_split_k"
 VECTORS, LIBRARY = "xla_cpu_prefer_vector_width", "xla_cpu_experimental_ynn_fusion_type"

@@ -1,16 +1,15 @@
-"""A compiled partition, and the weights that its device keeps for it. Knows no jax."""
+"""A compiled partition. Knows no jax."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import weakref
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.pjrt.client import Runtime, check_process
+from jaxdelegate.pjrt.client import check_process
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec
@@ -55,6 +54,12 @@ class Program:
         """What the executable takes ahead of inputs and states."""
         return (*self.call_lists, *self.weights)
 
+    @functools.cached_property
+    def code_bytes(self) -> int:
+        """Bytes of machine code, as far as XLA reports them: for a CPU it does not."""
+        stats = self.executable.memory_analysis()
+        return 0 if stats is None else int(stats.generated_code_size_in_bytes)
+
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
         """Run on the values of `inputs`, then `states`; returns before the device is done.
 
@@ -73,50 +78,6 @@ class Program:
             if not isinstance(own[position], np.ndarray):
                 own[position] = own[position].copy()
         return own
-
-
-class ResidentWeights:
-    """Prepared constants on one device, shared by all shapes and partitions of a model.
-
-    Attributes:
-        runtime: of the device.
-    """
-
-    def __init__(self, runtime: Runtime) -> None:
-        """Begin empty."""
-        self.runtime = runtime
-        self._arrays: dict[Any, tuple[np.ndarray | None, Any]] = {}
-        self._by_digest: MutableMapping[str, Any] = weakref.WeakValueDictionary()
-
-    def find(self, digest: str) -> Any | None:
-        """The device array with these elements, dtype and shape, if `share` was told of it."""
-        return self._by_digest.get(digest)
-
-    def share(self, digest: str, array: Any) -> Any:
-        """The one device array to keep for a digest; what has the same gives up its own copy."""
-        kept = self._by_digest.setdefault(digest, array)
-        for weight, (const, resident) in self._arrays.items():
-            if resident is array:
-                self._arrays[weight] = const, kept
-        return kept
-
-    def get(self, weight: Any, const: np.ndarray | None, value: Callable[[], Any]) -> Any:
-        """The device array of a prepared constant, moved there at its first use.
-
-        A constant that was folded from shapes may change with a resize; it is replaced then.
-
-        Args:
-            weight: names it.
-            const: what it is prepared from.
-            value: prepares it.
-        """
-        if weight in self._arrays:
-            source, kept = self._arrays[weight]
-            if source is const or np.array_equal(source, const):  # type: ignore[arg-type]
-                return kept
-        resident = self.runtime.put(np.asarray(value()))
-        self._arrays[weight] = (const, resident)
-        return resident
 
 
 def stored_states(

@@ -11,10 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from jaxdelegate.compiler import aot
-from jaxdelegate.compiler.over_mesh import OverMesh
-from jaxdelegate.compiler.program import Program, ResidentWeights
-from jaxdelegate.delegate import memory_errors
+from jaxdelegate.compile import memory_errors
 from jaxdelegate.errors import DeviceMemoryError, JaxDelegateError, LoweringError, OptionError
 from jaxdelegate.lowering import error_probe, microbatching, value_bounds
 from jaxdelegate.lowering import partition as lowering
@@ -29,6 +26,10 @@ from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
 from jaxdelegate.text import printable
 from jaxdelegate.tuning.selector import Tuner
+from jaxdelegate.xla import aot
+from jaxdelegate.xla.over_mesh import OverMesh
+from jaxdelegate.xla.program import Program
+from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -138,7 +139,7 @@ class Compilation:
         node: DelegateParams,
         specs: Mapping[int, TensorSpec],
         outputs: Sequence[int],
-        weights: ResidentWeights,
+        weights: ModelWeights,
         over: OverMesh | None = None,
     ) -> Program:
         """The program of a partition.

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jaxdelegate.compiler.jax_compat import ffi_attributes
 from jaxdelegate.kernels.call_times import batch_number
 from jaxdelegate.kernels.library import BATCHED, CALL_BATCH, ffi_type
+from jaxdelegate.xla.jax_compat import ffi_attributes
 
 _ALIGNMENT = 64  # bytes, of what lies in scratch memory or after a call list
 _WORD = 8  # bytes

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax.extend import core
 
-from jaxdelegate.compiler.call_batching import with_call_batches
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.call_times import batch_number, timed_calls
 from jaxdelegate.op_lowering.builtin.mean_cpu_kernel import mean
@@ -19,6 +18,7 @@ from jaxdelegate.op_lowering.conv import cpu_kernel
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.xla.call_batching import with_call_batches
 
 pytestmark = pytest.mark.usefixtures("built")
 

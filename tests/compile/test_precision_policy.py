@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxdelegate.delegate import precision_policy
+from jaxdelegate.compile import precision_policy
 from jaxdelegate.errors import OptionError
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, FLOAT32, PrecisionPolicy
 from jaxdelegate.options import DelegateOptions

@@ -1,4 +1,4 @@
-"""Digests of a model's content: what names it in the compiled-program cache.
+"""Digests of a model's content: what names it in the caches of programs and weights.
 
 BLAKE3 where its package is installed, which takes a quarter of SHA-256's time; SHA-256 elsewhere. A
 digest says by which of them it was made.
@@ -8,10 +8,13 @@ import contextlib
 import hashlib
 import importlib
 import itertools
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.model.source import ModelSource, open_source
@@ -141,3 +144,20 @@ def _batches(
         batches[-1].append((i, at))
         nbytes += min(sizes[i] - at, step)
     return batches
+
+
+def array_digests(arrays: Sequence[np.ndarray]) -> list[str]:
+    """The digest of each array's elements, in C order."""
+    return digests([array_bytes(array) for array in arrays])
+
+
+def array_bytes(array: np.ndarray) -> memoryview:
+    """An array's bytes in C order; of strings, their text with lengths."""
+    if array.dtype.hasobject:
+        return memoryview(json.dumps([_text(x) for x in array.ravel().tolist()]).encode())
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data
+
+
+def _text(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else repr(value)

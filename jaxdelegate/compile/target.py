@@ -7,10 +7,10 @@ import logging
 from types import ModuleType
 from typing import Any
 
-from jaxdelegate.compiler.xla_options import platform_of
 from jaxdelegate.pjrt import client, jax_settings, platforms
 from jaxdelegate.pjrt.client import Runtime
 from jaxdelegate.whole_imports import whole_imports
+from jaxdelegate.xla.options import platform_of
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -22,7 +22,7 @@ def with_jax() -> ModuleType:
     """The module that compiles, and jax with it."""
     jax_settings.import_jax()
     with whole_imports():
-        from jaxdelegate.delegate import compilation  # noqa: PLC0415 (stored programs go without)
+        from jaxdelegate.compile import compilation  # noqa: PLC0415 (stored programs go without)
 
     return compilation
 
@@ -57,6 +57,11 @@ class Target:
             OptionError: there is none.
         """
         return with_jax().find_device(*self._asked)
+
+    @property
+    def key(self) -> Any:
+        """Equal for targets that are the same device."""
+        return ("cpu", 0) if self.can_do_without_jax else self.device
 
     @property
     def runs_triton(self) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.cache.digests import BLAKE3, SHA256, algorithm_of, digests, is_known, read_into
+from jaxdelegate.digests import BLAKE3, SHA256, algorithm_of, digests, is_known, read_into
 
 CHUNK = 4 << 20
 

@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxdelegate.compiler.in_runs import in_runs
-from jaxdelegate.compiler.jax_compat import watch_jax_cache, without_source_lines
-from jaxdelegate.compiler.over_mesh import OverMesh
-from jaxdelegate.compiler.program import Program, ResidentWeights, stored_states
-from jaxdelegate.compiler.xla_options import Options, compiler_options, platform_of
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
 from jaxdelegate.whole_imports import whole_imports
+from jaxdelegate.xla.in_runs import in_runs
+from jaxdelegate.xla.jax_compat import watch_jax_cache, without_source_lines
+from jaxdelegate.xla.options import Options, compiler_options, platform_of
+from jaxdelegate.xla.over_mesh import OverMesh
+from jaxdelegate.xla.program import Program, stored_states
+from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -63,7 +64,7 @@ class JaxExecutable:
 
 def compile_partition(
     partition: LoweredPartition,
-    weights: ResidentWeights,
+    weights: ModelWeights,
     donate_inputs: bool = False,
     runs: Runs = ONCE,
     over: OverMesh | None = None,
@@ -133,7 +134,7 @@ def _on_device(aval: Any, device: jax.Device) -> Any:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=one)  # type: ignore[no-untyped-call]
 
 
-def _resident(weights: ResidentWeights, weight: Weight, partition: LoweredPartition) -> Any:
+def _resident(weights: ModelWeights, weight: Weight, partition: LoweredPartition) -> Any:
     const = partition.outside(weight.tensor).const
     return weights.get(weight, const, lambda: partition.value(weight))
 
@@ -160,7 +161,7 @@ def _traced(
 
     # What it needs of jax.extend brings Pallas along, 20 ms that programs on disk are spared.
     with whole_imports():
-        from jaxdelegate.compiler import call_batching  # noqa: PLC0415
+        from jaxdelegate.xla import call_batching  # noqa: PLC0415
 
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]  # type: ignore[no-untyped-call]
     with without_source_lines():

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.delegate.precision_policy import cpu_policy
+from jaxdelegate.compile.precision_policy import cpu_policy
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
+from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import ModelBuilder
 
 W = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
@@ -28,10 +29,8 @@ def test_resizing_prepares_them_anew(
     """One row and many are multiplied in other layouts, on a CPU in other dtypes too."""
     delegate = jd.JaxDelegate(platform="cpu")
     policy = cpu_policy(dtype, frozenset(["avx512_bf16"]))  # type: ignore[arg-type]
-    context = delegate.lowering_context
-    monkeypatch.setattr(
-        delegate, "lowering_context", type(context)(platform="cpu", precision=policy)
-    )
+    context = LoweringContext(platform="cpu", precision=policy)
+    monkeypatch.setattr(delegate.compiler, "context", context)
     interpreter = jd.Interpreter(model_content=dense(), experimental_delegates=[delegate])
     for rows in (1, 64, 1):
         x = np.random.default_rng(rows).normal(size=(rows, 256)).astype(np.float32)

@@ -1,6 +1,7 @@
 """A program for every device of a mesh: each runs it on its own part of the batch, alone."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -146,6 +147,12 @@ def joined(own: Any, sharding: NamedSharding) -> jax.Array:
             sharding, np.asarray(own)
         )
     return whole
+
+
+@functools.lru_cache(maxsize=8)
+def mesh_runtime(over_mesh: OverMesh) -> "MeshRuntime":
+    """The runtime of a mesh; one, so that its programs share their weights."""
+    return MeshRuntime(over_mesh)
 
 
 class MeshRuntime(Runtime):

@@ -1,0 +1,1 @@
+"""Partition, options, device -> Program: one for everyone in the process who runs that graph."""

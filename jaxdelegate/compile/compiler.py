@@ -1,0 +1,339 @@
+"""What a delegate's options mean on a device: which operators XLA runs, and how it compiles them.
+
+Whoever runs operators asks a Compiler: delegates, functions, tools. Neither this module nor what it
+imports needs jax: a process that finds its programs on disk does without.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxdelegate.cache.programs import ProgramCache
+from jaxdelegate.compile.programs import GraphState, programs_of
+from jaxdelegate.compile.target import Target, with_jax
+from jaxdelegate.errors import OptionError
+from jaxdelegate.kernels import library as kernels
+from jaxdelegate.kernels.processor import cpu_features
+from jaxdelegate.options import DelegateOptions, native_kernels_by_default
+from jaxdelegate.pjrt import client, jax_settings
+from jaxdelegate.xla.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from jaxdelegate.compile.compilation import Compilation
+    from jaxdelegate.op_lowering.rule import LoweringContext
+    from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.plan.graph_key import GraphKey
+    from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
+    from jaxdelegate.tuning.selector import Tuner
+    from jaxdelegate.xla.over_mesh import OverMesh
+    from jaxdelegate.xla.weights import ModelWeights
+
+_LOGGER = logging.getLogger("jaxdelegate")
+
+
+class Compiler:
+    """Compiles partitions under some options for one device.
+
+    Attributes:
+        options: what is computed, and how; `native_kernels` is never None on a CPU.
+        target: the device.
+        cache: the directory of compiled programs; None: they are not stored.
+        compiled: how many programs it compiled, because neither memory nor the cache had them.
+    """
+
+    def __init__(self, options: DelegateOptions, target: Target | None = None) -> None:
+        """Find the device.
+
+        Args:
+            options: of a delegate.
+            target: the device; None: the one that the options name.
+
+        Raises:
+            OptionError: an impossible option, or a platform that is not available.
+            InterpreterError: the process was forked from one that had used XLA.
+        """
+        client.check_process()
+        self.target = target or Target(options.platform, options.device_index)
+        if options.native_kernels is None and self.platform == "cpu":
+            options = dataclasses.replace(options, native_kernels=native_kernels_by_default())
+        self.options = options
+        self.is_native = _calls_native_kernels(options.native_kernels, self.platform)
+        if options.rewrites not in ("all", "none"):
+            _ = self.rewrites  # the names may be wrong
+        if options.compute_dtype not in (None, "float32"):
+            _ = self.context  # logs which of it has no effect
+        self.compiled = 0
+        self._counting = threading.Lock()
+        self.cache: ProgramCache | None = None
+        if options.serialization_dir:
+            self.cache = ProgramCache(options.serialization_dir)
+
+    @property
+    def platform(self) -> str:
+        """One of "cpu", "gpu" and "tpu"."""
+        return self.target.platform
+
+    @property
+    def device(self) -> Any:
+        """The jax.Device; imports jax."""
+        return self.target.device
+
+    @functools.cached_property
+    def context(self) -> LoweringContext:
+        """What lowering depends on besides the operator."""
+        from jaxdelegate.compile import precision_policy  # noqa: PLC0415 (see the module's docstring)
+        from jaxdelegate.op_lowering.rule import LoweringContext  # noqa: PLC0415
+
+        precision = precision_policy.policy_for(self.options, self.platform, cpu_features())
+        remark = precision_policy.remark(self.options, self.platform, precision)
+        if remark is not None:
+            _LOGGER.info(remark)
+        return LoweringContext(
+            platform=self.platform,
+            precision=precision,
+            quant_mode=self.options.quant_mode,
+            enable_quant=self.options.enable_quant,
+            native_kernels=self.is_native,
+            native_bfloat16=self.is_native and kernels.multiplies_bfloat16(),
+            triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
+        )
+
+    @functools.cached_property
+    def rewrites(self) -> tuple[str, ...]:
+        """The names of the rewrites that are applied.
+
+        Raises:
+            OptionError: an unknown name.
+        """
+        from jaxdelegate.lowering.rewrites import registry  # noqa: PLC0415
+
+        return registry.enabled(self.options.rewrites)
+
+    @functools.cached_property
+    def tuner(self) -> Tuner:
+        """Chooses among the algorithms of an operator."""
+        from jaxdelegate.tuning.selector import Tuner  # noqa: PLC0415
+
+        store = None if self.cache is None else self.cache.choices(self.device)
+        return Tuner(self.options.inference_preference, self.device, store)
+
+    @property
+    def checks_precision(self) -> bool:
+        """Whether each partition is checked for operators that need float32."""
+        options = self.options
+        return options.compute_dtype == "auto" and options.float32_operators is None
+
+    @property
+    def compilation(self) -> Compilation:
+        """The steps from a partition to a program; imports jax."""
+        compilation: Compilation = with_jax().Compilation(
+            context=self.context,
+            rewrites=self.rewrites,
+            checks_precision=self.checks_precision,
+            donates=self.options.donate_inputs,
+            tuner=self.tuner,
+            device=self.device,
+        )
+        return compilation
+
+    # ---- which operators XLA runs
+
+    def why_not(self, node: Node) -> str | None:
+        """The rule's reason why XLA cannot run a node; None: it can. Constants need no rule."""
+        if node.is_constant:
+            return None
+        reason: str | None = with_jax().why_not(node, self.context)
+        return reason
+
+    def reasons(
+        self,
+        nodes: Sequence[Node],
+        graph: Sequence[Node],
+        specs: Mapping[int, TensorSpec],
+        state: GraphState,
+    ) -> list[str | None]:
+        """As `why_not` for each node; the cache remembers what rules said in earlier processes.
+
+        Args:
+            nodes: those in question.
+            graph: all nodes.
+            specs: of all tensors.
+            state: of the graph.
+        """
+        cache = self.cache
+        if cache is None:
+            return [self.why_not(node) for node in nodes]
+        device = self.target.runtime.device
+        key = cache.graph_key(graph, specs, state.known, self.cache_settings(), device)
+        stored = (None if key is None else cache.answers(key)) or {}
+        asked = {
+            node.index: self.why_not(node)
+            for node in nodes
+            if not node.is_constant and node.index not in stored
+        }
+        known = {**stored, **asked}
+        if key is not None and asked:
+            cache.keep_answers(key, known)
+        return [None if node.is_constant else known[node.index] for node in nodes]
+
+    # ---- programs
+
+    def program(
+        self,
+        partition: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        graph: GraphKey,
+        shapes: Hashable,
+        state: GraphState,
+        over: OverMesh | None = None,
+    ) -> Program:
+        """The program of a partition: from memory, from the cache, or compiled and stored there.
+
+        Args:
+            partition: nodes, inputs and outputs.
+            specs: of every tensor of its operators.
+            outputs: those that are not constants.
+            graph: which graph it is of.
+            shapes: the graph's input shapes: with the graph they determine every spec.
+            state: of the graph.
+            over: a mesh whose devices all run it, each on its part; the cache has no such programs.
+
+        Raises:
+            LoweringError: it cannot be compiled.
+            DeviceMemoryError: the device has no memory for it.
+        """
+        client.check_process()
+        nodes = tuple(node.index for node in partition.nodes)
+        # Not the partition's own input shapes: folded constants may differ where those agree.
+        key = nodes, partition.inputs, partition.outputs, partition.runs, shapes, over
+        state.known.name = graph.name
+        return programs_of(graph.model).get(
+            self._group(graph),
+            key,
+            self.options,
+            lambda: self._loaded_or_compiled(partition, specs, outputs, state, over),
+        )
+
+    def forget(self, graph: GraphKey) -> None:
+        """Drop a graph's programs from memory."""
+        programs_of(graph.model).forget(self._group(graph))
+
+    def _group(self, graph: GraphKey) -> Hashable:
+        return graph.entry, self._key, _jax_settings()
+
+    @property
+    def _key(self) -> Hashable:
+        """Equal for compilers that make the same programs."""
+        keyed = (f.name for f in dataclasses.fields(self.options) if f.metadata["keyed"])
+        return (
+            tuple(getattr(self.options, name) for name in keyed),
+            self.options.serialization_dir,
+            self.options.model_token,
+            self.context,
+            self.rewrites,
+            self.target.key,
+        )
+
+    def _loaded_or_compiled(
+        self,
+        partition: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        state: GraphState,
+        over: OverMesh | None,
+    ) -> Program:
+        cache, slot = self.cache, None
+        if over is not None:
+            from jaxdelegate.xla.over_mesh import mesh_runtime  # noqa: PLC0415 (imports jax)
+
+            weights = state.on(mesh_runtime(over))
+            return self.newly_compiled(partition, specs, outputs, weights, over)
+        if cache is not None:
+            settings = self.cache_settings()
+            for weights in state.weights(self.target):
+                device = weights.runtime.device
+                slot = cache.slot(partition, specs, state.known, settings, device)
+                program = None if slot is None else cache.load(slot, weights)
+                if program is not None:
+                    return program
+        weights = state.on(client.of_jax(self.device))
+        if cache is None or slot is None:
+            return self.newly_compiled(partition, specs, outputs, weights)
+        with cache.turn(slot) as may_be_there:
+            program = cache.load(slot, weights) if may_be_there else None
+            if program is None:
+                program = self.newly_compiled(partition, specs, outputs, weights)
+                program = cache.save(slot, program)
+        return program
+
+    def newly_compiled(
+        self,
+        partition: DelegateParams,
+        specs: Mapping[int, TensorSpec],
+        outputs: Sequence[int],
+        weights: ModelWeights,
+        over: OverMesh | None = None,
+    ) -> Program:
+        """The program of a partition, compiled now.
+
+        Args:
+            partition: nodes, inputs and outputs.
+            specs: of every tensor of its operators.
+            outputs: those that are not constants.
+            weights: on the device, or on each of the mesh.
+            over: a mesh whose devices all run it.
+
+        Raises:
+            LoweringError: it cannot be compiled.
+            DeviceMemoryError: the device has no memory for it.
+        """
+        program = self.compilation.program(partition, specs, outputs, weights, over)
+        with self._counting:
+            self.compiled += 1
+        return program
+
+    def cache_settings(self) -> dict[str, Any]:
+        """What of the options belongs to the keys of stored programs."""
+        keyed = [f.name for f in dataclasses.fields(self.options) if f.metadata["keyed"]]
+        context = self.context
+        return {
+            "options": {name: getattr(self.options, name) for name in keyed},
+            "lowering": [context.platform, context.precision, context.quant_mode],
+            "rewrites": sorted(self.rewrites),
+            "model_token": self.options.model_token,
+            "choices": self.choices_digest(),
+        }
+
+    def choices_digest(self) -> str | None:
+        """Of the tuner's stored choices, where programs depend on them."""
+        depends = self.options.inference_preference == "balanced" and self.cache is not None
+        return self.tuner.digest() if depends else None
+
+
+def _jax_settings() -> Hashable:
+    """JAX's settings that traces depend on; None: those of the environment."""
+    if jax_settings.are_of_environment():
+        return None
+    return tuple(jax_settings.current().items())
+
+
+def _calls_native_kernels(asked: bool | None, platform: str) -> bool:
+    """Whether programs may call this package's own kernels; loads these if so.
+
+    Raises:
+        OptionError: they were requested, and are not available.
+    """
+    if asked is False or (asked is None and platform != "cpu"):
+        return False
+    reason = kernels.why_not() if platform == "cpu" else f"they do not run on a {platform}"
+    if asked and reason is not None:
+        raise OptionError(f"native_kernels: {reason}")
+    return reason is None

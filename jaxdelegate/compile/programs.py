@@ -1,0 +1,126 @@
+"""Compiled programs in memory: one for all that run the same graph with the same options.
+
+Programs belong to the model, not to an interpreter, a delegate or a function: whoever asks second
+gets the program of whoever asked first. They go when the model does.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from jaxdelegate.cache.constants import ConstantDigests
+from jaxdelegate.cache.partition_key import KnownModel
+from jaxdelegate.lru_cache import LruCache
+from jaxdelegate.pjrt import client
+from jaxdelegate.xla.weights import ModelWeights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxdelegate.compile.target import Target
+    from jaxdelegate.options import DelegateOptions
+    from jaxdelegate.pjrt.client import Runtime
+    from jaxdelegate.xla.program import Program
+
+
+class ModelPrograms:
+    """The programs of one model, by options and graph: for each, those of the latest shapes."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._groups: dict[Hashable, LruCache[Hashable, Program]] = {}
+        self._lock = threading.Lock()
+
+    def get(
+        self,
+        group: Hashable,
+        key: Hashable,
+        options: DelegateOptions,
+        compute: Callable[[], Program],
+    ) -> Program:
+        """A program, compiled if it is missing; threads that ask for it at once compile it once.
+
+        Args:
+            group: options and graph.
+            key: partition and input shapes.
+            options: `max_programs` and `max_program_bytes` say how many are kept.
+            compute: compiles it.
+        """
+        with self._lock:
+            kept = self._groups.setdefault(group, LruCache(options.max_programs))
+        is_new = False
+
+        def computed() -> Program:
+            nonlocal is_new
+            is_new = True
+            return compute()
+
+        program = kept.get(key, computed)
+        if is_new:
+            drop_idle(kept, options.max_program_bytes)
+        return program
+
+    def forget(self, group: Hashable) -> None:
+        """Drop the programs of a group."""
+        with self._lock:
+            self._groups.pop(group, None)
+
+
+def drop_idle(kept: LruCache[Hashable, Program], most: int) -> None:
+    """Drop the programs used longest ago, while they hold too much that the latest one does not.
+
+    Args:
+        kept: the programs.
+        most: bytes of machine code and weights.
+    """
+    while len(kept) > 1:
+        *idle, latest = kept.values()
+        own = {id(array) for array in latest.weights}
+        arrays = {id(a): a.nbytes for p in idle for a in p.weights if id(a) not in own}
+        if sum(arrays.values()) + sum(p.code_bytes for p in idle) <= most:
+            return
+        kept.drop_oldest()
+
+
+_OF_MODELS: MutableMapping[Any, ModelPrograms] = weakref.WeakKeyDictionary()
+_MAKING = threading.Lock()
+
+
+def programs_of(model: Any) -> ModelPrograms:
+    """The programs of a model: see `jaxdelegate.plan.graph_key.GraphKey`."""
+    with _MAKING:
+        return _OF_MODELS.setdefault(model, ModelPrograms())
+
+
+class GraphState:
+    """What a compiler remembers of an open graph: digests of constants, and names of weights."""
+
+    def __init__(self, constants: ConstantDigests | None = None) -> None:
+        """Start with the digests that are known."""
+        self.known = KnownModel(constants)
+        self._weights: dict[Runtime, ModelWeights] = {}
+
+    @classmethod
+    def of(cls, shared: MutableMapping[Any, Any], key: Hashable) -> GraphState:
+        """The state in a DelegateContext's `shared`; created at its first use."""
+        state = shared.get(key)
+        if state is None:
+            constants = shared.setdefault(ConstantDigests, ConstantDigests())
+            state = shared.setdefault(key, cls(constants))
+        if not isinstance(state, cls):
+            raise TypeError(f"context.shared[{key!r}] holds {type(state).__name__}")
+        return state
+
+    def on(self, where: Runtime) -> ModelWeights:
+        """The weights on a device."""
+        return self._weights.setdefault(where, ModelWeights(where))
+
+    def weights(self, target: Target) -> Iterator[ModelWeights]:
+        """Where a stored program can be loaded: without jax, then with it."""
+        first = target.runtime
+        yield self.on(first)
+        if not first.has_jax:
+            yield self.on(client.of_jax(target.device))

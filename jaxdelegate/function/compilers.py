@@ -1,0 +1,36 @@
+"""The compilers of a model's functions: for programs on a device, and for what JAX traces."""
+
+import dataclasses
+import functools
+
+import jax
+
+from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.lru_cache import LruCache
+from jaxdelegate.options import DelegateOptions
+
+_MOST_DEVICES = 64
+
+
+class Compilers:
+    """Compilers with one model's options."""
+
+    def __init__(self, options: DelegateOptions) -> None:
+        """Find no device yet."""
+        self._options = options
+        self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MOST_DEVICES)
+
+    @functools.cached_property
+    def traced(self) -> Compiler:
+        """For functions that JAX transforms: it cannot transform calls of native kernels."""
+        return Compiler(dataclasses.replace(self._options, native_kernels=False))
+
+    def on(self, device: jax.Device) -> Compiler:
+        """For programs on a device."""
+
+        def compiler() -> Compiler:
+            index = jax.devices(device.platform).index(device)
+            own = {"platform": device.platform, "device_index": index}
+            return Compiler(dataclasses.replace(self._options, **own))
+
+        return self._by_device.get(device, compiler)

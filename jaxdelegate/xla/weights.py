@@ -1,0 +1,106 @@
+"""Weights on devices: one array for equal elements, whoever uses it. Knows no jax."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.digests import array_digests
+from jaxdelegate.pjrt.client import Runtime
+
+
+class DeviceWeights:
+    """The weights on one device, by content: each lives as long as a program uses it.
+
+    All models, delegates and functions of the process share them. Programs alone hold these arrays,
+    so nobody can donate them.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Use `on_device` instead."""
+        self.runtime = runtime
+        self._arrays: MutableMapping[str, Any] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def find(self, name: str) -> Any | None:
+        """The device array of this name (see `weight_name`), if a program uses it."""
+        return self._arrays.get(name)
+
+    def share(self, name: str, array: Any) -> Any:
+        """The array to use for a name: the one in use, or else this one."""
+        with self._lock:
+            return self._arrays.setdefault(name, array)
+
+
+_ON_DEVICES: MutableMapping[Runtime, DeviceWeights] = weakref.WeakKeyDictionary()
+_MAKING = threading.Lock()
+
+
+def on_device(runtime: Runtime) -> DeviceWeights:
+    """The weights on a device."""
+    with _MAKING:
+        return _ON_DEVICES.setdefault(runtime, DeviceWeights(runtime))
+
+
+def weight_name(digest: str, dtype: np.dtype, shape: tuple[int, ...]) -> str:
+    """What a weight is called on its device: elements, dtype and shape."""
+    return f"{digest} {dtype} {shape}"
+
+
+class ModelWeights:
+    """The weights of one model's graph for one device and one set of options.
+
+    It remembers what each prepared constant is called, so that it is prepared once for all input
+    shapes and partitions.
+
+    Attributes:
+        runtime: of the device.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Start empty."""
+        self.runtime = runtime
+        self._shared = on_device(runtime)
+        self._names: dict[Hashable, tuple[weakref.ref[np.ndarray] | None, str]] = {}
+
+    def find(self, name: str) -> Any | None:
+        """As `DeviceWeights.find`."""
+        return self._shared.find(name)
+
+    def share(self, name: str, array: Any) -> Any:
+        """As `DeviceWeights.share`."""
+        return self._shared.share(name, array)
+
+    def get(self, weight: Hashable, const: np.ndarray | None, value: Callable[[], Any]) -> Any:
+        """The device array of a prepared constant.
+
+        Args:
+            weight: names it.
+            const: what it is prepared from. A constant that was folded from shapes may change with
+                a resize.
+            value: prepares it.
+        """
+        source, name = self._names.get(weight, (None, ""))
+        if name and _is(source, const):
+            array = self._shared.find(name)
+            if array is not None:
+                return array
+        prepared = np.asarray(value())
+        (digest,) = array_digests([prepared])
+        name = weight_name(digest, prepared.dtype, prepared.shape)
+        array = self._shared.find(name)
+        if array is None:
+            array = self._shared.share(name, self.runtime.put(prepared))
+        self._names[weight] = None if const is None else weakref.ref(const), name
+        return array
+
+
+def _is(source: weakref.ref[np.ndarray] | None, const: np.ndarray | None) -> bool:
+    if source is None or const is None:
+        return source is None and const is None
+    known = source()
+    return known is const or (known is not None and np.array_equal(known, const))
