@@ -12,6 +12,8 @@ from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxdelegate.kernels import library
+from jaxdelegate.litert import graph_key
+from jaxdelegate.model import open_models
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     DepthwiseConv2DOptions,
@@ -21,6 +23,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.testing import ModelBuilder, case
+from jaxdelegate.xla import weights
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -64,6 +67,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
+@pytest.fixture(autouse=True)
+def nothing_shared() -> Iterator[None]:
+    """Each test opens its models for the first time: what another test compiled is not there."""
+    yield
+    for known in (open_models._OPEN, graph_key._CONTENTS, weights._ON_DEVICES):
+        known.clear()
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
@@ -91,7 +102,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 def bfloat16_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delegates choose as on a processor that multiplies bfloat16; XLA computes it on any."""
     monkeypatch.setattr(
-        "jaxdelegate.delegate.jax_delegate.cpu_features", lambda: frozenset(["avx512_bf16"])
+        "jaxdelegate.compile.compiler.cpu_features", lambda: frozenset(["avx512_bf16"])
     )
 
 

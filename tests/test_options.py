@@ -37,6 +37,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "fallback_on_error": False,
         "serialization_dir": None,
         "max_programs": 16,
+        "max_program_bytes": 1 << 30,
         "model_token": None,
         "donate_inputs": False,
         "rebatch": False,

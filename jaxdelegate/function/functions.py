@@ -9,10 +9,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxdelegate.errors import DelegationError, TensorError
 from jaxdelegate.function.apply import Function, Names
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.compilers import Compilers
+from jaxdelegate.function.parameters import Leaves
 from jaxdelegate.function.records import (
     Signature,
     TensorInfo,
@@ -25,8 +28,9 @@ from jaxdelegate.function.states import ModelStates
 from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.training import Trainable
 from jaxdelegate.function.weights import Params
-from jaxdelegate.model.records import Model, SignatureDef, Subgraph, read_model
+from jaxdelegate.model.records import Model, SignatureDef, Subgraph, Tensor, read_model
 from jaxdelegate.model.source import Source
+from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
@@ -80,6 +84,7 @@ class Functions:
         self.trainable = Trainable(file.subgraphs)
         self._states = ModelStates(self.graph.subgraphs, self._store)
         self._compilers = Compilers(view.options)
+        self._arrays: Params = {}
         self._functions: dict[Ends, Function] = {}
         self._making = threading.Lock()
 
@@ -87,6 +92,11 @@ class Functions:
     def signatures(self) -> dict[str, Signature]:
         """By key; -1 for dimensions that the model leaves open."""
         return {s.key: self._signature(s) for s in self.graph.signatures}
+
+    @functools.cached_property
+    def _leaves(self) -> Leaves:
+        as_floats = self.view.options.quant_mode == "float_view"
+        return Leaves(self.graph.subgraphs, as_floats=as_floats)
 
     def _signature(self, s: SignatureDef) -> Signature:
         return signature_of(self.graph.subgraphs[s.subgraph], s)
@@ -141,6 +151,8 @@ class Functions:
             trainable=self.trainable,
             states=self._states,
             compilers=self._compilers,
+            leaves=self._leaves,
+            arrays=self._arrays,
             key=GraphKey(self.file, ends, os.path.basename(self.file.source)),
         )
 
@@ -205,18 +217,26 @@ class Functions:
     def key_for(self, named: Mapping[str, Any]) -> str | None:
         """The signature whose inputs have these names; None: the main subgraph's tensors have.
 
+        Language models have a signature for each length of a prompt, all with the same names: the
+        first one whose shapes fit counts, or else the first.
+
         Raises:
             TensorError: none has.
         """
-        for s in self.graph.signatures:
-            if set(s.inputs) == set(named):
-                return s.key
+        of_names = [s for s in self.graph.signatures if set(s.inputs) == set(named)]
+        shapes = {name: np.shape(value) for name, value in named.items()}
+        for s in (*(s for s in of_names if self._takes(s, shapes)), *of_names):
+            return s.key
         if set(self.main.inputs) == set(named):
             return None
         known = [sorted(s.inputs) for s in self.graph.signatures] or [list(self.main.inputs)]
         raise TensorError(
             f"inputs {sorted(named)} fit no signature; the model has {' or '.join(map(str, known))}"
         )
+
+    def _takes(self, s: SignatureDef, shapes: Mapping[str, Shape]) -> bool:
+        tensors = self.graph.subgraphs[s.subgraph].tensors
+        return all(_fits(tensors[i], shapes[name]) for name, i in s.inputs.items())
 
     def _by_key(self, key: str) -> SignatureDef:
         by_key = {s.key: s for s in self.graph.signatures}
@@ -304,6 +324,13 @@ def _indices(subgraph: Subgraph, names: Sequence[str]) -> tuple[int, ...]:
                 "model.tensors lists all of them"
             )
     return tuple(by_name[name] for name in names)
+
+
+def _fits(tensor: Tensor, shape: Shape) -> bool:
+    declared = tensor.shape_signature or tensor.shape
+    return len(declared) == len(shape) and all(
+        n in (-1, m) for n, m in zip(declared, shape, strict=True)
+    )
 
 
 def _meant(name: str, known: Sequence[str]) -> str:

@@ -81,6 +81,8 @@ class SubgraphFunction:
         trainable: Trainable,
         states: ModelStates,
         compilers: Compilers,
+        leaves: Leaves,
+        arrays: Params,
         key: GraphKey,
     ) -> None:
         """Lower nothing yet.
@@ -95,6 +97,8 @@ class SubgraphFunction:
             trainable: grids and scales of the whole file.
             states: of the whole model.
             compilers: with these options.
+            leaves: names for the weights of the whole model.
+            arrays: the weights that are on a device, by name.
             key: of this function's graph.
         """
         self._compilers = compilers
@@ -109,9 +113,8 @@ class SubgraphFunction:
         self._lowerings = Lowerings(
             self._subgraphs, subgraph_index, inputs, self._plans, compilers.traced, trainable
         )
-        leaves = Leaves(graph.subgraphs, as_floats=options.quant_mode == "float_view")
         self._weights = SubgraphWeights(
-            self._subgraphs, self._subgraph, inputs, self._lowerings, leaves, trainable
+            self._subgraphs, self._subgraph, inputs, self._lowerings, leaves, trainable, arrays
         )
         self._key, self._state = key, GraphState()
         # What the process keeps in memory of the latest shapes.

@@ -37,6 +37,7 @@ class SubgraphWeights:
         lowerings: Lowerings,
         leaves: Leaves,
         trainable: Trainable,
+        arrays: Params,
     ) -> None:
         """Read nothing yet.
 
@@ -47,11 +48,12 @@ class SubgraphWeights:
             lowerings: its own.
             leaves: names for the weights of the whole model.
             trainable: grids and scales of the whole file.
+            arrays: the leaves that functions of the model have put on a device, by name.
         """
         self._subgraphs, self._subgraph, self._inputs = subgraphs, subgraph, inputs
         self._lowerings, self._leaves, self._trainable = lowerings, leaves, trainable
         self._scales: dict[Mode, dict[str, Scale]] = {}
-        self._made: Params = {}
+        self._arrays = arrays
 
     @functools.cached_property
     def _declared(self) -> LoweredPartition:
@@ -83,14 +85,16 @@ class SubgraphWeights:
     def params(self) -> Params:
         """The weights by name, in the file's layout.
 
-        The arrays are shared by all that ask: what one of them donates is made again for the next.
+        All functions of the model share the arrays: one that was donated is created again for the
+        next caller.
         """
-        made = self._made
-        lost = [n for n in self._values if n not in made or made[n].is_deleted()]
+        found = {name: self._arrays.get(name) for name in self._values}
+        lost = [name for name, array in found.items() if array is None or array.is_deleted()]
         if lost:  # also inside of a trace
             with jax.enable_x64(True), jax.ensure_compile_time_eval(), client.on_purpose():
-                made.update((name, jnp.asarray(self._values[name])) for name in lost)
-        return dict(made)
+                found.update((name, jnp.asarray(self._values[name])) for name in lost)
+            self._arrays.update((name, found[name]) for name in lost)
+        return found
 
     def leaves(self, mode: Mode) -> Params:
         """`params`, and the scales that are trained; see `scales`."""

@@ -43,7 +43,7 @@ def parts_of(array: jax.Array) -> set[tuple[int, ...]]:
 
 def program(sharded: Any) -> str:
     """The only program that was compiled for the devices."""
-    (only,) = sharded._functions.function_of(None)._single._programs._entries.values()
+    (only,) = sharded._functions.function_of(None)._single._programs.values()
     text: str = only.executable.as_text()
     return text
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxdelegate.xla import aot, xla_options
+from jaxdelegate.xla import aot, options
 
 SPLIT = "xla_gpu_experimental_force_split_k"
 VECTORS, LIBRARY = "xla_cpu_prefer_vector_width", "xla_cpu_experimental_ynn_fusion_type"
@@ -24,33 +24,33 @@ def test_options_follow_processor_threads_and_factors(
     monkeypatch: pytest.MonkeyPatch, features, single, exact, names
 ) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(xla_options, "cpu_features", lambda: frozenset(features))
-    monkeypatch.setattr(xla_options, "is_single_threaded", lambda: single)
-    assert set(xla_options.compiler_options("cpu", exact=exact)) == names
-    assert xla_options.compiler_options("tpu", exact=exact) == {}
+    monkeypatch.setattr(options, "cpu_features", lambda: frozenset(features))
+    monkeypatch.setattr(options, "is_single_threaded", lambda: single)
+    assert set(options.compiler_options("cpu", exact=exact)) == names
+    assert options.compiler_options("tpu", exact=exact) == {}
 
 
 def test_on_a_gpu_graphs_take_in_convolutions_and_no_control_flow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    options = xla_options.compiler_options("gpu", exact=True)
-    kinds = str(options["xla_gpu_enable_command_buffer"]).split(",")
+    found = options.compiler_options("gpu", exact=True)
+    kinds = str(found["xla_gpu_enable_command_buffer"]).split(",")
     assert {"FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONVOLUTION"} <= set(kinds)
     assert not {"WHILE", "CONDITIONAL"} & set(kinds)  # nor does XLA by default
 
 
 def test_what_xla_flags_name_is_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    free = set(xla_options.compiler_options("gpu", exact=True))
+    free = set(options.compiler_options("gpu", exact=True))
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=x --{SPLIT}=0")
-    assert free - set(xla_options.compiler_options("gpu", exact=True)) == {SPLIT}
+    assert free - set(options.compiler_options("gpu", exact=True)) == {SPLIT}
 
 
 def test_short_factors_leave_matrices_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(xla_options, "is_single_threaded", lambda: True)
-    exact, short = (xla_options.compiler_options("cpu", exact=e)[LIBRARY] for e in (True, False))
+    monkeypatch.setattr(options, "is_single_threaded", lambda: True)
+    exact, short = (options.compiler_options("cpu", exact=e)[LIBRARY] for e in (True, False))
     assert "DOT" not in str(exact)
     assert "INDIVIDUAL_DOT" in str(short)
     lowered = jax.jit(lambda v: v * v).lower(jnp.arange(3.0))
