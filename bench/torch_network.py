@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from harness import AbsentError
 
 from jaxdelegate.model.records import Model, Operator
-from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, Padding, TensorType
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding, TensorType
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, propagate
 

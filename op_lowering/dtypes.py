@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 
 DTYPES: dict[TensorType, np.dtype] = {
     TensorType.FLOAT32: np.dtype(np.float32),

@@ -7,8 +7,8 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import HANDLES
-from jaxdelegate.op_lowering.options import Options
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 
 Function = Callable[..., tuple[Any, ...]]  # (*arrays) -> operator outputs, then new states

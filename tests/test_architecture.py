@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxdelegate.op_lowering.families import FAMILIES, is_reference
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
 
@@ -34,24 +36,56 @@ LAYERS = (
     ("tools",),
     ("__init__", "__main__"),
 )
-# The same for the folders of op_lowering/; `rule` stands for its other modules.
+# The same for the folders of op_lowering/. `options` stands for the families' modules of that name
+# and those that collect them, `rule` for the other modules outside of folders.
 OPERATOR_LAYERS = (
     ("spec",),
+    ("records",),
     ("options",),
     ("rule",),
     ("common",),
-    ("quantized",),
-    ("conv",),
-    ("matmul",),
-    ("builtin", "recurrent", "stablehlo"),
-    ("fused",),
+    (
+        "cast",
+        "convolution",
+        "elementwise",
+        "layout",
+        "padding",
+        "pooling",
+        "random",
+        "recurrent",
+        "reduction",
+        "resources",
+        "shape",
+        "signal",
+        "slicing",
+        "sparse",
+        "stablehlo",
+        "text",
+    ),
+    (
+        "activation",
+        "comparison",
+        "custom",
+        "indexing",
+        "lookup",
+        "matmul",
+        "normalization",
+        "resize",
+        "segment",
+        "sorting",
+    ),
+    ("detection", "fused"),
+    ("control_flow",),
     ("registry",),
 )
+OPTIONS = ("options", "decode", "families")
+# What the families' numpy kernels and jaxdelegate/reference/ may import of this package.
+KERNELS_USE = ("spec", "dtypes", "records", "options")
 # Stock interpreters call a method of the delegate itself, which must find its way to the bridge.
 UPWARDS = {("jaxdelegate.runtime.simple_delegate", "jaxdelegate.litert")}
 
 # What of op_lowering/ imports no jax: all that the rooms below may have of it.
-WORDS = ("options", "dtypes", "spec", "precision", "rule")
+WORDS = ("options", "dtypes", "spec", "precision", "records", "rule", "families", "decode")
 NO_JAX = (
     "analysis",
     "benchmark",
@@ -125,12 +159,31 @@ def _imported(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def room(module: str) -> str:
+    if is_kernel(module):
+        return "reference"
     return module.split(".")[1] if "." in module else "__init__"
 
 
+def is_of_operators(module: str) -> bool:
+    return module.split(".")[1:2] == ["op_lowering"]
+
+
+def is_kernel(module: str) -> bool:
+    """Whether it is a family's module of numpy kernels."""
+    parts = module.split(".")
+    return is_of_operators(module) and len(parts) == 4 and is_reference(parts[3])
+
+
 def operator_room(module: str) -> str:
-    name = module.split(".", maxsplit=3)[2]
-    return name if any(name in row for row in OPERATOR_LAYERS) else "rule"
+    parts = module.split(".")[2:]
+    if parts[-1] in OPTIONS and len(parts) == 1 + (parts[0] in FAMILIES):
+        return "options"
+    return parts[0] if any(parts[0] in row for row in OPERATOR_LAYERS) else "rule"
+
+
+def operator_word(module: str) -> str:
+    """What a module of op_lowering/ is to the rooms that know no jax."""
+    return "options" if operator_room(module) == "options" else module.split(".")[2]
 
 
 def layer(name: str, layers: tuple[tuple[str, ...], ...]) -> int:
@@ -148,7 +201,9 @@ def test_imports_point_one_way() -> None:
 
 def is_below(name: str, module: str) -> bool:
     """Whether a module is in the room of another one, or in a room below."""
-    if room(module) == room(name) == "op_lowering" and min(module.count("."), name.count(".")) > 1:
+    if room(module) == room(name) and all(
+        is_of_operators(m) and m.count(".") > 1 for m in (module, name)
+    ):
         here, there, layers = operator_room(module), operator_room(name), OPERATOR_LAYERS
     else:
         here, there, layers = room(module), room(name), LAYERS
@@ -179,7 +234,38 @@ def test_these_rooms_know_no_jax() -> None:
         assert not [n for n in names if n == "jax" or n.startswith("jax.")], module
         if own not in PARTLY:
             rules = [n for n in names if n.startswith("jaxdelegate.op_lowering.")]
-            assert {n for n in rules if n.split(".")[2] not in WORDS} == set(), module
+            used = {operator_word(n) for n in rules if not is_kernel(n)}
+            assert used <= {*WORDS}, module
+
+
+def test_numpy_kernels_use_options_and_the_arithmetic_of_integers_only() -> None:
+    for module, path in modules().items():
+        if room(module) != "reference":
+            continue
+        for name in imports(path):
+            package, *rest = name.split(".")
+            assert package != "jax", module
+            if package == "jaxdelegate" and room(name) != "reference":
+                is_quant = rest[0] == "quant" and not rest[-1].startswith("jax_")
+                is_word = rest[0] == "op_lowering" and operator_word(name) in KERNELS_USE
+                assert is_quant or is_word, f"{module} imports {name}"
+
+
+def test_a_family_is_one_folder() -> None:
+    folders = {p.parent for p in (ROOT / "op_lowering").glob("*/__init__.py")}
+    assert {folder.name for folder in folders} == {*FAMILIES, "common", "records"}
+    for folder in folders:
+        body = ast.parse((folder / "__init__.py").read_text()).body
+        assert len(body) == 1, f"{folder}/__init__.py is more than a docstring"
+        names = {path.stem for path in folder.glob("*.py")}
+        if folder.name in FAMILIES:
+            assert "options" in names, folder
+            assert any(map(is_reference, names)) == (folder.name != "fused"), folder
+
+
+def test_tests_of_operators_are_in_folders_of_the_same_names() -> None:
+    folders = {p.parent.name for p in (ROOT / "tests" / "op_lowering").glob("*/test_*.py")}
+    assert folders <= {*FAMILIES, "common"}
 
 
 def test_absl_flags_in_tools_only() -> None:
@@ -192,6 +278,8 @@ def test_absl_flags_in_tools_only() -> None:
     [
         "import jaxdelegate",
         "import jaxdelegate; jaxdelegate.reference.KERNELS",
+        "from jaxdelegate.op_lowering.families import option_modules; [*option_modules()]",
+        "from jaxdelegate.op_lowering.families import reference_modules; [*reference_modules()]",
         "from jaxdelegate.interpreter import Interpreter",
         "import jaxdelegate; jaxdelegate.Interpreter, jaxdelegate.DelegateOptions",
     ],
@@ -208,10 +296,3 @@ def test_every_room_has_a_contract() -> None:
             text = ast.get_docstring(ast.parse(path.read_text())) or ""
             assert text.splitlines()[:1], f"{path} has no docstring"
             assert text.splitlines()[0].endswith("."), path
-
-
-def test_operators_and_their_reference_lie_in_rooms_of_the_same_names() -> None:
-    rooms = {p.parent.name for p in (ROOT / "op_lowering").glob("*/__init__.py")}
-    twins = {p.parent.name for p in (ROOT / "jaxdelegate/reference").glob("*/__init__.py")}
-    assert rooms - twins == {"fused", "options"}  # only rewrites make them; shared by both
-    assert twins <= rooms

@@ -16,7 +16,7 @@ OPERATOR = "BUCKETIZE"
 LEFT_OUT = {
     "record": (1, 'OperatorRecord(\n        "BUCKETIZE"', "no OperatorRecord"),
     "rule": (2, "RULES = table(", "no OpRule in a RULES table of op_lowering/ (or host_only)"),
-    "kernel": (3, '"BUCKETIZE": Kernel(', "no Kernel in a KERNELS table of jaxdelegate/reference/"),
+    "kernel": (3, '"BUCKETIZE": Kernel(', "no Kernel in a KERNELS table of a reference module"),
     "cases": (4, "bucketize(np.dtype", "tests/op_lowering/: no Case of"),
 }
 

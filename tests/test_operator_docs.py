@@ -14,10 +14,10 @@ DOCS = Path(__file__).parents[1] / "docs"
 TESTS = Path(__file__).parent
 # Operators that call subgraphs, keep state or apply a body: their cases are models.
 MODELS = {
-    "op_lowering/builtin/test_control_flow.py": (
+    "op_lowering/control_flow/test_control_flow.py": (
         *("CALL", "IF", "STABLEHLO_CASE", "STABLEHLO_WHILE", "WHILE"),
     ),
-    "op_lowering/fused/test_composite.py": ("STABLEHLO_COMPOSITE",),
+    "op_lowering/control_flow/test_composite.py": ("STABLEHLO_COMPOSITE",),
     "op_lowering/stablehlo/test_elementwise.py": ("STABLEHLO_CUSTOM_CALL",),
     "op_lowering/stablehlo/test_reduce.py": ("STABLEHLO_REDUCE",),
     "op_lowering/stablehlo/test_scatter.py": ("STABLEHLO_SCATTER",),

@@ -12,6 +12,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.lowering.rewrites.registry import REWRITES
+from jaxdelegate.op_lowering import options
 from jaxdelegate.op_lowering.options import (
     OPERATORS,
     CustomOptions,
@@ -132,21 +133,27 @@ def test_only_rewrites_reach_a_fused_operator(name: str) -> None:
     [
         ("op_lowering", "jaxdelegate.op_lowering", "RULES", RULES),
         ("op_lowering", "jaxdelegate.op_lowering", "FUSED", FUSED),
-        ("jaxdelegate/reference", "jaxdelegate.reference", "KERNELS", KERNELS),
+        ("op_lowering", "jaxdelegate.op_lowering", "RECORDS", OPERATORS),
+        ("op_lowering", "jaxdelegate.op_lowering", "KERNELS", KERNELS),
         ("jaxdelegate/lowering/rewrites", "jaxdelegate.lowering.rewrites", "REWRITES", REWRITES),
     ],
-    ids=["rules", "fused", "kernels", "rewrites"],
+    ids=["rules", "fused", "records", "kernels", "rewrites"],
 )
 def test_a_table_has_every_row_of_every_module_once(
     folder: str, package: str, attribute: str, listed: Collection[str]
 ) -> None:
     names = []
     for path in sorted((ROOT / folder).rglob("[!_]*.py")):
-        if path.stem != "registry":
+        if path.stem != "registry" and path != ROOT / "op_lowering" / "options.py":  # collect them
             place = path.relative_to(ROOT / folder).with_suffix("")
             module = importlib.import_module(".".join((package, *place.parts)))
             names += list(getattr(module, attribute, {}))
     assert sorted(names) == sorted(listed)
+
+
+def test_one_module_has_the_options_of_every_family() -> None:
+    for name, record in OPERATORS.items():
+        assert getattr(options, record.options.__name__, None) is record.options, name
 
 
 def test_a_duplicate_rule_raises() -> None:

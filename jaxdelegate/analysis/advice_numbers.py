@@ -8,7 +8,7 @@ from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding
 from jaxdelegate.analysis.units import nodes, operations, percent, plural
 from jaxdelegate.op_lowering.options import record_of
-from jaxdelegate.op_lowering.options.operator import Float16
+from jaxdelegate.op_lowering.records.operator import Float16
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.runtime.simple_delegate import Node
 

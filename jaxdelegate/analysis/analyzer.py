@@ -28,7 +28,7 @@ from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Model, Tensor, read_model
 from jaxdelegate.model.source import ModelSource
 from jaxdelegate.op_lowering.options import CustomOptions
-from jaxdelegate.op_lowering.options.costs import Work
+from jaxdelegate.op_lowering.records.costs import Work
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.quant.params import Quantization

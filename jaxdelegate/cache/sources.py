@@ -24,7 +24,8 @@ _ROOMS = (
     "tuning",
     "xla",
 )
-# What decides the shapes and constants inside of subgraphs that operators call.
+# What decides the shapes and constants inside of subgraphs that operators call, besides the numpy
+# kernels themselves, which are in op_lowering/.
 _SUBGRAPH_ROOMS = ("reference",)
 
 

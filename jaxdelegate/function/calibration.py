@@ -17,7 +17,7 @@ from jaxdelegate.function.scale_rules import ScaleRules
 from jaxdelegate.function.stored_leaves import StoredLeaf
 from jaxdelegate.lowering.fake_quantization import options_of, without_values
 from jaxdelegate.model.records import Model, Subgraph, Tensor
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import integer_range
 

@@ -12,9 +12,9 @@ from jaxdelegate.errors import TensorError
 from jaxdelegate.function.arguments import check_alive, check_names
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.model.records import Subgraph, Tensor
+from jaxdelegate.op_lowering.resources.reference import handle_key, var_handle
 from jaxdelegate.passes.explicit_state import ExplicitStates, state_zero, with_explicit_states
 from jaxdelegate.pjrt import client
-from jaxdelegate.reference.builtin.resources import handle_key, var_handle
 from jaxdelegate.runtime.subgraph import ModelStore
 
 ONCE = "CALL_ONCE"

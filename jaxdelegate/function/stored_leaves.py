@@ -12,12 +12,12 @@ from jaxdelegate.function.parameters import Leaves, Place
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.sparse.reference import densified
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import declared_specs
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.packing import BITS, pack
 from jaxdelegate.quant.params import Quantization, integer_range
-from jaxdelegate.reference.builtin.sparse import densified
 
 _EXACT_BYTES = 2  # wider integers are quantized in float64
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from jaxdelegate.op_lowering.options import OPERATORS, Options, options_class
-from jaxdelegate.op_lowering.options.c_struct import Kind
+from jaxdelegate.op_lowering.records.c_struct import Kind
 
 # What schema.fbs has and the structs lack: these fields keep their defaults.
 LOST: dict[str, tuple[str, ...]] = {

@@ -10,7 +10,7 @@ from jaxdelegate.litert.structures import Tensor, elements
 from jaxdelegate.model.stored import byte_count, decode, why_not_stored
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import TensorType
-from jaxdelegate.op_lowering.options.c_struct import TENSOR_TYPES
+from jaxdelegate.op_lowering.records.c_struct import TENSOR_TYPES
 from jaxdelegate.op_lowering.spec import DimensionSparsity, Shape, Sparsity, TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization
 

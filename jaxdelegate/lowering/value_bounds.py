@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.options import (
     FusedConvolutionOptions,
     record_of,
 )
-from jaxdelegate.op_lowering.options.operator import Result
+from jaxdelegate.op_lowering.records.operator import Result
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 _FLOAT16_MAX = 65504.0

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.options import Options, record_of
-from jaxdelegate.op_lowering.options.costs import Work
+from jaxdelegate.op_lowering.records.costs import Work
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 _DYNAMIC = "a shape depends on data"

@@ -12,7 +12,7 @@ from ai_edge_litert import schema_py_generated as schema
 from jaxdelegate.model.editing import Place
 from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.model.rewriting import Rewriting
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 
 _VERSION = 3  # of DEQUANTIZE, with which it takes float16
 _SUFFIX = b"_dequantize"  # as converters name the result

@@ -22,7 +22,7 @@ from jaxdelegate.model.stored import byte_count, decode, is_copied, why_not_stor
 from jaxdelegate.model.tensor_tables import read_quantization, read_sparsity, with_block_values
 from jaxdelegate.op_lowering.dtypes import DTYPES, TENSOR_TYPES
 from jaxdelegate.op_lowering.options import Options, record_of
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.spec import Shape, Sparsity, TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.text import printable

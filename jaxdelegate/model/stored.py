@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import DTYPES
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.quant.packing import BITS, unpack
 

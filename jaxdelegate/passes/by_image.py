@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import record_of
-from jaxdelegate.op_lowering.options.operator import Batch
+from jaxdelegate.op_lowering.records.operator import Batch
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant
 from jaxdelegate.text import printable

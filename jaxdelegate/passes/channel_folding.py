@@ -13,7 +13,7 @@ from jaxdelegate.model.merging import Constant, Merged
 from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Padding
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.passes.channel_affine import ARITHMETIC, PRODUCTS, affine, by_channel
 
 Affine = tuple[np.ndarray, np.ndarray]  # scale and offset, float64 [channels]

@@ -12,9 +12,9 @@ import numpy as np
 
 from jaxdelegate.model.records import Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import HANDLES, TENSOR_TYPES
+from jaxdelegate.op_lowering.resources.reference import handle_key, one_handle
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.reference.builtin.resources import handle_key, one_handle
 from jaxdelegate.reference.registry import KERNELS
 
 Initial = Callable[[], np.ndarray]

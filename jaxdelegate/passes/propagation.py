@@ -15,9 +15,9 @@ import numpy as np
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.options import as_read, record_of
+from jaxdelegate.op_lowering.sparse.reference import densified
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.passes.limits import Limits, Row, spec_bytes
-from jaxdelegate.reference.builtin.sparse import densified
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.text import printable

@@ -13,7 +13,7 @@ import numpy as np
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.options import record_of
-from jaxdelegate.op_lowering.options.operator import Scales
+from jaxdelegate.op_lowering.records.operator import Scales
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.text import printable
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
 
 Array = np.ndarray

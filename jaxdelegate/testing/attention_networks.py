@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.options import (
     ReshapeOptions,
     SoftmaxOptions,
 )
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.testing.builder import ModelBuilder
 
 _MASKED = -10000.0  # what BERT adds to the scores of positions that are not looked at

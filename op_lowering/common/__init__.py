@@ -1,1 +1,1 @@
-"""What rules of several categories share."""
+"""What rules of several families share."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
-from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, OpRule
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 

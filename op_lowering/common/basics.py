@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import Nonlinearity, Padding
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.enums import Nonlinearity, Padding
 from jaxdelegate.op_lowering.spec import Shape
 
 # A value that numpy computes beforehand or jax at run time: array methods serve both.

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import DTYPES
-from jaxdelegate.op_lowering.options import why_not_alike
+from jaxdelegate.op_lowering.records.stored_integers import why_not_alike
 from jaxdelegate.op_lowering.rule import LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxdelegate.op_lowering.common.basics import Array, align_ranks, why_not_broadcast
 from jaxdelegate.op_lowering.common.quantization import why_not_one_scale, why_not_symmetric
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

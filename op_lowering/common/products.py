@@ -12,7 +12,7 @@ from jax import lax
 from jaxdelegate.op_lowering.common.basics import finite, fused_activation
 from jaxdelegate.op_lowering.common.downcast import downcast, rounded, upcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxdelegate.op_lowering.options import ActivationFunctionType
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import (

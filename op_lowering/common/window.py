@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdelegate.op_lowering.common.basics import Array, window_padding
-from jaxdelegate.op_lowering.options import Padding
+from jaxdelegate.op_lowering.records.enums import Padding
 
 _FAR = 256  # values that a window may reach beyond twice the input's
 

@@ -1,1 +1,1 @@
-"""Operators that only rewrites make: attention, normalization, convolutions with an epilogue."""
+"""Operators that only rewrites make: attention, layer norm, convolutions with an epilogue."""

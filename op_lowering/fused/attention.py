@@ -10,13 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.builtin.normalization import SOFTMAX
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.fused import attention_cpu_kernel
-from jaxdelegate.op_lowering.matmul.matmul import BATCH_MATMUL
-from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions, SoftmaxOptions
+from jaxdelegate.op_lowering.fused.options import AttentionOptions
+from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
+from jaxdelegate.op_lowering.matmul.rule import BATCH_MATMUL
+from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
+from jaxdelegate.op_lowering.normalization.rule import SOFTMAX
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,

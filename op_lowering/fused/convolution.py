@@ -13,13 +13,11 @@ import jax
 
 from jaxdelegate.op_lowering.common.basics import end_of
 from jaxdelegate.op_lowering.common.products import why_not_fused
-from jaxdelegate.op_lowering.conv.algorithms import by_library
-from jaxdelegate.op_lowering.conv.convolution import family
-from jaxdelegate.op_lowering.options import (
-    ActivationFunctionType,
-    FusedConvolutionOptions,
-)
-from jaxdelegate.op_lowering.quantized.products import Tensors
+from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.convolution.algorithms import by_library
+from jaxdelegate.op_lowering.convolution.rule import family
+from jaxdelegate.op_lowering.fused.options import FusedConvolutionOptions
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,

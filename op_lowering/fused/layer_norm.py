@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.common.basics import (
     why_not_activation,
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import LayerNormOptions
+from jaxdelegate.op_lowering.fused.options import LayerNormOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,

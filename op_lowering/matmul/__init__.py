@@ -1,1 +1,1 @@
-"""Matrix products: float, quantized and dynamic range."""
+"""Matrix products: FULLY_CONNECTED and BATCH_MATMUL."""

@@ -12,25 +12,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdelegate.op_lowering.common.products import finish
-from jaxdelegate.op_lowering.conv import cpu_kernel_dynamic_range
-from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
-from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
-from jaxdelegate.op_lowering.options import (
-    BatchMatMulOptions,
-    FullyConnectedOptions,
-    QuantizesInputs,
-)
-from jaxdelegate.op_lowering.quantized.dynamic_range import (
+from jaxdelegate.op_lowering.common.dynamic_range import (
     DynamicRange,
     filter_scales,
     quantize_rows,
     rescaled,
     signed,
 )
-from jaxdelegate.op_lowering.quantized.integer_products import matrix_product, pieces
-from jaxdelegate.op_lowering.quantized.packed_weights import Kept
-from jaxdelegate.op_lowering.quantized.products import INT2, INT4, INT8, UINT8, Tensors
+from jaxdelegate.op_lowering.common.integer_products import matrix_product, pieces
+from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.products import finish
+from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, UINT8, Tensors
+from jaxdelegate.op_lowering.convolution import cpu_kernel_dynamic_range
+from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
+from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
+from jaxdelegate.op_lowering.records.protocols import QuantizesInputs
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
 
 FULLY_CONNECTED = DynamicRange(

@@ -15,12 +15,12 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
+from jaxdelegate.op_lowering.common.packed_weights import Kept
 from jaxdelegate.op_lowering.common.products import finish
+from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, Tensors
 from jaxdelegate.op_lowering.common.rounding import rounded
-from jaxdelegate.op_lowering.options import FullyConnectedOptions
-from jaxdelegate.op_lowering.quantized.dynamic_range import quantize_rows
-from jaxdelegate.op_lowering.quantized.packed_weights import Kept
-from jaxdelegate.op_lowering.quantized.products import INT2, INT4, INT8, Tensors
+from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters, spread, why_not_blocks

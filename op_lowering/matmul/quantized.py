@@ -11,23 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
-from jaxdelegate.op_lowering.conv import cpu_kernel_int8
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import (
-    BatchMatMulOptions,
-    FullyConnectedOptions,
-    TensorType,
-)
-from jaxdelegate.op_lowering.quantized.integer_products import (
+from jaxdelegate.op_lowering.common.integer_products import (
     Zero,
     matrix_product,
     moved,
     pieces,
     to_int8,
 )
-from jaxdelegate.op_lowering.quantized.packed_weights import Kept
-from jaxdelegate.op_lowering.quantized.products import (
+from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
+from jaxdelegate.op_lowering.common.quantized_products import (
     INT2,
     INT4,
     INT8,
@@ -47,6 +40,10 @@ from jaxdelegate.op_lowering.quantized.products import (
     why_not_sums,
     why_not_tensors,
 )
+from jaxdelegate.op_lowering.convolution import cpu_kernel_int8
+from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.quant.requantize import (

@@ -1,1 +1,1 @@
-"""RNN, SVDF and the LSTMs: float, quantized and dynamic range."""
+"""RNN, SVDF and the LSTMs."""

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.common.quantization import (
     scale_of,
     why_not_per_tensor,
     why_not_zero_point,
 )
 from jaxdelegate.op_lowering.common.rounding import rounded
-from jaxdelegate.op_lowering.options import QuantizesInputs
-from jaxdelegate.op_lowering.quantized.dynamic_range import quantize_rows
+from jaxdelegate.op_lowering.records.protocols import QuantizesInputs
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 

@@ -5,12 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxdelegate.op_lowering.options import (
-    BidirectionalSequenceLSTMOptions,
-    LSTMKernelType,
-    LSTMOptions,
-    UnidirectionalSequenceLSTMOptions,
-)
+from jaxdelegate.op_lowering.records.enums import LSTMKernelType
 from jaxdelegate.op_lowering.recurrent import quantized_lstm
 from jaxdelegate.op_lowering.recurrent.dynamic_range import operands
 from jaxdelegate.op_lowering.recurrent.lstm_cell import (
@@ -22,6 +17,11 @@ from jaxdelegate.op_lowering.recurrent.lstm_cell import (
     weights_of,
     why_not_cell,
     why_not_parameters,
+)
+from jaxdelegate.op_lowering.recurrent.options import (
+    BidirectionalSequenceLSTMOptions,
+    LSTMOptions,
+    UnidirectionalSequenceLSTMOptions,
 )
 from jaxdelegate.op_lowering.recurrent.rnn import (
     along_rows,

@@ -12,13 +12,13 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.derivatives import straight_through
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import (
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.recurrent.dynamic_range import Matrix, joined
+from jaxdelegate.op_lowering.recurrent.options import (
     BidirectionalSequenceLSTMOptions,
     LSTMOptions,
     UnidirectionalSequenceLSTMOptions,
 )
-from jaxdelegate.op_lowering.recurrent.dynamic_range import Matrix, joined
 from jaxdelegate.op_lowering.recurrent.rnn import (
     Functions,
     T,

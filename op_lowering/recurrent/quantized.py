@@ -11,8 +11,8 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common import quantization
 from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor, why_not_zero_point
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.options import SVDFOptions
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.recurrent.options import SVDFOptions
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier, saturate, wide

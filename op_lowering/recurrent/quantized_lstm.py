@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.integer_products import Piece, matrix_product, moved, to_int8
 from jaxdelegate.op_lowering.common.quantization import zero_point_of
-from jaxdelegate.op_lowering.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
-from jaxdelegate.op_lowering.quantized.integer_products import Piece, matrix_product, moved, to_int8
 from jaxdelegate.op_lowering.recurrent.lstm_cell import CELL, Cell, Gate, read, why_not_cell
+from jaxdelegate.op_lowering.recurrent.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
 from jaxdelegate.op_lowering.recurrent.quantized import (
     INT8,
     INT16,

@@ -16,15 +16,9 @@ from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
 from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import (
-    Activated,
-    BidirectionalSequenceRNNOptions,
-    Options,
-    RNNOptions,
-    SequenceRNNOptions,
-    SVDFOptions,
-)
-from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.protocols import Activated
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.recurrent import quantized as quantized_recurrent
 from jaxdelegate.op_lowering.recurrent.dynamic_range import (
     Matrix,
@@ -32,6 +26,12 @@ from jaxdelegate.op_lowering.recurrent.dynamic_range import (
     operands,
     why_not_activation,
     why_not_weights,
+)
+from jaxdelegate.op_lowering.recurrent.options import (
+    BidirectionalSequenceRNNOptions,
+    RNNOptions,
+    SequenceRNNOptions,
+    SVDFOptions,
 )
 from jaxdelegate.op_lowering.rule import (
     Function,

@@ -28,15 +28,11 @@ from jaxdelegate.op_lowering.common.pointwise import (
     why_not_one_shape,
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import (
-    NoOptions,
-    Options,
-    StablehloCompareOptions,
+from jaxdelegate.op_lowering.records.enums import (
     StablehloComparisonDirection,
     StablehloComparisonType,
-    StablehloCustomCallOptions,
-    StablehloShiftLeftOptions,
 )
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -46,6 +42,11 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.op_lowering.stablehlo.options import (
+    StablehloCompareOptions,
+    StablehloCustomCallOptions,
+    StablehloShiftLeftOptions,
+)
 
 ELEMENTS: Dtypes = NUMBERS | COMPLEX | BOOLS
 _INEXACT: Dtypes = FLOATS | COMPLEX

@@ -21,7 +21,6 @@ from jaxdelegate.op_lowering.common.pointwise import (
     why_not_one_shape,
 )
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.options import StablehloGatherOptions, StablehloScatterOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -33,6 +32,10 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.op_lowering.stablehlo.body import Body, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo.options import (
+    StablehloGatherOptions,
+    StablehloScatterOptions,
+)
 from jaxdelegate.op_lowering.stablehlo.shape import signed, why_not_dims, why_not_length
 
 _Scatter = Callable[..., jax.Array]  # lax.scatter, or one of its kin that combine

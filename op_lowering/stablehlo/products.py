@@ -25,10 +25,6 @@ from jaxdelegate.op_lowering.common.pointwise import (
 )
 from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import (
-    StablehloConvolutionOptions,
-    StablehloDotGeneralOptions,
-)
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -40,6 +36,10 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS, convert
+from jaxdelegate.op_lowering.stablehlo.options import (
+    StablehloConvolutionOptions,
+    StablehloDotGeneralOptions,
+)
 from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length
 
 _HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))

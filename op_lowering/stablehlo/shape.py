@@ -21,17 +21,7 @@ from jaxdelegate.op_lowering.common.movement import (
     why_not_present,
 )
 from jaxdelegate.op_lowering.common.pointwise import COMPLEX, NUMBERS, why_not_count
-from jaxdelegate.op_lowering.options import (
-    DilateOptions,
-    NoOptions,
-    StablehloBroadcastInDimOptions,
-    StablehloConcatenateOptions,
-    StablehloDynamicSliceOptions,
-    StablehloIotaOptions,
-    StablehloPadOptions,
-    StablehloSliceOptions,
-    StablehloTransposeOptions,
-)
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -42,6 +32,16 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.stablehlo.options import (
+    DilateOptions,
+    StablehloBroadcastInDimOptions,
+    StablehloConcatenateOptions,
+    StablehloDynamicSliceOptions,
+    StablehloIotaOptions,
+    StablehloPadOptions,
+    StablehloSliceOptions,
+    StablehloTransposeOptions,
+)
 
 # ---- what attributes must be
 

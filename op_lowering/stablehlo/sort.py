@@ -12,7 +12,6 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import why_not_present
 from jaxdelegate.op_lowering.common.pointwise import BOOL, why_not_one_dtype, why_not_one_shape
-from jaxdelegate.op_lowering.options import StablehloSortOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -24,6 +23,7 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.op_lowering.stablehlo.body import Body, Order, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo.options import StablehloSortOptions
 
 _MOST_PAIRS = 1 << 24  # comparators that are no order of keys compare every pair
 

@@ -25,12 +25,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
 )
 from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.options import (
-    ReduceWindowFunction,
-    ReduceWindowOptions,
-    StablehloReduceOptions,
-    StablehloReduceWindowOptions,
-)
+from jaxdelegate.op_lowering.records.enums import ReduceWindowFunction
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -43,6 +38,11 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.op_lowering.stablehlo.body import Body, Fold, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
+from jaxdelegate.op_lowering.stablehlo.options import (
+    ReduceWindowOptions,
+    StablehloReduceOptions,
+    StablehloReduceWindowOptions,
+)
 from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length, why_not_one_value
 
 # Windows of more elements are left to XLA's reduce-window instead of one slice for each element.

@@ -27,7 +27,7 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
     default_options,
 )
-from jaxdelegate.op_lowering.options.costs import Work
+from jaxdelegate.op_lowering.records.costs import Work
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec

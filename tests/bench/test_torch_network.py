@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.options import (
     ReducerOptions,
     ResizeBilinearOptions,
 )
-from jaxdelegate.op_lowering.options.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.attention_networks import bert_small
 from jaxdelegate.testing.networks import mobilenet_v2, small_classifier

@@ -95,7 +95,7 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "measuring",  # tolerances and costs of the tuner, whose choices are in the key
         "options",  # in the key by value
         "pjrt",  # runs programs
-        "reference",  # shapes and constants, which are in the key; and `subgraph_sources`
+        "reference",  # what kernels share; shapes and constants are in the key; `subgraph_sources`
         "report",
         "runtime",  # which nodes there are, which is in the key
         "text",  # of messages

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.op_lowering.options import CastOptions
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.testing import ModelBuilder
 
 # Defines `opened` and `run`; ends by printing what became of everything.

@@ -16,7 +16,7 @@ from jaxdelegate.evaluation.images import Preprocessing
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.op_lowering.options import ReducerOptions, ResizeBilinearOptions
-from jaxdelegate.reference.builtin.resize import resize_bilinear as reference_resize
+from jaxdelegate.op_lowering.resize.reference import resize_bilinear as reference_resize
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 

@@ -8,7 +8,7 @@ from PIL import Image
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.images import Preprocessing, central_square, decode, resize_bilinear
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions
-from jaxdelegate.reference.builtin.resize import resize_bilinear as reference_resize
+from jaxdelegate.op_lowering.resize.reference import resize_bilinear as reference_resize
 
 FLOAT, BYTE, SIGNED = np.dtype(np.float32), np.dtype(np.uint8), np.dtype(np.int8)
 

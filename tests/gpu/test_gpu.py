@@ -39,31 +39,31 @@ SAMPLE = 6  # cases of each table, evenly spread
 pytestmark = NEEDS_DEVICE
 
 FLOAT_TABLES = (
-    "builtin/activation",
-    "builtin/comparison",
-    "conv/convolution",
-    "builtin/elementwise",
-    "builtin/indexing",
-    "builtin/layout",
+    "activation/activation",
+    "comparison/comparison",
+    "convolution/convolution",
+    "elementwise/elementwise",
+    "indexing/indexing",
+    "layout/layout",
     "recurrent/lstm",
     "matmul/matmul",
-    "builtin/normalization",
-    "builtin/padding",
-    "builtin/pooling",
+    "normalization/normalization",
+    "padding/padding",
+    "pooling/pooling",
     "recurrent/rnn",
-    "builtin/reduction",
-    "builtin/resize",
-    "builtin/slicing",
-    "conv/transpose_conv",
+    "reduction/reduction",
+    "resize/resize",
+    "slicing/slicing",
+    "convolution/transpose_conv",
 )
-HALF_TABLES = ("conv/convolution", "matmul/matmul", "builtin/pooling", "recurrent/lstm")
+HALF_TABLES = ("convolution/convolution", "matmul/matmul", "pooling/pooling", "recurrent/lstm")
 INTEGER_TABLES = (
-    "quantized/activation",
-    "conv/quantized",
-    "quantized/elementwise",
+    "activation/quantized",
+    "convolution/quantized",
+    "elementwise/quantized",
     "matmul/quantized",
-    "quantized/pooling",
-    "quantized/reduction",
+    "pooling/quantized",
+    "reduction/quantized",
 )
 
 

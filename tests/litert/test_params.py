@@ -38,8 +38,8 @@ from jaxdelegate.op_lowering.options import (
     options_class,
     record_of,
 )
-from jaxdelegate.op_lowering.options.c_struct import NOT_HANDED_OUT
-from jaxdelegate.op_lowering.options.enums import RngAlgorithm
+from jaxdelegate.op_lowering.records.c_struct import NOT_HANDED_OUT
+from jaxdelegate.op_lowering.records.enums import RngAlgorithm
 from jaxdelegate.testing import ModelBuilder
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"

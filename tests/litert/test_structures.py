@@ -9,7 +9,7 @@ import pytest
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.litert import structures
 from jaxdelegate.op_lowering.options import TensorType
-from jaxdelegate.op_lowering.options.c_struct import TENSOR_TYPES
+from jaxdelegate.op_lowering.records.c_struct import TENSOR_TYPES
 
 
 def test_this_host_is_supported() -> None:

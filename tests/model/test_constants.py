@@ -11,7 +11,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.model.records import Tensor, read_model
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization

@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.options import (
     Pool2DOptions,
     SoftmaxOptions,
 )
-from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.testing import ModelBuilder
 
 SHARED = pathlib.Path(__file__).parents[2].parent / "shared"

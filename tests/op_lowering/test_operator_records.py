@@ -8,8 +8,8 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from jaxdelegate.op_lowering.options import OPERATORS, FusedOptions, Options
-from jaxdelegate.op_lowering.options import costs as cost
-from jaxdelegate.op_lowering.options.operator import Batch, Float16, OperatorRecord, Result, table
+from jaxdelegate.op_lowering.records import costs as cost
+from jaxdelegate.op_lowering.records.operator import Batch, Float16, OperatorRecord, Result, table
 from jaxdelegate.op_lowering.registry import FUSED, RULES
 from jaxdelegate.reference import KERNELS
 
@@ -21,19 +21,19 @@ OWN = sorted(set(OPERATORS) - NO_KERNEL_IN_LITERT - set(FUSED))
 
 def test_every_builtin_operator_has_a_record() -> None:
     missing = BUILTIN - NO_OPERATORS - set(OPERATORS)
-    assert not missing, f"op_lowering/options/: no OperatorRecord of {sorted(missing)}"
+    assert not missing, f"op_lowering/*/options.py: no OperatorRecord of {sorted(missing)}"
 
 
 def test_an_operator_has_a_rule_and_a_reference_kernel() -> None:
     for name in OWN:
-        assert name in KERNELS, f"{name}: no Kernel in a KERNELS table of jaxdelegate/reference/"
+        assert name in KERNELS, f"{name}: no Kernel in a KERNELS table of a reference module"
         missing = name in BUILTIN and name not in RULES
         assert not missing, f"{name}: no OpRule in a RULES table of op_lowering/ (or host_only)"
 
 
 def test_a_rule_and_a_kernel_have_a_record() -> None:
     for name in {*RULES, *FUSED, *KERNELS}:
-        assert name in OPERATORS, f"{name}: no OperatorRecord in op_lowering/options/"
+        assert name in OPERATORS, f"{name}: no OperatorRecord in op_lowering/*/options.py"
         rule = RULES.get(name) or FUSED.get(name)
         assert rule is None or rule.options_type is OPERATORS[name].options, name
 

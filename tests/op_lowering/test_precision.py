@@ -15,8 +15,8 @@ from jaxdelegate.op_lowering.options import (
     Padding,
     record_of,
 )
-from jaxdelegate.op_lowering.options.operator import Result
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, FLOAT32, PrecisionPolicy
+from jaxdelegate.op_lowering.records.operator import Result
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec

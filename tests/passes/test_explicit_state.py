@@ -82,7 +82,7 @@ def test_a_variable_that_holds_a_handle_stays_on_the_host() -> None:
 def test_two_variables_are_never_one(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxdelegate.reference.builtin.resources.zlib.crc32", lambda _: 7)
+    monkeypatch.setattr("jaxdelegate.op_lowering.resources.reference.zlib.crc32", lambda _: 7)
     builder = ModelBuilder()
     x, y = builder.input((4,)), builder.tensor((4,))
     one, other = (builder.tensor((1,), DTYPES[TensorType.RESOURCE], n) for n in "ab")

@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.options import (
     Options,
     SoftmaxOptions,
 )
-from jaxdelegate.op_lowering.options.enums import ActivationFunctionType, TensorType
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, TensorType
 from jaxdelegate.quant import (
     affine,
     fixed_math,

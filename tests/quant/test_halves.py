@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxdelegate.op_lowering.normalization.quantized import lower_softmax
 from jaxdelegate.op_lowering.options import SoftmaxOptions
-from jaxdelegate.op_lowering.quantized.normalization import lower_softmax
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_math, jax_requantize, requantize
 from jaxdelegate.quant.jax_fixed_point import (

@@ -19,8 +19,9 @@ from jaxdelegate.cache.maintenance import foreign_files, prune
 from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.measuring.costs import Cost
 from jaxdelegate.model.records import read_model
-from jaxdelegate.op_lowering.conv import algorithms as convolution_algorithms
-from jaxdelegate.op_lowering.conv import candidates, convolution
+from jaxdelegate.op_lowering.convolution import algorithms as convolution_algorithms
+from jaxdelegate.op_lowering.convolution import candidates
+from jaxdelegate.op_lowering.convolution import rule as convolution
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     Padding,

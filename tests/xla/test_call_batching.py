@@ -12,10 +12,10 @@ from jax.extend import core
 
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.call_times import batch_number, timed_calls
-from jaxdelegate.op_lowering.builtin.mean_cpu_kernel import mean
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
-from jaxdelegate.op_lowering.conv import cpu_kernel
+from jaxdelegate.op_lowering.convolution import cpu_kernel
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.reduction.cpu_kernel import mean
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.xla.call_batching import with_call_batches

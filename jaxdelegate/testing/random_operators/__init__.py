@@ -30,7 +30,7 @@ _STRINGS = "reads or makes strings, which no delegate takes"
 _HOST = "keeps a table of strings between invokes, on the host"
 LEFT_OUT: dict[str, str] = {
     "CALL_ONCE": "initializes variables, on the host",
-    "DENSIFY": "needs a sparse constant: tests/op_lowering/builtin/test_sparse.py draws them",
+    "DENSIFY": "needs a sparse constant: tests/op_lowering/sparse/test_sparse.py draws them",
     "SKIP_GRAM": _STRINGS,
     **dict.fromkeys(("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), _HOST),
     "STABLEHLO_CUSTOM_CALL": "means what its target says, and no target is known to LiteRT",

@@ -6,14 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
-from jaxdelegate.op_lowering.quantized.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.reference.quantized.dynamic_range import quantize_rows as reference_rows
+from jaxdelegate.reference.dynamic_range import quantize_rows as reference_rows
 from jaxdelegate.testing import Arg, Case, Tolerance
 from jaxdelegate.testing.quantized import scaled
 

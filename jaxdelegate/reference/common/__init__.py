@@ -1,1 +1,0 @@
-"""What kernels of several categories share."""

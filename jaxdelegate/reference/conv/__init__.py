@@ -1,1 +1,0 @@
-"""Convolutions: float, quantized and dynamic range; plain, depthwise and transposed."""

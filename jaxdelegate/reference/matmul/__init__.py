@@ -1,1 +1,0 @@
-"""Matrix products: float, quantized and dynamic range."""

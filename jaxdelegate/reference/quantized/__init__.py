@@ -1,1 +1,0 @@
-"""Integer kernels of the categories of builtin/, and what integer kernels share."""

@@ -1,1 +1,0 @@
-"""RNN, SVDF and the LSTMs: float, quantized and dynamic range."""

@@ -1,1 +1,0 @@
-"""StableHLO operators, as the StableHLO specification defines them."""

@@ -1,0 +1,104 @@
+"""Options and records of activation functions; fields of tables have their names in schema.fbs."""
+
+from jaxdelegate.op_lowering.records import c_struct as c
+from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.operator import OperatorRecord, Result, Scales, table
+from jaxdelegate.op_lowering.records.record import Record
+
+
+class LeakyReluOptions(Record):
+    """Table `LeakyReluOptions`: LEAKY_RELU."""
+
+    alpha: float = 0.0
+
+
+class HardSwishOptions(Record):
+    """Table `HardSwishOptions`: HARD_SWISH."""
+
+
+class GeluOptions(Record):
+    """Table `GeluOptions`: GELU."""
+
+    approximate: bool = False
+
+
+RECORDS = table(
+    OperatorRecord(
+        "ELU",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "GELU",
+        GeluOptions,
+        cost=costs.transcendental,
+        struct={"approximate": c.BOOL},
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "HARD_SWISH",
+        HardSwishOptions,
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "LEAKY_RELU",
+        LeakyReluOptions,
+        cost=costs.elementwise,
+        struct={"alpha": c.FLOAT},
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "LOGISTIC",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.OF_INPUTS,
+    ),
+    OperatorRecord(
+        "PRELU",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "RELU", cost=costs.elementwise, is_elementwise=True, result=Result.MOVED, scales=Scales.FREE
+    ),
+    OperatorRecord(
+        "RELU6",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "RELU_0_TO_1",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "RELU_N1_TO_1",
+        cost=costs.elementwise,
+        is_elementwise=True,
+        result=Result.MOVED,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "TANH",
+        cost=costs.transcendental,
+        is_elementwise=True,
+        result=Result.REDUCED,
+        scales=Scales.OF_INPUTS,
+    ),
+)

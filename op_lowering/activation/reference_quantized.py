@@ -1,0 +1,168 @@
+"""Activation functions of quantized tensors: the integer kernels, value by value in numpy.
+
+Sources: kernels/activations.cc and the headers of kernels/internal/reference named below.
+"""
+
+import numpy as np
+
+from jaxdelegate.op_lowering.activation.options import GeluOptions, LeakyReluOptions
+from jaxdelegate.op_lowering.elementwise.reference_quantized import (
+    centered,
+    clamped,
+    quantization_of,
+    require_symmetric,
+    scale_of,
+    tabulated,
+    zero_point_of,
+)
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import lookup
+from jaxdelegate.quant.fixed_point import (
+    multiply_by_quantized_multiplier,
+    rounding_divide_by_pot,
+    saturating_doubling_high_mul,
+    saturating_left_shift,
+    saturating_rounding_doubling_high_mul,
+)
+from jaxdelegate.quant.multiplier import (
+    checked_log2,
+    downscale_multiplier,
+    quantize_multiplier,
+)
+from jaxdelegate.quant.params import activation_range
+from jaxdelegate.reference.kernel import Array, Run
+
+# ---- RELU and its kin
+
+
+def _relu(lower: Act, upper: Act) -> Run:
+    """Rescale, then clamp between bounds that fused activations have too (QuantizedReluX)."""
+
+    def run(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+        (y,) = outputs
+        require_symmetric(*inputs, y)
+        pair = quantize_multiplier(float(scale_of(inputs[0]) / scale_of(y)))
+        steps = multiply_by_quantized_multiplier(centered(x, inputs[0]), *pair)
+        low, _ = activation_range(lower, quantization_of(y), y.dtype)
+        _, high = activation_range(upper, quantization_of(y), y.dtype)
+        (q,) = clamped(steps, y)
+        return (np.clip(q, low, high).astype(y.dtype),)
+
+    return run
+
+
+relu, relu6 = _relu(Act.RELU, Act.RELU), _relu(Act.RELU, Act.RELU6)
+relu_n1_to_1 = _relu(Act.RELU_N1_TO_1, Act.RELU_N1_TO_1)
+relu_0_to_1 = _relu(Act.RELU, Act.RELU_N1_TO_1)
+
+
+def leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """x, or alpha * x below 0 (reference/leaky_relu.h)."""
+    require_symmetric(*inputs, *outputs)
+    source, target = scale_of(inputs[0]), scale_of(outputs[0])
+    kept = quantize_multiplier(float(source / target))
+    multiplier, shift = quantize_multiplier(float(source * np.float32(o.alpha) / target))
+    steps = centered(x, inputs[0])
+    positive = multiply_by_quantized_multiplier(steps, *kept)
+    negative = multiply_by_quantized_multiplier(steps, abs(multiplier), shift)
+    negative = -negative if multiplier < 0 else negative
+    return clamped(np.where(steps >= 0, positive, negative), outputs[0])
+
+
+def prelu(_o: object, inputs: Specs, outputs: Specs, x: Array, alpha: Array) -> tuple[Array]:
+    """x, or alpha * x below 0 (reference/prelu.h); alpha is of int8 for x of int16."""
+    of_x, of_alpha, of_y = scale_of(inputs[0]), scale_of(inputs[1]), scale_of(outputs[0])
+    steps = centered(x, inputs[0])
+    product = steps * centered(alpha, inputs[1])
+    positive = multiply_by_quantized_multiplier(steps, *quantize_multiplier(float(of_x / of_y)))
+    pair = quantize_multiplier(float(of_x * of_alpha / of_y))
+    negative = multiply_by_quantized_multiplier(product, *pair)
+    return clamped(np.where(steps >= 0, positive, negative), outputs[0])
+
+
+# ---- HARD_SWISH
+
+
+def hard_swish(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """X * min(max(x + 3, 0), 6) / 6 in int16 (reference/hard_swish.h).
+
+    Raises:
+        ValueError: the output's scale is too small for the input's.
+    """
+    hires_scale = np.float32(1) / np.float32(128) * scale_of(inputs[0])
+    reluish_scale = np.float32(3) / np.float32(32768)
+    output_multiplier, output_exponent = quantize_multiplier(
+        float(hires_scale / scale_of(outputs[0]))
+    )
+    reluish_multiplier, reluish_exponent = quantize_multiplier(float(hires_scale / reluish_scale))
+    if output_exponent > 0:
+        raise ValueError(f"the output's scale {scale_of(outputs[0])} is too small")
+
+    hires = (centered(x, inputs[0]) * 128).astype(np.int16)
+    on_output_scale = saturating_rounding_doubling_high_mul(
+        hires, downscale_multiplier(output_multiplier)
+    )
+    reluish = hires
+    if reluish_exponent > 0:
+        reluish = saturating_left_shift(reluish, reluish_exponent - 1)
+    reluish = saturating_rounding_doubling_high_mul(
+        reluish, downscale_multiplier(reluish_multiplier)
+    )
+    if reluish_exponent > 0:
+        reluish = saturating_left_shift(reluish, 1)
+    if reluish_exponent < 0:
+        reluish = rounding_divide_by_pot(reluish, -reluish_exponent)
+    gate = ((reluish.astype(np.int32) + 32768) >> 1).astype(np.int16)  # [-1, 1] -> [0, 1]
+    y = rounding_divide_by_pot(
+        saturating_doubling_high_mul(gate, on_output_scale), -output_exponent
+    )
+    zero_point = np.int16(zero_point_of(outputs[0]))
+    with_zero_point = (y.astype(np.int32) + zero_point).astype(np.int16)  # wraps around
+    limits = np.iinfo(outputs[0].dtype)
+    return (np.clip(with_zero_point, limits.min, limits.max).astype(outputs[0].dtype),)
+
+
+# ---- sigmoids and tables
+
+
+def _require_scale(spec: TensorSpec, wanted: float) -> None:
+    if scale_of(spec) != wanted:
+        raise ValueError(f"the scale of {spec.name!r} is {scale_of(spec)}, not {wanted}")
+
+
+def logistic(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """1 / (1 + exp(-x)) (SigmoidPrepare; reference/integer_ops/logistic.h for int16)."""
+    require_symmetric(*inputs, *outputs)
+    if x.dtype != np.int16:
+        _require_scale(outputs[0], 1 / 256)
+        return tabulated(x, inputs[0], outputs[0], lookup.logistic)
+    _require_scale(outputs[0], 1 / 32768)
+    pair = lookup.int16_input_multiplier(float(scale_of(inputs[0])), 0)
+    return (lookup.logistic_int16(x, *pair),)
+
+
+def tanh(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """Hyperbolic tangent (TanhPrepare; reference/integer_ops/tanh.h for int16).
+
+    Raises:
+        ValueError: an int16 output's scale is not 2**-15.
+    """
+    require_symmetric(*inputs, *outputs)
+    if x.dtype != np.int16:
+        return tabulated(x, inputs[0], outputs[0], lookup.tanh)
+    if checked_log2(float(scale_of(outputs[0]))) != (-15, True):
+        raise ValueError(f"the scale of {outputs[0].name!r} is {scale_of(outputs[0])}, not 2**-15")
+    pair = lookup.int16_input_multiplier(float(scale_of(inputs[0])), 1)
+    return (lookup.tanh_int16(x, *pair),)
+
+
+def elu(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """x, or exp(x) - 1 below 0, of int8 (EluPrepare)."""
+    return tabulated(x, inputs[0], outputs[0], lookup.elu)
+
+
+def gelu(o: GeluOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """X * Phi(x) (GeluPrepare, reference/gelu.h)."""
+    function = lookup.gelu_approximate if o.approximate else lookup.gelu
+    return tabulated(x, inputs[0], outputs[0], function)

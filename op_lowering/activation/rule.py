@@ -1,0 +1,103 @@
+"""Activation functions, each an operator of its own. Source: kernels/activations.cc."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.activation import quantized
+from jaxdelegate.op_lowering.activation.options import (
+    GeluOptions,
+    HardSwishOptions,
+    LeakyReluOptions,
+)
+from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, scalar
+from jaxdelegate.op_lowering.common.derivatives import derived_as
+from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise, unary
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
+from jaxdelegate.op_lowering.rule import LoweringContext, table
+from jaxdelegate.op_lowering.spec import Specs
+
+_SQRT_HALF = 0.7071067811865476
+_SQRT_TWO_OVER_PI = 0.7978845608028654
+
+
+def _elu(x: jax.Array) -> jax.Array:
+    return jnp.where(x < 0, jnp.expm1(jnp.minimum(x, scalar(0, x))), x)
+
+
+def _gelu(x: jax.Array) -> jax.Array:
+    # 1 + erf(x) cancels where x is far below zero; erfc(-x) does not
+    return scalar(0.5, x) * x * lax.erfc(x * scalar(-_SQRT_HALF, x))
+
+
+def _gelu_approximate(x: jax.Array) -> jax.Array:
+    inner = scalar(_SQRT_TWO_OVER_PI, x) * (x + scalar(0.044715, x) * x * x * x)
+    return scalar(0.5, x) * x * (scalar(1, x) + jnp.tanh(inner))
+
+
+def _gelu_in_range(x: jax.Array) -> jax.Array:
+    """`_gelu_approximate`, whose derivative is NaN where the cube of x is infinite."""
+    end = scalar(100, x)
+    inside = jnp.clip(x, -end, end)
+    return jnp.where(x == inside, _gelu_approximate(inside), jnp.maximum(x, scalar(0, x)))
+
+
+_derived_gelu = derived_as(_gelu_approximate, _gelu_in_range)
+
+
+def _prelu(x: jax.Array, alpha: jax.Array) -> jax.Array:
+    return jnp.where(x >= 0, x, x * alpha)
+
+
+def _leaky_relu(o: LeakyReluOptions, _inputs: Specs) -> Elementwise:
+    return lambda x: jnp.where(x > 0, x, x * scalar(o.alpha, x))
+
+
+def _why_not_prelu(
+    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
+) -> str | None:
+    x, alpha = inputs[:2]
+    if np.broadcast_shapes(x.shape, alpha.shape) == x.shape:
+        return None
+    return f"alpha {list(alpha.shape)} is larger than the input {list(x.shape)}"
+
+
+RELU = unary("RELU", NoOptions, 3, lambda x: jnp.maximum(x, scalar(0, x)), integer=quantized.RELU)
+RELU6 = unary("RELU6", NoOptions, 3, lambda x: clamp(x, 0, 6), integer=quantized.RELU6)
+RELU_N1_TO_1 = unary(
+    "RELU_N1_TO_1", NoOptions, 1, lambda x: clamp(x, -1, 1), integer=quantized.RELU_N1_TO_1
+)
+RELU_0_TO_1 = unary(
+    "RELU_0_TO_1", NoOptions, 1, lambda x: clamp(x, 0, 1), integer=quantized.RELU_0_TO_1
+)
+LOGISTIC = unary("LOGISTIC", NoOptions, 3, lax.logistic, integer=quantized.LOGISTIC)
+TANH = unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH)
+ELU = unary("ELU", NoOptions, 1, _elu, integer=quantized.ELU)
+HARD_SWISH = unary("HARD_SWISH", HardSwishOptions, 1, hard_swish, integer=quantized.HARD_SWISH)
+LEAKY_RELU = pointwise(
+    "LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, FLOATS, integer=quantized.LEAKY_RELU
+)
+GELU = pointwise(
+    "GELU",
+    GeluOptions,
+    3,
+    lambda o, _inputs: _derived_gelu if o.approximate else _gelu,
+    FLOATS,
+    integer=quantized.GELU,
+)
+PRELU = pointwise(
+    "PRELU",
+    NoOptions,
+    1,
+    lambda _o, _inputs: _prelu,
+    FLOATS,
+    arity=2,
+    why_not=_why_not_prelu,
+    integer=quantized.PRELU,
+)
+
+RULES = table(
+    RELU, RELU6, RELU_N1_TO_1, RELU_0_TO_1, LOGISTIC, TANH, PRELU, LEAKY_RELU, ELU, GELU, HARD_SWISH
+)

@@ -1,0 +1,1 @@
+"""Conversions between dtypes: CAST, QUANTIZE, DEQUANTIZE, FAKE_QUANT."""

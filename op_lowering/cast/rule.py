@@ -1,0 +1,258 @@
+"""Conversions of dtype. Sources: kernels/{cast,quantize,dequantize,fake_quant}.cc."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.cast.options import (
+    CastOptions,
+    DequantizeOptions,
+    FakeQuantOptions,
+    QuantizeOptions,
+)
+from jaxdelegate.op_lowering.common.derivatives import straight_through, underivable
+from jaxdelegate.op_lowering.common.pointwise import (
+    BOOL,
+    BOOLS,
+    COMPLEX,
+    INT8,
+    INT16,
+    INTEGERS,
+    NUMBERS,
+    PACKED,
+    UINT8,
+    Dtypes,
+    why_not_count,
+    why_not_stored,
+)
+from jaxdelegate.op_lowering.common.quantization import (
+    quantization_of,
+    why_not_one_scale,
+    why_not_scales,
+    why_not_symmetric,
+)
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    table,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import jax_affine
+from jaxdelegate.quant.affine import nudged_range, why_not_blocks
+from jaxdelegate.quant.jax_requantize import requantize
+from jaxdelegate.quant.params import integer_range
+from jaxdelegate.quant.requantize import rescale_multiplier
+
+_INT32 = np.dtype(np.int32)
+_HALF: Dtypes = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
+_FLOAT8: Dtypes = frozenset(np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
+_NARROW: Dtypes = PACKED | frozenset(
+    np.dtype(t) for t in (np.int8, np.uint8, np.int16, np.uint16)
+)  # what QUANTIZE makes of floats
+_DEQUANTIZED: Dtypes = _NARROW | {_INT32}  # LiteRT's kernel leaves int32 and uint16 out
+_CASTS: Dtypes = NUMBERS | COMPLEX | BOOLS | PACKED
+_REQUANTIZED = {  # QUANTIZE from integers (kernels/quantize.cc)
+    INT8: (INT8, UINT8, INT16),
+    UINT8: (INT8, UINT8, INT16),
+    INT16: (INT8, INT16, _INT32),
+    _INT32: (INT8, INT16),
+}
+
+
+# ---- CAST
+
+
+def _why_not_cast(
+    _context: LoweringContext, _o: CastOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    """Quantized tensors pass: the kernel converts the stored integers."""
+    x, y = inputs[0], outputs[0]
+    unpaired = x.dtype != y.dtype and (
+        (x.dtype in PACKED and y.dtype not in FLOATS)
+        or (y.dtype in PACKED and x.dtype not in FLOATS)
+    )
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_stored(x, _CASTS),
+        why_not_stored(y, _CASTS),
+        f"{x.dtype} is not cast to {y.dtype}: packed integers pair with floats only"
+        if unpaired
+        else None,
+    )
+
+
+def _lower_cast(
+    _context: LoweringContext, _o: CastOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    dtype = outputs[0].dtype
+    return lambda x: (_cast(jnp.asarray(x), dtype),)
+
+
+def _cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """static_cast, but float -> integer saturates (NaN at the largest); complex: its real part."""
+    if x.dtype in COMPLEX and dtype not in COMPLEX:
+        x = jnp.real(x)
+    if dtype == BOOL:
+        return x.astype(bool)  # whatever is not zero, NaN included
+    if x.dtype in FLOATS and dtype in INTEGERS | PACKED:
+        return _saturate(x.astype(np.float32) if x.dtype in _HALF else x, dtype)
+    if dtype in _HALF:
+        x = x.astype(np.float32)  # the kernels round twice
+    return x.astype(dtype)
+
+
+def _saturate(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    low, high = integer_range(dtype)
+    y = x.astype(np.int8 if dtype in PACKED else dtype)
+    y = jnp.where(x < low, jnp.asarray(low, y.dtype), y)
+    # high + 1, unlike high, is a float; a NaN is not below it
+    y = jnp.where(x < float(high + 1), y, jnp.asarray(high, y.dtype))
+    return y.astype(dtype)
+
+
+# ---- DEQUANTIZE, QUANTIZE
+
+
+def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -> str | None:
+    """A reason unless `spec` holds integers of these dtypes with affine scales."""
+    if spec.quantization is None or not spec.is_quantized:
+        return f"{spec.name!r} is {spec.dtype} without a scale"
+    blocks = why_not_blocks(spec.quantization, spec.shape)
+    if blocks is not None:
+        return f"{spec.name!r} is quantized in blocks: {blocks}"
+    return first_reason(
+        None if context.enable_quant else "it is quantized, and the option enable_quant is off",
+        why_not_stored(spec, dtypes),
+        why_not_scales(spec),
+    )
+
+
+def _why_not_dequantize(
+    context: LoweringContext, _o: DequantizeOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x = inputs[0]
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_dtype(outputs[0], FLOATS),
+        None if x.dtype in _HALF | _FLOAT8 else _why_not_scale(context, x, _DEQUANTIZED),
+    )
+
+
+def _lower_dequantize(
+    _context: LoweringContext, _o: DequantizeOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    spec, dtype = inputs[0], outputs[0].dtype
+
+    def dequantize(x: jax.Array) -> tuple[jax.Array]:
+        if spec.dtype in _HALF | _FLOAT8 or spec.quantization is None:
+            return (jnp.asarray(x, dtype),)
+        return (jax_affine.dequantize(jnp.asarray(x), spec.quantization).astype(dtype),)
+
+    return dequantize
+
+
+def _why_not_quantize(
+    context: LoweringContext, _o: QuantizeOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, y = inputs[0], outputs[0]
+    if x.dtype in INTEGERS | PACKED:
+        return first_reason(why_not_count(inputs, 1), _why_not_requantize(x, y))
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_dtype(x, FLOATS),
+        _why_not_scale(context, y, _NARROW),
+        f"{y.name!r} is quantized in blocks, which no kernel writes" if _in_blocks(y) else None,
+    )
+
+
+def _in_blocks(spec: TensorSpec) -> bool:
+    return spec.quantization is not None and spec.quantization.blockwise is not None
+
+
+def _why_not_requantize(x: TensorSpec, y: TensorSpec) -> str | None:
+    if y.dtype not in _REQUANTIZED.get(x.dtype, ()):
+        return f"LiteRT has no kernel that requantizes {x.dtype} to {y.dtype}"
+    reason = why_not_one_scale(x) or why_not_one_scale(y)
+    if reason is None and x.dtype == y.dtype:
+        reason = why_not_symmetric(x) or why_not_symmetric(y)
+    return reason or _why_not_multiplier(x, y)
+
+
+def _why_not_multiplier(x: TensorSpec, y: TensorSpec) -> str | None:
+    try:
+        rescale_multiplier(quantization_of(x), quantization_of(y))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _lower_quantize(
+    _context: LoweringContext, _o: QuantizeOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    dtype, target = outputs[0].dtype, quantization_of(outputs[0])
+    if inputs[0].dtype not in INTEGERS:
+        quantize = underivable(
+            lambda x: jax_affine.quantize(x, target, dtype),
+            f"QUANTIZE makes {outputs[0].name!r} {dtype}",
+        )
+        return lambda x: (quantize(jnp.asarray(x)),)
+    source = quantization_of(inputs[0])
+    return lambda x: (requantize(jnp.asarray(x), source, target, dtype),)
+
+
+# ---- FAKE_QUANT
+
+
+def _why_not_fake_quant(
+    _context: LoweringContext, o: FakeQuantOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    """narrow_range passes, though LiteRT's kernel refuses it: its meaning is TensorFlow's."""
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_dtype(inputs[0], FLOATS),
+        why_not_dtype(outputs[0], FLOATS),
+        None if 1 <= o.num_bits <= 16 else f"num_bits is {o.num_bits}, not in [1, 16]",
+    )
+
+
+def _lower_fake_quant(
+    _context: LoweringContext, o: FakeQuantOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    low, high, _ = nudged_range(o.min, o.max, o.num_bits, narrow_range=o.narrow_range)
+
+    def on_levels(x: jax.Array) -> jax.Array:
+        return jax_affine.fake_quantize(x, o.min, o.max, o.num_bits, narrow_range=o.narrow_range)
+
+    derived = straight_through(on_levels, float(low), float(high))
+
+    def fake_quant(x: jax.Array) -> tuple[jax.Array]:
+        return (derived(jnp.asarray(x, np.float32)).astype(outputs[0].dtype),)
+
+    return fake_quant
+
+
+CAST = OpRule("CAST", CastOptions, 9, _why_not_cast, _lower_cast)
+DEQUANTIZE = OpRule(
+    "DEQUANTIZE",
+    DequantizeOptions,
+    9,
+    _why_not_dequantize,
+    _lower_dequantize,
+    is_identity_in_float_view=True,
+)
+QUANTIZE = OpRule(
+    "QUANTIZE",
+    QuantizeOptions,
+    6,
+    _why_not_quantize,
+    _lower_quantize,
+    is_identity_in_float_view=True,
+)
+FAKE_QUANT = OpRule("FAKE_QUANT", FakeQuantOptions, 2, _why_not_fake_quant, _lower_fake_quant)
+
+RULES = table(CAST, DEQUANTIZE, QUANTIZE, FAKE_QUANT)

@@ -1,0 +1,105 @@
+"""What dynamic range convolutions and GEMMs share: float32 activations by integer filters."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.derivatives import underivable
+from jaxdelegate.op_lowering.common.quantization import quantization_of, why_not_one_scale
+from jaxdelegate.op_lowering.common.quantized_products import UINT8, Tensors, why_not_scales
+from jaxdelegate.op_lowering.common.rounding import rounded
+from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.jax_affine import asymmetric_quantize, symmetric_quantize
+from jaxdelegate.quant.params import channel_scales
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicRange:
+    """What an operator's dynamic range kernels take.
+
+    `symmetric`: one of them quantizes activations symmetrically; the other one, CONV_2D's, scales
+    sums by the filter, then by the activations.
+    `why_not_blocks`: what a kernel of filters quantized in blocks says of one; None: there is none.
+    """
+
+    filters: frozenset[np.dtype] = frozenset()
+    symmetric: bool = False
+    why_not_blocks: Callable[[TensorSpec], str | None] | None = None
+
+    def why_not(self, tensors: Tensors, channel_axis: int) -> str | None:
+        """A reason unless a kernel takes these tensors."""
+        x, w, bias, y = tensors
+        floats = (spec for spec in (x, bias, y) if spec is not None)
+        other = f"{w.name!r} is quantized {w.dtype}, which this operator has no kernel for"
+        return first_reason(
+            None if w.dtype in self.filters else other,
+            *(why_not_dtype(spec, np.float32) for spec in floats),
+            self._why_not_scales(w, channel_axis),
+        )
+
+    def _why_not_scales(self, w: TensorSpec, channel_axis: int) -> str | None:
+        if self.symmetric and w.dtype == UINT8:
+            return why_not_one_scale(w)
+        in_blocks = w.quantization is not None and w.quantization.blockwise is not None
+        if in_blocks and self.why_not_blocks is not None:
+            return self.why_not_blocks(w)
+        return why_not_scales(w, channel_axis)
+
+
+@overload
+def signed(w: jax.Array) -> jax.Array: ...
+
+
+@overload
+def signed(w: np.ndarray) -> np.ndarray: ...
+
+
+def signed(w: Array) -> Array:
+    """A stored filter as int8; the kernels read the bytes of an uint8 one as signed ones."""
+    return w.view(np.int8) if np.dtype(w.dtype) == UINT8 else w.astype(np.int8)
+
+
+def filter_scales(w: TensorSpec, channels: int) -> np.ndarray:
+    """float32 [channels]; the kernels leave zero points out."""
+    return channel_scales(quantization_of(w), channels)
+
+
+def quantize_rows(
+    x: jax.Array, *, asymmetric: bool
+) -> tuple[jax.Array, jax.Array, jax.Array | int]:
+    """Rows [..., n] of float32 on the fly: x ~ scale * (q - zero point).
+
+    Returns:
+        int8 [..., n], the scales, float32 [...], and the zero points, int32 [...], or 0.
+    """
+    return _ASYMMETRIC(x) if asymmetric else (*_SYMMETRIC(x), 0)
+
+
+_STEP = "a dynamic range operator quantizes its floats on the fly"
+_ASYMMETRIC, _SYMMETRIC = (underivable(f, _STEP) for f in (asymmetric_quantize, symmetric_quantize))
+
+
+@functools.partial(jax.jit, static_argnames=["in_turn"])
+def rescaled(
+    total: jax.Array, scale: jax.Array, scales: np.ndarray, *, in_turn: bool = False
+) -> jax.Array:
+    """Sums [..., O] scaled back to float32, as the kernels round them.
+
+    Args:
+        total: int32.
+        scale: float32 [..., 1], of the activations.
+        scales: float32 [O], of the filter.
+        in_turn: by the filter, then by the activations; not by the product of both.
+    """
+    each = jnp.asarray(scales).reshape((1,) * (total.ndim - 1) + (-1,))
+    sums = total.astype(np.float32)
+    if in_turn:  # XLA would move a factor that all channels share to the smaller operand
+        return rounded(rounded(sums * each) * scale)
+    return rounded(sums * (scale * each))

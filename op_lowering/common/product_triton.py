@@ -1,0 +1,132 @@
+"""Products of int8 matrices on a GPU that end in int8: a kernel in Pallas, compiled by Triton.
+
+XLA's matrix products end in nothing that reads a sum twice or shifts it, so that requantization
+would be another kernel, and its input four times as large as its output. This kernel requantizes
+sums in registers, in 32 bits. Like a call of the CPU kernels it cannot be differentiated, so that
+the context has to ask for it.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.quantized_products import INT8, INT32, Epilogue, Tensors
+from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.quant.jax_fixed_point import multiply_in_halves
+from jaxdelegate.quant.jax_requantize import clamp
+
+# Rows, columns and products of one step, at most; warps.
+_ROWS, _COLUMNS, _DEPTH, _WARPS = 128, 128, 64, 8
+_LEAST = 16  # of each that Triton's product takes; of depth for int8 the double
+_MOST_VALUES = 1 << 31  # of a matrix whose positions are int32
+
+
+def takes(
+    context: LoweringContext, tensors: Tensors, end: Epilogue, shape: tuple[int, ...]
+) -> bool:
+    """Whether the kernel multiplies matrices of these tensors.
+
+    Args:
+        context: the lowering context.
+        tensors: what the operator reads and writes.
+        end: how it ends.
+        shape: rows, depth and columns.
+    """
+    x, w, _, y = tensors
+    rows, depth, columns = shape
+    return (
+        context.triton_kernels
+        and (x.dtype, w.dtype, y.dtype, end.accumulator) == (INT8, INT8, INT8, INT32)
+        and end.scale is None
+        and rows * max(depth, columns) < _MOST_VALUES
+        and bool(np.all((np.asarray(end.shift) >= -31) & (np.asarray(end.multiplier) >= 0)))
+    )
+
+
+def product(x: jax.Array, w: jax.Array, offset: jax.Array, end: Epilogue) -> jax.Array:
+    """int8 [M, N] of x [M, K] and w [K, N], int8, with int32 [N] added to the sums.
+
+    Sums wrap around; their end is that of `Epilogue`, whose bias `offset` stands for.
+    """
+    from jax.experimental import pallas as pl  # noqa: PLC0415 (a GPU's programs alone need it)
+    from jax.experimental.pallas import triton  # noqa: PLC0415
+
+    columns = w.shape[1]
+    vectors = [np.full(columns, v, np.int32) for v in (end.multiplier, end.shift)]
+    block = tuple(map(_block, (x.shape[0], columns), (_ROWS, _COLUMNS)))
+    across = -(-columns // block[1])
+
+    call = pl.pallas_call(
+        functools.partial(_kernel, end=end, block=block, across=across),
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], columns), INT8),  # type: ignore[no-untyped-call]
+        grid=(-(-x.shape[0] // block[0]) * across,),
+        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=2),
+        name="int8_product",
+    )
+    y: jax.Array = call(x, w, offset, *vectors)
+    return y
+
+
+def _block(n: int, most: int) -> int:
+    """A power of two."""
+    return max(_LEAST, min(most, 1 << (n - 1).bit_length()))
+
+
+def _kernel(
+    x: Any,
+    w: Any,
+    offset: Any,
+    multiplier: Any,
+    shift: Any,
+    y: Any,
+    *,
+    end: Epilogue,
+    block: tuple[int, ...],
+    across: int,
+) -> None:
+    from jax.experimental import pallas as pl  # noqa: PLC0415
+    from jax.experimental.pallas import triton  # noqa: PLC0415
+
+    down, right = jnp.divmod(pl.program_id(0), np.int32(across))
+    row = down * block[0] + lax.iota(np.int32, block[0])
+    column = right * block[1] + lax.iota(np.int32, block[1])
+    total = _sums(x, w, row, column)
+    read = functools.partial(triton.load, mask=column < w.shape[1], other=0)
+    total = total + read(offset.at[column])[None, :]
+    steps = multiply_in_halves(
+        total, read(multiplier.at[column])[None, :], read(shift.at[column])[None, :]
+    )
+    q = clamp(steps + np.int32(end.zero_point), *end.bounds, end.dtype)
+    at = y.at[row[:, None], column[None, :]]
+    triton.store(at, q, mask=_both(row < x.shape[0], column < w.shape[1]))
+
+
+def _sums(x: Any, w: Any, row: jax.Array, column: jax.Array) -> jax.Array:
+    """int32 [rows, columns] of references x [M, K] and w [K, N]."""
+    from jax.experimental.pallas import triton  # noqa: PLC0415
+
+    depth = x.shape[1]
+    step = max(2 * _LEAST, min(_DEPTH, 1 << (depth - 1).bit_length()))
+
+    def add(i: jax.Array, total: jax.Array) -> jax.Array:
+        k = i * step + lax.iota(np.int32, step)
+        left = triton.load(
+            x.at[row[:, None], k[None, :]], mask=_both(row < x.shape[0], k < depth), other=0
+        )
+        right = triton.load(
+            w.at[k[:, None], column[None, :]], mask=_both(k < depth, column < w.shape[1]), other=0
+        )
+        return total + lax.dot(left, right, preferred_element_type=np.int32)
+
+    zeros = jnp.zeros((row.size, column.size), np.int32)
+    total: jax.Array = lax.fori_loop(np.int32(0), np.int32(-(-depth // step)), add, zeros)
+    return total
+
+
+def _both(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Whether both hold, [size of a, size of b]."""
+    return a[:, None] & b[None, :]

@@ -1,0 +1,164 @@
+"""Comparisons, logic and selection. Sources: kernels/{comparisons,logical,select}.cc."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxdelegate.op_lowering.common.basics import align_ranks, why_not_broadcast
+from jaxdelegate.op_lowering.common.pointwise import (
+    BOOLS,
+    COMPLEX,
+    NUMBERS,
+    Elementwise,
+    IntegerKernel,
+    binary,
+    unary,
+    why_not_count,
+    why_not_one_dtype,
+    why_not_one_shape,
+    why_not_stored,
+)
+from jaxdelegate.op_lowering.comparison.options import (
+    EqualOptions,
+    GreaterEqualOptions,
+    GreaterOptions,
+    LessEqualOptions,
+    LessOptions,
+    LogicalAndOptions,
+    LogicalNotOptions,
+    LogicalOrOptions,
+    NotEqualOptions,
+    SelectOptions,
+    SelectV2Options,
+)
+from jaxdelegate.op_lowering.elementwise import quantized
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    OptionsT,
+    first_reason,
+    table,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs
+
+_VALUES = NUMBERS | COMPLEX | BOOLS
+
+
+def _equality(
+    name: str,
+    options: type[OptionsT],
+    version: int,
+    function: Elementwise,
+    integer: IntegerKernel[OptionsT],
+) -> OpRule[OptionsT]:
+    return binary(
+        name,
+        options,
+        version,
+        function,
+        dtypes=_VALUES,
+        results=BOOLS,
+        integer=integer,
+    )
+
+
+def _order(
+    name: str,
+    options: type[OptionsT],
+    version: int,
+    function: Elementwise,
+    integer: IntegerKernel[OptionsT],
+) -> OpRule[OptionsT]:
+    return binary(name, options, version, function, results=BOOLS, integer=integer)
+
+
+EQUAL = _equality("EQUAL", EqualOptions, 5, jnp.equal, quantized.EQUAL)
+NOT_EQUAL = _equality("NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, quantized.NOT_EQUAL)
+LESS = _order("LESS", LessOptions, 3, jnp.less, quantized.LESS)
+LESS_EQUAL = _order("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal, quantized.LESS_EQUAL)
+GREATER = _order("GREATER", GreaterOptions, 2, jnp.greater, quantized.GREATER)
+GREATER_EQUAL = _order(
+    "GREATER_EQUAL", GreaterEqualOptions, 3, jnp.greater_equal, quantized.GREATER_EQUAL
+)
+
+LOGICAL_AND = binary("LOGICAL_AND", LogicalAndOptions, 1, jnp.logical_and, dtypes=BOOLS)
+LOGICAL_OR = binary("LOGICAL_OR", LogicalOrOptions, 1, jnp.logical_or, dtypes=BOOLS)
+LOGICAL_NOT = unary("LOGICAL_NOT", LogicalNotOptions, 1, jnp.logical_not, dtypes=BOOLS)
+
+
+def _why_not_choice(inputs: Specs, outputs: Specs) -> str | None:
+    """A boolean condition and two inputs of one dtype, quantized or not."""
+    condition, x, y = inputs[:3]
+    return first_reason(
+        why_not_count(inputs, 3),
+        why_not_stored(condition, BOOLS),
+        why_not_stored(x, _VALUES),
+        why_not_one_dtype(x, y),
+        why_not_one_dtype(x, outputs[0]),
+    )
+
+
+def _why_not_select(
+    _context: LoweringContext, _o: SelectOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    condition, x, y = inputs[:3]
+    fits = condition.shape in (x.shape, (), x.shape[:1]) or _is_one(condition.shape, x.shape)
+    return first_reason(
+        _why_not_choice(inputs, outputs),
+        why_not_one_shape(x, y),
+        None if fits else f"a {list(condition.shape)} condition for {list(x.shape)} inputs",
+    )
+
+
+def _is_one(*shapes: Shape) -> bool:
+    return all(n == 1 for shape in shapes for n in shape)
+
+
+def _lower_select(
+    _context: LoweringContext, _o: SelectOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    """A condition of rank 1 lines up with the first dimension, not the last: it chooses rows."""
+    condition, x = inputs[:2]
+    wide = condition.shape + (1,) * (len(x.shape) - len(condition.shape))
+    wide = (1,) * len(x.shape) if _is_one(condition.shape) else wide
+
+    def select(c: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array]:
+        return (jnp.where(c.reshape(wide), x, y),)
+
+    return select
+
+
+def _why_not_select_v2(
+    _context: LoweringContext, _o: SelectV2Options, inputs: Specs, outputs: Specs
+) -> str | None:
+    return first_reason(
+        _why_not_choice(inputs, outputs), why_not_broadcast(*(s.shape for s in inputs[:3]))
+    )
+
+
+def _lower_select_v2(
+    _context: LoweringContext, _o: SelectV2Options, _inputs: Specs, _outputs: Specs
+) -> Function:
+    def select_v2(*arrays: jax.Array) -> tuple[jax.Array]:
+        condition, x, y = align_ranks(*arrays)
+        return (jnp.where(condition, x, y),)
+
+    return select_v2
+
+
+SELECT = OpRule("SELECT", SelectOptions, 4, _why_not_select, _lower_select, arity=3)
+SELECT_V2 = OpRule("SELECT_V2", SelectV2Options, 2, _why_not_select_v2, _lower_select_v2, arity=3)
+
+RULES = table(
+    EQUAL,
+    NOT_EQUAL,
+    LESS,
+    LESS_EQUAL,
+    GREATER,
+    GREATER_EQUAL,
+    LOGICAL_AND,
+    LOGICAL_OR,
+    LOGICAL_NOT,
+    SELECT,
+    SELECT_V2,
+)

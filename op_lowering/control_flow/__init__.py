@@ -1,0 +1,1 @@
+"""Operators that call subgraphs: IF, WHILE, CALL, composites."""

@@ -1,1 +1,0 @@
-"""Convolutions: float, quantized and dynamic range; by XLA and by CPU kernels of our own."""

@@ -1,0 +1,1 @@
+"""Convolutions: plain, depthwise, 3D and transposed."""

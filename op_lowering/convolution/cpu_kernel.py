@@ -1,0 +1,288 @@
+"""Convolutions and FULLY_CONNECTED of float32 by this package's own CPU kernels.
+
+The kernels add the bias and clamp while sums are in registers, and read weights as they were laid
+out beforehand; XLA sees a call. It can be neither differentiated nor exported, so that the context
+has to ask for it, and an algorithm of XLA's stands next to it for all that the kernels do not take.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.kernels.library import (
+    DEPTHWISE,
+    LEAST_CHANNELS,
+    PANEL,
+    PRODUCT,
+    PRODUCT_BFLOAT16,
+    WINOGRAD,
+)
+from jaxdelegate.op_lowering.common.basics import LARGEST, Array
+from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.convolution.algorithms import Convolution
+from jaxdelegate.op_lowering.convolution.winograd import (
+    has_few_filters,
+    is_possible,
+    transformed,
+    work,
+)
+from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT32
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.enums import Nonlinearity
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.spec import Grid, Shape
+
+# The names of these algorithms: a product of matrices or a sum of taps, Winograd's F(2x2, 3x3), and
+# a product of matrices whose operands are rounded to bfloat16.
+NATIVE, NATIVE_WINOGRAD, NATIVE_BFLOAT16 = "native", "native_winograd", "native_bfloat16"
+
+# Where Winograd's way is the default one: measured on AVX-512 and AVX2, on the shapes of ResNet50,
+# DenseNet121, Inception v3 and U-Net. Less work is not worth its rounding.
+_LEAST_PRODUCTS = 4_000_000
+
+# Groups of so few output channels are left to XLA where one sums few products: measured as above,
+# on images of 14 to 56 pixels. Where a panel is nearly empty, of more products as well.
+_NARROW, _SHORT = 7, 8
+_FEW, _LONG = 2, 40
+
+# Units of groups whose products share a panel: a vector of 8 or 16 holds several.
+_SHARES = (2, 4, 8)
+_LEAST_SAVED = 4  # products for each copied value of float32
+
+_RANGES = {
+    Act.NONE: (-LARGEST, LARGEST),
+    Act.RELU: (0.0, LARGEST),
+    Act.RELU_N1_TO_1: (-1.0, 1.0),
+    Act.RELU6: (0.0, 6.0),
+}
+
+
+def algorithms(
+    context: LoweringContext, tensors: Tensors, c: Convolution | None = None
+) -> tuple[str, ...]:
+    """The ways in which the kernels take an operator, the default first.
+
+    Args:
+        context: the operator's own.
+        tensors: its input, weights, bias and output.
+        c: the geometry of a convolution; None: FULLY_CONNECTED.
+    """
+    specs = [spec for spec in tensors if spec is not None]
+    is_float32 = all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
+    if not (context.native_kernels and is_float32 and tensors.w.const is not None):
+        return ()
+    operand = _operand(context, tensors, c)
+    if operand == FLOAT32:
+        return (NATIVE,) if c is None else _algorithms_of(c)
+    return (
+        (NATIVE_BFLOAT16,)
+        if operand == BFLOAT16 and _multiplies_reduced(context, c, tensors)
+        else ()
+    )
+
+
+def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) -> np.dtype | None:
+    """The operands' dtype by the precision policy; None: it stores tensors in reduced precision."""
+    policy, w, output_channels = context.precision, tensors.w, tensors.y.shape[-1]
+    if policy.storage != FLOAT32:
+        return None
+    if c is not None and not (c.groups == 1 and c.is_pointwise):
+        return policy.convolved(w.dtype, w.const)
+    rows = math.prod(tensors.y.shape) // max(output_channels, 1)
+    return policy.operand_dtype(w.dtype, w.const, rows=rows, output_channels=output_channels)
+
+
+def _multiplies_reduced(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
+    """Whether the kernel takes operands of bfloat16, which it sums in float32."""
+    is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2 and c.is_pointwise)
+    depth = tensors.w.shape[1] if c is None else c.channels
+    sums = context.precision.accumulate_float32
+    return context.native_bfloat16 and is_matrix and depth % 2 == 0 and sums
+
+
+def _algorithms_of(c: Convolution) -> tuple[str, ...]:
+    if len(c.windows) != 2:
+        return ()
+    if c.groups > 1:
+        return (NATIVE,) if runs_by_channel(c) or runs_as_products(c) else ()
+    if not is_possible(c) or c.channels < LEAST_CHANNELS:
+        return (NATIVE,)
+    return (NATIVE_WINOGRAD, NATIVE) if _winograd_pays(c) else (NATIVE, NATIVE_WINOGRAD)
+
+
+def runs_as_products(c: Convolution) -> bool:
+    """Whether the kernels multiply matrices, of windows by filters: one product for each group.
+
+    Groups have to be worth it.
+    """
+    if c.groups == 1:
+        return True
+    output_channels = c.output_channels // c.groups
+    is_empty = output_channels <= _FEW and packed_groups(c) == 1
+    pays = output_channels > _NARROW or c.products > (_LONG if is_empty else _SHORT)
+    return pays and c.depth > 1 and c.windows[1].dilation == 1
+
+
+def runs_by_channel(c: Convolution) -> bool:
+    """Whether the kernels compute it channel by channel: each has one filter."""
+    return c.is_depthwise and c.output_channels == c.channels >= LEAST_CHANNELS
+
+
+def _winograd_pays(c: Convolution) -> bool:
+    return work(c) >= _LEAST_PRODUCTS and c.output_channels >= PANEL and has_few_filters(c)
+
+
+def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> str | None:
+    """The algorithm of these that an operator runs in; None: another one."""
+    names = algorithms(context, tensors, c)
+    return next((name for name in names if context.algorithm in (None, name)), None)
+
+
+def convolution(
+    name: str,
+    c: Convolution,
+    activation: Act,
+    spatial_io: Prepare,
+    nonlinearity: Nonlinearity = Nonlinearity.NONE,
+    grid: Grid | None = None,
+) -> Lowered:
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
+
+    Its function takes a residual of that shape as well, after the bias, and adds it before the
+    activation.
+
+    Args:
+        name: of one of its algorithms.
+        c: its geometry.
+        activation: its fused activation.
+        spatial_io: turns the file's filter into [H, W, I, O].
+        nonlinearity: its activation, if that is no clamp.
+        grid: what the result goes on at last, if on any.
+    """
+    target, layout = _kernel(name, c)
+    out = (c.batch, *c.out, c.output_channels)
+    run = _call(target, geometry(c, packed_groups(c)), activation, out, nonlinearity, grid)
+    prepare = {1: lambda w: layout(spatial_io(w))}
+    return Lowered(run, prepare, (name, c.groups), is_on_grid=grid is not None)
+
+
+def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
+    """What to call, and how it wants a filter [H, W, I, O]."""
+    if name == NATIVE_WINOGRAD:
+        return WINOGRAD, lambda w: panels(transformed(c, w))
+    if name == NATIVE_BFLOAT16:
+        return PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.output_channels))
+    if runs_by_channel(c):
+        return DEPTHWISE, lambda w: w.reshape(-1, c.output_channels)
+    return PRODUCT, lambda w: panels(matrices(w, c.groups // packed_groups(c)))
+
+
+def fully_connected(
+    name: str,
+    rows: int,
+    depth: int,
+    output_channels: int,
+    activation: Act,
+    out: Shape,
+    grid: Grid | None = None,
+) -> Lowered:
+    """[..., depth] x [N, K] -> `out`, which has `rows` times `output_channels` elements.
+
+    `name` is that of one of its algorithms; `grid` is as `convolution` has it.
+    """
+    is_reduced = name == NATIVE_BFLOAT16
+    target, layout = (PRODUCT_BFLOAT16, pairs) if is_reduced else (PRODUCT, panels)
+    fields = matrix_geometry(rows, depth, output_channels)
+    product = _call(target, fields, activation, (rows, output_channels), grid=grid)
+
+    def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
+        whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
+        (y,) = product(whole.reshape(rows, depth), w, bias)
+        return (y.reshape(out),)
+
+    prepare = {1: lambda w: layout(w.transpose(1, 0))}
+    return Lowered(run, prepare, name, is_on_grid=grid is not None)
+
+
+def panels(w: Array) -> Array:
+    """Matrices [..., K, N] -> [..., panels, depth, PANEL], filled up with zeros."""
+    numpy: Any = jnp if isinstance(w, jax.Array) else np
+    *more, depth, output_channels = w.shape
+    count = math.ceil(output_channels / PANEL)
+    edges = [(0, 0)] * (len(more) + 1)
+    filled = numpy.pad(w, (*edges, (0, count * PANEL - output_channels)))
+    laid_out: Array = numpy.moveaxis(filled.reshape(*more, depth, count, PANEL), -2, -3)
+    return laid_out
+
+
+def pairs(w: Array) -> Array:
+    """A matrix [K, N] -> bfloat16 [panels, depth / 2, PANEL, 2]; the depth is even."""
+    depth = w.shape[0]
+    laid_out = panels(w.astype(BFLOAT16))
+    return laid_out.reshape(-1, depth // 2, 2, PANEL).swapaxes(-2, -1)
+
+
+def matrices(w: Array, count: int) -> Array:
+    """Filters [..., O] of so many groups, or packed ones -> [count, depth, O / count]."""
+    return w.reshape(-1, count, w.shape[-1] // count).transpose(1, 0, 2)
+
+
+def packed_groups(c: Convolution, deep: int = 1) -> int:
+    """How many groups share a panel: one of few output channels would leave most of it zeros.
+
+    `deep`: values of the depth that lie side by side in a panel.
+    """
+    output_channels = c.output_channels // c.groups
+    fits = c.groups > 1 and output_channels in _SHARES and 0 < c.depth <= output_channels * deep
+    count = PANEL // output_channels if fits and c.depth % deep == 0 else 1
+    # Each value is copied once for every column of its group, and saves products of other panels.
+    taps, steps = math.prod(w.size for w in c.windows), math.prod(w.stride for w in c.windows)
+    pays = deep > 1 or (count - 1) * taps >= _LEAST_SAVED * steps
+    return count if c.groups % count == 0 and pays else 1
+
+
+def geometry(c: Convolution, packed: int = 1) -> tuple[int, ...]:
+    """The fields of `Geometry` in kernels.h, of a convolution."""
+    height, width = c.windows
+    image = (c.batch, height.n_in, width.n_in, c.channels)
+    sizes = (*image, *c.out, c.output_channels, c.groups, packed, height.size, width.size)
+    steps = (height.stride, width.stride, height.dilation, width.dilation)
+    return (*sizes, *steps, height.pads[0], width.pads[0])
+
+
+def matrix_geometry(rows: int, depth: int, output_channels: int) -> tuple[int, ...]:
+    """The same of a matrix product, a convolution of one pixel."""
+    return (1, rows, 1, depth, rows, 1, output_channels, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0)
+
+
+def _call(
+    target: str,
+    fields: Sequence[int],
+    activation: Act,
+    out: Shape,
+    nonlinearity: Nonlinearity = Nonlinearity.NONE,
+    grid: Grid | None = None,
+) -> Callable[..., tuple[jax.Array]]:
+    """x, weights as the kernel reads them, bias, perhaps a residual -> y."""
+    y_type = jax.ShapeDtypeStruct(out, jnp.float32)  # type: ignore[no-untyped-call]
+    call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
+    attributes = {
+        "geometry": np.array(fields, np.int64),
+        "range": np.array(_RANGES[activation], np.float32),
+        "then": np.array([nonlinearity], np.int64),
+    }
+    if grid is not None:
+        attributes["to_grid"] = np.array(grid, np.float32)
+
+    def run(
+        x: jax.Array, w: jax.Array, bias: jax.Array | None = None, *residual: jax.Array
+    ) -> tuple[jax.Array]:
+        summed = jnp.zeros(out[-1], jnp.float32) if bias is None else bias.reshape(-1)
+        y: jax.Array = call(x, w, summed, *residual, **attributes)
+        return (y,)
+
+    return run

@@ -1,0 +1,200 @@
+"""Convolutions and FULLY_CONNECTED of integers of 8 bits by this package's own CPU kernels.
+
+The kernels sum in int32 and requantize while sums are in registers or the nearest cache: what they
+compute equals XLA's ways bit for bit. They multiply x as unsigned bytes, so that what x's zero
+point, and the 128 of int8, adds to a sum is taken off the bias beforehand.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.kernels.library import DEPTHWISE_INT8, PANEL, PRODUCT_INT8
+from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.integer_products import moved, to_int8
+from jaxdelegate.op_lowering.common.quantization import zero_point_of
+from jaxdelegate.op_lowering.common.quantized_products import INT8, INT32, UINT8, Epilogue, Tensors
+from jaxdelegate.op_lowering.convolution.algorithms import Convolution
+from jaxdelegate.op_lowering.convolution.cpu_kernel import (
+    NATIVE,
+    geometry,
+    matrices,
+    matrix_geometry,
+    packed_groups,
+    panels,
+    runs_as_products,
+    runs_by_channel,
+)
+from jaxdelegate.op_lowering.convolution.integer import filter_sums
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.spec import Shape
+
+QUAD = 4  # values of the depth that lie side by side in a panel (kDeep in elements.h)
+_ROWS = 2  # window rows that do in a depthwise filter (kRows)
+
+
+def algorithms(
+    context: LoweringContext, tensors: Tensors, c: Convolution | None = None
+) -> tuple[str, ...]:
+    """The ways in which the kernels take an operator: none, or one.
+
+    Args:
+        context: the operator's own.
+        tensors: its input, weights, bias and output, which an integer kernel of LiteRT's takes.
+        c: the geometry of a convolution; None: FULLY_CONNECTED.
+    """
+    x, w, bias, y = tensors
+    are_bytes = x.dtype == w.dtype == y.dtype and x.dtype in (INT8, UINT8)
+    fits = are_bytes and w.const is not None and (bias is None or bias.dtype == INT32)
+    return (NATIVE,) if context.native_kernels and fits and takes(c) else ()
+
+
+def takes(c: Convolution | None) -> bool:
+    """Whether the kernels compute this geometry; None: FULLY_CONNECTED's."""
+    return c is None or (len(c.windows) == 2 and (runs_as_products(c) or runs_by_channel(c)))
+
+
+def is_chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> bool:
+    """Whether an operator runs in their algorithm."""
+    return context.algorithm in (None, NATIVE) and bool(algorithms(context, tensors, c))
+
+
+def convolution(
+    c: Convolution, spatial_io: Prepare, tensors: Tensors, w_zero: int, end: Epilogue
+) -> Lowered:
+    """CONV_2D or DEPTHWISE_CONV_2D, [N, H, W, C] -> [N, *out, O].
+
+    Args:
+        c: its geometry.
+        spatial_io: turns the file's filter into [H, W, I, O].
+        tensors: what it reads and writes.
+        w_zero: the filter's zero point, as stored.
+        end: how its kernel ends.
+    """
+    zero, out = moved(w_zero, tensors.w.dtype), (c.batch, *c.out, c.output_channels)
+    filters = to_int8(spatial_io(tensors.w.const))
+    if runs_by_channel(c):
+        call = _call(DEPTHWISE_INT8, geometry(c), out, tensors, 0, end)
+        return _lowered(call, tensors, filters, zero, lambda w: pairs(to_int8(spatial_io(w)), zero))
+    together = packed_groups(c, QUAD) if zero == 0 else 1
+    count = c.groups // together
+    call = _call(PRODUCT_INT8, geometry(c, together), out, tensors, zero, end, count)
+    return _lowered(
+        call, tensors, filters, zero, lambda w: quads(to_int8(spatial_io(w)), count), count
+    )
+
+
+def fully_connected(rows: int, tensors: Tensors, w_zero: int, end: Epilogue) -> Lowered:
+    """[..., depth] x [N, K] -> y, which has `rows` times N elements.
+
+    `w_zero`, of the filter as int8 (`to_int8`), and `end` are as its kernel has them.
+    """
+    output_channels, depth = tensors.w.shape
+    fields = matrix_geometry(rows, depth, output_channels)
+    call = _call(PRODUCT_INT8, fields, (rows, output_channels), tensors, w_zero, end)
+
+    def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
+        whole = x.reshape(-1)[: rows * depth]  # what is left over, LiteRT's kernel ignores
+        return call(whole.reshape(rows, depth), *rest).reshape(tensors.y.shape)
+
+    def prepare(w: Array) -> Array:
+        return quads(to_int8(w).transpose(1, 0).reshape(1, 1, depth, output_channels))
+
+    return _lowered(
+        product, tensors, to_int8(np.asarray(tensors.w.const)).transpose(1, 0), w_zero, prepare
+    )
+
+
+def _lowered(
+    call: Callable[..., jax.Array],
+    tensors: Tensors,
+    filters: Array,
+    w_zero: int,
+    prepare: Prepare,
+    matrices: int = 1,
+) -> Lowered:
+    """An operator, of what calls its kernel.
+
+    `filters` are int8 [..., I, O], their zero point is `w_zero`.
+    """
+    unsigned = zero_point_of(tensors.x) + (128 if tensors.x.dtype == INT8 else 0)
+    offset = (-unsigned * filter_sums(filters, w_zero).astype(np.int64)).astype(np.int32)
+
+    def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
+        total = jnp.asarray(offset) if bias is None else bias.reshape(-1) + offset
+        return (call(x, w, total),)
+
+    return Lowered(run, {1: prepare}, (NATIVE, matrices))
+
+
+def _call(
+    target: str,
+    fields: tuple[int, ...],
+    out: Shape,
+    tensors: Tensors,
+    w_zero: int,
+    end: Epilogue,
+    matrices: int = 1,
+) -> Callable[..., jax.Array]:
+    """x, weights as the kernel reads them, bias [N] -> y.
+
+    Each of the matrices gets whole panels of what belongs to its output channels.
+    """
+    output_channels = out[-1] // matrices
+    more = -output_channels % PANEL if target == PRODUCT_INT8 else 0
+    edges = [(0, 0), (0, more)]
+    y_type = jax.ShapeDtypeStruct(out, end.dtype)  # type: ignore[no-untyped-call]
+    call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
+    values = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
+    scales = _scales(end, out[-1])
+    filled = np.pad(scales.reshape(-1, output_channels), edges, mode="edge").reshape(
+        len(scales), -1
+    )
+    attributes = {"geometry": np.array(fields, np.int64), "integers": np.array(values, np.int64)}
+
+    def run(x: jax.Array, w: jax.Array, bias: jax.Array) -> jax.Array:
+        sums = jnp.pad(bias.reshape(matrices, output_channels), edges).reshape(-1)
+        y: jax.Array = call(x, w, sums, filled, **attributes)
+        return y
+
+    return run
+
+
+def _scales(end: Epilogue, output_channels: int) -> np.ndarray:
+    """float64 [1, N], or multipliers and shifts, int32 [2, N]."""
+    if end.scale is not None:
+        return np.broadcast_to(end.scale, (1, output_channels))
+    multiplier = np.broadcast_to(np.asarray(end.multiplier, np.int32), output_channels)
+    shift = np.where(multiplier == 0, np.int32(-1), end.shift)  # vectors of right shifts are faster
+    return np.stack([multiplier, shift.astype(np.int32)])
+
+
+def quads(w: Array, count: int = 1) -> Array:
+    """Filters of int8 [H, W, I, O] -> panels [count, panels, depth / 4, PANEL, 4].
+
+    The depth is that of every window row, W * I, filled up to a multiple of 4 with zeros; `count`
+    is of matrices.
+    """
+    numpy: Any = jnp if isinstance(w, jax.Array) else np
+    height, output_channels = w.shape[0], w.shape[-1]
+    rows = w.reshape(height, -1, output_channels)
+    filled = numpy.pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD), (0, 0)])
+    laid_out = panels(matrices(filled.reshape(-1, output_channels), count))
+    return laid_out.reshape(*laid_out.shape[:2], -1, QUAD, PANEL).swapaxes(-2, -1)
+
+
+def pairs(w: Array, zero: int) -> Array:
+    """Depthwise filters of int8 [H, W, 1, O] -> int16 [H / 2, W, O, 2], less their zero point.
+
+    The last rows are filled up with zeros.
+    """
+    numpy: Any = jnp if isinstance(w, jax.Array) else np
+    height, width, _, output_channels = w.shape
+    centered = (w.astype(np.int16) - np.int16(zero)).reshape(height, width, output_channels)
+    filled: Array = numpy.pad(centered, [(0, -height % _ROWS), (0, 0), (0, 0)])
+    count = math.ceil(height / _ROWS)
+    return filled.reshape(count, _ROWS, width, output_channels).transpose(0, 2, 3, 1)

@@ -1,0 +1,47 @@
+"""Short convolutions of floats in their kernels' order, so that they equal them to the bit.
+
+In a dynamic range model, what follows quantizes their results on the fly, which turns a difference
+in the last bit into one of a step. Source: Conv of kernels/internal/reference/conv.h, DepthwiseConv
+of depthwiseconv_float.h: taps by rows, then channels, then the bias.
+"""
+
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.products import finish
+from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.common.rounding import rounded
+from jaxdelegate.op_lowering.common.window import pad_windows, read_tap, taps
+from jaxdelegate.op_lowering.convolution.algorithms import Convolution
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
+
+_MOST_PRODUCTS = 64  # of one output; each is a step of its own in the program
+
+
+def is_chosen(context: LoweringContext, c: Convolution, tensors: Tensors) -> bool:
+    """Whether a convolution of floats is to add in order, and is short enough for that."""
+    is_float32 = all(spec.dtype == np.float32 for spec in tensors if spec is not None)
+    has_form = c.groups == 1 or c.output_channels == c.channels == c.groups
+    wanted = context.follows_kernels and not context.precision.is_reduced
+    return wanted and is_float32 and has_form and c.products <= _MOST_PRODUCTS
+
+
+def lower(c: Convolution, spatial_io: Prepare, activation: Act, tensors: Tensors) -> Function:
+    """[N, *in, C] -> [N, *out, O]; `spatial_io` turns the file's filter into [*spatial, I, O]."""
+
+    def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
+        padded = pad_windows(x, c.windows, 0)
+        rows = w.reshape(c.products, *[1] * (x.ndim - 2), c.output_channels)
+        total: Any = 0.0
+        for k, (tap, i) in enumerate(itertools.product(taps(c.windows), range(c.depth))):
+            pixels = read_tap(padded, c.windows, tap)
+            one = pixels if c.groups > 1 else lax.slice_in_dim(pixels, i, i + 1, axis=-1)
+            total = total + rounded(one * lax.slice_in_dim(rows, k, k + 1))
+        return (finish(total, bias, activation, tensors.y.dtype, is_finite=True),)
+
+    return Lowered(convolution, {1: spatial_io}, "ordered")

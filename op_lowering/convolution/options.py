@@ -1,0 +1,194 @@
+"""Options and records of convolutions; fields of tables have their names in schema.fbs."""
+
+import dataclasses
+import struct
+from typing import Self
+
+from jaxdelegate.op_lowering.records import c_struct as c
+from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.custom import CustomOptions
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding, TensorType
+from jaxdelegate.op_lowering.records.operator import Batch, OperatorRecord, Result, Scales, table
+from jaxdelegate.op_lowering.records.record import Options, Record
+from jaxdelegate.op_lowering.spec import Specs
+
+
+class Conv2DOptions(Record):
+    """Table `Conv2DOptions`: CONV_2D."""
+
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    dilation_w_factor: int = 1
+    dilation_h_factor: int = 1
+    quantized_bias_type: TensorType = TensorType.FLOAT32
+
+
+class DepthwiseConv2DOptions(Record):
+    """Table `DepthwiseConv2DOptions`: DEPTHWISE_CONV_2D."""
+
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    depth_multiplier: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    dilation_w_factor: int = 1
+    dilation_h_factor: int = 1
+
+
+class ExplicitConv2DOptions(Conv2DOptions):
+    """No table of the schema: a VALID CONV_2D over zeros before and after height and width."""
+
+    pads: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+
+
+class ExplicitDepthwiseConv2DOptions(DepthwiseConv2DOptions):
+    """No table of the schema: a VALID DEPTHWISE_CONV_2D over zeros around height and width."""
+
+    pads: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+
+
+def explicit_pads(options: Options) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Zeros before and after height and width; none where the schema's table stands alone."""
+    if isinstance(options, ExplicitConv2DOptions | ExplicitDepthwiseConv2DOptions):
+        return options.pads
+    return (0, 0), (0, 0)
+
+
+class TransposeConvOptions(Record):
+    """Table `TransposeConvOptions`: TRANSPOSE_CONV."""
+
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    quantized_bias_type: TensorType = TensorType.FLOAT32
+
+
+class Conv3DOptions(Record):
+    """Table `Conv3DOptions`: CONV_3D, CONV_3D_TRANSPOSE."""
+
+    padding: Padding = Padding.SAME
+    stride_d: int = 0
+    stride_w: int = 0
+    stride_h: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+    dilation_d_factor: int = 1
+    dilation_w_factor: int = 1
+    dilation_h_factor: int = 1
+
+
+def convolution_channels(_options: Options, inputs: Specs, _outputs: Specs) -> tuple[int, int]:
+    """Filter [O, H, W, I]."""
+    return inputs[1].shape[3], inputs[1].shape[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution2DTransposeBiasOptions(CustomOptions):
+    """MediaPipe's Convolution2DTransposeBias: C struct TfLiteTransposeConvParams, three int32."""
+
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read TfLitePadding (1 SAME, 2 VALID), stride_width and stride_height.
+
+        Raises:
+            ValueError: fewer than twelve bytes, or a padding that is neither.
+        """
+        if len(data) < 12:
+            raise ValueError(
+                f"Convolution2DTransposeBias: want 12 bytes of parameters, got {len(data)}"
+            )
+        padding, stride_w, stride_h = struct.unpack_from("<iii", data)
+        return cls(data, Padding(padding - 1), stride_w, stride_h)
+
+
+RECORDS = table(
+    OperatorRecord(
+        "CONV_2D",
+        Conv2DOptions,
+        cost=costs.convolution,
+        struct={
+            "padding": c.PADDING,
+            "stride_w": c.INT,
+            "stride_h": c.INT,
+            "fused_activation_function": c.ACTIVATION,
+            "dilation_w_factor": c.INT,
+            "dilation_h_factor": c.INT,
+            "quantized_bias_type": c.TYPE,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        is_costly_requantized=True,
+        batch=Batch.FIRST_INPUT,
+        reads_uint8_as_int8=True,
+        channels=convolution_channels,
+        scales=Scales.FREE,
+        bias=(0, 1, 2),
+    ),
+    OperatorRecord(
+        "CONV_3D",
+        Conv3DOptions,
+        cost=costs.convolution_3d,
+        struct=c.CONV_3D,
+        multiplies=True,
+        result=Result.REDUCED,
+        scales=Scales.FREE,
+        bias=(0, 1, 2),
+    ),
+    OperatorRecord(
+        "CONV_3D_TRANSPOSE",
+        Conv3DOptions,
+        cost=costs.transpose_convolution_3d,
+        struct=c.CONV_3D,
+        multiplies=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "Convolution2DTransposeBias",
+        Convolution2DTransposeBiasOptions,
+        cost=costs.transpose_convolution_bias,
+        multiplies=True,
+        result=Result.REDUCED,
+    ),
+    OperatorRecord(
+        "DEPTHWISE_CONV_2D",
+        DepthwiseConv2DOptions,
+        cost=costs.depthwise,
+        struct={
+            "padding": c.PADDING,
+            "stride_w": c.INT,
+            "stride_h": c.INT,
+            "depth_multiplier": c.INT,
+            "fused_activation_function": c.ACTIVATION,
+            "dilation_w_factor": c.INT,
+            "dilation_h_factor": c.INT,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        batch=Batch.FIRST_INPUT,
+        scales=Scales.FREE,
+        bias=(0, 1, 2),
+    ),
+    OperatorRecord(
+        "TRANSPOSE_CONV",
+        TransposeConvOptions,
+        cost=costs.transpose_convolution,
+        struct={
+            "padding": c.PADDING,
+            "stride_w": c.INT,
+            "stride_h": c.INT,
+            "fused_activation_function": c.ACTIVATION,
+            "quantized_bias_type": c.TYPE,
+        },
+        multiplies=True,
+        result=Result.REDUCED,
+        channels=convolution_channels,
+        scales=Scales.FREE,
+        bias=(2, 1, 3),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Integer kernels of CONV_2D, DEPTHWISE_CONV_2D and TRANSPOSE_CONV.
+
+kernels/internal/reference/conv.h, depthwiseconv_uint8.h and transpose_conv.h for uint8, the headers
+of integer_ops/ for int8, and for int16 with filters of int8.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.packed_weights import Kept
+from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
+from jaxdelegate.op_lowering.common.quantized_products import (
+    INT4,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    Dtypes,
+    Epilogue,
+    Kernels,
+    Tensors,
+    accumulator,
+    epilogue,
+    why_not_bias_scale,
+    why_not_epilogue,
+    why_not_sums,
+    why_not_tensors,
+)
+from jaxdelegate.op_lowering.common.window import Spreads
+from jaxdelegate.op_lowering.convolution import cpu_kernel_int8
+from jaxdelegate.op_lowering.convolution.algorithms import Convolution
+from jaxdelegate.op_lowering.convolution.integer import (
+    IntegerConvolution,
+    IntegerTransposedConvolution,
+    constant,
+)
+from jaxdelegate.op_lowering.records.enums import TensorType
+from jaxdelegate.op_lowering.records.protocols import Activated
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare, first_reason
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
+
+_NARROW = frozenset([INT8, INT4])
+_BYTES = Dtypes(frozenset([UINT8]), frozenset([INT32]), frozenset([UINT8]), symmetric=False)
+
+
+def _kernels(filters: frozenset[np.dtype], wide_biases: frozenset[np.dtype]) -> Kernels:
+    return {
+        UINT8: _BYTES,
+        INT8: Dtypes(filters, frozenset([INT32]), frozenset([INT8])),
+        INT16: Dtypes(filters, wide_biases, frozenset([INT16])),
+    }
+
+
+CONV_2D = _kernels(_NARROW, frozenset([INT32, INT64]))
+DEPTHWISE_CONV_2D = _kernels(_NARROW, frozenset([INT64]))
+TRANSPOSE_CONV = _kernels(frozenset([INT8]), frozenset([INT32, INT64]))
+NONE: Kernels = {}  # CONV_3D, CONV_3D_TRANSPOSE
+
+
+def why_not(
+    kernels: Kernels, o: Activated, tensors: Tensors, channel_axis: int, products: int
+) -> str | None:
+    """A reason unless an integer kernel takes these tensors; `products`: summed in one output."""
+    return first_reason(
+        why_not_tensors(kernels, tensors, channel_axis),
+        why_not_sums(tensors, _bias_type(o), products),
+    ) or first_reason(
+        why_not_bias_scale(tensors) if tensors.x.dtype == UINT8 else None,
+        why_not_epilogue(lambda: _epilogue(o, tensors)),
+    )
+
+
+def _bias_type(o: Activated) -> TensorType:
+    """DEPTHWISE_CONV_2D has no such option: FLOAT32 stands for nothing said."""
+    return getattr(o, "quantized_bias_type", TensorType.FLOAT32)
+
+
+def _epilogue(o: Activated, tensors: Tensors) -> Epilogue:
+    """How the kernel ends.
+
+    Raises:
+        ValueError: the scales make no multipliers.
+    """
+    x, w, _, y = tensors
+    scales = quantization_of(x), quantization_of(w), quantization_of(y)
+    find = product_multiplier if x.dtype == UINT8 else _by_channel(tensors)
+    multiplier, shift = find(*scales)
+    return epilogue(
+        o.fused_activation_function,
+        y,
+        accumulator(x, _bias_type(o)),
+        multiplier=multiplier,
+        shift=shift,
+    )
+
+
+def _by_channel(tensors: Tensors) -> Any:
+    channels = tensors.y.shape[-1]
+    return lambda x, w, y: convolution_multipliers(x, w, y, channels)
+
+
+def _filter_zero(w: TensorSpec) -> int:
+    """The kernels of int8 filters take them for symmetric."""
+    return zero_point_of(w) if w.dtype == UINT8 else 0
+
+
+def lower(
+    context: LoweringContext, c: Convolution, spatial_io: Prepare, o: Activated, tensors: Tensors
+) -> Function:
+    """Plain convolutions; `spatial_io` turns the file's filter into [*spatial, I, O]."""
+    x, w = tensors.x, tensors.w
+    if cpu_kernel_int8.is_chosen(context, tensors, c):
+        end = _epilogue(o, tensors)
+        return cpu_kernel_int8.convolution(c, spatial_io, tensors, _filter_zero(w), end)
+    convolve = IntegerConvolution.of(context, c, w.dtype, _filter_zero(w), constant(w, spatial_io))
+    zero, end, kept = (
+        zero_point_of(x),
+        _epilogue(o, tensors),
+        Kept.of_convolution(w, c.output_channels, c.groups),
+    )
+
+    is_at_once = convolve.takes_end(context, tensors, end)
+
+    def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
+        if is_at_once:
+            return (convolve.ended(x, zero, kept.read(w), bias, end),)
+        return end(convolve(x, zero, kept.read(w)), bias)
+
+    def prepare(w: Array) -> Array:
+        return kept.prepare(convolve.prepare(spatial_io(w)))
+
+    return Lowered(convolution, {1: prepare}, (convolve.layout, kept))
+
+
+def lower_transposed(
+    spreads: Spreads, spatial_io: Prepare, o: Activated, tensors: Tensors
+) -> Function:
+    """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
+    x, w = tensors.x, tensors.w
+    convolve = IntegerTransposedConvolution.of(
+        spreads, w.dtype, _filter_zero(w), constant(w, spatial_io)
+    )
+    zero, end = zero_point_of(x), _epilogue(o, tensors)
+
+    def transposed(
+        _shape: object, w: jax.Array, x: jax.Array, bias: jax.Array | None = None
+    ) -> tuple[jax.Array]:
+        return end(convolve(x, zero, w), bias)
+
+    return Lowered(transposed, {1: lambda w: convolve.prepare(spatial_io(w))}, ())

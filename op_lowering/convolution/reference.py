@@ -1,0 +1,253 @@
+"""Convolutions: kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h.
+
+Quantized tensors go to quantized.py and dynamic_range.py.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.convolution import reference_dynamic_range as dynamic_range_convolution
+from jaxdelegate.op_lowering.convolution import reference_quantized as quantized_convolution
+from jaxdelegate.op_lowering.convolution.options import (
+    Conv2DOptions,
+    Conv3DOptions,
+    DepthwiseConv2DOptions,
+)
+from jaxdelegate.op_lowering.convolution.reference_quantized import Sums
+from jaxdelegate.op_lowering.records.protocols import Activated
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.window import (
+    clamp,
+    image_shape,
+    pad_before,
+    require_floats,
+    size_out,
+    sums_of,
+    windows,
+)
+
+_Conv = Conv2DOptions | DepthwiseConv2DOptions | Conv3DOptions
+_INT16_MAX = 2**15 - 1
+_FEW_CHANNELS = 4  # an image's
+
+
+def conv_2d_shape(o: Conv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[N, H, W, C] with a filter [O, h, w, C / groups] -> [N, H', W', O].
+
+    Raises:
+        ValueError: the shapes do not go together.
+    """
+    x = image_shape("CONV_2D input", inputs[0].shape, 4)
+    w = image_shape("CONV_2D filter", inputs[1].shape, 4)
+    _require_values("CONV_2D", x, w)
+    if x[3] % w[3] or w[0] % (x[3] // w[3]):
+        raise ValueError(
+            f"CONV_2D: {x[3]} input and {w[0]} output channels do not split into groups of {w[3]}"
+        )
+    _require_bias("CONV_2D", inputs, w[0])
+    return ((x[0], *_places(o, _strides_2d(o), _dilations_2d(o), x[1:3], w[1:3]), w[0]),)
+
+
+def depthwise_conv_2d_shape(o: DepthwiseConv2DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[N, H, W, C] with a filter [1, h, w, C * multiplier] -> [N, H', W', C * multiplier].
+
+    Raises:
+        ValueError: the shapes do not go together.
+    """
+    x = image_shape("DEPTHWISE_CONV_2D input", inputs[0].shape, 4)
+    w = image_shape("DEPTHWISE_CONV_2D filter", inputs[1].shape, 4)
+    _require_values("DEPTHWISE_CONV_2D", x, w)
+    if w[0] != 1 or w[3] % x[3]:
+        raise ValueError(f"DEPTHWISE_CONV_2D: filter {list(w)} over {x[3]} channels")
+    _require_bias("DEPTHWISE_CONV_2D", inputs, w[3])
+    most = max(*_strides_2d(o), *_dilations_2d(o))
+    if most > _INT16_MAX:  # LiteRT's limit (kernels/depthwise_conv.cc, Prepare)
+        raise ValueError(
+            f"DEPTHWISE_CONV_2D: a stride or dilation of {most}, {_INT16_MAX} is the most"
+        )
+    return ((x[0], *_places(o, _strides_2d(o), _dilations_2d(o), x[1:3], w[1:3]), w[3]),)
+
+
+def conv_3d_shape(o: Conv3DOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[N, D, H, W, C] with a filter [d, h, w, C, O] -> [N, D', H', W', O].
+
+    Raises:
+        ValueError: the shapes do not go together.
+    """
+    x = image_shape("CONV_3D input", inputs[0].shape, 5)
+    w = image_shape("CONV_3D filter", inputs[1].shape, 5)
+    _require_values("CONV_3D", x, w)
+    if x[4] != w[3]:
+        raise ValueError(f"CONV_3D: {x[4]} input channels for a filter over {w[3]}")
+    _require_bias("CONV_3D", inputs, w[4])
+    return ((x[0], *_places(o, _strides_3d(o), _dilations_3d(o), x[1:4], w[:3]), w[4]),)
+
+
+def conv_2d(
+    o: Conv2DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
+) -> tuple[Array]:
+    """Each group of input channels meets its own filters; `w` is [O, h, w, C / groups]."""
+    specs = ("CONV_2D", partial(_conv_2d_sums, o), o, inputs, outputs)
+    if inputs[0].is_quantized:
+        return quantized_convolution.convolution(*specs, x, w, b)
+    if inputs[1].is_quantized:
+        symmetric, dtypes = _is_symmetric(inputs), (np.int8, np.uint8, ml_dtypes.int4)
+        return dynamic_range_convolution.convolution(
+            *specs, x, w, b, filters=dtypes, symmetric=symmetric, in_turn=not symmetric
+        )
+    return _floats(*specs, x, w, b)
+
+
+def _conv_2d_sums(o: Conv2DOptions, x: Array, w: Array) -> Array:
+    groups, depth = x.shape[3] // w.shape[3], w.shape[3]
+    w = w.reshape(groups, -1, *w.shape[1:])  # [groups, O / groups, h, w, I]
+    y: Any = 0
+    for (i, j), read in _taps(o, _strides_2d(o), _dilations_2d(o), x, w.shape[2:4]):
+        pixels = read.reshape(-1, groups, depth).swapaxes(0, 1)  # [groups, N * H' * W', I]
+        for term in _terms(pixels, w[:, :, i, j].swapaxes(1, 2)):
+            y = y + term
+    return np.asarray(y.swapaxes(0, 1))
+
+
+def _terms(pixels: Array, w: Array) -> Iterator[Array]:
+    """What one tap adds: the channels one by one, as the kernel does, if they are few.
+
+    Dynamic range kernels after it would turn the last bit of a sum into a whole quantization step.
+    """
+    depth = pixels.shape[-1]
+    if depth > _FEW_CHANNELS:
+        yield pixels @ w
+        return
+    for i in range(depth):
+        yield pixels[..., i : i + 1] * w[:, i : i + 1]
+
+
+def _is_symmetric(inputs: Specs) -> bool:
+    """Whether the dynamic range kernel of one scale runs: no groups, and all scales are equal."""
+    x, w = inputs[:2]
+    scales = w.quantization.scale if w.quantization is not None else np.ones(1)
+    return x.shape[3] == w.shape[3] and bool((scales == scales[0]).all())
+
+
+def depthwise_conv_2d(
+    o: DepthwiseConv2DOptions,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+) -> tuple[Array]:
+    """Output channel c * multiplier + m reads input channel c; `w` is [1, h, w, C * multiplier]."""
+    specs = ("DEPTHWISE_CONV_2D", partial(_depthwise_sums, o), o, inputs, outputs)
+    if inputs[0].is_quantized:
+        return quantized_convolution.convolution(*specs, x, w, b)
+    if inputs[1].is_quantized:
+        return dynamic_range_convolution.convolution(*specs, x, w, b)
+    return _floats(*specs, x, w, b)
+
+
+def _depthwise_sums(o: DepthwiseConv2DOptions, x: Array, w: Array) -> Array:
+    multiplier = w.shape[3] // x.shape[3]
+    y: Any = 0
+    for (i, j), read in _taps(o, _strides_2d(o), _dilations_2d(o), x, w.shape[1:3]):
+        y = y + (np.repeat(read, multiplier, -1) if multiplier > 1 else read) * w[0, i, j]
+    return np.asarray(y)
+
+
+def conv_3d(
+    o: Conv3DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
+) -> tuple[Array]:
+    """A window over depth, height and width; `w` is [d, h, w, C, O]."""
+    return _floats("CONV_3D", partial(_conv_3d_sums, o), o, inputs, outputs, x, w, b)
+
+
+def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:
+    y: Any = 0
+    for place, read in _taps(o, _strides_3d(o), _dilations_3d(o), x, w.shape[:3]):
+        y = y + read.reshape(-1, x.shape[4]) @ w[place]
+    return np.asarray(y)
+
+
+def _floats(
+    name: str,
+    sums: Sums,
+    o: Activated,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None,
+) -> tuple[Array]:
+    require_floats(name, *inputs, *outputs)
+    # On some processors numpy's matrix products meet infinity with the zeros that fill a vector up:
+    # a warning of values that nobody reads.
+    with np.errstate(invalid="ignore"):
+        return _finish(o, outputs, sums(sums_of(x), sums_of(w)), b)
+
+
+def _strides_2d(o: Conv2DOptions | DepthwiseConv2DOptions) -> tuple[int, ...]:
+    return o.stride_h, o.stride_w
+
+
+def _dilations_2d(o: Conv2DOptions | DepthwiseConv2DOptions) -> tuple[int, ...]:
+    return o.dilation_h_factor, o.dilation_w_factor
+
+
+def _strides_3d(o: Conv3DOptions) -> tuple[int, ...]:
+    return o.stride_d, o.stride_h, o.stride_w
+
+
+def _dilations_3d(o: Conv3DOptions) -> tuple[int, ...]:
+    return o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor
+
+
+def _places(
+    o: _Conv, strides: Sequence[int], dilations: Sequence[int], image: Shape, sizes: Shape
+) -> Shape:
+    return tuple(
+        size_out(o.padding, n, size, stride, dilation)
+        for n, size, stride, dilation in zip(image, sizes, strides, dilations, strict=True)
+    )
+
+
+def _taps(
+    o: _Conv, strides: Sequence[int], dilations: Sequence[int], x: Array, sizes: Shape
+) -> Any:
+    out = _places(o, strides, dilations, x.shape[1:-1], sizes)
+    before = [
+        pad_before(o.padding, n, size, stride, n_out, dilation)
+        for n, size, stride, n_out, dilation in zip(
+            x.shape[1:-1], sizes, strides, out, dilations, strict=True
+        )
+    ]
+    return windows(x, out, before, sizes, strides, dilations)
+
+
+def _finish(o: Activated, outputs: Specs, y: Array, b: Array | None) -> tuple[Array]:
+    y = y.reshape(outputs[0].shape)
+    if b is not None:
+        y = y + sums_of(b).reshape(-1)
+    return (clamp(o.fused_activation_function, y).astype(outputs[0].dtype),)
+
+
+def _require_values(name: str, x: Shape, w: Shape) -> None:
+    if min(*x[1:], *w) <= 0:
+        raise ValueError(f"{name}: input {list(x)} or filter {list(w)} has an empty dimension")
+
+
+def _require_bias(name: str, inputs: Specs, channels: int) -> None:
+    bias: TensorSpec | None = inputs[2] if len(inputs) > 2 else None
+    if bias is not None and np.prod(bias.shape) != channels:
+        raise ValueError(f"{name}: a bias {list(bias.shape)} for {channels} output channels")
+
+
+KERNELS = {
+    "CONV_2D": Kernel(conv_2d, conv_2d_shape),
+    "DEPTHWISE_CONV_2D": Kernel(depthwise_conv_2d, depthwise_conv_2d_shape),
+    "CONV_3D": Kernel(conv_3d, conv_3d_shape),
+}

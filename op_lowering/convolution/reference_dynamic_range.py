@@ -1,0 +1,114 @@
+"""Dynamic range convolutions: float32 images, quantized on the fly, by integer filters.
+
+HybridConvPerChannel of kernels/internal/reference/conv.h, EvalHybrid of kernels/conv.cc,
+DepthwiseConvHybridPerChannel of integer_ops/depthwise_conv.h, HybridTransposeConv of
+transpose_conv.h, which adds up floats.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.op_lowering.records.protocols import Activated
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.quant.params import channel_scales
+from jaxdelegate.reference.dynamic_range import quantize_rows, signed
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.quantization import quantization_of
+from jaxdelegate.reference.window import clamp, require_floats
+
+Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros -> [N, *out, O]
+# Adds, in place, what pixels [N, *in, I] and one tap of the filter, [O, I], make of [N, *in, O].
+Add = Callable[[Array, Array, Array], None]
+Scatter = Callable[[Array, Array, Add], Array]  # image, filter, for each tap -> [N, *out, O]
+
+
+def convolution(
+    name: str,
+    sums: Sums,
+    o: Activated,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None,
+    *,
+    filters: tuple[Any, ...] = (np.int8,),
+    symmetric: bool = False,
+    in_turn: bool = False,
+) -> tuple[Array]:
+    """Each image has a scale, and without `symmetric` a zero point, of its own.
+
+    Args:
+        name: the operator.
+        sums: its sums of products, over real numbers.
+        o: its options.
+        inputs: image, filter and perhaps bias.
+        outputs: the output.
+        x: the image, float32 [N, *spatial, C].
+        w: the filter, as the file stores it.
+        b: the bias, float32 [O].
+        filters: which dtypes the kernel takes.
+        symmetric: the zero points are 0.
+        in_turn: sums are scaled by the filter, then by the image, not by the scales' product.
+
+    Raises:
+        TypeError: a tensor of another dtype, or a filter without scales.
+    """
+    integers, scale, each = _quantized(
+        name, inputs, outputs, x, filters=filters, symmetric=symmetric
+    )
+    total = sums(integers, signed(w).astype(np.float64)).reshape(outputs[0].shape)
+    y = total.astype(np.float32)
+    y = y * each * scale if in_turn else y * (scale * each)
+    return _finish(o, y, b, outputs)
+
+
+def transposed(
+    name: str,
+    scatter: Scatter,
+    o: Activated,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None,
+) -> tuple[Array]:
+    """Products are scaled one by one and added up in float32, by pixel and channel.
+
+    Arguments and errors are those of `convolution`; `scatter` is how pixels reach the output.
+    """
+    integers, scale, each = _quantized(name, inputs, outputs, x, filters=(np.int8,))
+
+    def add(y: Array, x: Array, w: Array) -> None:
+        for pixels, weights in zip(np.moveaxis(x, -1, 0), w.T, strict=True):
+            y += pixels[..., np.newaxis] * weights * each * scale
+
+    y = scatter(integers.astype(np.float32), w.astype(np.float32), add)
+    return _finish(o, y, b, outputs)
+
+
+def _quantized(
+    name: str,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    *,
+    filters: tuple[Any, ...],
+    symmetric: bool = False,
+) -> tuple[Array, Array, Array]:
+    """The images as integers without zero point; their scales [N, 1, ..., 1]; the filters' [O]."""
+    require_floats(name, inputs[0], *inputs[2:], *outputs)
+    each = channel_scales(quantization_of(name, inputs[1], *filters), outputs[0].shape[-1])
+    rows = x.reshape(len(x), math.prod(x.shape[1:]))
+    q, scale, zero = quantize_rows(rows, asymmetric=not symmetric)
+    integers = (q.astype(np.float64) - zero[:, None]).reshape(x.shape)
+    return integers, scale.reshape(-1, *(1,) * (x.ndim - 1)), each
+
+
+def _finish(o: Activated, y: Array, b: Array | None, outputs: Specs) -> tuple[Array]:
+    if b is not None:
+        y = y + b.reshape(-1)
+    return (clamp(o.fused_activation_function, y).astype(outputs[0].dtype),)

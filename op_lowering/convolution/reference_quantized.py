@@ -1,0 +1,66 @@
+"""Integer convolutions, plain, depthwise and transposed.
+
+kernels/internal/reference/conv.h, depthwiseconv_uint8.h and transpose_conv.h for uint8, the headers
+of integer_ops/ for int8, and for int16 with filters of int8.
+"""
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.records.enums import TensorType
+from jaxdelegate.op_lowering.records.protocols import Activated
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.quant.params import tensor_zero_point
+from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.products import accumulated, centered, requantized
+from jaxdelegate.reference.quantization import quantization_of, require_symmetric
+
+Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros -> [N, *out, O]
+
+
+def convolution(
+    name: str,
+    sums: Sums,
+    o: Activated,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None,
+) -> tuple[Array]:
+    """Any convolution of the integers less their zero points.
+
+    Args:
+        name: the operator.
+        sums: its sums of products, over real numbers.
+        o: its options.
+        inputs: image, filter and perhaps bias.
+        outputs: the output.
+        x: the image [N, *spatial, C].
+        w: the filter, as the file stores it.
+        b: the bias [O].
+
+    Raises:
+        TypeError: dtypes without a kernel, or a tensor without a scale.
+        ValueError: an int16 tensor with a zero point.
+    """
+    y, is_uint8 = outputs[0], x.dtype == np.uint8
+    dtypes = (np.uint8,) if is_uint8 else (np.int8, ml_dtypes.int4)
+    source = quantization_of(name, inputs[0], np.int8, np.uint8, np.int16)
+    filters, target = quantization_of(name, inputs[1], *dtypes), quantization_of(name, y, x.dtype)
+    require_symmetric(name, inputs[0], y)
+    # Signed filters are symmetric: their kernels read no zero point.
+    zero = tensor_zero_point(filters) if is_uint8 else 0
+    total = sums(centered(x, tensor_zero_point(source)), centered(w, zero))
+    multiplier, shift = (
+        product_multiplier(source, filters, target)
+        if is_uint8
+        else convolution_multipliers(source, filters, target, y.shape[-1])
+    )
+    bias_type = getattr(o, "quantized_bias_type", TensorType.FLOAT32)
+    accumulator = accumulated(total.reshape(y.shape), inputs[0], bias_type, b)
+    activation = o.fused_activation_function
+    return (requantized(accumulator, multiplier, shift, target, activation, y.dtype),)

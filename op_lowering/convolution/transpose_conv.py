@@ -1,0 +1,370 @@
+"""Transposed convolutions: TRANSPOSE_CONV, CONV_3D_TRANSPOSE and Convolution2DTransposeBias.
+
+Each is the gradient of a convolution with respect to its input: a convolution whose input is
+dilated by the strides and whose filter is mirrored. It is laid out once as [*spatial, I, O].
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common import quantized_products
+from jaxdelegate.op_lowering.common.algorithms import chosen
+from jaxdelegate.op_lowering.common.basics import Array
+from jaxdelegate.op_lowering.common.dynamic_range import DynamicRange
+from jaxdelegate.op_lowering.common.products import (
+    Arithmetic,
+    finish,
+    nothing,
+    why_not_floats,
+    why_not_fused,
+)
+from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.common.window import Spread, Spreads, Window, Windows, why_not_windows
+from jaxdelegate.op_lowering.convolution import dynamic_range as dynamic_range_convolution
+from jaxdelegate.op_lowering.convolution import quantized as quantized_convolution
+from jaxdelegate.op_lowering.convolution.integer import overlap
+from jaxdelegate.op_lowering.convolution.options import (
+    Conv3DOptions,
+    Convolution2DTransposeBiasOptions,
+    TransposeConvOptions,
+)
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.enums import Padding
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    Lowered,
+    LoweringContext,
+    OpRule,
+    Prepare,
+    first_reason,
+    optional,
+    table,
+    why_not_const,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+
+
+def _why_not_shapes(
+    x: TensorSpec, filter_shape: Shape, bias: TensorSpec | None, rank: int
+) -> str | None:
+    """`filter_shape` is the filter's [*spatial, I, O]."""
+    if len(x.shape) != rank or len(filter_shape) != rank:
+        return f"input {list(x.shape)} and filter must have {rank} dimensions"
+    if min(*x.shape[1:], *filter_shape) <= 0:
+        return f"input {list(x.shape)} or the filter has an empty dimension"
+    if x.shape[-1] != filter_shape[-2]:
+        return f"{x.shape[-1]} input channels for a filter over {filter_shape[-2]}"
+    if bias is not None and math.prod(bias.shape) != filter_shape[-1]:
+        return f"a bias of {math.prod(bias.shape)} values for {filter_shape[-1]} output channels"
+    return None
+
+
+def _why_not_output(windows: Windows, x: Shape, out: Shape, output_channels: int) -> str | None:
+    """The windows of the convolution that this one transposes slide over the output asked for."""
+    reason = why_not_windows(windows)
+    if reason is not None:
+        return reason
+    taken = (out[0], *(w.n_out for w in windows), out[-1])
+    if min(out) < 0 or taken != (*x[:-1], output_channels):
+        return f"output shape {list(out)} does not come from input {list(x)}"
+    return None
+
+
+def _transposed(
+    context: LoweringContext,
+    spreads: Spreads,
+    activation: Act,
+    inputs: tuple[TensorSpec, TensorSpec],
+    outputs: Specs,
+) -> tuple[Function, Prepare]:
+    """(x, laid out filter, bias) -> ([N, *out, O],), and the layout from [*spatial, I, O]."""
+    layout, run = chosen(_float_algorithms(context.platform, spreads), context.algorithm)
+    arithmetic = Arithmetic.of_convolution(context, *inputs)
+
+    def transposed(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
+        y = run(arithmetic, spreads, arithmetic.reduced(x), w)
+        dtype = outputs[0].dtype
+        return (finish(y, bias, activation, dtype, is_finite=arithmetic.is_finite),)
+
+    return transposed, lambda w: arithmetic.reduced(layout(w))
+
+
+_Layout = Callable[[Array], Array]  # a filter [*spatial, I, O] -> what the algorithm reads
+_Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
+
+
+def _float_algorithms(platform: str, spreads: Spreads) -> Mapping[str, tuple[_Layout, _Run]]:
+    """The algorithms to run a transposed convolution of floats, the default first."""
+    algorithms: dict[str, tuple[_Layout, _Run]] = {
+        "xla": (_mirrored, _xla),
+        "overlap": (_by_pixel, _overlapping),
+    }
+    if all(s.size <= s.stride and s.dilation == 1 for s in spreads):
+        apart = {"side_by_side": (_by_pixel, _side_by_side)}
+        return apart | algorithms if platform == "cpu" else algorithms | apart
+    return algorithms
+
+
+def _mirrored(w: Array) -> Array:
+    return w[(slice(None, None, -1),) * (w.ndim - 2)]
+
+
+def _xla(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
+    return a.convolution(
+        x,
+        w,
+        [1] * len(spreads),
+        [s.pads for s in spreads],
+        input_dilation=[s.stride for s in spreads],
+        filter_dilation=[s.dilation for s in spreads],
+    )
+
+
+def _by_pixel(w: Array) -> Array:
+    axes = tuple(range(w.ndim - 2))
+    return w.transpose(w.ndim - 2, *axes, w.ndim - 1)  # [I, *spatial, O]
+
+
+def _side_by_side(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
+    """Windows that do not overlap: one matrix product yields every pixel's patch of the output."""
+    rank, output_channels = len(spreads), w.shape[-1]
+    y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
+    y = y.reshape(*x.shape[:-1], *(s.size for s in spreads), output_channels)  # [N, *in, *size, O]
+    zero = jnp.zeros((), y.dtype)
+    gaps = [(0, s.stride - s.size, 0) for s in spreads]
+    y = lax.pad(y, zero, [(0, 0, 0)] * (1 + rank) + gaps + [(0, 0, 0)])
+    pairs = [axis for i in range(rank) for axis in (1 + i, 1 + rank + i)]
+    y = y.transpose(0, *pairs, 1 + 2 * rank)
+    y = y.reshape(x.shape[0], *(s.n_in * s.stride for s in spreads), output_channels)
+    return lax.pad(y, zero, [(0, 0, 0), *(s.crop for s in spreads), (0, 0, 0)])
+
+
+def _overlapping(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
+    """One matrix product yields every pixel's patch of the output, then patches are added up."""
+    y = a.dot(x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1), ((1,), (0,)))
+    sizes = (s.size for s in spreads)
+    return overlap(y.reshape(*x.shape[:-1], *sizes, w.shape[-1]), spreads)
+
+
+def _spread(n_in: int, w: Window) -> Spread:
+    """From the window that slides over the output."""
+    return Spread(n_in, w.n_in, w.size, w.stride, w.pads[0], w.dilation)
+
+
+# TRANSPOSE_CONV and CONV_3D_TRANSPOSE: inputs are (output shape, filter, x, bias).
+# Options, the output's shape and the filter's [*spatial, I, O] -> windows over the output.
+_Asking = TypeVar("_Asking", bound=TransposeConvOptions | Conv3DOptions)
+_Geometry = Callable[[_Asking, Shape, Shape], Windows]
+
+
+def _windows_2d(o: TransposeConvOptions, out: Shape, w: Shape) -> Windows:
+    return (
+        Window(out[1], w[0], o.stride_h, o.padding),
+        Window(out[2], w[1], o.stride_w, o.padding),
+    )
+
+
+def _windows_3d(o: Conv3DOptions, out: Shape, w: Shape) -> Windows:
+    return (
+        Window(out[1], w[0], o.stride_d, o.padding, o.dilation_d_factor),
+        Window(out[2], w[1], o.stride_h, o.padding, o.dilation_h_factor),
+        Window(out[3], w[2], o.stride_w, o.padding, o.dilation_w_factor),
+    )
+
+
+def _asked(shape: TensorSpec) -> Shape:
+    return tuple(int(n) for n in np.asarray(shape.const).ravel())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked(Generic[_Asking]):
+    """An operator that is told the shape of its output.
+
+    `order`: the axes of the file's filter, in the order of [*spatial, I, O].
+    """
+
+    geometry: _Geometry[_Asking]
+    order: tuple[int, ...]
+    kernels: quantized_products.Kernels
+    dynamic_range: DynamicRange
+
+    def why_not(
+        self, _context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
+    ) -> str | None:
+        tensors = self._tensors(inputs, outputs)
+        reason = first_reason(
+            why_not_const(inputs[0]),
+            why_not_dtype(inputs[0], np.int32),
+            why_not_fused(o.fused_activation_function),
+        ) or self._why_not_shapes(o, inputs[0], tensors)
+        if reason is not None:
+            return reason
+        channel_axis = self.order[-1]
+        if tensors.is_integer:
+            depth = tensors.x.shape[-1]
+            return quantized_convolution.why_not(self.kernels, o, tensors, channel_axis, depth)
+        if tensors.is_dynamic_range:
+            return self.dynamic_range.why_not(tensors, channel_axis)
+        return why_not_floats(*tensors)
+
+    def _why_not_shapes(self, o: _Asking, shape: TensorSpec, tensors: Tensors) -> str | None:
+        rank, w = len(self.order), tensors.w.shape
+        if shape.shape != (rank,):
+            return f"{shape.name!r} must hold {rank} values"
+        if len(w) != rank:
+            return f"filter {list(w)} must have {rank} dimensions"
+        filter_shape = tuple(w[axis] for axis in self.order)
+        x = tensors.x
+        return _why_not_shapes(x, filter_shape, tensors.bias, rank) or _why_not_output(
+            self.geometry(o, _asked(shape), filter_shape), x.shape, _asked(shape), filter_shape[-1]
+        )
+
+    def algorithms(
+        self, context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
+    ) -> Mapping[str, Any]:
+        tensors = self._tensors(inputs, outputs)
+        if 0 in _asked(inputs[0]) or tensors.w.is_quantized:
+            return {}
+        return _float_algorithms(context.platform, self._spreads(o, inputs[0], tensors))
+
+    def _spreads(self, o: _Asking, shape: TensorSpec, tensors: Tensors) -> Spreads:
+        filter_shape = tuple(tensors.w.shape[axis] for axis in self.order)
+        windows = self.geometry(o, _asked(shape), filter_shape)
+        return tuple(map(_spread, tensors.x.shape[1:-1], windows))
+
+    def lower(
+        self, context: LoweringContext, o: _Asking, inputs: Specs, outputs: Specs
+    ) -> Function:
+        shape, tensors = inputs[0], self._tensors(inputs, outputs)
+        if 0 in _asked(shape):
+            return nothing(outputs)
+        x, w = tensors.x, tensors.w
+        spreads = self._spreads(o, shape, tensors)
+        if tensors.is_integer:
+            return quantized_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
+        if tensors.is_dynamic_range:
+            return dynamic_range_convolution.lower_transposed(spreads, self._spatial_io, o, tensors)
+        run, layout = _transposed(context, spreads, o.fused_activation_function, (x, w), outputs)
+        return Lowered(
+            lambda _shape, w, x, bias=None: run(x, w, bias),
+            {1: lambda w: layout(self._spatial_io(w))},
+        )
+
+    def _spatial_io(self, w: Array) -> Array:
+        return w.transpose(self.order)
+
+    def _tensors(self, inputs: Specs, outputs: Specs) -> Tensors:
+        return Tensors(inputs[2], inputs[1], optional(inputs, 3), outputs[0])
+
+
+_OHWI = (1, 2, 3, 0)
+_DHWOI = (0, 1, 2, 4, 3)
+
+_TRANSPOSE_CONV = _Asked(
+    _windows_2d,
+    _OHWI,
+    quantized_convolution.TRANSPOSE_CONV,
+    dynamic_range_convolution.TRANSPOSE_CONV,
+)
+_CONV_3D_TRANSPOSE = _Asked(
+    _windows_3d, _DHWOI, quantized_convolution.NONE, dynamic_range_convolution.NONE
+)
+
+TRANSPOSE_CONV = OpRule(
+    "TRANSPOSE_CONV",
+    TransposeConvOptions,
+    5,
+    _TRANSPOSE_CONV.why_not,
+    _TRANSPOSE_CONV.lower,
+    arity=3,
+    algorithms=_TRANSPOSE_CONV.algorithms,
+)
+CONV_3D_TRANSPOSE = OpRule(
+    "CONV_3D_TRANSPOSE",
+    Conv3DOptions,
+    1,
+    _CONV_3D_TRANSPOSE.why_not,
+    _CONV_3D_TRANSPOSE.lower,
+    arity=3,
+    algorithms=_CONV_3D_TRANSPOSE.algorithms,
+)
+
+
+# Convolution2DTransposeBias: inputs are (x, filter [O, H, W, I], bias).
+def _why_not_bias(
+    _context: LoweringContext,
+    o: Convolution2DTransposeBiasOptions,
+    inputs: Specs,
+    outputs: Specs,
+) -> str | None:
+    x, w = inputs[:2]
+    bias = optional(inputs, 2)
+    if len(w.shape) != 4:
+        return f"filter {list(w.shape)} must have 4 dimensions"
+    return first_reason(
+        why_not_floats(x, w, bias, *outputs),
+        _why_not_shapes(x, tuple(w.shape[axis] for axis in _OHWI), bias, 4),
+        None if min(o.stride_h, o.stride_w) > 0 else f"strides {o.stride_h}, {o.stride_w}",
+    )
+
+
+def _lower_bias(
+    context: LoweringContext,
+    o: Convolution2DTransposeBiasOptions,
+    inputs: Specs,
+    outputs: Specs,
+) -> Function:
+    x, w = inputs[:2]
+    if x.shape[0] == 0:
+        return nothing(outputs)
+    spreads = _bias_spreads(o, x.shape, w.shape)
+    run, layout = _transposed(context, spreads, Act.NONE, (x, w), outputs)
+    return Lowered(
+        lambda x, w, bias=None: run(x, w, bias), {1: lambda w: layout(w.transpose(_OHWI))}
+    )
+
+
+def _bias_algorithms(
+    context: LoweringContext,
+    o: Convolution2DTransposeBiasOptions,
+    inputs: Specs,
+    _outputs: Specs,
+) -> Mapping[str, Any]:
+    x, w = inputs[:2]
+    spreads = _bias_spreads(o, x.shape, w.shape)
+    return {} if x.shape[0] == 0 else _float_algorithms(context.platform, spreads)
+
+
+def _bias_spreads(o: Convolution2DTransposeBiasOptions, x: Shape, w: Shape) -> Spreads:
+    sizes = zip(x[1:3], w[1:3], (o.stride_h, o.stride_w), strict=True)
+    return tuple(_grown(o.padding, n, size, stride) for n, size, stride in sizes)
+
+
+def _grown(padding: Padding, n_in: int, size: int, stride: int) -> Spread:
+    """MediaPipe's rule: SAME crops what a convolution over the *input* would have padded.
+
+    mediapipe/util/tflite/operations/transpose_conv_bias.cc.
+    """
+    cropped = max(size - (n_in - 1) % stride - 1, 0) if padding is Padding.SAME else 0
+    return Spread(n_in, (n_in - 1) * stride + size - cropped, size, stride, cropped // 2)
+
+
+CONVOLUTION_2D_TRANSPOSE_BIAS = OpRule(
+    "Convolution2DTransposeBias",
+    Convolution2DTransposeBiasOptions,
+    1,
+    _why_not_bias,
+    _lower_bias,
+    arity=2,
+    algorithms=_bias_algorithms,
+)
+
+RULES = table(TRANSPOSE_CONV, CONV_3D_TRANSPOSE, CONVOLUTION_2D_TRANSPOSE_BIAS)

@@ -1,0 +1,1 @@
+"""NumericVerify and Hadamard rotations, operators of TFLite's tools."""

@@ -1,0 +1,1 @@
+"""Box decoding and non-maximum suppression."""

@@ -1,0 +1,1 @@
+"""Arithmetic on elements, with broadcasting."""

@@ -1,0 +1,341 @@
+"""Elementwise arithmetic on quantized tensors, as LiteRT's integer kernels compute it.
+
+Sources: kernels/{add,sub,mul,div,squared_difference,comparisons,elementwise,exp}.cc and the headers
+of kernels/internal/reference that they name.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.pointwise import (
+    BOOL,
+    INT8,
+    INT16,
+    UINT8,
+    BuildInteger,
+    Elementwise,
+    IntegerKernel,
+)
+from jaxdelegate.op_lowering.common.quantization import quantization_of, scale_of, zero_point_of
+from jaxdelegate.op_lowering.elementwise.options import (
+    AddOptions,
+    DivOptions,
+    MulOptions,
+    SubOptions,
+)
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.rule import OptionsT
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import fixed_math, fixed_point, lookup
+from jaxdelegate.quant.jax_fixed_math import reciprocal
+from jaxdelegate.quant.jax_fixed_point import (
+    count_leading_sign_bits,
+    multiply_by_quantized_multiplier,
+    multiply_greater_than_one,
+    multiply_smaller_than_one,
+    rounding_divide_by_pot,
+    saturating_add,
+    saturating_left_shift,
+    saturating_rounding_doubling_high_mul,
+    saturating_sub,
+    wide,
+)
+from jaxdelegate.quant.jax_lookup import lut_lookup
+from jaxdelegate.quant.jax_requantize import clamp, requantize_accumulator
+from jaxdelegate.quant.lookup import RealFunction, lookup_table
+from jaxdelegate.quant.multiplier import (
+    checked_log2,
+    quantize_multiplier,
+    quantize_multiplier_smaller_than_one,
+)
+from jaxdelegate.quant.params import activation_range, integer_range
+from jaxdelegate.quant.requantize import float32_product_multiplier, rescale_multiplier
+
+Multiplier = Callable[[float], tuple[int, int]]
+DtypeRows = frozenset[tuple[np.dtype, ...]]
+
+_INT32 = np.dtype(np.int32)
+
+
+def alike(arity: int, *dtypes: np.dtype) -> DtypeRows:
+    """The inputs, then the output, all of one dtype, which is any of these."""
+    return frozenset((dtype,) * (arity + 1) for dtype in dtypes)
+
+
+def steps_of(x: jax.Array, spec: TensorSpec) -> jax.Array:
+    """int32: how many scales each integer stands for."""
+    return x.astype(np.int32) - np.int32(zero_point_of(spec))
+
+
+def requantizer(
+    y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
+) -> Callable[[jax.Array], jax.Array]:
+    """How a kernel ends: int32 or int64 accumulators -> integers of the output."""
+    zero_point, dtype = zero_point_of(y), y.dtype
+    bounds = activation_range(activation, quantization_of(y), dtype)
+    return lambda total: requantize_accumulator(total, multiplier, shift, zero_point, bounds, dtype)
+
+
+# ---- ADD, SUB, SQUARED_DIFFERENCE: both inputs on one scale, twice the larger one
+
+
+def _on_common_scale(
+    inputs: Specs, left_shift: int
+) -> tuple[Callable[..., list[jax.Array]], float]:
+    """The way to multiples of (common scale / 2**left_shift), int32, and the common scale.
+
+    An input whose scale is 0 is 0 (LiteRT's kernels abort).
+    """
+    common = 2 * max(scale_of(spec) for spec in inputs)
+    factors = [quantize_multiplier(scale_of(spec) / common) for spec in inputs]
+
+    def convert(*arrays: jax.Array) -> list[jax.Array]:
+        return [
+            multiply_smaller_than_one(steps_of(x, spec) << left_shift, *factor)
+            for x, spec, factor in zip(arrays, inputs, factors, strict=True)
+        ]
+
+    return convert, common
+
+
+def _sum(
+    combine: Elementwise, saturating: Elementwise, multiplier: Multiplier
+) -> BuildInteger[AddOptions | SubOptions]:
+    """ADD or SUB (reference/{add,sub}.h)."""
+
+    def build(o: AddOptions | SubOptions, inputs: Specs, outputs: Specs) -> Elementwise:
+        (y,) = outputs
+        if y.dtype == INT16 and o.pot_scale_int16:
+            powers = [checked_log2(scale_of(spec)) for spec in (*inputs, y)]
+            if all(is_power_of_two for _, is_power_of_two in powers):
+                return _sum_of_powers(o, y, [power for power, _ in powers], saturating)
+        left_shift = 15 if y.dtype == INT16 else 20
+        convert, common = _on_common_scale(inputs, left_shift)
+        real = common / float(np.float32(2**left_shift) * np.float32(scale_of(y)))
+        factor, shift = multiplier(real)
+        finish = requantizer(y, factor, min(shift, 0), o.fused_activation_function)
+        if shift <= 0:
+            return lambda *arrays: finish(combine(*convert(*arrays)))
+        return lambda *arrays: finish(saturating_left_shift(combine(*convert(*arrays)), shift))
+
+    return build
+
+
+def _sum_of_powers(
+    o: AddOptions | SubOptions, y: TensorSpec, powers: list[int], saturating: Elementwise
+) -> Elementwise:
+    """ADD or SUB of int16 by shifts: one input has the output's scale, the other a finer one."""
+    shifts = [powers[2] - power for power in powers[:2]]
+    if min(shifts) < 0 or 0 not in shifts:
+        raise ValueError(f"scales are 2**{powers[0]}, 2**{powers[1]} -> 2**{powers[2]}")
+    bounds = activation_range(o.fused_activation_function, quantization_of(y), y.dtype)
+
+    def function(*arrays: jax.Array) -> jax.Array:
+        parts = [rounding_divide_by_pot(x, n) for x, n in zip(arrays, shifts, strict=True)]
+        return clamp(saturating(*parts), *bounds, INT16)
+
+    return function
+
+
+def _squared_difference(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+    """kernels/squared_difference.cc, which is for int8.
+
+    int16, which LiteRT's converter writes and none of its kernels takes, is so with an int64
+    square and the multiplication that int64 accumulators have. That one wraps around at 32 bits:
+    differences whose square is past the output's range are cut before.
+    """
+    (y,), left_shift = outputs, 7
+    convert, common = _on_common_scale(inputs, left_shift)
+    real = common * common / float(np.float32(2 ** (2 * left_shift)) * np.float32(scale_of(y)))
+    multiplier, shift = quantize_multiplier(real)
+    if shift > (7 if y.dtype == INT16 else 0):
+        raise ValueError(f"{scale_of(y)} of {y.name!r} is too small for the inputs'")
+    finish = requantizer(y, multiplier, shift)
+    largest = math.isqrt(int(min(2.0**30 / real, 2.0**62)))
+
+    def function(*arrays: jax.Array) -> jax.Array:
+        a, b = convert(*arrays)
+        difference = a - b
+        if y.dtype == INT16:
+            difference = jnp.clip(wide(difference), -largest, largest)
+        return finish(difference * difference)
+
+    return function
+
+
+# ---- MUL, DIV
+
+
+def _multiply(o: MulOptions, inputs: Specs, outputs: Specs) -> Elementwise:
+    """reference/integer_ops/mul.h."""
+    (a, b), (y,) = inputs, outputs
+    if y.dtype != a.dtype:
+        return _multiply_int16_to_8_bits(o, y)
+    pair = float32_product_multiplier(*map(quantization_of, (a, b, y)))
+    finish = requantizer(y, *pair, o.fused_activation_function)
+    return lambda x1, x2: finish(steps_of(x1, a) * steps_of(x2, b))
+
+
+def _multiply_int16_to_8_bits(o: MulOptions, y: TensorSpec) -> Elementwise:
+    """The high 8 bits of the product; scales do not count (Mul of int16 in the same header)."""
+    zero_point = zero_point_of(y)
+    bounds = activation_range(o.fused_activation_function, quantization_of(y), y.dtype)
+
+    def function(x1: jax.Array, x2: jax.Array) -> jax.Array:
+        product = rounding_divide_by_pot(saturating_rounding_doubling_high_mul(x1, x2), 8)
+        return clamp(product.astype(np.int32) + zero_point, *bounds, y.dtype)
+
+    return function
+
+
+def _divide(o: DivOptions, inputs: Specs, outputs: Specs) -> Elementwise:
+    """reference/div.h: times the reciprocal, with as many bits as the dividend leaves free."""
+    (a, b), (y,) = inputs, outputs
+    scales = [np.float32(scale_of(spec)) for spec in (a, b, y)]
+    multiplier, shift = quantize_multiplier(float(scales[0] / (scales[1] * scales[2])))
+    if shift > 31 - 8 * y.dtype.itemsize:
+        raise ValueError(f"{scale_of(y)} of {y.name!r} is too small for the inputs'")
+    bounds = activation_range(o.fused_activation_function, quantization_of(y), y.dtype)
+
+    def function(x1: jax.Array, x2: jax.Array) -> jax.Array:
+        divisor = steps_of(x2, b)
+        dividend = jnp.where(divisor < 0, -steps_of(x1, a), steps_of(x1, a))
+        inverse, exponent = reciprocal(jnp.abs(divisor), 31)
+        headroom = count_leading_sign_bits(dividend)
+        quotient = multiply_greater_than_one(*jnp.broadcast_arrays(dividend, inverse, headroom))
+        total_shift = shift - exponent - headroom  # C++ leaves shifts by more than 31 undefined
+        scaled = multiply_by_quantized_multiplier(
+            quotient, multiplier, jnp.maximum(total_shift, -31)
+        )
+        scaled = jnp.where(total_shift < -31, np.int32(0), scaled)
+        return clamp(scaled + np.int32(zero_point_of(y)), *bounds, y.dtype)
+
+    return function
+
+
+# ---- comparisons
+
+
+def _comparison(function: Elementwise) -> IntegerKernel[Options]:
+    """Compare in steps of 2**-8 (ComparisonWithScaling of reference/comparisons.h)."""
+
+    def build(_o: Options, inputs: Specs, _outputs: Specs) -> Elementwise:
+        factors = [_comparison_multiplier(spec) for spec in inputs]
+
+        def compare(*arrays: jax.Array) -> jax.Array:
+            return function(
+                *(
+                    multiply_by_quantized_multiplier(steps_of(x, spec) << 8, *factor)
+                    for x, spec, factor in zip(arrays, inputs, factors, strict=True)
+                )
+            )
+
+        return compare
+
+    return IntegerKernel(_COMPARED, build, symmetric=False)
+
+
+def _comparison_multiplier(spec: TensorSpec) -> tuple[int, int]:
+    multiplier, shift = quantize_multiplier(scale_of(spec))
+    if shift > 23 - 8 * spec.dtype.itemsize:
+        raise ValueError(f"{scale_of(spec)} of {spec.name!r} leaves no bits to compare in int32")
+    return multiplier, shift
+
+
+_COMPARED = frozenset((dtype, dtype, BOOL) for dtype in (INT8, UINT8, INT16))
+
+
+# ---- unary operators
+
+
+def _absolute(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+    """kernels/elementwise.cc."""
+    (x,), (y,) = inputs, outputs
+    pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
+    finish = requantizer(y, *pair)
+    return lambda a: finish(jnp.abs(steps_of(a, x)))
+
+
+def tabulated(
+    function: Callable[[OptionsT, TensorSpec], RealFunction],
+) -> BuildInteger[OptionsT]:
+    """The kernel that looks a real function up; the function may depend on options and output."""
+
+    def build(o: OptionsT, inputs: Specs, outputs: Specs) -> Elementwise:
+        (x,), (y,) = inputs, outputs
+        of_x, of_y = (scale_of(x), zero_point_of(x)), (scale_of(y), zero_point_of(y))
+        table = lookup_table(function(o, y), *of_x, *of_y, x.dtype)
+        return lambda q: lut_lookup(q, table)
+
+    return build
+
+
+def _every(dtype: np.dtype) -> np.ndarray:
+    """Every integer of a dtype, int64, at the place that its bits have as an unsigned number."""
+    bits = 8 * dtype.itemsize
+    return np.arange(1 << bits, dtype=f"uint{bits}").view(dtype).astype(np.int64)
+
+
+def _chosen_from(table: np.ndarray) -> Elementwise:
+    """Look up in a table over `_every` integer."""
+    unsigned = np.dtype(f"uint{8 * table.dtype.itemsize}")
+    return lambda x: jnp.asarray(table)[lax.bitcast_convert_type(x, unsigned)]
+
+
+def _square_root(_o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+    """kernels/elementwise.cc: in float32, the quotient truncated. It stops at negative reals."""
+    (x,), (y,) = inputs, outputs
+    low, high = (bound - zero_point_of(y) for bound in integer_range(y.dtype))
+    steps = np.maximum(_every(x.dtype) - zero_point_of(x), 0).astype(np.float32)
+    root = np.sqrt(np.float32(scale_of(x)) * steps) / np.float32(scale_of(y))
+    table = np.clip(np.trunc(root), low, high).astype(np.int64) + zero_point_of(y)
+    return _chosen_from(table.astype(y.dtype))
+
+
+def _inverse_square_root(o: Options, inputs: Specs, outputs: Specs) -> Elementwise:
+    """kernels/elementwise.cc; int8 in fixed point. It stops at negative reals; 0 is the largest."""
+    (x,), (y,) = inputs, outputs
+    if x.dtype == INT16:
+        return tabulated(_inverse_square_root_of_reals)(o, inputs, outputs)
+    product = np.sqrt(np.float32(scale_of(x))) * np.float32(scale_of(y))
+    multiplier, shift = quantize_multiplier(float(np.float64(1) / np.float64(product)))
+    steps = np.maximum(_every(x.dtype) - zero_point_of(x), 0)
+    mantissa, exponent = fixed_math.inverse_sqrt(steps)
+    with_20_bits = fixed_point.multiply_by_quantized_multiplier(1, mantissa, exponent + 20)
+    root = fixed_point.multiply_by_quantized_multiplier(with_20_bits, multiplier, shift - 20)
+    low, high = integer_range(y.dtype)
+    q = np.clip(root.astype(np.int64) + zero_point_of(y), low, high)
+    return _chosen_from(np.where(steps == 0, high, q).astype(y.dtype))
+
+
+def _inverse_square_root_of_reals(_o: Options, y: TensorSpec) -> RealFunction:
+    return lookup.rsqrt(float(np.float32(32767) * np.float32(scale_of(y))))
+
+
+def _logarithm(_o: Options, y: TensorSpec) -> RealFunction:
+    low, _ = integer_range(y.dtype)
+    return lookup.log(float(np.float32(low - zero_point_of(y)) * np.float32(scale_of(y))))
+
+
+_SUMMED = alike(2, INT8, UINT8, INT16)
+ADD = IntegerKernel(_SUMMED, _sum(jnp.add, saturating_add, quantize_multiplier_smaller_than_one))
+SUB = IntegerKernel(_SUMMED, _sum(jnp.subtract, saturating_sub, quantize_multiplier))
+SQUARED_DIFFERENCE = IntegerKernel(alike(2, INT8, INT16), _squared_difference)
+MUL = IntegerKernel(_SUMMED | {(INT16, INT16, INT8), (INT16, INT16, UINT8)}, _multiply)
+DIV = IntegerKernel(_SUMMED, _divide, symmetric=False)
+EQUAL, NOT_EQUAL = _comparison(jnp.equal), _comparison(jnp.not_equal)
+LESS, LESS_EQUAL = _comparison(jnp.less), _comparison(jnp.less_equal)
+GREATER, GREATER_EQUAL = _comparison(jnp.greater), _comparison(jnp.greater_equal)
+ABS = IntegerKernel(alike(1, INT8, INT16), _absolute)
+EXP: IntegerKernel[Options] = IntegerKernel(
+    alike(1, INT8, INT16), tabulated(lambda _o, _y: lookup.exp)
+)
+LOG = IntegerKernel(alike(1, INT8, INT16), tabulated(_logarithm))
+SQRT = IntegerKernel(alike(1, INT8, INT16), _square_root)
+RSQRT = IntegerKernel(alike(1, INT8, INT16), _inverse_square_root)

@@ -1,0 +1,383 @@
+"""Elementwise arithmetic on quantized tensors: the integer kernels, value by value in numpy.
+
+Sources: kernels/{add,sub,mul,div,squared_difference,comparisons,elementwise,exp}.cc and the headers
+of kernels/internal/reference that they name.
+"""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.op_lowering.elementwise.options import (
+    AddOptions,
+    DivOptions,
+    MulOptions,
+    SubOptions,
+)
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant import affine, lookup
+from jaxdelegate.quant.fixed_math import inverse_sqrt, reciprocal
+from jaxdelegate.quant.fixed_point import (
+    count_leading_sign_bits,
+    multiply_by_quantized_multiplier,
+    rounding_divide_by_pot,
+    saturating_add,
+    saturating_left_shift,
+    saturating_rounding_doubling_high_mul,
+    saturating_sub,
+    wrap,
+)
+from jaxdelegate.quant.multiplier import (
+    checked_log2,
+    quantize_multiplier,
+    quantize_multiplier_smaller_than_one,
+)
+from jaxdelegate.quant.params import (
+    Quantization,
+    activation_range,
+    integer_range,
+    tensor_scale,
+    tensor_zero_point,
+)
+from jaxdelegate.quant.requantize import clamp, requantize_accumulator
+from jaxdelegate.reference.kernel import Array, Run
+
+# ---- what kernels ask of their tensors
+
+
+def quantization_of(spec: TensorSpec) -> Quantization:
+    """How the tensor is quantized.
+
+    Raises:
+        ValueError: it is not, or in blocks.
+    """
+    if spec.quantization is None or not spec.is_quantized:
+        raise ValueError(f"{spec.name!r} is {spec.dtype} without a scale")
+    return spec.quantization
+
+
+def scale_of(spec: TensorSpec) -> np.float32:
+    """The tensor's only scale.
+
+    Raises:
+        ValueError: it has none, or more than one.
+    """
+    return np.float32(tensor_scale(quantization_of(spec)))
+
+
+def zero_point_of(spec: TensorSpec) -> int:
+    """The tensor's only zero point.
+
+    Raises:
+        ValueError: it has no scale, or more than one zero point.
+    """
+    return tensor_zero_point(quantization_of(spec))
+
+
+def centered(x: Array, spec: TensorSpec) -> Array:
+    """int32: real / scale."""
+    return x.astype(np.int32) - np.int32(zero_point_of(spec))
+
+
+def require_symmetric(*specs: TensorSpec) -> None:
+    """Stop at int16 tensors with a zero point.
+
+    Raises:
+        ValueError: a zero point is not 0.
+    """
+    for spec in specs:
+        if spec.dtype == np.int16 and zero_point_of(spec) != 0:
+            raise ValueError(f"int16 {spec.name!r} has the zero point {zero_point_of(spec)}")
+
+
+def finish(
+    total: Array, y: TensorSpec, multiplier: int, shift: int, activation: Act = Act.NONE
+) -> tuple[Array]:
+    """Scale an accumulator of int32 or int64, add the zero point, clamp."""
+    bounds = activation_range(activation, quantization_of(y), y.dtype)
+    q = requantize_accumulator(total, multiplier, shift, zero_point_of(y), bounds, y.dtype)
+    return (q,)
+
+
+def clamped(total: Array, y: TensorSpec, activation: Act = Act.NONE) -> tuple[Array]:
+    """Add the zero point to an int32 that is in the output's steps, and clamp."""
+    low, high = activation_range(activation, quantization_of(y), y.dtype)
+    q = wrap(total.astype(np.int64) + zero_point_of(y), np.dtype(np.int32))
+    return (clamp(q, low, high, y.dtype),)
+
+
+# ---- ADD, SUB
+
+
+def _sum(
+    combine: Callable[[Any, Any], Any],
+    saturating: Callable[..., Array],
+    to_multiplier: Callable[[float], tuple[int, int]],
+) -> Run:
+    """The kernel of ADD or SUB (reference/{add,sub}.h, integer_ops/add.h)."""
+
+    def run(
+        o: AddOptions | SubOptions, inputs: Specs, outputs: Specs, a: Array, b: Array
+    ) -> tuple[Array]:
+        (y,) = outputs
+        if any(_is_in_blocks(spec) for spec in inputs):
+            return _sum_of_reals(combine, o, inputs, y, a, b)
+        require_symmetric(*inputs, y)
+        if y.dtype == np.int16 and o.pot_scale_int16:
+            powers = [checked_log2(float(scale_of(spec))) for spec in (*inputs, y)]
+            if all(is_power_of_two for _, is_power_of_two in powers):
+                return _sum_by_shifts(saturating, o, y, [log for log, _ in powers], a, b)
+        left_shift = 15 if y.dtype == np.int16 else 20
+        (a, b), twice_larger = _rescaled(inputs, left_shift, a, b)
+        real = twice_larger / float((1 << left_shift) * scale_of(y))
+        multiplier, shift = to_multiplier(real)
+        # C++ leaves a shift to the left undefined here, in builds of double rounding.
+        total = saturating_left_shift(combine(a, b), max(shift, 0))
+        return finish(total, y, multiplier, min(shift, 0), o.fused_activation_function)
+
+    return run
+
+
+def _is_in_blocks(spec: TensorSpec) -> bool:
+    return spec.quantization is not None and spec.quantization.blockwise is not None
+
+
+def _sum_of_reals(
+    combine: Callable[[Any, Any], Any],
+    o: AddOptions | SubOptions,
+    inputs: Specs,
+    y: TensorSpec,
+    *arrays: Array,
+) -> tuple[Array]:
+    """ADD or SUB with a constant that is scaled in blocks, by definition: no kernel takes one.
+
+    Integers without a scale stand for themselves.
+
+    Raises:
+        ValueError: the blocks do not fit; before any operand is read, which may be large.
+    """
+    for spec in inputs:
+        if spec.quantization is not None and spec.quantization.blockwise is not None:
+            affine.block_parameters(spec.quantization.blockwise, spec.shape)
+    one = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64))
+    q = [spec.quantization if spec.is_quantized else one for spec in (*inputs, y)]
+    reals = [affine.dequantize(a, p or one) for a, p in zip(arrays, q, strict=False)]
+    total = affine.quantize(combine(*reals), q[-1] or one, y.dtype)
+    low, high = activation_range(o.fused_activation_function, q[-1] or one, y.dtype)
+    return (clamp(total, low, high, y.dtype),)
+
+
+def _rescaled(inputs: Specs, left_shift: int, *arrays: Array) -> tuple[list[Array], float]:
+    """Both inputs, int32, in units of twice the larger scale / 2**left_shift; that double scale.
+
+    A scale of 0, which the converter gives to constants of zeros, makes an input 0: LiteRT aborts.
+    """
+    twice_larger = float(2 * max(scale_of(spec) for spec in inputs))
+    rescaled = []
+    for x, spec in zip(arrays, inputs, strict=True):
+        multiplier, shift = quantize_multiplier(float(scale_of(spec)) / twice_larger)
+        shifted = centered(x, spec) * np.int32(1 << left_shift)
+        rescaled.append(multiply_by_quantized_multiplier(shifted, multiplier, shift))
+    return rescaled, twice_larger
+
+
+def _sum_by_shifts(
+    saturating: Callable[..., Array],
+    o: AddOptions | SubOptions,
+    y: TensorSpec,
+    logs: list[int],
+    a: Array,
+    b: Array,
+) -> tuple[Array]:
+    """int16 with scales that are powers of two; one input may be finer than the output."""
+    of_a, of_b = logs[0] - logs[2], logs[1] - logs[2]
+    if of_a > 0 or of_b > 0 or (of_a != 0 and of_b != 0):
+        raise ValueError(f"int16 scales 2**{logs[0]} and 2**{logs[1]} do not give 2**{logs[2]}")
+    total = saturating(rounding_divide_by_pot(a, -of_a), rounding_divide_by_pot(b, -of_b))
+    return clamped(total.astype(np.int32), y, o.fused_activation_function)
+
+
+add = _sum(operator.add, saturating_add, quantize_multiplier_smaller_than_one)
+sub = _sum(operator.sub, saturating_sub, quantize_multiplier)
+
+
+# ---- SQUARED_DIFFERENCE, MUL, DIV
+
+
+def squared_difference(
+    _o: object, inputs: Specs, outputs: Specs, a: Array, b: Array
+) -> tuple[Array]:
+    """(a - b)**2 (kernels/squared_difference.cc).
+
+    LiteRT has the kernel for int8 only, its converter writes int16 too: there the square is of
+    int64, and scaled as the accumulators of int16 convolutions are. Squares that int32 would not
+    hold after that are saturated, by way of the difference.
+    """
+    (y,) = outputs
+    require_symmetric(*inputs, y)
+    (a, b), twice_larger = _rescaled(inputs, 7, a, b)
+    real = twice_larger * twice_larger / float((1 << 14) * scale_of(y))
+    if y.dtype != np.int16:
+        difference = a - b
+        return finish(difference * difference, y, *quantize_multiplier_smaller_than_one(real))
+    multiplier, shift = quantize_multiplier(real)
+    if shift > 7:
+        raise ValueError(f"SQUARED_DIFFERENCE: the output's scale {scale_of(y)} is too small")
+    difference = np.abs(a.astype(np.int64) - b)
+    too_large = difference.astype(np.float64) ** 2 * real > 2.0**30
+    difference = np.where(too_large, math.isqrt(int(min(2.0**30 / real, 2.0**62))), difference)
+    return finish(difference * difference, y, multiplier, shift)
+
+
+def mul(o: MulOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
+    """Product (reference/integer_ops/mul.h)."""
+    (y,) = outputs
+    require_symmetric(*inputs, y)
+    if a.dtype == np.int16 and y.dtype.itemsize == 1:
+        high = saturating_rounding_doubling_high_mul(a, b)  # the scales do not count
+        product = rounding_divide_by_pot(high, 8).astype(np.int32)
+        return clamped(product, y, o.fused_activation_function)
+    real = scale_of(inputs[0]) * scale_of(inputs[1]) / scale_of(y)
+    product = centered(a, inputs[0]) * centered(b, inputs[1])
+    return finish(product, y, *quantize_multiplier(float(real)), o.fused_activation_function)
+
+
+def div(o: DivOptions, inputs: Specs, outputs: Specs, a: Array, b: Array) -> tuple[Array]:
+    """Quotient, by way of the divisor's reciprocal (reference/div.h).
+
+    Quotients below a quarter of the output's step are 0: there C++ shifts by more than 31 bits,
+    which it leaves undefined (LiteRT's x86-64 build gives the least or the largest output).
+
+    Raises:
+        ZeroDivisionError: b holds a real 0.
+        ValueError: the output's scale is too small for the inputs'.
+    """
+    (y,) = outputs
+    real = scale_of(inputs[0]) / (scale_of(inputs[1]) * scale_of(y))
+    multiplier, shift = quantize_multiplier(float(real))
+    if shift > 31 - 8 * y.dtype.itemsize:
+        raise ValueError(f"DIV: the output's scale {scale_of(y)} is too small")
+    dividend, divisor = np.broadcast_arrays(centered(a, inputs[0]), centered(b, inputs[1]))
+    if not np.all(divisor):
+        raise ZeroDivisionError("DIV: division by zero")
+    dividend = np.where(divisor < 0, -dividend, dividend)
+    inverse, bits_over_unit = reciprocal(np.abs(divisor), 31)
+    headroom = count_leading_sign_bits(dividend)
+    quotient = multiply_by_quantized_multiplier(dividend, inverse, headroom)
+    total_shift = shift - bits_over_unit - headroom
+    scaled = multiply_by_quantized_multiplier(quotient, multiplier, np.maximum(total_shift, -31))
+    scaled = np.where(total_shift < -31, 0, scaled)
+    return clamped(scaled, y, o.fused_activation_function)
+
+
+# ---- comparisons
+
+
+def _comparison(compare: Callable[[Array, Array], Any]) -> Run:
+    """Of reals in steps of 1/256 (ComparisonWithScaling of reference/comparisons.h)."""
+
+    def run(_o: Options, inputs: Specs, _outputs: Specs, *arrays: Array) -> tuple[Array]:
+        a, b = (_in_steps_of_256th(x, spec) for x, spec in zip(arrays, inputs, strict=True))
+        return (np.asarray(compare(a, b)),)
+
+    return run
+
+
+def _in_steps_of_256th(x: Array, spec: TensorSpec) -> Array:
+    multiplier, shift = quantize_multiplier(float(scale_of(spec)))
+    difference_bits = 8 * x.dtype.itemsize
+    if difference_bits + 8 + shift > 31:
+        raise ValueError(f"the scale of {spec.name!r}, {scale_of(spec)}, leaves no room in int32")
+    return multiply_by_quantized_multiplier(centered(x, spec) * np.int32(1 << 8), multiplier, shift)
+
+
+equal, not_equal = _comparison(np.equal), _comparison(np.not_equal)
+less, less_equal = _comparison(np.less), _comparison(np.less_equal)
+greater, greater_equal = _comparison(np.greater), _comparison(np.greater_equal)
+
+
+# ---- unary operators
+
+
+def absolute(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """|x| (AbsEvalQuantized of kernels/elementwise.cc)."""
+    require_symmetric(*inputs, *outputs)
+    pair = quantize_multiplier(float(scale_of(inputs[0]) / scale_of(outputs[0])))
+    return finish(np.abs(centered(x, inputs[0])), outputs[0], *pair)
+
+
+def tabulated(
+    x: Array, source: TensorSpec, target: TensorSpec, function: lookup.RealFunction
+) -> tuple[Array]:
+    """A real function through LUTPopulate's table."""
+    table = lookup.lookup_table(
+        function,
+        float(scale_of(source)),
+        zero_point_of(source),
+        float(scale_of(target)),
+        zero_point_of(target),
+        source.dtype,
+    )
+    return (lookup.lut_lookup(x, table),)
+
+
+def exp(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """e**x (kernels/exp.cc)."""
+    require_symmetric(*inputs, *outputs)
+    return tabulated(x, inputs[0], outputs[0], lookup.exp)
+
+
+def log(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """Natural log, the least output for x <= 0 (LogLUTPrepare of kernels/elementwise.cc)."""
+    require_symmetric(*inputs, *outputs)
+    low, _ = integer_range(outputs[0].dtype)
+    least = np.float32(low - zero_point_of(outputs[0])) * scale_of(outputs[0])
+    return tabulated(x, inputs[0], outputs[0], lookup.log(float(least)))
+
+
+def sqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """The root in float32, truncated to the output's steps (kernels/elementwise.cc).
+
+    Raises:
+        ValueError: x holds a negative real.
+    """
+    require_symmetric(*inputs, *outputs)
+    real = scale_of(inputs[0]) * _not_negative("SQRT", x, inputs[0]).astype(np.float32)
+    steps = np.trunc(np.sqrt(real) / scale_of(outputs[0]))
+    low, high = integer_range(outputs[0].dtype)
+    zero_point = zero_point_of(outputs[0])
+    inside = np.minimum(np.maximum(steps, low - zero_point), high - zero_point)
+    return ((inside.astype(np.int64) + zero_point).astype(outputs[0].dtype),)
+
+
+def rsqrt(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """1 / sqrt(x), the largest output for 0 (kernels/elementwise.cc).
+
+    Raises:
+        ValueError: x holds a negative real.
+    """
+    source, target = inputs[0], outputs[0]
+    require_symmetric(source, target)
+    steps = _not_negative("RSQRT", x, source)
+    if x.dtype == np.int16:
+        largest = np.float32(np.iinfo(np.int16).max) * scale_of(target)
+        return tabulated(x, source, target, lookup.rsqrt(float(largest)))
+    real = np.float64(1) / np.float64(np.sqrt(scale_of(source)) * scale_of(target))
+    multiplier, shift = quantize_multiplier(float(real))
+    mantissa, exponent = inverse_sqrt(steps)
+    fraction_bits = 20
+    root = multiply_by_quantized_multiplier(1, mantissa, exponent + fraction_bits)
+    (y,) = finish(root, target, multiplier, shift - fraction_bits)
+    return (np.where(steps == 0, np.int8(127), y),)
+
+
+def _not_negative(name: str, x: Array, spec: TensorSpec) -> Array:
+    steps = centered(x, spec)
+    if np.any(steps < 0):
+        raise ValueError(f"{name}: {spec.name!r} holds a negative number")
+    return steps

@@ -1,0 +1,413 @@
+"""Elementwise arithmetic. Sources: kernels/elementwise.cc and the files named as the operators.
+
+Wider than LiteRT's kernels in dtypes: all floats, and integers of every width, which wrap around
+as C++ integers do. Where a kernel stops with an error on the values of a run-time tensor (an
+integer division by zero), the result is unspecified; the same values in a constant are refused.
+"""
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.basics import clamp, scalar
+from jaxdelegate.op_lowering.common.pointwise import (
+    BOOLS,
+    COMPLEX,
+    INTEGERS,
+    NUMBERS,
+    PACKED,
+    Elementwise,
+    IntegerKernel,
+    binary,
+    pointwise,
+    unary,
+    why_not_count,
+    why_not_one_dtype,
+    why_not_one_shape,
+    why_not_stored,
+)
+from jaxdelegate.op_lowering.common.quantization import zero_point_of
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.elementwise import quantized
+from jaxdelegate.op_lowering.elementwise.options import (
+    AbsOptions,
+    AddNOptions,
+    AddOptions,
+    ATan2Options,
+    BitcastOptions,
+    BitwiseXorOptions,
+    CosOptions,
+    DivOptions,
+    ExpOptions,
+    FloorDivOptions,
+    FloorModOptions,
+    MaximumMinimumOptions,
+    MulOptions,
+    NegOptions,
+    PowOptions,
+    RightShiftOptions,
+    SignOptions,
+    SquaredDifferenceOptions,
+    SquareOptions,
+    SubOptions,
+    ZerosLikeOptions,
+)
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    WhyNot,
+    first_reason,
+    table,
+)
+from jaxdelegate.op_lowering.spec import Specs
+
+Act = ActivationFunctionType
+
+
+# ---- arithmetic with a fused activation: ADD, SUB, MUL, DIV
+
+_Activated = TypeVar("_Activated", bound=AddOptions | SubOptions | MulOptions | DivOptions)
+
+
+def _limits(activation: Act, dtype: np.dtype) -> tuple[Any, Any]:
+    """What a kernel clamps its result to (CalculateActivationRange, kernels/kernel_util.h).
+
+    NONE is the finite range of the dtype: infinities become the largest number. TANH and SIGN_BIT
+    are as NONE.
+    """
+    info: Any = np.iinfo(dtype) if dtype in INTEGERS else ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    low, high = info.min, info.max
+    ranges = {Act.RELU: (0, high), Act.RELU6: (0, 6), Act.RELU_N1_TO_1: (-1, 1)}
+    return tuple(np.asarray(v).astype(dtype).item() for v in ranges.get(activation, (low, high)))
+
+
+def _activated(
+    name: str,
+    options_type: type[_Activated],
+    max_version: int,
+    function: Elementwise,
+    integer: IntegerKernel[_Activated],
+    why_not: WhyNot[_Activated] | None = None,
+) -> OpRule[_Activated]:
+    """A binary operator whose result is clamped to the range of its fused activation."""
+
+    def build(o: _Activated, inputs: Specs) -> Elementwise:
+        dtype, activation = inputs[0].dtype, o.fused_activation_function
+        if dtype in COMPLEX or (dtype in INTEGERS and activation is Act.NONE):
+            return function
+        low, high = _limits(activation, dtype)
+        return lambda x, y: clamp(function(x, y), low, high)
+
+    def refuse(
+        context: LoweringContext, o: _Activated, inputs: Specs, outputs: Specs
+    ) -> str | None:
+        if inputs[0].dtype in COMPLEX and o.fused_activation_function is not Act.NONE:
+            return "complex results take no fused activation"
+        return None if why_not is None else why_not(context, o, inputs, outputs)
+
+    return pointwise(
+        name,
+        options_type,
+        max_version,
+        build,
+        NUMBERS | COMPLEX,
+        arity=2,
+        why_not=refuse,
+        integer=integer,
+    )
+
+
+def _divide(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The quotient; integers truncate toward zero."""
+    if x.dtype in INTEGERS:
+        return lax.div(*jnp.broadcast_arrays(x, y))
+    # XLA turns x / (a broadcast y) into x * (1 / y), off by one ulp: floor(49 / 49) would be 0.
+    # A divisor that depends on x, without changing any quotient, keeps the division.
+    return x / jnp.where(jnp.isnan(x), x, y)
+
+
+def _why_not_zero(
+    _context: LoweringContext, o: Options, inputs: Specs, _outputs: Specs
+) -> str | None:
+    """Integer DIV, FLOOR_MOD and every FLOOR_DIV stop on a zero divisor."""
+    divisor = inputs[1]
+    stops = divisor.dtype in INTEGERS or isinstance(o, FloorDivOptions)
+    zero = zero_point_of(divisor) if divisor.is_quantized else 0
+    if stops and divisor.const is not None and not np.all(divisor.const != zero):
+        return f"{divisor.name!r} holds a zero: LiteRT stops with an error on that division"
+    return None
+
+
+ADD = _activated("ADD", AddOptions, 6, jnp.add, quantized.ADD)
+SUB = _activated("SUB", SubOptions, 5, jnp.subtract, quantized.SUB)
+MUL = _activated("MUL", MulOptions, 8, jnp.multiply, quantized.MUL)
+DIV = _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _why_not_zero)
+
+
+# ---- other binary operators
+
+
+def _floor_divide(x: jax.Array, y: jax.Array) -> jax.Array:
+    """floor(x / y), the quotient in float64 (kernels/internal/reference/floor_div.h)."""
+    if x.dtype in INTEGERS:
+        return jnp.floor_divide(x, y)
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    quotient = a / b
+    nearest = jnp.rint(quotient)
+    # XLA may multiply by 1 / b instead; a quotient that is an integer must not fall below it
+    return jnp.where(nearest * b == a, nearest, jnp.floor(quotient))
+
+
+def _maximum(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.where(x > y, x, y)  # a NaN on either side gives y
+
+
+def _minimum(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.where(x < y, x, y)
+
+
+def _squared_difference(x: jax.Array, y: jax.Array) -> jax.Array:
+    return (x - y) * (x - y)
+
+
+def _right_shift(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Arithmetic where signed; the distance is clamped to [0, bits - 1]."""
+    return jnp.right_shift(x, clamp(y, 0, 8 * x.dtype.itemsize - 1))
+
+
+def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
+    # XLA divides one by the other. On a CPU subnormal numbers are zeros there, but not yet where
+    # it looks for zeros, and 0 / 0 is NaN: small operands are scaled up first, or become zeros.
+    up = 2.0 ** (-int(jnp.finfo(x.dtype).minexp) // 2)  # type: ignore[no-untyped-call]
+    small = jnp.maximum(jnp.abs(x), jnp.abs(y)) < scalar(1 / up, x)
+    scale = jnp.where(small, scalar(up, x), scalar(1, x))
+    return jnp.arctan2(y * scale, x * scale)
+
+
+def _why_not_atan2(
+    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
+) -> str | None:
+    return why_not_one_shape(*inputs[:2])
+
+
+FLOOR_DIV = binary("FLOOR_DIV", FloorDivOptions, 3, _floor_divide, why_not=_why_not_zero)
+FLOOR_MOD = binary("FLOOR_MOD", FloorModOptions, 2, jnp.remainder, why_not=_why_not_zero)
+MAXIMUM = binary("MAXIMUM", MaximumMinimumOptions, 4, _maximum)
+MINIMUM = binary("MINIMUM", MaximumMinimumOptions, 4, _minimum)
+SQUARED_DIFFERENCE = binary(
+    "SQUARED_DIFFERENCE",
+    SquaredDifferenceOptions,
+    2,
+    _squared_difference,
+    integer=quantized.SQUARED_DIFFERENCE,
+)
+ATAN2 = binary("ATAN2", ATan2Options, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2)
+BITWISE_XOR = binary("BITWISE_XOR", BitwiseXorOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS)
+RIGHT_SHIFT = binary("RIGHT_SHIFT", RightShiftOptions, 1, _right_shift, dtypes=INTEGERS)
+
+
+# ---- ADD_N
+
+
+def _add_n(_o: AddNOptions, inputs: Specs) -> Elementwise:
+    dtype = inputs[0].dtype
+
+    def add_n(*terms: jax.Array) -> jax.Array:
+        total = terms[0]
+        for term in terms[1:]:  # each partial sum is clamped, as ADD's result
+            total = total + term
+            total = total if dtype in INTEGERS else clamp(total, *_limits(Act.NONE, dtype))
+        return total
+
+    return add_n
+
+
+def _why_not_add_n(
+    _context: LoweringContext, _o: AddNOptions, inputs: Specs, _outputs: Specs
+) -> str | None:
+    return first_reason(*(why_not_one_shape(inputs[0], s) for s in inputs[1:]))
+
+
+ADD_N = pointwise(
+    "ADD_N", AddNOptions, 1, _add_n, NUMBERS, arity=2, variadic=True, why_not=_why_not_add_n
+)
+
+
+# ---- POW
+
+
+def _power(_o: PowOptions, inputs: Specs) -> Elementwise:
+    """pow; one exponent for a whole tensor has a path of its own (BroadcastPow4D, optimized_ops.h).
+
+    There an exponent within 1e-5 of a whole number is that number, and float products are clamped
+    as MUL's are.
+    """
+    base, exponent = inputs[:2]
+    if base.shape == exponent.shape or np.prod(exponent.shape) != 1 or base.dtype in INTEGERS:
+        return jnp.power
+    low, high = _limits(Act.NONE, base.dtype)
+    if exponent.const is not None:
+        return _constant_power(float(exponent.const.reshape(())), low, high)
+
+    def power(x: jax.Array, y: jax.Array) -> jax.Array:
+        whole = jnp.rint(y)
+        is_whole = (jnp.abs(y - whole) < 1e-5) & (whole >= 1) & (whole < 2**31)
+        z = jnp.power(x, jnp.where(is_whole, whole, y))
+        return jnp.where(is_whole & (whole > 1), clamp(z, low, high), z)
+
+    return power
+
+
+def _constant_power(exponent: float, low: float, high: float) -> Elementwise:
+    whole = round(exponent) if abs(exponent) < 2**31 else 0
+    if whole < 1 or abs(exponent - whole) >= 1e-5:
+        return jnp.power
+    if whole == 1:
+        return lambda x, _y: x
+    return lambda x, _y: clamp(lax.integer_pow(x, whole), low, high)
+
+
+def _why_not_power(
+    _context: LoweringContext, _o: PowOptions, inputs: Specs, _outputs: Specs
+) -> str | None:
+    exponent = inputs[1]
+    if exponent.dtype in INTEGERS and exponent.const is not None and np.any(exponent.const < 0):
+        return f"{exponent.name!r} holds a negative integer exponent: LiteRT stops with an error"
+    return None
+
+
+POW = dataclasses.replace(
+    pointwise("POW", PowOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not_power),
+    built_in=(1,),
+)
+
+
+# ---- unary operators
+
+
+def _why_not_negative(
+    _context: LoweringContext, _o: Options, inputs: Specs, _outputs: Specs
+) -> str | None:
+    """The integer kernels of SQRT and RSQRT stop at a negative number."""
+    x = inputs[0]
+    if x.is_quantized and x.const is not None and np.any(x.const < zero_point_of(x)):
+        return f"{x.name!r} holds a negative number: LiteRT stops with an error on its root"
+    return None
+
+
+def _modulus(x: jax.Array) -> jax.Array:
+    """Infinite where a part is, as in C: XLA makes NaN of an infinity beside a NaN."""
+    endless = jnp.isinf(jnp.real(x)) | jnp.isinf(jnp.imag(x))
+    modulus = jnp.abs(x)
+    return jnp.where(endless, scalar(np.inf, modulus), modulus)
+
+
+def _rsqrt(x: jax.Array) -> jax.Array:
+    """1 / sqrt(x), each rounded as in C: but for the maximum, XLA would merge the two."""
+    return 1 / jnp.maximum(jnp.sqrt(x), scalar(-1, x))
+
+
+ABS = unary("ABS", AbsOptions, 5, jnp.abs, dtypes=NUMBERS, integer=quantized.ABS)
+NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX)
+SIGN = unary("SIGN", SignOptions, 2, jnp.sign, dtypes=NUMBERS)
+SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, dtypes=NUMBERS)
+SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT)
+RSQRT = unary("RSQRT", NoOptions, 3, _rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT)
+EXP = unary("EXP", ExpOptions, 2, jnp.exp, integer=quantized.EXP)
+LOG = unary("LOG", NoOptions, 2, jnp.log, integer=quantized.LOG)
+SIN = unary("SIN", NoOptions, 2, jnp.sin)
+COS = unary("COS", CosOptions, 2, jnp.cos)
+FLOOR = unary("FLOOR", NoOptions, 1, jnp.floor)
+CEIL = unary("CEIL", NoOptions, 1, jnp.ceil)
+ROUND = unary("ROUND", NoOptions, 1, jnp.rint)  # halves to even
+REAL = unary("REAL", NoOptions, 1, jnp.real, dtypes=COMPLEX, results=FLOATS)
+IMAG = unary("IMAG", NoOptions, 1, jnp.imag, dtypes=COMPLEX, results=FLOATS)
+COMPLEX_ABS = unary("COMPLEX_ABS", NoOptions, 1, _modulus, dtypes=COMPLEX, results=FLOATS)
+
+
+# ---- operators that read no number: ZEROS_LIKE, BITCAST
+
+
+def _why_not_zeros(
+    _context: LoweringContext, _o: ZerosLikeOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_stored(inputs[0], NUMBERS | COMPLEX | BOOLS | PACKED),
+        why_not_one_dtype(inputs[0], outputs[0]),
+    )
+
+
+def _lower_zeros(
+    _context: LoweringContext, _o: ZerosLikeOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    shape, dtype = inputs[0].shape, inputs[0].dtype
+    return lambda _x: (jnp.zeros(shape, dtype),)
+
+
+def _why_not_bitcast(
+    _context: LoweringContext, _o: BitcastOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, y = inputs[0], outputs[0]
+    ratio = y.dtype.itemsize // x.dtype.itemsize
+    parts = ratio <= 1 or x.shape[-1:] == (ratio,)
+    return first_reason(
+        why_not_count(inputs, 1),
+        why_not_stored(x, NUMBERS),
+        why_not_stored(y, NUMBERS),
+        None if parts else f"the last dimension of {x.name!r} is not the {ratio} of one {y.dtype}",
+    )
+
+
+def _lower_bitcast(
+    _context: LoweringContext, _o: BitcastOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    """A wider element splits into a new last dimension; narrower ones merge over it."""
+    return lambda x: (lax.bitcast_convert_type(x, outputs[0].dtype),)
+
+
+ZEROS_LIKE = OpRule("ZEROS_LIKE", ZerosLikeOptions, 1, _why_not_zeros, _lower_zeros)
+BITCAST = OpRule("BITCAST", BitcastOptions, 1, _why_not_bitcast, _lower_bitcast)
+
+RULES = table(
+    ADD,
+    SUB,
+    MUL,
+    DIV,
+    FLOOR_DIV,
+    FLOOR_MOD,
+    MAXIMUM,
+    MINIMUM,
+    POW,
+    SQUARED_DIFFERENCE,
+    ADD_N,
+    ATAN2,
+    BITWISE_XOR,
+    RIGHT_SHIFT,
+    ABS,
+    NEG,
+    SIGN,
+    SQUARE,
+    SQRT,
+    RSQRT,
+    EXP,
+    LOG,
+    SIN,
+    COS,
+    FLOOR,
+    CEIL,
+    ROUND,
+    REAL,
+    IMAG,
+    COMPLEX_ABS,
+    ZEROS_LIKE,
+    BITCAST,
+)

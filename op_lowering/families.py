@@ -1,0 +1,77 @@
+"""The operator families: folders of this package that hold an operator's every part.
+
+A family's `options.py` has the table `RECORDS`, its modules `reference` and `reference_...` the
+tables `KERNELS`, its other modules the tables `RULES` and `FUSED`.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+
+FAMILIES = (
+    "activation",
+    "cast",
+    "comparison",
+    "control_flow",
+    "convolution",
+    "custom",
+    "detection",
+    "elementwise",
+    "fused",
+    "indexing",
+    "layout",
+    "lookup",
+    "matmul",
+    "normalization",
+    "padding",
+    "pooling",
+    "random",
+    "recurrent",
+    "reduction",
+    "resize",
+    "resources",
+    "segment",
+    "shape",
+    "signal",
+    "slicing",
+    "sorting",
+    "sparse",
+    "stablehlo",
+    "text",
+)
+
+
+def is_reference(module: str) -> bool:
+    """Whether a family's module of this name (without its package) holds numpy kernels."""
+    return module == "reference" or module.startswith("reference_")
+
+
+def option_modules() -> Iterator[ModuleType]:
+    """The modules of options and records. They import no jax."""
+    for family in FAMILIES:
+        yield importlib.import_module(f"jaxdelegate.op_lowering.{family}.options")
+
+
+def reference_modules() -> Iterator[ModuleType]:
+    """The modules of numpy kernels. They import no jax."""
+    return (_import(family, name) for family, name in _modules() if is_reference(name))
+
+
+def rule_modules() -> Iterator[ModuleType]:
+    """The modules of rules and what rules use. They import jax."""
+    for family, name in _modules():
+        if name != "options" and not is_reference(name):
+            yield _import(family, name)
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    """Each family and the name of one of its modules, in the order of names."""
+    for family in FAMILIES:
+        package = importlib.import_module(f"jaxdelegate.op_lowering.{family}")
+        for found in pkgutil.iter_modules(package.__path__):
+            yield family, found.name
+
+
+def _import(family: str, name: str) -> ModuleType:
+    return importlib.import_module(f"jaxdelegate.op_lowering.{family}.{name}")

@@ -1,0 +1,1 @@
+"""Gather, scatter and operators that work with indices."""

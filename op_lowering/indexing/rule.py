@@ -1,0 +1,439 @@
+"""Indices as data: GATHER, SCATTER_ND, ONE_HOT, REVERSE_SEQUENCE, MATRIX_DIAG, WHERE and their kin.
+
+LiteRT's kernels fail on an index that names no element. Compiled code cannot: a gather takes the
+nearest element, a scatter drops the update.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.basics import int32_indices
+from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_indices, why_not_moved
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.indexing.options import (
+    GatherNdOptions,
+    GatherOptions,
+    MatrixDiagOptions,
+    MatrixSetDiagOptions,
+    OneHotOptions,
+    ReverseSequenceOptions,
+    ScatterNdOptions,
+    SparseToDenseOptions,
+    UniqueOptions,
+    WhereOptions,
+)
+from jaxdelegate.op_lowering.layout.quantized import lower_dequantizing_lookup, why_not_dequantized
+from jaxdelegate.op_lowering.records.record import NoOptions
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    table,
+    why_not_const,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+_INTEGERS = frozenset(np.dtype(t) for t in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
+
+
+def _why_not_gather(
+    context: LoweringContext, o: GatherOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, positions = inputs[:2]
+    reason = first_reason(
+        why_not_moved(context, x, outputs[0]),
+        why_not_indices(positions),
+        why_not_axis(o.axis, len(x.shape)),
+    )
+    if reason is not None:
+        return reason
+    axis, batch = o.axis % len(x.shape), _batch_dims(o, positions)
+    batched = 0 <= batch <= min(axis, len(positions.shape))
+    if not batched or x.shape[:batch] != positions.shape[:batch]:
+        return f"batch_dims {o.batch_dims} does not fit {list(x.shape)} and {list(positions.shape)}"
+    return _why_not_picked(x.shape[axis], outputs[0])
+
+
+def _batch_dims(o: GatherOptions, positions: TensorSpec) -> int:
+    return o.batch_dims + (len(positions.shape) if o.batch_dims < 0 else 0)
+
+
+def _why_not_picked(n: int, y: TensorSpec) -> str | None:
+    return "there is nothing to gather from" if n == 0 < math.prod(y.shape) else None
+
+
+def _lower_gather(
+    _context: LoweringContext, o: GatherOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    x, positions = inputs[:2]
+    if math.prod(outputs[0].shape) == 0:  # jnp.take gives empty results a wrong shape
+        return _empty(outputs[0])
+    batch = _batch_dims(o, positions)
+    take = functools.partial(jnp.take, axis=o.axis % len(x.shape) - batch, mode="clip")
+    for _ in range(batch):
+        take = jax.vmap(take)
+    return lambda x, positions: (take(x, int32_indices(positions)),)
+
+
+def _empty(y: TensorSpec) -> Function:
+    return lambda *_arrays: (jnp.zeros(y.shape, y.dtype),)
+
+
+GATHER = OpRule("GATHER", GatherOptions, 8, _why_not_gather, _lower_gather, arity=2)
+
+
+def _why_not_gather_nd(
+    context: LoweringContext, _o: GatherNdOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, indices = inputs[:2]
+    reason = first_reason(
+        why_not_moved(context, x, outputs[0]),
+        why_not_indices(indices),
+        None if indices.shape else f"{indices.name!r} must be at least a vector",
+    )
+    if reason is not None:
+        return reason
+    depth = indices.shape[-1]
+    if depth > len(x.shape):
+        return f"{depth} coordinates for {len(x.shape)} dimensions"
+    return _why_not_picked(math.prod(x.shape[:depth]), outputs[0])
+
+
+def _lower_gather_nd(
+    _context: LoweringContext, _o: GatherNdOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    shape, depth = outputs[0].shape, inputs[1].shape[-1]
+    if math.prod(shape) == 0:
+        return _empty(outputs[0])
+
+    def gather_nd(x: jax.Array, indices: jax.Array) -> tuple[jax.Array]:
+        where = tuple(int32_indices(indices)[..., i] for i in range(depth))
+        y = jnp.asarray(x).at[where].get(mode="clip", wrap_negative_indices=False)
+        return (jnp.broadcast_to(y, shape),)  # no coordinates: x itself for every index
+
+    return gather_nd
+
+
+GATHER_ND = OpRule("GATHER_ND", GatherNdOptions, 6, _why_not_gather_nd, _lower_gather_nd, arity=2)
+
+
+def _why_not_scatter_nd(
+    _context: LoweringContext, _o: ScatterNdOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    indices, updates, _shape = inputs[:3]
+    reason = first_reason(
+        why_not_dtype(updates, FLOATS, _INTEGERS, np.bool_),
+        why_not_indices(indices),
+        None if indices.shape else f"{indices.name!r} must be at least a vector",
+    )
+    if reason is not None:
+        return reason
+    outer, depth = indices.shape[:-1], indices.shape[-1]
+    fits = 0 < depth <= len(outputs[0].shape) and updates.shape == outer + outputs[0].shape[depth:]
+    return None if fits else f"updates {list(updates.shape)} do not fit {list(outputs[0].shape)}"
+
+
+def _lower_scatter_nd(
+    context: LoweringContext, _o: ScatterNdOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    shape, dtype, depth = outputs[0].shape, outputs[0].dtype, inputs[0].shape[-1]
+    sum_dtype = context.precision.accumulator(dtype)
+
+    def scatter_nd(indices: jax.Array, updates: jax.Array, _shape: jax.Array) -> tuple[jax.Array]:
+        where = tuple(indices[..., i] for i in range(depth))
+        target = jnp.zeros(shape, sum_dtype).at[where]
+        add = target.max if dtype == np.bool_ else target.add  # true + true is true
+        y = add(updates.astype(sum_dtype), mode="drop", wrap_negative_indices=False)
+        return (y.astype(dtype),)
+
+    return scatter_nd
+
+
+SCATTER_ND = OpRule(
+    "SCATTER_ND", ScatterNdOptions, 1, _why_not_scatter_nd, _lower_scatter_nd, arity=3
+)
+
+
+def _why_not_sparse_to_dense(
+    context: LoweringContext, _o: SparseToDenseOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    indices, _shape, values, default = inputs[:4]
+    return first_reason(
+        why_not_moved(context, values, default, outputs[0]),
+        why_not_indices(indices),
+        _why_not_coordinates(indices, values, len(outputs[0].shape)),
+        None if math.prod(default.shape) == 1 else f"{default.name!r} must hold one value",
+    )
+
+
+def _why_not_coordinates(indices: TensorSpec, values: TensorSpec, rank: int) -> str | None:
+    shape = indices.shape
+    if len(shape) > 2:
+        return f"{indices.name!r} must be a matrix at most"
+    count, depth = shape if len(shape) == 2 else (math.prod(shape), 1)
+    fits = 0 < depth == rank and values.shape in ((), (count,))
+    return None if fits else f"{list(shape)} indices do not place {list(values.shape)} values"
+
+
+def _lower_sparse_to_dense(
+    _context: LoweringContext, _o: SparseToDenseOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    """Of several values for one element the last one stays, as in the kernel, on every platform."""
+    shape = outputs[0].shape
+    count = inputs[0].shape[0] if inputs[0].shape else 1
+
+    def sparse_to_dense(
+        indices: jax.Array, _shape: jax.Array, values: jax.Array, default: jax.Array
+    ) -> tuple[jax.Array]:
+        where = tuple(jnp.moveaxis(indices.reshape(count, len(shape)), 1, 0))
+        order = lax.iota(np.int32, count)
+        none = jnp.full(shape, -1, np.int32)
+        last = none.at[where].max(order, mode="drop", wrap_negative_indices=False)
+        values = jnp.broadcast_to(values, (count,))
+        y = jnp.broadcast_to(jnp.reshape(default, ()), shape)
+        return (jnp.where(last < 0, y, jnp.take(values, last, mode="clip")) if count else y,)
+
+    return sparse_to_dense
+
+
+SPARSE_TO_DENSE = OpRule(
+    "SPARSE_TO_DENSE",
+    SparseToDenseOptions,
+    3,
+    _why_not_sparse_to_dense,
+    _lower_sparse_to_dense,
+    arity=4,
+)
+
+
+def _why_not_embedding_lookup(
+    context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    ids, table = inputs[:2]
+    dynamic_range = table.dtype != outputs[0].dtype
+    return first_reason(
+        why_not_dequantized(table, outputs[0])
+        if dynamic_range
+        else why_not_moved(context, table, outputs[0]),
+        why_not_indices(ids),
+        None if len(ids.shape) == 1 and table.shape else "ids must be a vector, the table rows",
+    ) or _why_not_picked(table.shape[0], outputs[0])
+
+
+def _lower_embedding_lookup(
+    _context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    if math.prod(outputs[0].shape) == 0:
+        return _empty(outputs[0])
+    if inputs[1].dtype != outputs[0].dtype:
+        return lower_dequantizing_lookup(inputs[1], outputs[0])
+    return lambda ids, table: (jnp.take(table, ids, axis=0, mode="clip"),)
+
+
+EMBEDDING_LOOKUP = OpRule(
+    "EMBEDDING_LOOKUP", NoOptions, 5, _why_not_embedding_lookup, _lower_embedding_lookup, arity=2
+)
+
+
+def _why_not_one_hot(
+    context: LoweringContext, o: OneHotOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    indices, _depth, on, off = inputs[:4]
+    single = math.prod(on.shape) == math.prod(off.shape) == 1
+    return first_reason(
+        why_not_moved(context, on, off, outputs[0]),
+        why_not_indices(indices),
+        None if -1 <= o.axis <= len(indices.shape) else f"axis {o.axis} is outside the result",
+        None if single else "on_value and off_value must be one value each",
+    )
+
+
+def _lower_one_hot(
+    _context: LoweringContext, o: OneHotOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    shape = outputs[0].shape
+    axis = o.axis % len(shape)
+
+    def one_hot(
+        indices: jax.Array, _depth: jax.Array, on: jax.Array, off: jax.Array
+    ) -> tuple[jax.Array]:
+        classes = lax.broadcasted_iota(np.int32, shape, axis)
+        index = jnp.expand_dims(indices.astype(np.int32), axis)  # the kernel narrows them too
+        hot = jnp.broadcast_to(index, shape) == classes
+        return (jnp.where(hot, jnp.reshape(on, ()), jnp.reshape(off, ())),)
+
+    return one_hot
+
+
+ONE_HOT = OpRule("ONE_HOT", OneHotOptions, 1, _why_not_one_hot, _lower_one_hot, arity=4)
+
+
+def _why_not_reverse_sequence(
+    context: LoweringContext, o: ReverseSequenceOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, lengths = inputs[:2]
+    dims = (o.seq_dim, o.batch_dim)
+    named = o.seq_dim != o.batch_dim and all(0 <= i < len(x.shape) for i in dims)
+    return first_reason(
+        why_not_moved(context, x, outputs[0]),
+        why_not_indices(lengths),
+        None if named else f"dimensions {dims} do not name a sequence and a batch",
+    ) or (
+        None
+        if lengths.shape == (x.shape[o.batch_dim],)
+        else f"{list(lengths.shape)} lengths for a batch of {x.shape[o.batch_dim]}"
+    )
+
+
+def _lower_reverse_sequence(
+    _context: LoweringContext, o: ReverseSequenceOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    shape = inputs[0].shape
+    if math.prod(shape) == 0:
+        return _empty(outputs[0])
+    thin = [n if i in (o.seq_dim, o.batch_dim) else 1 for i, n in enumerate(shape)]
+    per_batch = [n if i == o.batch_dim else 1 for i, n in enumerate(shape)]
+
+    def reverse_sequence(x: jax.Array, lengths: jax.Array) -> tuple[jax.Array]:
+        step = lax.broadcasted_iota(lengths.dtype, thin, o.seq_dim)
+        length = jnp.broadcast_to(lengths.reshape(per_batch), thin)
+        source = jnp.where(step < length, length - 1 - step, step)
+        return (jnp.take_along_axis(x, source, o.seq_dim, mode="clip"),)
+
+    return reverse_sequence
+
+
+REVERSE_SEQUENCE = OpRule(
+    "REVERSE_SEQUENCE",
+    ReverseSequenceOptions,
+    1,
+    _why_not_reverse_sequence,
+    _lower_reverse_sequence,
+    arity=2,
+)
+
+
+def _why_not_matrix_diag(
+    context: LoweringContext, _o: MatrixDiagOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x = inputs[0]
+    return first_reason(
+        why_not_moved(context, x, outputs[0]),
+        None if x.shape else f"{x.name!r} must be at least a vector",
+    )
+
+
+def _lower_matrix_diag(
+    _context: LoweringContext, _o: MatrixDiagOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    y = outputs[0]
+    return lambda diagonal: (_with_diagonal(jnp.zeros(y.shape, y.dtype), diagonal),)
+
+
+def _with_diagonal(x: jax.Array, diagonal: jax.Array) -> jax.Array:
+    """[..., rows, columns] with [..., min(rows, columns)] on its diagonal."""
+    rows, columns = x.shape[-2:]
+    beyond = [(0, 0, 0)] * (x.ndim - 2) + [(0, columns - diagonal.shape[-1], 0)]
+    by_column = lax.pad(diagonal, jnp.zeros((), x.dtype), beyond)
+    values = jnp.broadcast_to(jnp.expand_dims(by_column, -2), x.shape)
+    on_diagonal = jnp.broadcast_to(np.eye(rows, columns, dtype=bool), x.shape)
+    return jnp.where(on_diagonal, values, x)
+
+
+MATRIX_DIAG = OpRule("MATRIX_DIAG", MatrixDiagOptions, 1, _why_not_matrix_diag, _lower_matrix_diag)
+
+
+def _why_not_matrix_set_diag(
+    context: LoweringContext, _o: MatrixSetDiagOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, diagonal = inputs[:2]
+    matrix = len(x.shape) >= 2
+    fits = matrix and diagonal.shape == (*x.shape[:-2], min(x.shape[-2:]))
+    return first_reason(
+        why_not_moved(context, x, diagonal, outputs[0]),
+        None if fits else f"{list(diagonal.shape)} is not the diagonal of {list(x.shape)}",
+    )
+
+
+def _lower_matrix_set_diag(
+    _context: LoweringContext, _o: MatrixSetDiagOptions, _inputs: Specs, _outputs: Specs
+) -> Function:
+    return lambda x, diagonal: (_with_diagonal(x, diagonal),)
+
+
+MATRIX_SET_DIAG = OpRule(
+    "MATRIX_SET_DIAG",
+    MatrixSetDiagOptions,
+    1,
+    _why_not_matrix_set_diag,
+    _lower_matrix_set_diag,
+    arity=2,
+)
+
+
+def _why_not_where(
+    _context: LoweringContext, _o: WhereOptions, inputs: Specs, _outputs: Specs
+) -> str | None:
+    condition = inputs[0]
+    return first_reason(
+        why_not_const(condition),
+        why_not_dtype(condition, FLOATS, _INTEGERS, np.bool_),
+        None if condition.shape else f"{condition.name!r} must be at least a vector",
+    )
+
+
+def _lower_where(
+    _context: LoweringContext, _o: WhereOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    coordinates = np.argwhere(np.not_equal(np.asarray(inputs[0].const), 0)).astype(outputs[0].dtype)
+    return lambda _condition: (jnp.asarray(coordinates),)
+
+
+WHERE = OpRule("WHERE", WhereOptions, 2, _why_not_where, _lower_where)
+
+
+def _why_not_unique(
+    _context: LoweringContext, _o: UniqueOptions, inputs: Specs, _outputs: Specs
+) -> str | None:
+    x = inputs[0]
+    return first_reason(
+        why_not_const(x),
+        why_not_dtype(x, FLOATS, _INTEGERS),
+        None if len(x.shape) == 1 else f"{x.name!r} must be a vector",
+    )
+
+
+def _lower_unique(
+    _context: LoweringContext, _o: UniqueOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    ranks: dict[object, int] = {}  # value -> its position among the values in order of appearance
+    of_each = [
+        ranks.setdefault(value, len(ranks)) for value in np.asarray(inputs[0].const).tolist()
+    ]
+    values = np.asarray(list(ranks)).astype(outputs[0].dtype)
+    positions = np.asarray(of_each, outputs[1].dtype)
+    return lambda _x: (jnp.asarray(values), jnp.asarray(positions))
+
+
+UNIQUE = OpRule("UNIQUE", UniqueOptions, 1, _why_not_unique, _lower_unique)
+
+RULES = table(
+    GATHER,
+    GATHER_ND,
+    SCATTER_ND,
+    SPARSE_TO_DENSE,
+    EMBEDDING_LOOKUP,
+    ONE_HOT,
+    REVERSE_SEQUENCE,
+    MATRIX_DIAG,
+    MATRIX_SET_DIAG,
+    WHERE,
+    UNIQUE,
+)

@@ -1,0 +1,1 @@
+"""Operators that move elements: transposition, concatenation, space and depth."""

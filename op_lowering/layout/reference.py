@@ -1,0 +1,258 @@
+"""Order in memory, each operator as LiteRT's kernels/<operator>.cc has it."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdelegate.op_lowering.layout.options import (
+    ConcatenationOptions,
+    DepthToSpaceOptions,
+    PackOptions,
+    SpaceToDepthOptions,
+)
+from jaxdelegate.op_lowering.layout.reference_quantized import rescaled
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis, scaling
+
+
+def transposed_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The dimensions in the order that the second input holds."""
+    x, perm = inputs[:2]
+    if perm.const is None:
+        return (None,)
+    return (tuple(x.shape[i] for i in _order(perm.const, len(x.shape))),)
+
+
+def transpose(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, perm: Array) -> tuple[Array]:
+    """Dimension i of the result is dimension perm[i]."""
+    return (np.transpose(x, _order(perm, x.ndim)),)
+
+
+def _order(perm: Array, rank: int) -> list[int]:
+    order = [resolved_axis(i, rank, "TRANSPOSE") for i in ints(perm)]
+    if sorted(order) != list(range(rank)):
+        raise ValueError(f"TRANSPOSE: {ints(perm)} does not permute {rank} dimensions")
+    return order
+
+
+def concatenated_shape(o: ConcatenationOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The sum of the sizes along the axis."""
+    shapes = [spec.shape or (1,) for spec in inputs]  # scalars join to a vector
+    axis = resolved_axis(o.axis, len(shapes[0]), "CONCATENATION")
+    beside = {(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}
+    if len(beside) != 1 or len({len(shape) for shape in shapes}) != 1:
+        raise ValueError(f"CONCATENATION: {shapes} differ next to axis {axis}")
+    n = sum(shape[axis] for shape in shapes)
+    return ((*shapes[0][:axis], n, *shapes[0][axis + 1 :]),)
+
+
+def concatenation(
+    o: ConcatenationOptions, inputs: Specs, outputs: Specs, *xs: Array
+) -> tuple[Array]:
+    """Join along one dimension.
+
+    LiteRT's kernel applies no activation, TFLite's GPU delegate does.
+
+    Raises:
+        TypeError: an input that is not uint8 would have to be requantized.
+    """
+    parts = [
+        x if scaling(spec) == scaling(outputs[0]) else rescaled(spec, outputs[0], x)
+        for spec, x in zip(inputs, xs, strict=True)
+    ]
+    y = np.concatenate([np.atleast_1d(x) for x in parts], o.axis)
+    return (_ACTIVATIONS[o.fused_activation_function](y).astype(outputs[0].dtype, copy=False),)
+
+
+_ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
+    ActivationFunctionType.NONE: lambda y: y,
+    ActivationFunctionType.RELU: lambda y: np.clip(y, 0, None),
+    ActivationFunctionType.RELU_N1_TO_1: lambda y: np.clip(y, -1, 1),
+    ActivationFunctionType.RELU6: lambda y: np.clip(y, 0, 6),
+    ActivationFunctionType.TANH: np.tanh,
+}
+
+
+def packed_shape(o: PackOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """One more dimension, with an element for each input."""
+    shape = inputs[0].shape
+    axis = resolved_axis(o.axis, len(shape) + 1, "PACK")
+    return ((*shape[:axis], len(inputs), *shape[axis:]),)
+
+
+def pack(o: PackOptions, inputs: Specs, outputs: Specs, *xs: Array) -> tuple[Array]:
+    """Lay tensors of one shape side by side."""
+    require_one_scaling("PACK", outputs[0], *inputs)
+    return (np.stack(xs, resolved_axis(o.axis, xs[0].ndim + 1, "PACK")),)
+
+
+def tiled_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """Every dimension times its entry of the second input."""
+    x, times = inputs[:2]
+    if times.const is None:
+        return (None,)
+    return (tuple(n * m for n, m in zip(x.shape, _multiples(times.const), strict=True)),)
+
+
+def tile(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, times: Array) -> tuple[Array]:
+    """Repeat the tensor along its dimensions."""
+    return (np.tile(x, _multiples(times)),)
+
+
+def _multiples(times: Array) -> list[int]:
+    if min(ints(times), default=0) < 0:
+        raise ValueError(f"TILE: multiples must not be negative, got {ints(times)}")
+    return ints(times)
+
+
+def reverse_v2(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, axes: Array) -> tuple[Array]:
+    """Turn dimensions round. LiteRT's kernel wants them contiguous, TensorFlow's does not."""
+    turned = {resolved_axis(axis, x.ndim, "REVERSE_V2") for axis in ints(axes)}
+    return (np.flip(x, tuple(turned)),)
+
+
+def roll(
+    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, shift: Array, axis: Array
+) -> tuple[Array]:
+    """TensorFlow's Roll: shift dimensions round, those named twice by the sum."""
+    for by, along in zip(ints(shift), ints(axis), strict=True):
+        x = np.roll(x, by, resolved_axis(along, x.ndim, "Roll"))
+    return (x,)
+
+
+def space_to_batch_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[N, spatial..., rest...] -> [N * blocks, padded spatial / block..., rest...]."""
+    x, block, paddings = inputs[:3]
+    values = known(block, paddings)
+    if values is None:
+        return (None,)
+    sides = _padded_sides(x.shape, *values)
+    m = len(values[0])
+    small = [n // b for n, b in zip(sides, values[0], strict=True)]
+    return ((x.shape[0] * math.prod(values[0]), *small, *x.shape[m + 1 :]),)
+
+
+def _padded_sides(shape: Shape, block: list[int], paddings: list[int]) -> list[int]:
+    m = len(block)
+    sums = [a + b for a, b in zip(paddings[::2], paddings[1::2], strict=True)]
+    sides = [n + s for n, s in zip(shape[1 : m + 1], sums, strict=True)]
+    if min(block, default=1) < 1 or any(n % b for n, b in zip(sides, block, strict=True)):
+        raise ValueError(f"SPACE_TO_BATCH_ND: padded {sides} do not divide into {block}")
+    return sides
+
+
+def space_to_batch_nd(
+    _o: Options, inputs: Specs, outputs: Specs, x: Array, block: Array, paddings: Array
+) -> tuple[Array]:
+    """Every block's position becomes a batch of its own; the first position's batch comes first."""
+    require_one_scaling("SPACE_TO_BATCH_ND", inputs[0], outputs[0])
+    steps, y = ints(block), outputs[0]
+    sides = _padded_sides(x.shape, steps, ints(paddings))
+    points = y.quantization.zero_point if y.quantization is not None else np.zeros(0)
+    zero = points[0] if points.size else 0
+    padded = np.full((x.shape[0], *sides, *x.shape[len(steps) + 1 :]), zero, x.dtype)
+    corner = [slice(a, a + n) for a, n in zip(ints(paddings)[::2], x.shape[1:], strict=False)]
+    padded[:, *corner] = x
+    return (np.concatenate([padded[:, *every] for every in _every(steps)]),)
+
+
+def _every(block: list[int]) -> list[list[slice]]:
+    """For each position within a block, row by row: all elements that stand there."""
+    return [
+        [slice(i, None, b) for i, b in zip(position, block, strict=True)]
+        for position in np.ndindex(*block)
+    ]
+
+
+def batch_to_space_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[N * blocks, spatial..., rest...] -> [N, cropped spatial * block..., rest...]."""
+    x, block, crops = inputs[:3]
+    values = known(block, crops)
+    if values is None:
+        return (None,)
+    n, sides = _joined(x.shape, values[0])
+    kept = [end - start for start, end in _kept(sides, values[1])]
+    return ((n, *kept, *x.shape[len(sides) + 1 :]),)
+
+
+def _joined(shape: Shape, block: list[int]) -> tuple[int, list[int]]:
+    if min(block, default=1) < 1 or shape[0] % math.prod(block):
+        raise ValueError(f"BATCH_TO_SPACE_ND: a batch of {shape[0]} does not divide into {block}")
+    sides = [n * b for n, b in zip(shape[1:], block, strict=False)]
+    return shape[0] // math.prod(block), sides
+
+
+def _kept(sides: list[int], crops: list[int]) -> list[tuple[int, int]]:
+    bounds = [(a, n - b) for n, a, b in zip(sides, crops[::2], crops[1::2], strict=True)]
+    if min(crops, default=0) < 0 or any(start > end for start, end in bounds):
+        raise ValueError(f"BATCH_TO_SPACE_ND: crops {crops} do not fit {sides}")
+    return bounds
+
+
+def batch_to_space_nd(
+    _o: Options, inputs: Specs, outputs: Specs, x: Array, block: Array, crops: Array
+) -> tuple[Array]:
+    """SPACE_TO_BATCH_ND backwards, then cropped."""
+    require_one_scaling("BATCH_TO_SPACE_ND", inputs[0], outputs[0])
+    n, sides = _joined(x.shape, ints(block))
+    whole = np.empty((n, *sides, *x.shape[len(sides) + 1 :]), x.dtype)
+    for i, every in enumerate(_every(ints(block))):
+        whole[:, *every] = x[i * n : (i + 1) * n]
+    return (whole[:, *(slice(start, end) for start, end in _kept(sides, ints(crops)))],)
+
+
+def space_to_depth_shape(o: SpaceToDepthOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[N, H, W, C] -> [N, H / block, W / block, C * block * block]."""
+    n, h, w, c = inputs[0].shape
+    b = o.block_size
+    if b < 1 or h % b or w % b:
+        raise ValueError(f"SPACE_TO_DEPTH: [{h}, {w}] does not divide into blocks of {b}")
+    return ((n, h // b, w // b, c * b * b),)
+
+
+def space_to_depth(
+    o: SpaceToDepthOptions, _inputs: Specs, _outputs: Specs, x: Array
+) -> tuple[Array]:
+    """Every block's position becomes a group of channels."""
+    b = o.block_size
+    return (np.concatenate([x[:, i::b, j::b] for i, j in np.ndindex(b, b)], 3),)
+
+
+def depth_to_space_shape(o: DepthToSpaceOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[N, H, W, C * block * block] -> [N, H * block, W * block, C]."""
+    n, h, w, c = inputs[0].shape
+    b = o.block_size
+    if b < 1 or c % (b * b):
+        raise ValueError(f"DEPTH_TO_SPACE: {c} channels do not divide into blocks of {b}")
+    return ((n, h * b, w * b, c // (b * b)),)
+
+
+def depth_to_space(
+    o: DepthToSpaceOptions, _inputs: Specs, _outputs: Specs, x: Array
+) -> tuple[Array]:
+    """Groups of channels become the positions of a block."""
+    b = o.block_size
+    n, h, w, c = x.shape
+    group = c // (b * b)
+    y = np.empty((n, h * b, w * b, group), x.dtype)
+    for k, (i, j) in enumerate(np.ndindex(b, b)):
+        y[:, i::b, j::b] = x[..., k * group : (k + 1) * group]
+    return (y,)
+
+
+KERNELS = {
+    "TRANSPOSE": Kernel(transpose, transposed_shape),
+    "CONCATENATION": Kernel(concatenation, concatenated_shape),
+    "PACK": Kernel(pack, packed_shape),
+    "TILE": Kernel(tile, tiled_shape),
+    "REVERSE_V2": Kernel(reverse_v2, same_shape),
+    "Roll": Kernel(roll, same_shape),
+    "SPACE_TO_BATCH_ND": Kernel(space_to_batch_nd, space_to_batch_shape),
+    "BATCH_TO_SPACE_ND": Kernel(batch_to_space_nd, batch_to_space_shape),
+    "SPACE_TO_DEPTH": Kernel(space_to_depth, space_to_depth_shape),
+    "DEPTH_TO_SPACE": Kernel(depth_to_space, depth_to_space_shape),
+}

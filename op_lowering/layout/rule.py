@@ -1,0 +1,379 @@
+"""Order in memory: TRANSPOSE, CONCATENATION, PACK, TILE, REVERSE_V2, space to batch or depth."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.basics import fused_activation, why_not_activation
+from jaxdelegate.op_lowering.common.movement import (
+    integers,
+    why_not_axis,
+    why_not_indices,
+    why_not_moved,
+    why_not_present,
+    zero_point,
+)
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.layout.options import (
+    BatchToSpaceNDOptions,
+    ConcatenationOptions,
+    DepthToSpaceOptions,
+    PackOptions,
+    ReverseV2Options,
+    SpaceToBatchNDOptions,
+    SpaceToDepthOptions,
+    TileOptions,
+    TransposeOptions,
+)
+from jaxdelegate.op_lowering.layout.quantized import rescaler, why_not_joined
+from jaxdelegate.op_lowering.records.custom import CustomOptions
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    table,
+    why_not_const,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+
+
+def _why_not_transpose(
+    context: LoweringContext, _o: TransposeOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, perm = inputs[:2]
+    rank = len(x.shape)
+    reason = first_reason(
+        why_not_moved(context, x, outputs[0]), why_not_const(perm), why_not_indices(perm)
+    )
+    if reason is not None:
+        return reason
+    once = sorted(i % max(rank, 1) for i in integers(perm)) == list(range(rank))
+    return None if once else f"{integers(perm)} does not permute {rank} dimensions"
+
+
+def _lower_transpose(
+    _context: LoweringContext, _o: TransposeOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    perm = [i % len(inputs[0].shape) for i in integers(inputs[1])]
+    return lambda x, _perm: (lax.transpose(x, perm),)
+
+
+TRANSPOSE = OpRule("TRANSPOSE", TransposeOptions, 9, _why_not_transpose, _lower_transpose, arity=2)
+
+
+def _why_not_concatenation(
+    context: LoweringContext, o: ConcatenationOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    reason = why_not_present(*inputs) or first_reason(
+        why_not_joined(context, outputs[0], inputs),
+        why_not_activation(o.fused_activation_function),
+        why_not_axis(o.axis, len(outputs[0].shape)),
+    )
+    if reason is not None:
+        return reason
+    activated = o.fused_activation_function is not ActivationFunctionType.NONE
+    if activated and outputs[0].dtype not in FLOATS:
+        return f"no activation fuses into a concatenation of {outputs[0].dtype}"
+    shapes = [spec.shape or (1,) for spec in inputs]
+    rank, axis = len(outputs[0].shape), o.axis % len(outputs[0].shape)
+    one = all(len(s) == rank for s in shapes) and all(
+        len({s[i] for s in shapes}) == 1 for i in range(rank) if i != axis
+    )
+    return None if one else f"shapes differ next to axis {axis}"
+
+
+def _lower_concatenation(
+    _context: LoweringContext, o: ConcatenationOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    shapes = [spec.shape or (1,) for spec in inputs]  # the kernel joins constant scalars too
+    rescale = [rescaler(spec, outputs[0]) for spec in inputs]
+    activation = fused_activation(o.fused_activation_function)
+
+    def concatenation(*xs: jax.Array) -> tuple[jax.Array]:
+        joined = zip(rescale, xs, shapes, strict=True)
+        parts = [to_output(x).reshape(shape) for to_output, x, shape in joined]
+        return (activation(jnp.concatenate(parts, o.axis)),)
+
+    return concatenation
+
+
+CONCATENATION = OpRule(
+    "CONCATENATION", ConcatenationOptions, 7, _why_not_concatenation, _lower_concatenation
+)
+
+
+def _why_not_pack(
+    context: LoweringContext, o: PackOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    return why_not_present(*inputs) or first_reason(
+        why_not_moved(context, outputs[0], *inputs),
+        why_not_axis(o.axis, len(inputs[0].shape) + 1),
+        None if len({spec.shape for spec in inputs}) == 1 else "the inputs' shapes differ",
+    )
+
+
+def _lower_pack(
+    _context: LoweringContext, o: PackOptions, _inputs: Specs, _outputs: Specs
+) -> Function:
+    return lambda *xs: (jnp.stack(xs, o.axis),)
+
+
+PACK = OpRule("PACK", PackOptions, 5, _why_not_pack, _lower_pack)
+
+
+def _why_not_tile(
+    context: LoweringContext, _o: TileOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, times = inputs[:2]
+    reason = first_reason(
+        why_not_moved(context, x, outputs[0]), why_not_const(times), why_not_indices(times)
+    )
+    if reason is not None:
+        return reason
+    fits = len(integers(times)) == len(x.shape) and min(integers(times), default=0) >= 0
+    return None if fits else f"{integers(times)} does not multiply {list(x.shape)}"
+
+
+def _lower_tile(
+    _context: LoweringContext, _o: TileOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    times = integers(inputs[1])
+    return lambda x, _times: (jnp.tile(x, times),)
+
+
+TILE = OpRule("TILE", TileOptions, 3, _why_not_tile, _lower_tile, arity=2)
+
+
+def _why_not_reverse(
+    context: LoweringContext, _o: ReverseV2Options, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, axes = inputs[:2]
+    reason = first_reason(
+        why_not_moved(context, x, outputs[0]), why_not_const(axes), why_not_indices(axes)
+    )
+    if reason is not None:
+        return reason
+    return first_reason(*(why_not_axis(axis, len(x.shape)) for axis in integers(axes)))
+
+
+def _lower_reverse(
+    _context: LoweringContext, _o: ReverseV2Options, inputs: Specs, _outputs: Specs
+) -> Function:
+    axes = sorted({axis % len(inputs[0].shape) for axis in integers(inputs[1])})
+    return lambda x, _axes: (lax.rev(x, axes),)
+
+
+REVERSE_V2 = OpRule("REVERSE_V2", ReverseV2Options, 4, _why_not_reverse, _lower_reverse, arity=2)
+
+
+def _why_not_roll(
+    context: LoweringContext, _o: CustomOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, shift, axis = inputs[:3]
+    reason = first_reason(
+        why_not_moved(context, x, outputs[0]),
+        why_not_indices(shift, axis),
+        None if shift.shape == axis.shape else "shift and axis have different shapes",
+    )
+    if reason is not None or axis.const is None:
+        return reason
+    return first_reason(*(why_not_axis(i, len(x.shape)) for i in integers(axis)))
+
+
+def _lower_roll(
+    _context: LoweringContext, _o: CustomOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    """TensorFlow's Roll, to the converter a custom operator. Several shifts of one axis add up."""
+    rank = len(inputs[0].shape)
+
+    def roll(x: jax.Array, shift: jax.Array, axis: jax.Array) -> tuple[jax.Array]:
+        shifts, axes = jnp.ravel(shift), jnp.ravel(axis) % rank
+        for i in range(rank):
+            x = jnp.roll(x, jnp.sum(jnp.where(axes == i, shifts, 0)), i)
+        return (x,)
+
+    def constant_roll(x: jax.Array, _shift: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
+        return (jnp.roll(x, integers(inputs[1]), integers(inputs[2])),)
+
+    return roll if why_not_const(*inputs[1:3]) else constant_roll
+
+
+ROLL = OpRule("Roll", CustomOptions, 1, _why_not_roll, _lower_roll, arity=3)
+
+
+def _why_not_blocks(x: TensorSpec, block: TensorSpec, margins: TensorSpec) -> str | None:
+    """Why `block` [M] and `margins` [M, 2] do not fit M spatial dimensions of [N, ..., rest]."""
+    reason = first_reason(why_not_const(block, margins), why_not_indices(block, margins))
+    if reason is not None:
+        return reason
+    m = len(integers(block))
+    aligned = block.shape == (m,) and margins.shape == (m, 2) and m < len(x.shape)
+    positive = min(integers(block), default=1) > 0 <= min(integers(margins), default=0)
+    return None if aligned and positive else f"{integers(block)} is no block of {list(x.shape)}"
+
+
+def _blocks(block: TensorSpec, margins: TensorSpec) -> tuple[Shape, list[tuple[int, int]]]:
+    flat = integers(margins)
+    return integers(block), list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _why_not_space_to_batch(
+    context: LoweringContext, _o: SpaceToBatchNDOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, block, paddings = inputs[:3]
+    reason = why_not_moved(context, x, outputs[0]) or _why_not_blocks(x, block, paddings)
+    if reason is not None:
+        return reason
+    sides = zip(x.shape[1:], *_blocks(block, paddings), strict=False)
+    even = all((n + sum(padding)) % b == 0 for n, b, padding in sides)
+    return None if even else f"padded {list(x.shape)} does not divide into {integers(block)}"
+
+
+def _lower_space_to_batch(
+    _context: LoweringContext, _o: SpaceToBatchNDOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    (n, *_), y = inputs[0].shape, outputs[0]
+    block, paddings = _blocks(*inputs[1:3])
+    m = len(block)
+    rest = y.shape[m + 1 :]
+    widths = [(0, 0, 0), *((low, high, 0) for low, high in paddings), *((0, 0, 0) for _ in rest)]
+    split = [n, *(side for pair in zip(y.shape[1 : m + 1], block, strict=True) for side in pair)]
+    # [N, n1, b1, n2, b2, ..., rest] -> [b1, b2, ..., N, n1, n2, ..., rest]
+    order = [*range(2, 2 * m + 1, 2), 0, *range(1, 2 * m, 2)]
+    order += range(2 * m + 1, 2 * m + 1 + len(rest))
+    zero = np.asarray(zero_point(y)).astype(y.dtype)
+
+    def space_to_batch(x: jax.Array, _block: jax.Array, _paddings: jax.Array) -> tuple[jax.Array]:
+        x = lax.pad(x, jnp.asarray(zero), widths).reshape(*split, *rest)
+        return (lax.transpose(x, order).reshape(y.shape),)
+
+    return space_to_batch
+
+
+SPACE_TO_BATCH_ND = OpRule(
+    "SPACE_TO_BATCH_ND",
+    SpaceToBatchNDOptions,
+    4,
+    _why_not_space_to_batch,
+    _lower_space_to_batch,
+    arity=3,
+)
+
+
+def _why_not_batch_to_space(
+    context: LoweringContext, _o: BatchToSpaceNDOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, block, crops = inputs[:3]
+    reason = why_not_moved(context, x, outputs[0]) or _why_not_blocks(x, block, crops)
+    if reason is not None:
+        return reason
+    if x.shape[0] % math.prod(integers(block)):
+        return f"a batch of {x.shape[0]} does not divide into {integers(block)}"
+    sides = zip(x.shape[1:], *_blocks(block, crops), strict=False)
+    inside = all(sum(crop) <= n * b for n, b, crop in sides)
+    return None if inside else f"crops {integers(crops)} leave nothing of {list(x.shape)}"
+
+
+def _lower_batch_to_space(
+    _context: LoweringContext, _o: BatchToSpaceNDOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    shape = inputs[0].shape
+    block, crops = _blocks(*inputs[1:3])
+    m = len(block)
+    n, sides, rest = shape[0] // math.prod(block), shape[1 : m + 1], shape[m + 1 :]
+    # [b1, b2, ..., N, n1, n2, ..., rest] -> [N, n1, b1, n2, b2, ..., rest]
+    order = [m, *(i for k in range(m) for i in (m + 1 + k, k))]
+    order += range(2 * m + 1, 2 * m + 1 + len(rest))
+    whole = [n, *(side * b for side, b in zip(sides, block, strict=True)), *rest]
+    low = [0, *(crop[0] for crop in crops), *(0 for _ in rest)]
+    high = [start + size for start, size in zip(low, outputs[0].shape, strict=True)]
+
+    def batch_to_space(x: jax.Array, _block: jax.Array, _crops: jax.Array) -> tuple[jax.Array]:
+        x = lax.transpose(x.reshape(*block, n, *sides, *rest), order)
+        return (lax.slice(x.reshape(whole), low, high),)
+
+    return batch_to_space
+
+
+BATCH_TO_SPACE_ND = OpRule(
+    "BATCH_TO_SPACE_ND",
+    BatchToSpaceNDOptions,
+    4,
+    _why_not_batch_to_space,
+    _lower_batch_to_space,
+    arity=3,
+)
+
+
+def _why_not_space_to_depth(
+    context: LoweringContext, o: SpaceToDepthOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, b = inputs[0], o.block_size
+    even = b > 0 and len(x.shape) == 4 and x.shape[1] % b == x.shape[2] % b == 0
+    return first_reason(
+        why_not_moved(context, x, outputs[0]),
+        None if even else f"{list(x.shape)} does not divide into blocks of {b}",
+    )
+
+
+def _lower_space_to_depth(
+    _context: LoweringContext, o: SpaceToDepthOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    (n, h, w, c), b = inputs[0].shape, o.block_size
+
+    def space_to_depth(x: jax.Array) -> tuple[jax.Array]:
+        x = x.reshape(n, h // b, b, w // b, b, c)
+        return (lax.transpose(x, (0, 1, 3, 2, 4, 5)).reshape(outputs[0].shape),)
+
+    return space_to_depth
+
+
+SPACE_TO_DEPTH = OpRule(
+    "SPACE_TO_DEPTH", SpaceToDepthOptions, 2, _why_not_space_to_depth, _lower_space_to_depth
+)
+
+
+def _why_not_depth_to_space(
+    context: LoweringContext, o: DepthToSpaceOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, b = inputs[0], o.block_size
+    even = b > 0 and len(x.shape) == 4 and x.shape[3] % (b * b) == 0
+    return first_reason(
+        why_not_moved(context, x, outputs[0]),
+        None if even else f"{list(x.shape)} has no channels for blocks of {b}",
+    )
+
+
+def _lower_depth_to_space(
+    _context: LoweringContext, o: DepthToSpaceOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    (n, h, w, c), b = inputs[0].shape, o.block_size
+
+    def depth_to_space(x: jax.Array) -> tuple[jax.Array]:
+        x = x.reshape(n, h, w, b, b, c // (b * b))
+        return (lax.transpose(x, (0, 1, 3, 2, 4, 5)).reshape(outputs[0].shape),)
+
+    return depth_to_space
+
+
+DEPTH_TO_SPACE = OpRule(
+    "DEPTH_TO_SPACE", DepthToSpaceOptions, 2, _why_not_depth_to_space, _lower_depth_to_space
+)
+
+RULES = table(
+    TRANSPOSE,
+    CONCATENATION,
+    PACK,
+    TILE,
+    REVERSE_V2,
+    ROLL,
+    SPACE_TO_BATCH_ND,
+    BATCH_TO_SPACE_ND,
+    SPACE_TO_DEPTH,
+    DEPTH_TO_SPACE,
+)

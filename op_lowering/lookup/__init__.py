@@ -1,0 +1,1 @@
+"""Lookups in tables: sparse embeddings, hash tables in tensors, LSH projections."""

@@ -1,0 +1,258 @@
+"""Tables asked for rows: EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP; and LSH_PROJECTION.
+
+LiteRT's kernel fails on an id that names no row. Compiled code cannot: it takes the nearest row.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.lookup.farmhash import fingerprint64
+from jaxdelegate.op_lowering.lookup.options import (
+    EmbeddingLookupSparseOptions,
+    LSHProjectionOptions,
+)
+from jaxdelegate.op_lowering.records.enums import CombinerType, LSHProjectionType
+from jaxdelegate.op_lowering.records.record import NoOptions
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    optional,
+    table,
+    why_not_const,
+    why_not_dtype,
+)
+from jaxdelegate.op_lowering.spec import Specs
+
+_INTEGERS = frozenset(
+    np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
+_Pair = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def _why_not_embedding_lookup_sparse(
+    _context: LoweringContext, _o: EmbeddingLookupSparseOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    ids, indices, lookup_shape, weights, table = inputs[:5]
+    return first_reason(
+        None if len(inputs) == 5 else f"has {len(inputs)} inputs, not 5",
+        why_not_const(lookup_shape),
+        *(why_not_dtype(spec, np.int32) for spec in (ids, indices, lookup_shape)),
+        *(why_not_dtype(spec, np.float32) for spec in (weights, table, outputs[0])),
+        _why_not_lookup_shapes(inputs),
+    )
+
+
+def _why_not_lookup_shapes(inputs: Specs) -> str | None:
+    ids, indices, lookup_shape, weights, table = (spec.shape for spec in inputs[:5])
+    vectors = len(ids) == len(lookup_shape) == 1 and weights == ids
+    if not vectors or indices != (*ids, *lookup_shape) or len(table) < 2:
+        return f"shapes {[list(spec.shape) for spec in inputs[:5]]} do not match"
+    return "the table has no rows" if table[0] == 0 < ids[0] else None
+
+
+def _lower_embedding_lookup_sparse(
+    _context: LoweringContext, o: EmbeddingLookupSparseOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    shape, sizes = outputs[0].shape, integers(inputs[2])[:-1]
+    n, row = math.prod(inputs[0].shape), inputs[4].shape[1:]
+    if n == 0 or math.prod(shape) == 0:
+        return lambda *_arrays: (jnp.zeros(shape, outputs[0].dtype),)
+    strides = np.array([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], np.int64)
+    n_places = math.prod(sizes)
+
+    def embedding_lookup_sparse(
+        ids: jax.Array, indices: jax.Array, _shape: jax.Array, weights: jax.Array, table: jax.Array
+    ) -> tuple[jax.Array]:
+        places = (indices[:, :-1].astype(np.int64) * strides[None]).sum(axis=1)
+        rows = jnp.take(table, ids, axis=0, mode="clip").reshape(n, -1) * weights[:, None]
+        if o.combiner is CombinerType.SUM:
+            y = jax.ops.segment_sum(rows, places, n_places)
+        else:
+            y = _means(o.combiner, rows, weights, places, n_places)
+        return (y.reshape(*sizes, *row),)
+
+    return embedding_lookup_sparse
+
+
+def _means(
+    combiner: CombinerType, rows: jax.Array, weights: jax.Array, places: jax.Array, n_places: int
+) -> jax.Array:
+    """Weighted rows [n, row] -> [n_places, row], as kernels/embedding_lookup_sparse.cc.
+
+    Lookups of one place that follow each other are one run: the kernel adds a run's rows to what is
+    there and divides by the run's weight. A place is usually one run, but need not be.
+    """
+    n = len(rows)
+    begins = jnp.concatenate([jnp.zeros(1, bool), places[1:] != places[:-1]])
+    run = jnp.cumsum(begins)
+    sums = weights * weights if combiner is CombinerType.SQRTN else weights
+    total = jax.ops.segment_sum(sums, run, n)
+    total = jnp.where(jnp.arange(n) <= run[-1], total, jnp.ones_like(total))  # there is such a run
+    if combiner is CombinerType.SQRTN:
+        total = jnp.sqrt(total)
+    mean = jax.ops.segment_sum(rows, run, n) / total[:, None]
+    place = jnp.full(n, -1, places.dtype).at[run].set(places)  # -1: there is no such run
+    order = jnp.argsort(place, stable=True)
+    place = place[order]
+    new = jnp.concatenate([jnp.ones(1, bool), place[1:] != place[:-1]])
+    pairs = new[:, None], (1 / total[order])[:, None], mean[order]
+    _, _, y = lax.associative_scan(_one_run_after_another, pairs)
+    last = jnp.concatenate([new[1:], jnp.ones(1, bool)]) & (place >= 0)
+    target = jnp.where(last, place, n_places)
+    return jnp.zeros((n_places, rows.shape[1]), rows.dtype).at[target].set(y, mode="drop")
+
+
+def _one_run_after_another(first: _Pair, then: _Pair) -> _Pair:
+    """A run makes scale * y + mean of what is there, y; at a new place that is nothing."""
+    (begins, scale, mean), (new, next_scale, next_mean) = first, then
+    return (
+        begins | new,
+        jnp.where(new, next_scale, scale * next_scale),
+        jnp.where(new, next_mean, mean * next_scale + next_mean),
+    )
+
+
+EMBEDDING_LOOKUP_SPARSE = OpRule(
+    "EMBEDDING_LOOKUP_SPARSE",
+    EmbeddingLookupSparseOptions,
+    1,
+    _why_not_embedding_lookup_sparse,
+    _lower_embedding_lookup_sparse,
+    arity=5,
+)
+
+
+def _why_not_hashtable_lookup(
+    context: LoweringContext, _o: NoOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    queries, keys, rows = inputs[:3]
+    return first_reason(
+        why_not_moved(context, rows, outputs[0]),
+        why_not_dtype(queries, np.int32),
+        why_not_dtype(keys, np.int32),
+        why_not_dtype(outputs[1], np.uint8),
+        None if len(queries.shape) == len(keys.shape) == 1 else "queries and keys must be vectors",
+        None if rows.shape[:1] == keys.shape else "there must be one row for each key",
+        None if rows.shape[:1] != (0,) else f"the table {rows.name!r} has no rows",
+    )
+
+
+def _lower_hashtable_lookup(
+    _context: LoweringContext, _o: NoOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    n = inputs[1].shape[0]
+    rank = len(inputs[2].shape)
+
+    def hashtable_lookup(
+        queries: jax.Array, keys: jax.Array, rows: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        at, hit = _search(queries, keys, n)
+        y = jnp.take(rows, at, axis=0, mode="clip")
+        shown = hit.reshape(-1, *[1] * (rank - 1))
+        return jnp.where(shown, y, jnp.zeros((), y.dtype)), hit.astype(np.uint8)
+
+    return hashtable_lookup
+
+
+def _search(queries: jax.Array, keys: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """C's bsearch with a comparison that subtracts, and wraps: positions, and whether found."""
+    low, high = jnp.zeros_like(queries), jnp.full_like(queries, n)
+    for _ in range(n.bit_length()):  # each halves what is left; what is found stays
+        middle = (low + high) >> 1
+        difference = queries - jnp.take(keys, middle, mode="clip")
+        low = jnp.where(difference > 0, middle + 1, low)
+        high = jnp.where(difference < 0, middle, high)
+    middle = (low + high) >> 1
+    return middle, (low < high) & (queries == jnp.take(keys, middle, mode="clip"))
+
+
+HASHTABLE_LOOKUP = OpRule(
+    "HASHTABLE_LOOKUP",
+    NoOptions,
+    1,
+    _why_not_hashtable_lookup,
+    _lower_hashtable_lookup,
+    arity=3,
+    results=2,
+)
+
+
+def _why_not_lsh_projection(
+    _context: LoweringContext, o: LSHProjectionOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    seeds, x, weights = *inputs[:2], optional(inputs, 2)
+    known = o.type in (LSHProjectionType.SPARSE, LSHProjectionType.DENSE)
+    weighed = weights is None or weights.shape == x.shape[:1]
+    return first_reason(
+        None if known else f"the projection's type is {o.type.name}",
+        why_not_dtype(x, FLOATS, _INTEGERS, np.bool_),
+        why_not_dtype(outputs[0], np.int32),
+        *(why_not_dtype(spec, np.float32) for spec in (seeds, weights) if spec is not None),
+        None if len(seeds.shape) == 2 and seeds.shape[1] <= 32 else "seeds must be [n, 32] at most",
+        None if x.shape[:1] not in ((), (0,)) else f"{x.name!r} has no items",
+        None if weighed else "there must be one weight for each item",
+    )
+
+
+def _lower_lsh_projection(
+    _context: LoweringContext, o: LSHProjectionOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    (n_hashes, n_bits), shape = inputs[0].shape, outputs[0].shape
+    if n_hashes * n_bits == 0:
+        return lambda *_arrays: (jnp.zeros(shape, np.int32),)
+    # Bits into a number, the first one highest; numbers of different hashes differ. Both wrap.
+    places = (np.int64(1) << np.arange(n_bits)[::-1]).astype(np.int32)
+    offsets = (np.arange(n_hashes, dtype=np.int64) << n_bits).astype(np.int32)
+
+    def lsh_projection(
+        seeds: jax.Array, x: jax.Array, weights: jax.Array | None = None
+    ) -> tuple[jax.Array]:
+        bits = (_scores(seeds, x, weights) > 0).astype(np.int32)
+        if o.type is LSHProjectionType.DENSE:
+            return (bits.reshape(-1),)
+        return (jnp.sum(bits * places[None], axis=1, dtype=np.int32) + offsets,)
+
+    return lsh_projection
+
+
+def _scores(seeds: jax.Array, x: jax.Array, weights: jax.Array | None) -> jax.Array:
+    """Sums of the items' hashes after each seed, signed: float64 [hashes, bits]."""
+    items = _bytes(x.reshape(len(x), -1))
+    shape = (*seeds.shape, len(x))
+    keys = jnp.concatenate(
+        [
+            jnp.broadcast_to(_bytes(seeds[..., None])[:, :, None], (*shape, 4)),
+            jnp.broadcast_to(items, (*shape, items.shape[-1])),
+        ],
+        axis=-1,
+    )
+    hashes = fingerprint64(keys).astype(np.int64).astype(np.float64)
+    if weights is not None:
+        hashes = hashes * weights.astype(np.float64)[None, None]
+    return jnp.sum(hashes, axis=-1)
+
+
+def _bytes(x: jax.Array) -> jax.Array:
+    """[..., n] -> uint8 [..., n * itemsize], each value's lowest byte first."""
+    x = x.astype(np.uint8) if x.dtype == np.bool_ else x
+    return lax.bitcast_convert_type(x, np.dtype(np.uint8)).reshape(*x.shape[:-1], -1)
+
+
+LSH_PROJECTION = OpRule(
+    "LSH_PROJECTION",
+    LSHProjectionOptions,
+    1,
+    _why_not_lsh_projection,
+    _lower_lsh_projection,
+    arity=2,
+)
+
+RULES = table(EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP, LSH_PROJECTION)

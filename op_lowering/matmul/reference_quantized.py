@@ -1,0 +1,115 @@
+"""Integer matrix products.
+
+kernels/internal/reference/fully_connected.h, integer_ops/fully_connected.h and batch_matmul.h;
+filters of int16 are in kernels/fully_connected.cc.
+"""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, TensorType
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant.params import Quantization, activation_range, tensor_zero_point
+from jaxdelegate.quant.requantize import (
+    convolution_multipliers,
+    effective_scales,
+    product_multiplier,
+    requantize_accumulator_by_real,
+)
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.products import accumulated, centered, requantized
+from jaxdelegate.reference.quantization import quantization_of, require_symmetric
+
+_PACKED = (ml_dtypes.int4, ml_dtypes.int2)
+# Dtypes of the filter and of the output, by that of the activations.
+_FULLY_CONNECTED: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    np.dtype(np.uint8): ((np.uint8,), (np.uint8, np.int16)),
+    np.dtype(np.int8): ((np.int8, *_PACKED), (np.int8,)),
+    np.dtype(np.int16): ((np.int8, np.int16, *_PACKED), (np.int16,)),
+}
+_BATCH_MATMUL: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    np.dtype(np.int8): ((np.int8,), (np.int8,)),
+    np.dtype(np.int16): ((np.int8, np.int16), (np.int16,)),
+}
+
+
+def fully_connected(
+    o: FullyConnectedOptions,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w: Array,
+    b: Array | None,
+) -> tuple[Array]:
+    """Rows [rows, K] times weights [N, K].
+
+    Raises:
+        TypeError: dtypes without a kernel, or a tensor without a scale.
+        ValueError: an int16 tensor with a zero point.
+    """
+    y = outputs[0]
+    scales = _scales("FULLY_CONNECTED", _FULLY_CONNECTED, inputs, y)
+    source, filters, target = scales
+    zero = 0 if filters.is_per_channel else tensor_zero_point(filters)
+    total = centered(x, tensor_zero_point(source)) @ centered(w, zero).T
+    if w.dtype == np.int16:
+        multiplier, shift = (
+            convolution_multipliers(*scales, len(w))
+            if filters.is_per_channel
+            else product_multiplier(*scales)
+        )
+        accumulator = accumulated(total, inputs[0], TensorType.INT64, b)
+        result = requantized(
+            accumulator, multiplier, shift, target, o.fused_activation_function, y.dtype
+        )
+    else:
+        accumulator = accumulated(total, inputs[0], o.quantized_bias_type, b)
+        bounds = activation_range(o.fused_activation_function, target, y.dtype)
+        result = requantize_accumulator_by_real(
+            accumulator,
+            effective_scales(*scales, len(w)),
+            tensor_zero_point(target),
+            bounds,
+            y.dtype,
+        )
+    return (result.reshape(y.shape),)
+
+
+def batch_matmul(
+    o: BatchMatMulOptions, inputs: Specs, outputs: Specs, x: Array, w: Array
+) -> tuple[Array]:
+    """One matrix product for each batch.
+
+    Raises:
+        TypeError: dtypes without a kernel, or a tensor without a scale.
+        ValueError: an int16 tensor with a zero point.
+    """
+    y = outputs[0]
+    source, filters, target = _scales("BATCH_MATMUL", _BATCH_MATMUL, inputs, y)
+    x = centered(x, tensor_zero_point(source))
+    w = centered(w, 0 if filters.is_per_channel else tensor_zero_point(filters))
+    total = np.matmul(x.swapaxes(-1, -2) if o.adj_x else x, w.swapaxes(-1, -2) if o.adj_y else w)
+    multiplier: Any
+    shift: Any
+    if filters.is_per_channel:  # LiteRT takes the product of such scales for zero
+        multiplier, shift = convolution_multipliers(source, filters, target, total.shape[-1])
+    else:
+        multiplier, shift = product_multiplier(source, filters, target)
+    accumulator = accumulated(total, inputs[0], TensorType.FLOAT32, None)
+    none = ActivationFunctionType.NONE
+    return (requantized(accumulator, multiplier, shift, target, none, y.dtype),)
+
+
+def _scales(
+    name: str,
+    dtypes: dict[Any, tuple[tuple[Any, ...], tuple[Any, ...]]],
+    inputs: Specs,
+    y: TensorSpec,
+) -> tuple[Quantization, Quantization, Quantization]:
+    source = quantization_of(name, inputs[0], *dtypes)
+    filters, outputs = dtypes[inputs[0].dtype]
+    require_symmetric(name, inputs[0], y)
+    return source, quantization_of(name, inputs[1], *filters), quantization_of(name, y, *outputs)

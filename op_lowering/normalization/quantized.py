@@ -1,0 +1,253 @@
+"""Integer SOFTMAX, LOG_SOFTMAX and L2_NORMALIZATION along the last axis.
+
+Semantics: LiteRT's reference kernels, kernels/activations.cc, kernels/l2norm.cc and, in
+kernels/internal/reference, softmax.h, log_softmax.h, l2normalization.h and integer_ops/.
+
+The difference of an 8 bit value from the largest of its row takes 256 values at most: what the
+kernels compute of it is looked up in tables. `below` is that difference, sign turned.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.op_lowering.common.pointwise import INT8, INT16, UINT8
+from jaxdelegate.op_lowering.common.quantization import (
+    scale_of,
+    why_not_per_tensor,
+    why_not_same,
+    why_not_zero_point,
+    zero_point_of,
+)
+from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
+from jaxdelegate.op_lowering.rule import first_reason
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant import fixed_math, fixed_point, lookup, multiplier
+from jaxdelegate.quant.jax_fixed_math import inverse_sqrt, log_at_least_one, reciprocal
+from jaxdelegate.quant.jax_fixed_point import (
+    count_leading_zeros,
+    multiply_by_quantized_multiplier,
+    rounding_divide_by_pot,
+    saturate,
+    saturating_rounding_doubling_high_mul,
+)
+from jaxdelegate.quant.jax_lookup import lut_lookup
+from jaxdelegate.quant.jax_requantize import add_and_clamp, clamp
+from jaxdelegate.quant.params import integer_range
+
+_Integers = Callable[[jax.Array], jax.Array]
+
+_INT32 = np.dtype(np.int32)
+_BYTES = frozenset([INT8, UINT8])
+_RESULTS = {  # of SOFTMAX, by input
+    INT8: frozenset([INT8, INT16]),
+    UINT8: frozenset([UINT8, INT16]),
+    INT16: frozenset([INT16]),
+}
+_INPUT_BITS, _SUM_BITS, _OUTPUT_BITS = 5, 12, 4  # integer bits of exponents, sums, log outputs
+_INT16_SPAN = 65535
+
+
+def _why_not_scale(spec: TensorSpec, wanted: float, tolerance: float = 0.0) -> str | None:
+    found = scale_of(spec)
+    if abs(found - wanted) <= tolerance * wanted:
+        return None
+    return f"the scale of {spec.name!r} is {found}, and the {spec.dtype} kernel wants {wanted}"
+
+
+# ---- SOFTMAX
+
+
+def why_not_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> str | None:
+    """A reason if the kernels have no softmax of quantized `x` into `y`."""
+    reason = first_reason(
+        why_not_per_tensor(x, frozenset(_RESULTS)),
+        why_not_per_tensor(y, _RESULTS.get(x.dtype, frozenset())),
+    )
+    if reason is not None:
+        return reason
+    if x.dtype != INT16:
+        return first_reason(_why_not_exponents(o.beta, x), *_why_not_probabilities(x, y))
+    finite = bool(np.isfinite(_int16_step(o, x)))
+    return first_reason(
+        why_not_zero_point(x, 0),
+        *_why_not_probabilities(x, y),
+        None if finite else f"steps of {x.name!r} times beta {o.beta} are not finite",
+    )
+
+
+def _why_not_probabilities(x: TensorSpec, y: TensorSpec) -> tuple[str | None, str | None]:
+    """All of the output's range is [0, 1]; but of int16 inputs it is the positive half."""
+    low, high = (0, 32767) if x.dtype == INT16 else integer_range(y.dtype)
+    return why_not_zero_point(y, low), _why_not_scale(y, 1 / (high - low + 1), 1e-3)
+
+
+def _why_not_exponents(beta: float, x: TensorSpec) -> str | None:
+    try:
+        multiplier.softmax_multiplier(_float32(beta), scale_of(x), _INPUT_BITS)
+    except ValueError as error:
+        return f"steps of {x.name!r} times beta {beta}: {error}"
+    return None
+
+
+def _float32(value: float) -> float:
+    return float(np.float32(value))
+
+
+def lower_softmax(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers:
+    """The function from stored integers to stored integers."""
+    if 0 in x.shape:
+        return lambda _q: jnp.zeros(y.shape, y.dtype)
+    return _softmax_int16(o, x) if x.dtype == INT16 else _softmax_bytes(o, x, y)
+
+
+def _below_largest(q: jax.Array) -> jax.Array:
+    row = q.astype(np.int32)
+    return jnp.max(row, axis=-1, keepdims=True) - row
+
+
+def _tables(multiplier_: int, shift: int) -> tuple[np.ndarray, np.ndarray]:
+    """Exponents (Q5) and exponentials (Q0) by `below`, int32 [256]; 0 where e^-x counts for 0."""
+    below = np.arange(256, dtype=np.int32)
+    exponents = fixed_point.multiply_by_quantized_multiplier(-below, multiplier_, shift)
+    exponentials = fixed_math.exp_on_negative_values(exponents, _INPUT_BITS)
+    counted = below <= multiplier.input_radius(_INPUT_BITS, shift)
+    return exponents, np.where(counted, exponentials, 0)
+
+
+def _sum_exponentials(exponentials: np.ndarray, below: jax.Array) -> jax.Array:
+    """The row's sum in Q12, int32 [..., 1]; it saturates, where the kernels overflow."""
+    table = fixed_point.rescale(exponentials, 0, _SUM_BITS)
+    most = int(table.max()) * below.shape[-1]
+    total = np.int32 if most <= np.iinfo(np.int32).max else np.int64
+    return saturate(jnp.sum(_at(table, below), axis=-1, keepdims=True, dtype=total), _INT32)
+
+
+def _at(table: np.ndarray, below: jax.Array) -> jax.Array:
+    return jnp.take(jnp.asarray(table), below, mode="clip")
+
+
+def _softmax_bytes(o: SoftmaxOptions, x: TensorSpec, y: TensorSpec) -> _Integers:
+    scale = scale_of(x)
+    pair = multiplier.softmax_multiplier(_float32(o.beta), scale, _INPUT_BITS)
+    _, exponentials = _tables(*pair)
+    low, high = integer_range(y.dtype)
+
+    def softmax(q: jax.Array) -> jax.Array:
+        below = _below_largest(q)
+        total = _sum_exponentials(exponentials, below)
+        over_total, exponent = reciprocal(total, _SUM_BITS)
+        product = saturating_rounding_doubling_high_mul(over_total, _at(exponentials, below))
+        exponent = exponent + (31 - 8 * y.dtype.itemsize)
+        steps = rounding_divide_by_pot(product, jnp.minimum(exponent, 31))
+        # From sums of 512 on no value reaches half a step; the reference kernel aborts there.
+        steps = jnp.where(exponent > 31, jnp.zeros_like(steps), steps)
+        return add_and_clamp(steps, low, low, high, y.dtype)
+
+    return softmax
+
+
+def _int16_step(o: SoftmaxOptions, x: TensorSpec) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(scale_of(x)) * np.float32(o.beta))
+
+
+def _softmax_int16(o: SoftmaxOptions, x: TensorSpec) -> _Integers:
+    """Exponents in [-10, 0] and the reciprocal of the sum come from interpolated tables."""
+    span, low, high = _INT16_SPAN, -32768, 32767
+    unit, real = 2 / span, np.float64
+    exp = lookup.lookup_table(lookup.exp, 10 / span, high, unit, 0, INT16, real=real)
+    inverse = lookup.lookup_table(
+        lookup.one_over_one_plus, 1 / span, low, unit, 0, INT16, real=real
+    )
+    factor, shift = multiplier.quantize_multiplier(_int16_step(o, x) / (10 / span))
+
+    def softmax(q: jax.Array) -> jax.Array:
+        exponents = multiply_by_quantized_multiplier(-_below_largest(q), factor, shift)
+        exps = lut_lookup(add_and_clamp(exponents, high, low, high, INT16), exp).astype(np.int32)
+        total = jnp.sum(exps, axis=-1, keepdims=True, dtype=np.int32)
+        zeros = count_leading_zeros(total)
+        scaled = (total << (zeros - 1)).astype(np.uint32)
+        fraction = (scaled + (1 << 13) >> 14).astype(np.int32)  # in [1, 2], 2**16 is 1
+        over_total = lut_lookup(clamp(fraction - (1 << 16) - (1 << 15), low, high, INT16), inverse)
+        half = jnp.int32(1) << (30 - zeros)
+        product = (exps * over_total.astype(np.int32) + half) >> (31 - zeros)  # below 2**31
+        return clamp(product, 0, high, INT16)
+
+    return softmax
+
+
+# ---- LOG_SOFTMAX
+
+
+def why_not_log_softmax(x: TensorSpec, y: TensorSpec) -> str | None:
+    """A reason if the kernels have no logarithmic softmax of quantized `x` into `y`."""
+    return (
+        why_not_same(x, y, _BYTES)
+        or first_reason(
+            why_not_zero_point(y, integer_range(y.dtype)[1]), _why_not_scale(y, 16 / 256)
+        )
+        or _why_not_algorithm_back(x)
+    )
+
+
+def _why_not_algorithm_back(x: TensorSpec) -> str | None:
+    try:
+        multiplier.log_softmax_multipliers(1.0, scale_of(x), _INPUT_BITS)
+    except ValueError as error:
+        return f"steps of {x.name!r}: {error}"
+    return None
+
+
+def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
+    """The function from stored integers to stored integers."""
+    if 0 in x.shape:
+        return lambda _q: jnp.zeros(y.shape, y.dtype)
+    scale = scale_of(x)
+    *pair, back, back_shift = multiplier.log_softmax_multipliers(1.0, scale, _INPUT_BITS)
+    exponents, exponentials = _tables(*pair)
+    radius = multiplier.input_radius(_INPUT_BITS, pair[1])
+    low, high = integer_range(y.dtype)
+
+    def log_softmax(q: jax.Array) -> jax.Array:
+        below = _below_largest(q)
+        log_total = log_at_least_one(_sum_exponentials(exponentials, below), _SUM_BITS, _INPUT_BITS)
+        lowest = log_total + np.int32(-(2**31))  # what Q5 holds less the logarithm
+        reach = multiply_by_quantized_multiplier(lowest, back, back_shift)
+        reached = -below > jnp.maximum(reach, -radius - 1)
+        y_q5 = _at(exponents, below) - log_total
+        steps = rounding_divide_by_pot(y_q5, 31 - _INPUT_BITS - _OUTPUT_BITS)
+        return jnp.where(
+            reached, add_and_clamp(steps, high, low, high, y.dtype), np.asarray(low, y.dtype)
+        )
+
+    return log_softmax
+
+
+# ---- L2_NORMALIZATION
+
+
+def why_not_l2_normalization(x: TensorSpec, y: TensorSpec) -> str | None:
+    """A reason if the kernels do not normalize quantized `x` into `y`."""
+    return why_not_same(x, y, _BYTES) or first_reason(
+        why_not_zero_point(y, 128 if y.dtype == UINT8 else 0), _why_not_scale(y, 1 / 128)
+    )
+
+
+def lower_l2_normalization(x: TensorSpec, y: TensorSpec) -> _Integers:
+    """The function from stored integers to stored integers, of scale 1/128."""
+    offset = np.int32(zero_point_of(x))
+    zero_point = zero_point_of(y)
+    # int8 scales up in the multiplier's shift, uint8 before it: other roundings.
+    before, behind = (128, 0) if x.dtype == UINT8 else (1, 7)
+
+    def l2_normalization(q: jax.Array) -> jax.Array:
+        steps = q.astype(np.int32) - offset
+        squares = jnp.sum(steps * steps, axis=-1, keepdims=True, dtype=np.int32)
+        over_norm, shift = inverse_sqrt(squares)
+        scaled = multiply_by_quantized_multiplier(steps * before, over_norm, shift + behind)
+        return add_and_clamp(scaled, zero_point, *integer_range(y.dtype), y.dtype)
+
+    return l2_normalization

@@ -1,0 +1,58 @@
+"""Options and records of padding; fields of tables have their names in schema.fbs."""
+
+from jaxdelegate.op_lowering.records import c_struct as c
+from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.enums import MirrorPadMode
+from jaxdelegate.op_lowering.records.operator import (
+    WIDE_OR_UINT16,
+    Batch,
+    OperatorRecord,
+    Result,
+    Scales,
+    table,
+)
+from jaxdelegate.op_lowering.records.record import Record
+
+
+class PadOptions(Record):
+    """Table `PadOptions`: PAD."""
+
+
+class PadV2Options(Record):
+    """Table `PadV2Options`: PADV2."""
+
+
+class MirrorPadOptions(Record):
+    """Table `MirrorPadOptions`: MIRROR_PAD."""
+
+    mode: MirrorPadMode = MirrorPadMode.REFLECT
+
+
+RECORDS = table(
+    OperatorRecord(
+        "MIRROR_PAD",
+        MirrorPadOptions,
+        cost=costs.movement,
+        struct={"mode": c.after_unknown(MirrorPadMode)},
+        result=Result.MOVED,
+        batch=Batch.EDGES,
+        scales=Scales.EQUAL,
+        ignores_scales=WIDE_OR_UINT16,
+    ),
+    OperatorRecord(
+        "PAD",
+        PadOptions,
+        cost=costs.movement,
+        result=Result.MOVED,
+        batch=Batch.EDGES,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "PADV2",
+        PadV2Options,
+        cost=costs.movement,
+        result=Result.MOVED,
+        batch=Batch.EDGES,
+        scales=Scales.EQUAL,
+    ),
+)

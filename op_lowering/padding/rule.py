@@ -1,0 +1,110 @@
+"""Padding: PAD, PADV2, MIRROR_PAD."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.derivatives import padded
+from jaxdelegate.op_lowering.common.movement import integers, why_not_moved, zero_point
+from jaxdelegate.op_lowering.padding.options import MirrorPadOptions, PadOptions, PadV2Options
+from jaxdelegate.op_lowering.records.enums import MirrorPadMode
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    optional,
+    table,
+    why_not_const,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+_Widths = list[tuple[int, int]]  # before and after, for each dimension
+
+
+def _why_not_widths(x: TensorSpec, paddings: TensorSpec) -> str | None:
+    shape = (len(x.shape), 2)
+    reason = first_reason(
+        why_not_const(paddings),
+        None if paddings.dtype.kind in "iub" else f"paddings are {paddings.dtype}, not integers",
+        None if paddings.shape == shape else f"paddings must be {list(shape)}",
+    )
+    if reason is not None:
+        return reason
+    return "paddings must not be negative" if min(integers(paddings), default=0) < 0 else None
+
+
+def _widths(paddings: TensorSpec) -> _Widths:
+    flat = integers(paddings)
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _why_not_pad(
+    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, fill = inputs[0], optional(inputs, 2)
+    one = fill is None or math.prod(fill.shape) == 1
+    return first_reason(
+        why_not_moved(context, x, outputs[0], fill),
+        _why_not_widths(x, inputs[1]),
+        None if one else "the value to pad with must be one value",
+    )
+
+
+def _lower_pad(_context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
+    widths = [(low, high, 0) for low, high in _widths(inputs[1])]
+    zero = np.asarray(zero_point(outputs[0])).astype(outputs[0].dtype)
+
+    def pad(x: jax.Array, _widths: jax.Array, fill: jax.Array | None = None) -> tuple[jax.Array]:
+        return (lax.pad(x, zero, widths) if fill is None else padded(x, fill, widths),)
+
+    return pad
+
+
+PAD = OpRule("PAD", PadOptions, 6, _why_not_pad, _lower_pad, arity=2)
+PADV2 = OpRule("PADV2", PadV2Options, 6, _why_not_pad, _lower_pad, arity=2)
+
+
+def _why_not_mirror_pad(
+    context: LoweringContext, o: MirrorPadOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, paddings = inputs[:2]
+    reason = first_reason(why_not_moved(context, x, outputs[0]), _why_not_widths(x, paddings))
+    if reason is not None:
+        return reason
+    edge = _edge(o)
+    long = any(max(w) > n - edge for n, w in zip(x.shape, _widths(paddings), strict=True))
+    return f"{o.mode.name} paddings are longer than what they mirror" if long else None
+
+
+def _edge(o: MirrorPadOptions) -> int:
+    """Whether the border itself is left out of what is mirrored (kernels/mirror_pad.cc)."""
+    return 1 if o.mode is MirrorPadMode.REFLECT else 0
+
+
+def _lower_mirror_pad(
+    _context: LoweringContext, o: MirrorPadOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    widths, edge = _widths(inputs[1]), _edge(o)
+
+    def mirror_pad(x: jax.Array, _widths: jax.Array) -> tuple[jax.Array]:
+        for axis, (low, high) in enumerate(widths):
+            n = x.shape[axis]
+            before = lax.slice_in_dim(x, edge, edge + low, axis=axis)
+            after = lax.slice_in_dim(x, n - edge - high, n - edge, axis=axis)
+            parts = [lax.rev(before, [axis]), x, lax.rev(after, [axis])]
+            x = jnp.concatenate([p for p in parts if p.shape[axis]] or [x], axis)
+        return (x,)
+
+    return mirror_pad
+
+
+MIRROR_PAD = OpRule(
+    "MIRROR_PAD", MirrorPadOptions, 3, _why_not_mirror_pad, _lower_mirror_pad, arity=2
+)
+
+RULES = table(PAD, PADV2, MIRROR_PAD)

@@ -1,0 +1,1 @@
+"""Pooling in two and three dimensions, with and without indices."""

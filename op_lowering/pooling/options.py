@@ -1,0 +1,161 @@
+"""Options and records of pooling; fields of tables have their names in schema.fbs."""
+
+import dataclasses
+import struct
+from typing import Any, Self
+
+from flatbuffers import flexbuffers
+
+from jaxdelegate.op_lowering.records import c_struct as c
+from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.custom import CustomOptions
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
+from jaxdelegate.op_lowering.records.operator import (
+    INTEGERS,
+    Batch,
+    OperatorRecord,
+    Result,
+    Scales,
+    table,
+)
+from jaxdelegate.op_lowering.records.record import Record
+
+
+class Pool2DOptions(Record):
+    """Table `Pool2DOptions`: AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D."""
+
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    filter_width: int = 0
+    filter_height: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolParamsOptions(CustomOptions):
+    """MediaPipe's pools: C struct TfLitePoolParams, ten int32, the last four of them scratch."""
+
+    padding: Padding = Padding.SAME
+    stride_w: int = 0
+    stride_h: int = 0
+    filter_width: int = 0
+    filter_height: int = 0
+    fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read TfLitePadding (1 SAME, 2 VALID), strides, window and fused activation.
+
+        Raises:
+            ValueError: fewer than 24 bytes, or a number that its enumeration does not name.
+        """
+        if len(data) < 24:
+            raise ValueError(f"TfLitePoolParams: want 24 bytes of parameters, got {len(data)}")
+        padding, stride_w, stride_h, width, height, activation = struct.unpack_from("<6i", data)
+        return cls(
+            data,
+            Padding(padding - 1),
+            stride_w,
+            stride_h,
+            width,
+            height,
+            ActivationFunctionType(activation),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorFlowPoolOptions(CustomOptions):
+    """A TensorFlow pool's attributes in a flexbuffer map; window and strides of every dimension."""
+
+    ksize: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    padding: str = ""  # "SAME" | "VALID"
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read the map; a key that is absent keeps the field's default.
+
+        Raises:
+            ValueError: the bytes are not a flexbuffer map, or hold something else under a key.
+        """
+        fields = {f.name: f.default for f in dataclasses.fields(cls) if f.name != "data"}
+        try:
+            entries = flexbuffers.GetRoot(data).AsMap if data else {}
+            values = {name: _attribute(entries, name, fields[name]) for name in fields}
+        except (struct.error, LookupError, TypeError, OverflowError, AssertionError) as error:
+            raise ValueError(
+                f"custom options: want the attributes of a pool, got {error!r}"
+            ) from error
+        return cls(data, **values)
+
+
+_MOST_DIMENSIONS = 8
+
+
+def _attribute(entries: Any, name: str, default: Any) -> Any:
+    """A string, a flag or a short vector of integers, whichever `default` is."""
+    try:
+        entry = entries[name]
+    except KeyError as error:
+        if error.args == (name,):
+            return default
+        raise
+    if isinstance(default, str):
+        return entry.AsString
+    if isinstance(default, bool):
+        return entry.AsBool
+    vector = entry.AsTypedVector if entry.IsTypedVector else entry.AsVector
+    if len(vector) > _MOST_DIMENSIONS:
+        raise TypeError(f"{len(vector)} values of {name}")
+    return tuple(number.AsInt for number in map(vector.__getitem__, range(len(vector))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool3DOptions(TensorFlowPoolOptions):
+    """AvgPool3D and MaxPool3D: window and strides are [1, D, H, W, 1]."""
+
+    data_format: str = "NDHWC"
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxPoolWithArgmaxOptions(TensorFlowPoolOptions):
+    """MaxPoolWithArgmax: window and strides are [1, H, W, 1]."""
+
+    include_batch_in_index: bool = False
+
+
+RECORDS = table(
+    OperatorRecord(
+        "AVERAGE_POOL_2D",
+        Pool2DOptions,
+        cost=costs.pool,
+        struct=c.POOL,
+        result=Result.REDUCED,
+        batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord("AvgPool3D", Pool3DOptions, cost=costs.tensorflow_pool, result=Result.REDUCED),
+    OperatorRecord("L2_POOL_2D", Pool2DOptions, cost=costs.l2_pool, struct=c.POOL),
+    OperatorRecord(
+        "MAX_POOL_2D",
+        Pool2DOptions,
+        cost=costs.pool,
+        struct=c.POOL,
+        result=Result.MOVED,
+        batch=Batch.FIRST_INPUT,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "MaxPool3D",
+        Pool3DOptions,
+        cost=costs.tensorflow_pool,
+        result=Result.MOVED,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord("MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, cost=costs.tensorflow_pool),
+    OperatorRecord("MaxPoolingWithArgmax2D", PoolParamsOptions, cost=costs.pool),
+    OperatorRecord(
+        "MaxUnpooling2D", PoolParamsOptions, cost=costs.movement, ignores_scales=INTEGERS
+    ),
+)

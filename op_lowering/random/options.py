@@ -1,0 +1,33 @@
+"""Options and records of random numbers; fields of tables have their names in schema.fbs."""
+
+from jaxdelegate.op_lowering.records import c_struct as c
+from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.enums import RngAlgorithm
+from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
+from jaxdelegate.op_lowering.records.record import Record
+
+
+class RandomOptions(Record):
+    """Table `RandomOptions`: RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL."""
+
+    seed: int = 0
+    seed2: int = 0
+
+
+class StablehloRngBitGeneratorOptions(Record):
+    """Table `StablehloRngBitGeneratorOptions`: STABLEHLO_RNG_BIT_GENERATOR."""
+
+    algorithm: RngAlgorithm = RngAlgorithm.DEFAULT
+
+
+RECORDS = table(
+    OperatorRecord("MULTINOMIAL", RandomOptions, cost=costs.random, struct=c.RANDOM),
+    OperatorRecord("RANDOM_STANDARD_NORMAL", RandomOptions, cost=costs.random, struct=c.RANDOM),
+    OperatorRecord("RANDOM_UNIFORM", RandomOptions, cost=costs.random, struct=c.RANDOM),
+    OperatorRecord(
+        "STABLEHLO_RNG_BIT_GENERATOR",
+        StablehloRngBitGeneratorOptions,
+        cost=costs.random,
+        struct={"algorithm": c.after_unknown(RngAlgorithm)},
+    ),
+)

@@ -1,0 +1,299 @@
+"""Random numbers: RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL, STABLEHLO_RNG_BIT_GENERATOR.
+
+The generators are written out, not taken from jax.random or `lax.rng_bit_generator`: a seeded
+model must draw LiteRT's numbers (kernels/random_ops.cc, kernels/rng_util.cc) on every platform.
+
+The first three keep a generator between invokes. Its state, the last input, is uint32 [6]: a
+counter of 128 bits, its low word first, then a key of 64 bits.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdelegate.op_lowering.random.options import RandomOptions, StablehloRngBitGeneratorOptions
+from jaxdelegate.op_lowering.records.enums import RngAlgorithm
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    table,
+    variable_inputs,
+    why_not_const,
+    why_not_dtype,
+    why_not_result,
+)
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57  # Philox 4x32
+_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+_ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)  # Threefry 2x32
+_PARITY = 0x1BD11BDA
+_WORDS_PER_SAMPLE = 2 * 256  # how far MULTINOMIAL advances the counter for each sample
+_INTEGERS = frozenset(np.dtype(t) for t in (np.int32, np.uint32, np.int64, np.uint64))
+
+
+def _words64(words: jax.Array) -> jax.Array:
+    """uint32 [2 n], low words first -> uint64 [n]."""
+    low, high = words.reshape(-1, 2).astype(np.uint64).T
+    wide: jax.Array = low | high << jnp.uint64(32)
+    return wide
+
+
+def _words32(words: jax.Array) -> jax.Array:
+    """uint64 [n] -> uint32 [2 n], low words first."""
+    return jnp.stack(_split(words), axis=1).reshape(-1)
+
+
+def _split(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return words.astype(np.uint32), (words >> jnp.uint64(32)).astype(np.uint32)
+
+
+def _advance(counter: jax.Array, steps: np.ndarray) -> jax.Array:
+    """A counter of 128 bits, uint64 [2], after each of so many steps: uint64 [*steps.shape, 2]."""
+    low = counter[0] + steps
+    return jnp.stack([low, counter[1] + (low < steps).astype(np.uint64)], axis=-1)
+
+
+def _philox(key: jax.Array, counters: jax.Array) -> jax.Array:
+    """Philox 4x32 with 10 rounds: key uint32 [2], counters uint64 [n, 2] -> uint32 [4 n]."""
+    (c0, c1), (c2, c3) = _split(counters[:, 0]), _split(counters[:, 1])
+    for i in range(10):
+        first, third = _product(c0, _MULTIPLIERS[0]), _product(c2, _MULTIPLIERS[1])
+        k0, k1 = (key[j] + jnp.uint32(i * step % 2**32) for j, step in enumerate(_KEY_STEPS))
+        c0, c1, c2, c3 = third[1] ^ c1 ^ k0, third[0], first[1] ^ c3 ^ k1, first[0]
+    return jnp.stack([c0, c1, c2, c3], axis=1).reshape(-1)
+
+
+def _product(word: jax.Array, multiplier: int) -> tuple[jax.Array, jax.Array]:
+    """Low and high word of the 64-bit product."""
+    return _split(word.astype(np.uint64) * jnp.uint64(multiplier))
+
+
+def _draw(state: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """The next n words of a generator, four to a counter, and its state after them."""
+    blocks = -(-n // 4)
+    counters = _advance(_words64(state[:4]), np.arange(blocks, dtype=np.uint64))
+    return _philox(state[4:], counters)[:n], _skip(state, blocks)
+
+
+def _skip(state: jax.Array, blocks: int) -> jax.Array:
+    after = _advance(_words64(state[:4]), np.asarray(blocks, np.uint64))
+    return jnp.concatenate([_words32(after), state[4:]])
+
+
+def _unit(words: jax.Array) -> jax.Array:
+    """Reals in [0, 1) from 23 bits of each word: exact, as the kernel's by way of a mantissa is."""
+    reals: jax.Array = (words & jnp.uint32(0x7FFFFF)).astype(np.float32) * np.float32(2**-23)
+    return reals
+
+
+def _why_not_generator(inputs: Specs) -> str | None:
+    state = inputs[-1]
+    if state is None or not state.is_variable:
+        return "the generator's state is not among the inputs"
+    wrong = state.shape != (6,) or state.dtype != np.uint32
+    return f"the state is {state.dtype} {list(state.shape)}, not uint32 [6]" if wrong else None
+
+
+def _why_not_random(
+    _context: LoweringContext, _o: RandomOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    return first_reason(
+        _why_not_generator(inputs),
+        why_not_const(inputs[0]),
+        why_not_dtype(inputs[0], np.int32),
+        why_not_dtype(outputs[0], np.float32),
+    )
+
+
+def _lower_uniform(
+    _context: LoweringContext, _o: RandomOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    shape = outputs[0].shape
+
+    def random_uniform(_shape: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        words, state = _draw(state, math.prod(shape))
+        return _unit(words).reshape(shape), state
+
+    return random_uniform
+
+
+RANDOM_UNIFORM = OpRule(
+    "RANDOM_UNIFORM",
+    RandomOptions,
+    1,
+    _why_not_random,
+    _lower_uniform,
+    states=variable_inputs,
+    arity=2,
+)
+
+
+def _normal_pairs(words: jax.Array) -> jax.Array:
+    """Box-Muller's transform of pairs of words, uint32 [2 n] -> float32 [2 n]."""
+    first, second = _unit(words).reshape(-1, 2).T
+    radius = jnp.sqrt(np.float32(-2) * jnp.log(jnp.maximum(first, np.float32(1e-7))))
+    # The kernel multiplies by pi in float64, which decides the last bits of the angle.
+    angle = (second.astype(np.float64) * (2 * np.pi)).astype(np.float32)
+    return jnp.stack([jnp.sin(angle) * radius, jnp.cos(angle) * radius], axis=1).reshape(-1)
+
+
+def _lower_normal(
+    _context: LoweringContext, _o: RandomOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    shape = outputs[0].shape
+    n = math.prod(shape)
+
+    def random_standard_normal(_shape: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        words, state = _draw(state, n + n % 2)
+        return _normal_pairs(words)[:n].reshape(shape), state
+
+    return random_standard_normal
+
+
+RANDOM_STANDARD_NORMAL = OpRule(
+    "RANDOM_STANDARD_NORMAL",
+    RandomOptions,
+    1,
+    _why_not_random,
+    _lower_normal,
+    states=variable_inputs,
+    arity=2,
+)
+
+
+def _why_not_multinomial(
+    _context: LoweringContext, _o: RandomOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    logits, samples = inputs[:2]
+    return first_reason(
+        _why_not_generator(inputs),
+        why_not_const(samples),
+        why_not_dtype(logits, np.float32),
+        why_not_dtype(samples, np.int32),
+        why_not_dtype(outputs[0], np.int32, np.int64),
+        _why_not_classes(logits, samples),
+    )
+
+
+def _why_not_classes(logits: TensorSpec, samples: TensorSpec) -> str | None:
+    if len(logits.shape) != 2 or samples.shape:
+        return f"want logits [batch, classes] and one count, got {logits.shape}, {samples.shape}"
+    if logits.shape[1] == 0 or int(np.asarray(samples.const)) < 0:
+        return f"cannot draw {samples.const} samples from {logits.shape[1]} classes"
+    return None
+
+
+def _cumulative_weights(logits: jax.Array) -> jax.Array:
+    """float32 [batch, classes] -> float64; a logit that is not finite weighs nothing."""
+    finite = jnp.isfinite(logits)
+    known = jnp.where(finite, logits, np.finfo(np.float32).min)
+    exponents = logits.astype(np.float64) - known.max(1, keepdims=True).astype(np.float64)
+    return jnp.cumsum(jnp.where(finite, jnp.exp(exponents), np.float64(0)), axis=1)
+
+
+def _lower_multinomial(
+    _context: LoweringContext, _o: RandomOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    shape, dtype = outputs[0].shape, outputs[0].dtype
+    n = math.prod(shape)
+    skipped = shape[0] * (-(-shape[1] // 4) * 4) * _WORDS_PER_SAMPLE
+
+    def multinomial(
+        logits: jax.Array, _samples: jax.Array, state: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        reals = _unit64(_draw(state, 2 * n)[0]).reshape(shape)
+        weights = _cumulative_weights(logits)
+        reached = reals * weights[:, -1:]
+        y = jax.vmap(lambda w, r: jnp.searchsorted(w, r, side="right"))(weights, reached)
+        return y.astype(dtype), _skip(state, skipped)
+
+    return multinomial
+
+
+def _unit64(words: jax.Array) -> jax.Array:
+    """Reals in [0, 1), from 52 bits of two words, the high ones first: [2 n] -> float64 [n]."""
+    high, low = words.reshape(-1, 2).astype(np.uint64).T
+    mantissa = (high & jnp.uint64(0xFFFFF)) << jnp.uint64(32) | low
+    reals: jax.Array = mantissa.astype(np.float64) * np.float64(2**-52)
+    return reals
+
+
+MULTINOMIAL = OpRule(
+    "MULTINOMIAL",
+    RandomOptions,
+    1,
+    _why_not_multinomial,
+    _lower_multinomial,
+    states=variable_inputs,
+    arity=3,
+)
+
+
+def _why_not_bits(
+    _context: LoweringContext, o: StablehloRngBitGeneratorOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    state = inputs[0]
+    sizes = ((2,),) if o.algorithm is RngAlgorithm.THREEFRY else ((2,), (3,))
+    return first_reason(
+        why_not_dtype(state, np.uint64),
+        why_not_result(outputs[0], np.uint64),
+        why_not_dtype(outputs[1], _INTEGERS),
+        None if state.shape in sizes else f"{o.algorithm.name} has no state of {list(state.shape)}",
+    )
+
+
+def _lower_bits(
+    _context: LoweringContext, o: StablehloRngBitGeneratorOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    """The state: a key, the low half of the counter, which alone advances, and its high half."""
+    shape, dtype = outputs[1].shape, outputs[1].dtype
+    width = 2 if o.algorithm is RngAlgorithm.THREEFRY else 4
+    blocks = -(-math.prod(shape) * (dtype.itemsize // 4) // width)
+    steps = np.arange(blocks, dtype=np.uint64)
+    high = 2 if inputs[0].shape == (3,) else 0
+
+    def stablehlo_rng_bit_generator(state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key, counters = _words32(state[:1]), state[1] + steps
+        if width == 2:
+            words = _threefry(key, counters)
+        else:
+            both = jnp.stack([counters, jnp.broadcast_to(state[high], counters.shape)], axis=1)
+            words = _philox(key, both)
+        return state.at[1].add(jnp.uint64(blocks)), _as_integers(words, dtype, shape)
+
+    return stablehlo_rng_bit_generator
+
+
+def _threefry(key: jax.Array, counters: jax.Array) -> jax.Array:
+    """Threefry 2x32 with 20 rounds: key uint32 [2], counters uint64 [n] -> uint32 [2 n]."""
+    x, y = _split(counters)
+    keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)
+    x, y = x + keys[0], y + keys[1]
+    for i in range(1, 6):
+        for rotation in _ROTATIONS[(i - 1) % 2]:
+            x = x + y
+            y = (y << jnp.uint32(rotation) | y >> jnp.uint32(32 - rotation)) ^ x
+        x, y = x + keys[i % 3], y + keys[(i + 1) % 3] + jnp.uint32(i)
+    return jnp.stack([x, y], axis=1).reshape(-1)
+
+
+def _as_integers(words: jax.Array, dtype: np.dtype, shape: tuple[int, ...]) -> jax.Array:
+    wide = words if dtype.itemsize == 4 else _words64(words)
+    return wide[: math.prod(shape)].astype(dtype).reshape(shape)
+
+
+STABLEHLO_RNG_BIT_GENERATOR = OpRule(
+    "STABLEHLO_RNG_BIT_GENERATOR",
+    StablehloRngBitGeneratorOptions,
+    1,
+    _why_not_bits,
+    _lower_bits,
+    results=2,
+)
+
+RULES = table(RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL, STABLEHLO_RNG_BIT_GENERATOR)

@@ -1,0 +1,140 @@
+"""Operator parameters in memory of stock interpreters: the kinds of members of C structs.
+
+The structs of builtin_op_data.h, as data. Each is the list of its members in C's order; a member's
+name is that of the field of our options class it fills, its kind says which C members hold it and
+how they are read. Structs only ever grow at their end; every member that a record names is there in
+the oldest interpreter that the bridge lets pass.
+"""
+
+import ctypes
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding, TensorType
+
+# TfLiteType -> TensorType. 0, kTfLiteNoType, stands where the file has no options table.
+TENSOR_TYPES: dict[int, TensorType] = {
+    1: TensorType.FLOAT32,
+    2: TensorType.INT32,
+    3: TensorType.UINT8,
+    4: TensorType.INT64,
+    5: TensorType.STRING,
+    6: TensorType.BOOL,
+    7: TensorType.INT16,
+    8: TensorType.COMPLEX64,
+    9: TensorType.INT8,
+    10: TensorType.FLOAT16,
+    11: TensorType.FLOAT64,
+    12: TensorType.COMPLEX128,
+    13: TensorType.UINT64,
+    14: TensorType.RESOURCE,
+    15: TensorType.VARIANT,
+    16: TensorType.UINT32,
+    17: TensorType.UINT16,
+    18: TensorType.INT4,
+    19: TensorType.BFLOAT16,
+    20: TensorType.INT2,
+    21: TensorType.UINT4,
+    22: TensorType.FLOAT8_E4M3FN,
+    23: TensorType.FLOAT8_E5M2,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """How a parameter lies in memory.
+
+    Attributes:
+        ctypes: of the consecutive C members that hold it.
+        read: their values and the rank of the operator's first input -> the parameter; None: it was
+            not set.
+    """
+
+    ctypes: tuple[Any, ...]
+    read: Callable[[list[Any], int], Any]
+
+
+def _plain(ctype: Any) -> Kind:
+    return Kind((ctype,), lambda values, _rank: values[0])
+
+
+def enumeration(table: Mapping[int, enum.IntEnum]) -> Kind:
+    """C's numbers -> ours; a 0 that the table lacks means that nothing was set."""
+    absent = {} if 0 in table else {0: None}
+    known = {**table, **absent}
+    return Kind((ctypes.c_int,), lambda values, _rank: known[values[0]])
+
+
+def same(names: type[enum.IntEnum]) -> Kind:
+    """An enumeration with the schema's numbers."""
+    return enumeration({int(name): name for name in names})
+
+
+def after_unknown(names: type[enum.IntEnum]) -> Kind:
+    """An enumeration that begins with an "unknown" of its own."""
+    return enumeration({name + 1: name for name in names})
+
+
+def counted(ctype: Any, most: int) -> Kind:
+    """An array of fixed size, then the number of elements in use."""
+    return Kind((ctype * most, ctypes.c_int), lambda values, _rank: tuple(values[0][: values[1]]))
+
+
+def by_rank(most: int, each: int = 1) -> Kind:
+    """An int64 array of fixed size, of which `each` elements per dimension are in use."""
+    return Kind((ctypes.c_int64 * most,), lambda values, rank: tuple(values[0][: each * rank]))
+
+
+def _floats(values: list[Any], _rank: int) -> tuple[float, ...]:
+    return tuple(values[1][: values[0]])
+
+
+def _text(values: list[Any], _rank: int) -> str:
+    return (values[0] or b"").decode(errors="replace")
+
+
+def _bytes(values: list[Any], _rank: int) -> bytes:
+    return ctypes.string_at(*values) if values[0] else b""
+
+
+INT, FLOAT, BOOL = _plain(ctypes.c_int), _plain(ctypes.c_float), _plain(ctypes.c_bool)
+INT64 = _plain(ctypes.c_int64)
+TEXT = Kind((ctypes.c_char_p,), _text)
+TYPE = enumeration(TENSOR_TYPES)
+ACTIVATION = same(ActivationFunctionType)
+PADDING = after_unknown(Padding)
+INDICES = counted(ctypes.c_int64, 8)
+INT32 = ctypes.c_int32
+FLOATS = Kind((ctypes.c_int, ctypes.POINTER(ctypes.c_float)), _floats)
+BYTES = Kind((ctypes.c_void_p, ctypes.c_size_t), _bytes)
+
+Layout = dict[str, Kind]
+
+ACTIVATED: Layout = {"fused_activation_function": ACTIVATION}
+ADDED: Layout = {**ACTIVATED, "pot_scale_int16": BOOL}
+CONV_3D: Layout = {
+    "padding": PADDING,
+    "stride_w": INT,
+    "stride_h": INT,
+    "stride_d": INT,
+    "dilation_w_factor": INT,
+    "dilation_h_factor": INT,
+    "dilation_d_factor": INT,
+    "fused_activation_function": ACTIVATION,
+}
+POOL: Layout = {
+    "padding": PADDING,
+    "stride_w": INT,
+    "stride_h": INT,
+    "filter_width": INT,
+    "filter_height": INT,
+    "fused_activation_function": ACTIVATION,
+}
+RANDOM: Layout = {"seed": INT, "seed2": INT}
+REDUCER: Layout = {"keep_dims": BOOL}
+RESIZE: Layout = {"align_corners": BOOL, "half_pixel_centers": BOOL}
+SPLIT: Layout = {"num_splits": INT}
+# Stock interpreters do not hand these parameters to delegates.
+NOT_HANDED_OUT: Layout = {}

@@ -1,0 +1,414 @@
+"""Arithmetic operations of operators; jaxdelegate/measuring/costs.py states the conventions."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from jaxdelegate.op_lowering.records.enums import LSTMKernelType
+from jaxdelegate.op_lowering.records.protocols import Pool2D
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Arithmetic operations; None: not known. See `costs.Cost`."""
+
+    flops: int | None
+    transcendentals: int = 0
+    note: str = ""
+
+
+Called = Callable[[int], Work | None]
+CostRule = Callable[[Any, Specs, Specs, Called], Work]
+
+_CELL_OPERATIONS = 9  # of an LSTM: five activations, three products, one sum
+_CELL_ACTIVATIONS = 5
+_SOFTMAX_OPERATIONS = 5  # maximum, difference, exponential, sum, quotient
+_BILINEAR_OPERATIONS = 7  # four products and three sums
+
+
+def n(spec: TensorSpec) -> int:
+    """How many elements a tensor has."""
+    return math.prod(spec.shape)
+
+
+# ---- what is read of options
+
+
+class _Matrices(Protocol):
+    @property
+    def adj_x(self) -> bool: ...
+
+
+class _DotGeneral(Protocol):
+    @property
+    def lhs_contracting_dimensions(self) -> tuple[int, ...]: ...
+
+
+class _Filter(Protocol):
+    @property
+    def kernel_output_feature_dimension(self) -> int: ...
+
+
+class _Hadamard(Protocol):
+    @property
+    def hadamard_size(self) -> int: ...
+
+
+class _TensorFlowPool(Protocol):
+    @property
+    def ksize(self) -> tuple[int, ...]: ...
+
+
+class _Body(Protocol):
+    @property
+    def body_subgraph_index(self) -> int: ...
+
+
+class _Loop(_Body, Protocol):
+    @property
+    def cond_subgraph_index(self) -> int: ...
+
+
+class _Sort(Protocol):
+    @property
+    def dimension(self) -> int: ...
+
+    @property
+    def comparator_subgraph_index(self) -> int: ...
+
+
+class _Scatter(Protocol):
+    @property
+    def update_computation_subgraph_index(self) -> int: ...
+
+
+class _LocalResponse(Protocol):
+    @property
+    def radius(self) -> int: ...
+
+
+class _Spectrogram(Protocol):
+    @property
+    def window_size(self) -> int: ...
+
+
+class _Mfcc(Protocol):
+    @property
+    def dct_coefficient_count(self) -> int: ...
+
+    @property
+    def filterbank_channel_count(self) -> int: ...
+
+
+# ---- one operation per element, or none
+
+
+def elementwise(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """One operation for each value of the result."""
+    return Work(n(outputs[0]))
+
+
+def transcendental(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """The same, each an exponential, a logarithm, a root or their like."""
+    return Work(n(outputs[0]), n(outputs[0]))
+
+
+def movement(*_: object) -> Work:
+    """None: values only move."""
+    return Work(0)
+
+
+def add_n(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """One sum for each operand but the first."""
+    return Work(max(len(inputs) - 1, 0) * n(outputs[0]))
+
+
+def per_input(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """One operation for each value of the first input."""
+    return Work(n(inputs[0]))
+
+
+def host_work(*_: object) -> Work:
+    """None that is counted."""
+    return Work(0, note="work on strings or tables is not counted")
+
+
+# ---- convolutions and products
+
+
+def convolution(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Filter [O, H, W, I]; I is a group's."""
+    return Work(2 * n(outputs[0]) * math.prod(inputs[1].shape[1:]))
+
+
+def depthwise(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Filter [1, H, W, C*M]."""
+    return Work(2 * n(outputs[0]) * math.prod(inputs[1].shape[1:3]))
+
+
+def convolution_3d(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Filter [D, H, W, I, O]."""
+    return Work(2 * n(outputs[0]) * math.prod(inputs[1].shape[:4]))
+
+
+def transpose_convolution(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Inputs: output shape, filter [O, H, W, I], x [N, H, W, I]."""
+    return Work(2 * n(inputs[2]) * math.prod(inputs[1].shape[:3]))
+
+
+def transpose_convolution_3d(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Inputs: output shape, filter [D, H, W, O, I], x [N, D, H, W, I]."""
+    return Work(2 * n(inputs[2]) * math.prod(inputs[1].shape[:4]))
+
+
+def transpose_convolution_bias(
+    _o: Options, inputs: Specs, _outputs: Specs, _called: Called
+) -> Work:
+    """MediaPipe's: x [N, H, W, I], filter [O, H, W, I], bias."""
+    return Work(2 * n(inputs[0]) * math.prod(inputs[1].shape[:3]))
+
+
+def fully_connected(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Weights [output channels, depth]; x in rows of `depth`."""
+    depth = inputs[1].shape[-1]
+    return Work(2 * (n(inputs[0]) // depth) * n(inputs[1]) if depth else 0)
+
+
+def batch_matmul(o: _Matrices, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Matrices, perhaps transposed."""
+    return Work(2 * n(outputs[0]) * inputs[0].shape[-2 if o.adj_x else -1])
+
+
+def dot_general(o: _DotGeneral, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Of the contracted dimensions."""
+    contracted = math.prod(inputs[0].shape[i] for i in o.lhs_contracting_dimensions)
+    return Work(2 * n(outputs[0]) * contracted)
+
+
+def stablehlo_convolution(o: _Filter, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Of a whole filter for each pixel and output channel."""
+    kernel = inputs[1]
+    return Work(2 * n(outputs[0]) * n(kernel) // kernel.shape[o.kernel_output_feature_dimension])
+
+
+def hadamard(o: _Hadamard, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """A fast transform of blocks."""
+    return Work(n(inputs[0]) * int(math.log2(max(o.hadamard_size, 1))))
+
+
+# ---- windows, reductions, normalizations
+
+
+def _pool(per_tap: int, o: Pool2D, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    return Work(per_tap * n(outputs[0]) * o.filter_height * o.filter_width)
+
+
+def tensorflow_pool(o: _TensorFlowPool, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """One operation for each value of a window."""
+    return Work(n(outputs[0]) * math.prod(o.ksize))
+
+
+def reduce_window(o: Options, inputs: Specs, outputs: Specs, called: Called) -> Work:
+    """A body, or one operation, for each value of a window."""
+    window = getattr(o, "window_dimensions", ()) or tuple(map(int, _values(inputs[2])))
+    body = called(o.body_subgraph_index) if hasattr(o, "body_subgraph_index") else Work(1)
+    return _times(n(outputs[0]) * math.prod(window), body)
+
+
+def _values(spec: TensorSpec) -> Iterable[Any]:
+    if spec.const is None:
+        raise TypeError
+    return spec.const.ravel()
+
+
+def stablehlo_reduce(o: _Body, inputs: Specs, _outputs: Specs, called: Called) -> Work:
+    """A body for each value."""
+    return _times(n(inputs[0]), called(o.body_subgraph_index))
+
+
+def sort(o: _Sort, inputs: Specs, _outputs: Specs, called: Called) -> Work:
+    """A comparator, n log n times."""
+    length = inputs[0].shape[o.dimension] if inputs[0].shape else 1
+    comparisons = n(inputs[0]) * max(length - 1, 1).bit_length()
+    work = _times(comparisons, called(o.comparator_subgraph_index))
+    return dataclasses.replace(work, note="estimate: n log n comparisons")
+
+
+def scatter(o: _Scatter, inputs: Specs, _outputs: Specs, called: Called) -> Work:
+    """A body for each update."""
+    return _times(n(inputs[2]), called(o.update_computation_subgraph_index))
+
+
+def softmax(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Maximum, difference, exponential, sum and quotient."""
+    return Work(_SOFTMAX_OPERATIONS * n(inputs[0]), n(inputs[0]))
+
+
+def l2_normalization(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Squares, sums and quotients; a root for each row."""
+    rows = n(inputs[0]) // max(inputs[0].shape[-1], 1)
+    return Work(3 * n(inputs[0]), rows)
+
+
+def local_response(o: _LocalResponse, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Squares and sums of neighboring channels, a power."""
+    return Work(n(inputs[0]) * (2 * (2 * o.radius + 1) + 4), n(inputs[0]))
+
+
+def top_k(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """One comparison for each value."""
+    return Work(n(inputs[0]), note="estimate: one comparison per element")
+
+
+def bilinear(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """Four products and three sums."""
+    return Work(_BILINEAR_OPERATIONS * n(outputs[0]))
+
+
+# ---- signals, detection, lookup
+
+
+def fourier(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """2.5 n log2 n."""
+    real = max(inputs[0], outputs[0], key=lambda spec: 0 if spec.dtype.kind == "c" else n(spec))
+    points = math.prod(real.shape[-2:])
+    return Work(
+        round(2.5 * n(real) * math.log2(max(points, 1))), note="estimate: 2.5 n log2 n, real input"
+    )
+
+
+def spectrogram(o: _Spectrogram, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """A Fourier transform of each frame."""
+    points = 1 << max(o.window_size - 1, 1).bit_length()
+    frames = n(outputs[0]) // (points // 2 + 1)
+    flops = frames * (o.window_size + round(2.5 * points * math.log2(points)))
+    return Work(flops + 3 * n(outputs[0]), note="estimate: 2.5 n log2 n per frame")
+
+
+def mfcc(o: _Mfcc, inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """A filterbank and a cosine transform of each frame."""
+    frames = n(outputs[0]) // max(o.dct_coefficient_count, 1)
+    mel = 2 * n(inputs[0])
+    cosine = 2 * frames * o.filterbank_channel_count * o.dct_coefficient_count
+    return Work(mel + cosine, frames * o.filterbank_channel_count, "estimate")
+
+
+def detection(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Decodes boxes and compares scores."""
+    boxes = n(inputs[0]) // max(inputs[0].shape[-1], 1)
+    note = "boxes and scores; how often boxes are compared depends on data"
+    return Work(12 * boxes + n(inputs[1]), 2 * boxes, note)
+
+
+def suppression(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """One operation for each score."""
+    return Work(n(inputs[1]), note="one per score; how often boxes are compared depends on data")
+
+
+def embedding_lookup_sparse(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Inputs: ids [k], indices, dense shape, weights [k], table [rows, ...]."""
+    return Work(2 * n(inputs[0]) * math.prod(inputs[4].shape[1:]))
+
+
+def random(_o: Options, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
+    """One operation for each value."""
+    return Work(n(outputs[0]), note="generator's rounds are not counted")
+
+
+# ---- recurrent
+
+
+def _recurrent(
+    cell: int,
+    activations: int,
+    is_sequence: bool,
+    o: Options,
+    inputs: Specs,
+    outputs: Specs,
+    _called: Called,
+) -> Work:
+    """Every weight matrix once per row and time step, and the cells' own arithmetic."""
+    x = inputs[0]
+    rows = x.shape[0] * (x.shape[1] if is_sequence else 1)  # batch and time, in either order
+    weights = _weights(o, inputs)
+    products = sum(n(w) for w in weights if len(w.shape) == 2)
+    vectors = sum(n(w) for w in weights if len(w.shape) == 1)
+    units = sum(spec.shape[-1] for spec in outputs[: 1 if getattr(o, "merge_outputs", True) else 2])
+    note = "per run: all time steps" if is_sequence else ""
+    return Work(rows * (2 * products + vectors + cell * units), rows * activations * units, note)
+
+
+def _weights(o: Options, inputs: Specs) -> list[TensorSpec]:
+    """Weights and biases: what is neither data nor a state."""
+    if getattr(o, "kernel_type", None) is LSTMKernelType.BASIC:  # data, output, weights, bias, cell
+        return list(inputs[2:4])
+    return [spec for spec in inputs[1:] if spec is not None and not spec.is_variable]
+
+
+def svdf(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
+    """Weights over features [filters, depth] and over time [filters, memory]."""
+    batch = inputs[0].shape[0]
+    return Work(2 * batch * (n(inputs[1]) + n(inputs[2])))
+
+
+# ---- operators that call subgraphs
+
+
+def _times(count: int, body: Work | None) -> Work:
+    if body is None or body.flops is None:
+        return Work(None, note="the subgraph's cost is not known")
+    return Work(count * body.flops, count * body.transcendentals)
+
+
+def _sum(works: Iterable[Work | None], note: str) -> Work:
+    known = [w for w in works if w is not None and w.flops is not None]
+    flops = sum(w.flops or 0 for w in known)
+    return Work(flops, sum(w.transcendentals for w in known), note) if known else Work(None)
+
+
+def _calling(field: str, o: Options, _inputs: Specs, _outputs: Specs, called: Called) -> Work:
+    return called(getattr(o, field)) or Work(None, note="the subgraph's cost is not known")
+
+
+def loop(o: _Loop, _inputs: Specs, _outputs: Specs, called: Called) -> Work:
+    """Of one iteration."""
+    works = [called(o.cond_subgraph_index), called(o.body_subgraph_index)]
+    return _sum(works, "per iteration; how many there are depends on data")
+
+
+def _branches(fields: tuple[str, ...], o: Options, _i: Specs, _o: Specs, called: Called) -> Work:
+    indices = [getattr(o, field) for field in fields]
+    if fields == ("branch_subgraph_indices",):
+        indices = list(indices[0])
+    works = [w for w in map(called, indices) if w is not None and w.flops is not None]
+    if not works:
+        return Work(None, note="the subgraphs' cost is not known")
+    dearest = max(works, key=lambda work: work.flops or 0)
+    return dataclasses.replace(dearest, note="the dearest branch")
+
+
+def once(*_: object) -> Work:
+    """None at most invokes."""
+    return Work(0, note="runs at the first invoke only")
+
+
+def unknown(*_: object) -> Work:
+    """No rule: reports say that the cost is not known."""
+    return Work(None, note="no cost is known for this operator")
+
+
+pool, l2_pool = functools.partial(_pool, 1), functools.partial(_pool, 2)
+rnn_step, rnn = (
+    functools.partial(_recurrent, 1, 1, False),
+    functools.partial(_recurrent, 1, 1, True),
+)
+lstm_step = functools.partial(_recurrent, _CELL_OPERATIONS, _CELL_ACTIVATIONS, False)
+lstm = functools.partial(_recurrent, _CELL_OPERATIONS, _CELL_ACTIVATIONS, True)
+call = functools.partial(_calling, "subgraph")
+composite = functools.partial(_calling, "decomposition_subgraph_index")
+if_ = functools.partial(_branches, ("then_subgraph_index", "else_subgraph_index"))
+case = functools.partial(_branches, ("branch_subgraph_indices",))

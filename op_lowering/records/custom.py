@@ -1,0 +1,99 @@
+"""What the tables of custom operators share."""
+
+import dataclasses
+import struct
+from collections.abc import Callable
+from typing import Any, Self
+
+from flatbuffers import flexbuffers
+
+from jaxdelegate.op_lowering.records.record import Options
+
+_MAX_FLEXBUFFER = 1 << 16  # a map of scalars and short vectors takes a few hundred bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class CustomOptions(Options):
+    """A custom operator's parameters; this class keeps those of unknown operators as bytes."""
+
+    data: bytes = b""
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Keep the bytes as they are."""
+        return cls(data)
+
+
+@dataclasses.dataclass(frozen=True)
+class FlexbufferOptions(CustomOptions):
+    """Parameters in a flexbuffer map; the dataclass's field names are the map's keys."""
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read the map; a key that is absent keeps the field's default.
+
+        Raises:
+            ValueError: the bytes are no flexbuffer map, or an entry is not of its field's type.
+        """
+        kinds = {f.name: type(f.default) for f in dataclasses.fields(cls) if f.name != "data"}
+        return cls(data, **(_entries(data, kinds) if data else {}))
+
+
+def _entries(data: bytes, kinds: dict[str, type]) -> dict[str, Any]:
+    """The entries of a flexbuffer map that `kinds` names: numbers, strings, tuples of numbers.
+
+    Nothing else in the map is read: nested vectors of a hostile one unfold without end.
+    """
+    if len(data) > _MAX_FLEXBUFFER:
+        raise ValueError(f"custom options: want at most {_MAX_FLEXBUFFER} bytes, got {len(data)}")
+    try:
+        entries = flexbuffers.GetRoot(data).AsMap
+        found = {name: _find(entries, name) for name in kinds}
+        return {
+            name: kinds[name](_READ.get(kinds[name], _number)(entry))
+            for name, entry in found.items()
+            if entry is not None
+        }
+    except (
+        struct.error,
+        ValueError,
+        LookupError,
+        TypeError,
+        OverflowError,
+        AssertionError,
+    ) as error:
+        raise ValueError(f"custom options: want a readable flexbuffer map: {error!r}") from error
+
+
+def _find(entries: Any, name: str) -> Any | None:
+    try:
+        return entries[name]
+    except KeyError as error:
+        if error.args == (name,):
+            return None
+        raise
+
+
+def _number(entry: Any) -> Any:
+    if not (entry.IsNumeric or entry.IsBool):
+        raise TypeError("an entry is no number")
+    return entry.AsFloat if entry.IsFloat else entry.AsInt
+
+
+def _string(entry: Any) -> Any:
+    if not entry.IsString:
+        raise TypeError("an entry is no string")
+    return entry.AsString
+
+
+def _numbers(entry: Any) -> list[Any]:
+    if entry.IsTypedVector:
+        vector = entry.AsTypedVector
+    else:
+        vector = entry.AsFixedTypedVector if entry.IsFixedTypedVector else entry.AsVector
+    if len(vector) > _MAX_FLEXBUFFER:
+        raise ValueError(f"a vector has {len(vector)} elements")
+    return [_number(vector[i]) for i in range(len(vector))]
+
+
+_READ: dict[type, Callable[[Any], Any]] = {str: _string, tuple: _numbers}

@@ -1,0 +1,144 @@
+"""The record of an operator: what every part of the program asks of it. No jax.
+
+A record is in the table `RECORDS` of the module that has the operator's options. The rule and the
+numpy kernel are registered under its name.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.records.c_struct import Layout
+from jaxdelegate.op_lowering.records.costs import CostRule
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
+from jaxdelegate.op_lowering.spec import Specs
+
+# Dtypes of quantized tensors. Kernels read no scale of wide ones, unless it is a bias's or they
+# convert them.
+WIDE = frozenset(np.dtype(t) for t in (np.int32, np.int64))
+WIDE_OR_UINT16 = WIDE | {np.dtype(np.uint16)}
+WIDE_OR_INT16 = WIDE | {np.dtype(np.int16)}
+INTEGERS = WIDE_OR_INT16 | frozenset(
+    np.dtype(t)
+    for t in (np.int8, np.uint8, np.uint16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)
+)
+
+
+@enum.unique
+class Result(enum.Enum):
+    """How a float32 result is stored between operators where precision may be lost."""
+
+    FLOAT32 = enum.auto()  # sums, exponentials, quotients...: beyond float16, or too coarse in it
+    REDUCED = enum.auto()  # in reduced precision
+    MOVED = enum.auto()  # values of inputs, or bounded by them: as reduced as all of them
+
+
+@enum.unique
+class Batch(enum.Enum):
+    """When images of a batch can be computed one after the other (lowering/microbatching.py)."""
+
+    TOGETHER = enum.auto()  # never
+    FIRST_INPUT = enum.auto()  # it alone holds images
+    LAST_AXIS = enum.auto()  # works along the last axis, which must not be the batch
+    ROWS = enum.auto()  # every image is a whole number of rows of the matrix
+    AXES = enum.auto()  # the second input is constant and holds axes other than the batch
+    PERMUTATION = enum.auto()  # it leaves the batch where it is
+    EDGES = enum.auto()  # it pads other axes than the batch
+    CONCATENATED = enum.auto()  # along another axis than the batch
+    MATRICES = enum.auto()  # each matrix by one of its own
+
+
+@enum.unique
+class Float16(enum.Enum):
+    """How a result leaves the range of float16, 65504."""
+
+    FITS = enum.auto()
+    SUM = enum.auto()  # adds up many values
+    GROWTH = enum.auto()  # grows faster than its argument
+
+
+@enum.unique
+class Scales(enum.Enum):
+    """Which scales a file may choose for an operator's quantized tensors.
+
+    Source: the Prepare functions of TFLite's kernels, and tensorflow.org/lite/performance/
+    quantization_spec.
+    """
+
+    OF_KERNEL = enum.auto()  # none: the kernel demands them, or nobody here knows what it demands
+    OF_INPUTS = enum.auto()  # those of inputs; the kernel demands the output's
+    EQUAL = enum.auto()  # one for all: it copies or compares integers as they are
+    FREE = enum.auto()  # each: the kernel multiplies, or computes with the reals
+
+
+# The options are those of the record -> input and output channels.
+Channels = Callable[[Any, Specs, Specs], tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorRecord:
+    """One operator.
+
+    Attributes:
+        name: the builtin operator's in schema.fbs, or the custom operator's.
+        options: the class of its parameters.
+        cost: arithmetic operations, by its specs (costs.py).
+        struct: its parameters in `builtin_data` of stock interpreters; None: it has none there.
+        is_elementwise: each value of its result from the values at the same place.
+        multiplies: sums products, whose operands may be downcast.
+        result: how its result is stored.
+        reads_unrounded: magnifies a rounding of its input, or decides by it.
+        float16: how its result leaves float16.
+        rereads: XLA:CPU reads an input in several loops, or each value for many results.
+        is_costly_requantized: XLA:CPU must not compute its quantized result more than once.
+        batch: when images of a batch can be computed one after the other, if it is not elementwise.
+        reads_uint8_as_int8: its dynamic range kernel takes the bytes of uint8 weights for int8.
+        picks_from: the input of which it reads as much as it writes; None: it reads all of them.
+        reads_values: False: it needs the shape of its input only.
+        channels: what tensor cores pad; None: it does not run on them.
+        scales: which ones a file may choose.
+        ignores_scales: dtypes on whose integers its kernel computes as they are stored, if no
+            quantized tensor has another.
+        rescales: dtypes whose integers it converts where it moves them, though `scales` are EQUAL.
+        writes: the dtype of its result, whatever the file declares; None: what the file declares.
+        bias: positions of data, weights and bias, whose scale is the product of theirs.
+    """
+
+    name: str
+    options: type[Options] = NoOptions
+    _: dataclasses.KW_ONLY
+    cost: CostRule
+    struct: Layout | None = None
+    is_elementwise: bool = False
+    multiplies: bool = False
+    result: Result = Result.FLOAT32
+    reads_unrounded: bool = False
+    float16: Float16 = Float16.FITS
+    rereads: bool = False
+    is_costly_requantized: bool = False
+    batch: Batch = Batch.TOGETHER
+    reads_uint8_as_int8: bool = False
+    picks_from: int | None = None
+    reads_values: bool = True
+    channels: Channels | None = None
+    scales: Scales = Scales.OF_KERNEL
+    ignores_scales: frozenset[np.dtype] = WIDE
+    rescales: frozenset[np.dtype] = frozenset()
+    writes: np.dtype | None = None
+    bias: tuple[int, int, int] | None = None
+
+
+def table(*records: OperatorRecord) -> dict[str, OperatorRecord]:
+    """Records by their names.
+
+    Raises:
+        ValueError: two have the same name.
+    """
+    rows = {record.name: record for record in records}
+    if len(rows) != len(records):
+        raise ValueError(f"duplicate records among {sorted(record.name for record in records)}")
+    return rows

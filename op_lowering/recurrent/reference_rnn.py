@@ -1,0 +1,218 @@
+"""RNN, its sequences and SVDF, one time step after the other, as the kernels run them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.recurrent import reference_quantized as quantized_recurrent
+from jaxdelegate.op_lowering.recurrent.options import (
+    BidirectionalSequenceRNNOptions,
+    RNNOptions,
+    SequenceRNNOptions,
+    SVDFOptions,
+)
+from jaxdelegate.op_lowering.recurrent.reference_dynamic_range import Matrix, as_operands, product
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.quant import eigen
+from jaxdelegate.reference.kernel import Array, Folds, Kernel
+
+
+def apply_activation(kind: ActivationFunctionType, x: Array) -> Array:
+    """ApplyActivationToVector of kernels/internal/tensor_utils.h. Its bounds swallow NaN."""
+    return _ACTIVATIONS[kind](x)
+
+
+def _between(low: float, high: float) -> Callable[[Array], Array]:
+    return lambda x: np.where(x > low, np.minimum(x, x.dtype.type(high)), x.dtype.type(low))
+
+
+def _tanh(x: Array) -> Array:
+    """As the kernels' library; of float64, which they do not take, exactly."""
+    return eigen.tanh(x) if x.dtype == np.float32 else np.asarray(np.tanh(x))
+
+
+_ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
+    ActivationFunctionType.NONE: lambda x: x,
+    ActivationFunctionType.RELU: _between(0, np.inf),
+    ActivationFunctionType.RELU_N1_TO_1: _between(-1, 1),
+    ActivationFunctionType.RELU6: _between(0, 6),
+    ActivationFunctionType.TANH: _tanh,
+    ActivationFunctionType.SIGN_BIT: lambda x: np.signbit(x).astype(x.dtype),
+}
+
+
+def as_floats(specs: Specs, arrays: tuple[Array | None, ...]) -> tuple[Any, ...]:
+    """The arrays, halves upcast to float32; None where absent.
+
+    Raises:
+        TypeError: a tensor is quantized or no float.
+    """
+    for spec in specs:
+        if spec is not None and (spec.is_quantized or spec.dtype not in FLOATS):
+            raise TypeError(f"{spec.name!r} is {spec.dtype}: the kernel takes floats only")
+    return tuple(a if a is None or a.dtype.itemsize > 2 else a.astype(np.float32) for a in arrays)
+
+
+def with_states(
+    inputs: Specs, outputs: Specs, ys: list[Array], states: dict[int, Array]
+) -> tuple[Array, ...]:
+    """Outputs, then the new values of the variable inputs, as the tensors declare them."""
+    variables = [i for i, spec in enumerate(inputs) if spec is not None and spec.is_variable]
+    return (
+        *(y.astype(spec.dtype) for y, spec in zip(ys, outputs, strict=True)),
+        *(states[i].astype(inputs[i].dtype).reshape(inputs[i].shape) for i in variables),
+    )
+
+
+def time_first(x: Array, *, time_major: bool) -> Array:
+    """[time, batch, ...], from or to the order in the file."""
+    return x if time_major else x.swapaxes(0, 1)
+
+
+def _rnn_step(cell: list[Any], x: Array, h: Array, aux: Array | None = None) -> Array:
+    """RnnBatchStep of kernels/internal/kernel_utils.cc, before the activation."""
+    w, u, b, *w_aux = cell
+    total: Array = b + product(x, w)
+    if aux is not None:
+        total += product(aux, w_aux[0])
+    total += product(h, u)
+    return total
+
+
+# --- RNN: input, weights, recurrent weights, bias, hidden state ---
+
+
+def rnn_shapes(_o: RNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[n_batch, n_units]."""
+    return ((inputs[0].shape[0], inputs[1].shape[0]),)
+
+
+def rnn(o: RNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> tuple[Array, ...]:
+    """One step of kernels/basic_rnn.cc."""
+    x, *cell, h = as_operands(o, inputs, arrays)
+    h = apply_activation(o.fused_activation_function, _rnn_step(cell, x, h))
+    return with_states(inputs, outputs, [h], {4: h})
+
+
+# --- UNIDIRECTIONAL_SEQUENCE_RNN: as RNN, over a sequence ---
+
+
+def _sequence(
+    act: ActivationFunctionType,
+    cell: list[Any],
+    x: Array,
+    h: Array,
+    aux: Array | None = None,
+    *,
+    backward: bool = False,
+) -> tuple[Array, Array]:
+    """Take a step at each time of [time, batch, n_input]; outputs stay where their input was."""
+    y = np.empty((*x.shape[:2], h.shape[1]), x.dtype)
+    for t in reversed(range(len(x))) if backward else range(len(x)):
+        h = apply_activation(act, _rnn_step(cell, x[t], h, None if aux is None else aux[t]))
+        y[t] = h
+    return y, h
+
+
+def sequence_shapes(_o: SequenceRNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The input's time and batch, n_units."""
+    return ((*inputs[0].shape[:2], inputs[1].shape[0]),)
+
+
+def unidirectional_sequence_rnn(
+    o: SequenceRNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None
+) -> tuple[Array, ...]:
+    """kernels/unidirectional_sequence_rnn.cc."""
+    x, *cell, h = as_operands(o, inputs, arrays)
+    x = time_first(x, time_major=o.time_major)
+    y, h = _sequence(o.fused_activation_function, cell, x, h)
+    y = time_first(y, time_major=o.time_major)
+    return with_states(inputs, outputs, [y], {4: h})
+
+
+# --- BIDIRECTIONAL_SEQUENCE_RNN: input, (weights, recurrent weights, bias, hidden state) forward
+# and backward, auxiliary input, its weights forward and backward ---
+
+
+def bidirectional_shapes(
+    o: BidirectionalSequenceRNNOptions, inputs: Specs
+) -> tuple[Shape | None, ...]:
+    """The input's time and batch, and the units of each direction, or of both."""
+    return merged_shapes(inputs, inputs[1].shape[0], inputs[5].shape[0], merge=o.merge_outputs)
+
+
+def merged_shapes(
+    inputs: Specs, n_forward: int, n_backward: int, *, merge: bool
+) -> tuple[Shape | None, ...]:
+    """Two sequences as long as the input, or one with the units of both."""
+    output_channels = (n_forward + n_backward,) if merge else (n_forward, n_backward)
+    return tuple((*inputs[0].shape[:2], n) for n in output_channels)
+
+
+def bidirectional_sequence_rnn(
+    o: BidirectionalSequenceRNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None
+) -> tuple[Array, ...]:
+    """kernels/bidirectional_sequence_rnn.cc.
+
+    The auxiliary input has weights in both directions, or it is the backward direction's input;
+    the kernel knows the latter in the time-major order only, and else reads the input both ways.
+    In that order the dynamic range kernel sweeps as many times as there are steps, over the same
+    states.
+    """
+    x, *cells, aux, w_aux_forward, w_aux_backward = as_operands(o, inputs, arrays)
+    x = time_first(x, time_major=o.time_major)
+    aux = None if aux is None else time_first(aux, time_major=o.time_major)
+    x_backward = x
+    if aux is not None and w_aux_forward is None:
+        x_backward, aux = aux if o.time_major else x, None
+    (*forward, h), (*backward, h_backward) = cells[:4], cells[4:]
+    act = o.fused_activation_function
+    sweeps = len(x) if o.time_major and isinstance(forward[0], Matrix) else 1
+    for _ in range(max(sweeps, 1)):
+        y, h = _sequence(act, [*forward, w_aux_forward], x, h, aux)
+        y_backward, h_backward = _sequence(
+            act, [*backward, w_aux_backward], x_backward, h_backward, aux, backward=True
+        )
+    ys = [time_first(y, time_major=o.time_major) for y in (y, y_backward)]
+    ys = [np.concatenate(ys, axis=2)] if o.merge_outputs else ys
+    return with_states(inputs, outputs, ys, {4: h, 8: h_backward})
+
+
+# --- SVDF: input, feature weights, time weights, bias, activation state ---
+
+
+def svdf_shapes(o: SVDFOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """[n_batch, n_units]; each unit sums `rank` filters."""
+    return ((inputs[0].shape[0], inputs[1].shape[0] // o.rank),)
+
+
+def svdf(o: SVDFOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> tuple[Array, ...]:
+    """EvalFloatSVDF, EvalHybridSVDF or EvalIntegerSVDF of kernels/internal/reference/svdf.h."""
+    if inputs[0].is_quantized:
+        y, memory = quantized_recurrent.svdf(o, inputs, outputs, *arrays)  # type: ignore[arg-type]
+        return with_states(inputs, outputs, [y], {4: memory})
+    x, w_feature, w_time, b, state = as_operands(o, inputs, arrays, dequantized={2})
+    n_batch, (n_filters, n_memory) = len(x), w_time.shape
+    memory = state.reshape(n_batch, n_filters, n_memory).copy()
+    memory[:, :, :-1] = memory[:, :, 1:].copy()
+    memory[:, :, -1] = product(x, w_feature)
+    filtered = np.einsum("bfm,fm->bf", memory, w_time)
+    y = filtered.reshape(n_batch, n_filters // o.rank, o.rank).sum(axis=2)
+    y = y if b is None else y + b
+    y = apply_activation(o.fused_activation_function, y)
+    return with_states(inputs, outputs, [y], {4: memory})
+
+
+KERNELS = {
+    "RNN": Kernel(rnn, rnn_shapes, Folds.NEVER),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": Kernel(
+        unidirectional_sequence_rnn, sequence_shapes, Folds.NEVER
+    ),
+    "BIDIRECTIONAL_SEQUENCE_RNN": Kernel(
+        bidirectional_sequence_rnn, bidirectional_shapes, Folds.NEVER
+    ),
+    "SVDF": Kernel(svdf, svdf_shapes, Folds.NEVER),
+}

@@ -1,0 +1,1 @@
+"""Reductions, ARG_MAX, ARG_MIN and CUMSUM."""

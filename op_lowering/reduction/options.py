@@ -1,0 +1,116 @@
+"""Options and records of reductions; fields of tables have their names in schema.fbs."""
+
+from jaxdelegate.op_lowering.records import c_struct as c
+from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.enums import TensorType
+from jaxdelegate.op_lowering.records.operator import (
+    Batch,
+    Float16,
+    OperatorRecord,
+    Result,
+    Scales,
+    table,
+)
+from jaxdelegate.op_lowering.records.record import Record
+
+
+class ReducerOptions(Record):
+    """Table `ReducerOptions`: MEAN, SUM and the REDUCE_ operators."""
+
+    keep_dims: bool = False
+
+
+class CumsumOptions(Record):
+    """Table `CumsumOptions`: CUMSUM."""
+
+    exclusive: bool = False
+    reverse: bool = False
+
+
+class ArgMaxOptions(Record):
+    """Table `ArgMaxOptions`: ARG_MAX."""
+
+    output_type: TensorType = TensorType.FLOAT32
+
+
+class ArgMinOptions(Record):
+    """Table `ArgMinOptions`: ARG_MIN."""
+
+    output_type: TensorType = TensorType.FLOAT32
+
+
+RECORDS = table(
+    OperatorRecord(
+        "ARG_MAX",
+        ArgMaxOptions,
+        cost=costs.per_input,
+        struct={"output_type": c.TYPE},
+        reads_unrounded=True,
+        rereads=True,
+        batch=Batch.AXES,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "ARG_MIN",
+        ArgMinOptions,
+        cost=costs.per_input,
+        struct={"output_type": c.TYPE},
+        reads_unrounded=True,
+        rereads=True,
+        batch=Batch.AXES,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "CUMSUM",
+        CumsumOptions,
+        cost=costs.per_input,
+        struct={"exclusive": c.BOOL, "reverse": c.BOOL},
+        float16=Float16.SUM,
+    ),
+    OperatorRecord(
+        "MEAN",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        float16=Float16.SUM,
+        batch=Batch.AXES,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord("REDUCE_ALL", ReducerOptions, cost=costs.per_input, struct=c.REDUCER),
+    OperatorRecord("REDUCE_ANY", ReducerOptions, cost=costs.per_input, struct=c.REDUCER),
+    OperatorRecord(
+        "REDUCE_MAX",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        result=Result.MOVED,
+        batch=Batch.AXES,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "REDUCE_MIN",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        result=Result.MOVED,
+        batch=Batch.AXES,
+        scales=Scales.EQUAL,
+    ),
+    OperatorRecord(
+        "REDUCE_PROD",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        float16=Float16.SUM,
+        scales=Scales.FREE,
+    ),
+    OperatorRecord(
+        "SUM",
+        ReducerOptions,
+        cost=costs.per_input,
+        struct=c.REDUCER,
+        float16=Float16.SUM,
+        batch=Batch.AXES,
+        scales=Scales.FREE,
+    ),
+)

@@ -1,0 +1,234 @@
+"""Reductions over axes, in numpy.
+
+Source: kernels/reduce.cc, kernels/internal/reference/{reduce,arg_min_max,cumsum}.h.
+"""
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.reduction import reference_quantized as quantized_reduction
+from jaxdelegate.op_lowering.reduction.options import CumsumOptions, ReducerOptions
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape
+from jaxdelegate.reference.movement import require_one_scaling
+
+_HALF = frozenset(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16))
+_NEEDS_SCALE = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
+
+
+def refuse_quantized(operator: str, *specs: TensorSpec) -> None:
+    """Stop before integers that stand for reals are computed with as integers.
+
+    Raises:
+        TypeError: one of the tensors is quantized.
+    """
+    for spec in specs:
+        if spec.is_quantized:
+            raise TypeError(f"{operator}: no kernel for quantized {spec.dtype} {spec.name!r}")
+
+
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """Half-precision floats are summed in float32, anything else in its own dtype."""
+    return np.dtype(np.float32) if dtype in _HALF else dtype
+
+
+def _resolve(axes: Array, rank: int) -> tuple[int, ...]:
+    """The axes counted from the front, each once; a scalar has none, whatever is asked.
+
+    Raises:
+        ValueError: an axis is outside the rank.
+    """
+    if rank == 0:
+        return ()
+    resolved = set()
+    for axis in axes.ravel().tolist():
+        if not -rank <= axis < rank:
+            raise ValueError(f"axis {axis} is outside rank {rank}")
+        resolved.add(axis + rank if axis < 0 else axis)
+    return tuple(sorted(resolved))
+
+
+def reduced_shape(o: ReducerOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The input's shape with 1 in place of the reduced axes, or without them."""
+    x, axes = inputs[:2]
+    if axes.const is None:
+        return (None,)
+    over = _resolve(axes.const, len(x.shape))
+    kept = (1 if i in over else n for i, n in enumerate(x.shape) if i not in over or o.keep_dims)
+    return (tuple(kept),)
+
+
+def _check_scale(operator: str, x: TensorSpec) -> None:
+    if x.dtype in _NEEDS_SCALE and not x.is_quantized:
+        raise TypeError(f"{operator}: {x.dtype} {x.name!r} has no scale, which the kernel needs")
+
+
+def _kept(y: Array, over: tuple[int, ...], o: ReducerOptions) -> Array:
+    """`y`, which has lost the axes, with 1 in their place where the options keep them."""
+    return np.expand_dims(y, over) if o.keep_dims else y
+
+
+def _total(o: ReducerOptions, x: Array, over: tuple[int, ...], dtype: np.dtype) -> Array:
+    """The sum, value after value in the array's order, as the kernel rounds it.
+
+    numpy's own sum takes pairs along some axes, which is more exact.
+    """
+    if dtype not in FLOATS or not x.size or not over:
+        return np.asarray(np.sum(x, axis=over, keepdims=o.keep_dims, dtype=dtype))
+    front = np.moveaxis(x, over, range(len(over)))
+    rest = front.shape[len(over) :]
+    total = np.add.accumulate(front.reshape(-1, *rest), axis=0, dtype=dtype)[-1]
+    return _kept(total, over, o)
+
+
+@np.errstate(all="ignore")
+def reduce_sum(
+    o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
+) -> tuple[Array]:
+    """Add up; integers wrap."""
+    _check_scale("SUM", inputs[0])
+    over = _resolve(axes, x.ndim)
+    if inputs[0].is_quantized:
+        return (_kept(quantized_reduction.reduce_sum(inputs[0], outputs[0], x, over), over, o),)
+    return (_total(o, x, over, accumulator(x.dtype)).astype(outputs[0].dtype),)
+
+
+@np.errstate(all="ignore")
+def mean(o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array) -> tuple[Array]:
+    """The sum over the count; integers are summed in int64 and truncated. Of nothing: NaN, or 0."""
+    _check_scale("MEAN", inputs[0])
+    over = _resolve(axes, x.ndim)
+    if inputs[0].is_quantized:
+        return (_kept(quantized_reduction.mean(inputs[0], outputs[0], x, over), over, o),)
+    count = int(np.prod([x.shape[a] for a in over], dtype=np.int64))
+    if x.dtype in FLOATS:
+        total = _total(o, x, over, accumulator(x.dtype))
+        return (np.asarray(total / np.asarray(count, total.dtype), outputs[0].dtype),)
+    total = np.asarray(np.sum(x, axis=over, keepdims=o.keep_dims, dtype=np.int64))
+    if count == 0:
+        return (np.zeros(total.shape, outputs[0].dtype),)
+    toward_zero = total // count + ((total % count != 0) & (total < 0))
+    return (toward_zero.astype(outputs[0].dtype),)
+
+
+@np.errstate(all="ignore")
+def reduce_prod(
+    o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
+) -> tuple[Array]:
+    """Multiply; integers wrap."""
+    over = _resolve(axes, x.ndim)
+    if inputs[0].is_quantized:
+        return (_kept(quantized_reduction.reduce_prod(inputs[0], outputs[0], x, over), over, o),)
+    y = np.prod(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
+    return (np.asarray(y, outputs[0].dtype),)
+
+
+def _extreme(o: ReducerOptions, x: Array, axes: Array, reduce: np.ufunc, worst: float) -> Array:
+    """`reduce` is fmax or fmin: a comparison with NaN never replaces the best so far.
+
+    What it starts from is the worst finite value, or, where every axis goes, the first value.
+    """
+    over = _resolve(axes, x.ndim)
+    first = x.ravel()[:1] if len(over) == x.ndim and x.size else None
+    if first is not None and _is_nan(first).all():
+        return first.reshape((1,) * x.ndim if o.keep_dims else ())
+    start = np.asarray(worst, x.dtype) if first is None else first[0]
+    return np.asarray(reduce.reduce(x, axis=over, keepdims=o.keep_dims, initial=start))
+
+
+def _is_nan(x: Array) -> Array:
+    return np.isnan(x) if x.dtype in FLOATS else np.zeros(x.shape, bool)
+
+
+def reduce_max(
+    o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
+) -> tuple[Array]:
+    """The largest value; the lowest of the dtype where there is none."""
+    require_one_scaling("REDUCE_MAX", inputs[0], outputs[0])
+    return (_extreme(o, x, axes, np.fmax, limits(x.dtype)[0]).astype(outputs[0].dtype),)
+
+
+def reduce_min(
+    o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
+) -> tuple[Array]:
+    """The smallest value; the highest of the dtype where there is none."""
+    require_one_scaling("REDUCE_MIN", inputs[0], outputs[0])
+    return (_extreme(o, x, axes, np.fmin, limits(x.dtype)[1]).astype(outputs[0].dtype),)
+
+
+def limits(dtype: np.dtype) -> tuple[float, float]:
+    """The lowest and the highest finite value."""
+    if dtype in FLOATS:
+        info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+        return float(info.min), float(info.max)
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def reduce_any(
+    o: ReducerOptions, _inputs: Specs, _outputs: Specs, x: Array, axes: Array
+) -> tuple[Array]:
+    """Whether one of the booleans is true."""
+    return (np.asarray(np.any(x, axis=_resolve(axes, x.ndim), keepdims=o.keep_dims)),)
+
+
+def reduce_all(
+    o: ReducerOptions, _inputs: Specs, _outputs: Specs, x: Array, axes: Array
+) -> tuple[Array]:
+    """Whether all of the booleans are true."""
+    return (np.asarray(np.all(x, axis=_resolve(axes, x.ndim), keepdims=o.keep_dims)),)
+
+
+def arg_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The input's shape without the axis."""
+    x, axis = inputs[:2]
+    if axis.const is None:
+        return (None,)
+    gone = _resolve(axis.const, len(x.shape))
+    return (tuple(n for i, n in enumerate(x.shape) if i not in gone),)
+
+
+def _arg(better: np.ufunc) -> Run:
+    def kernel(_o: Options, _i: Specs, outputs: Specs, x: Array, axis: Array) -> tuple[Array]:
+        rows = np.moveaxis(x, int(axis.ravel()[0]), 0)
+        if not len(rows):
+            raise ValueError("no values along the axis")
+        best, index = rows[0], np.zeros(rows.shape[1:], outputs[0].dtype)
+        for i, row in enumerate(rows[1:], 1):
+            # NaN never replaces anything, and anything but NaN replaces it.
+            replaces = ~_is_nan(row) & (better(row, best) | _is_nan(best))
+            best, index = np.where(replaces, row, best), np.where(replaces, i, index)
+        return (np.asarray(index, outputs[0].dtype),)
+
+    return kernel
+
+
+arg_max, arg_min = _arg(np.greater), _arg(np.less)
+
+
+@np.errstate(all="ignore")
+def cumsum(o: CumsumOptions, inputs: Specs, outputs: Specs, x: Array, axis: Array) -> tuple[Array]:
+    """Running sums along the axis: up to a value, or up to the one before it; or from the end."""
+    refuse_quantized("CUMSUM", inputs[0])
+    rows = np.moveaxis(x, int(axis.ravel()[0]), 0).astype(accumulator(x.dtype))
+    rows = rows[::-1] if o.reverse else rows
+    sums = np.cumsum(rows, axis=0, dtype=rows.dtype)
+    if o.exclusive:
+        sums = np.concatenate([np.zeros_like(sums[:1]), sums[:-1]])
+    sums = sums[::-1] if o.reverse else sums
+    return (np.moveaxis(sums, 0, int(axis.ravel()[0])).astype(outputs[0].dtype),)
+
+
+KERNELS = {
+    "MEAN": Kernel(mean, reduced_shape),
+    "SUM": Kernel(reduce_sum, reduced_shape),
+    "REDUCE_PROD": Kernel(reduce_prod, reduced_shape),
+    "REDUCE_MAX": Kernel(reduce_max, reduced_shape),
+    "REDUCE_MIN": Kernel(reduce_min, reduced_shape),
+    "REDUCE_ANY": Kernel(reduce_any, reduced_shape),
+    "REDUCE_ALL": Kernel(reduce_all, reduced_shape),
+    "ARG_MAX": Kernel(arg_max, arg_shape),
+    "ARG_MIN": Kernel(arg_min, arg_shape),
+    "CUMSUM": Kernel(cumsum, same_shape),
+}

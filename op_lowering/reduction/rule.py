@@ -1,0 +1,378 @@
+"""Reductions over axes: MEAN, SUM, REDUCE_*, ARG_MAX, ARG_MIN and the running sum CUMSUM.
+
+Semantics: kernels/reduce.cc, kernels/internal/reference/{reduce,arg_min_max,cumsum}.h.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_moved
+from jaxdelegate.op_lowering.common.pointwise import why_not_stored
+from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.reduction import cpu_kernel as mean_cpu_kernel
+from jaxdelegate.op_lowering.reduction import quantized as quantized_reduction
+from jaxdelegate.op_lowering.reduction.options import (
+    ArgMaxOptions,
+    ArgMinOptions,
+    CumsumOptions,
+    ReducerOptions,
+)
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    table,
+    why_not_const,
+    why_not_dtype,
+    why_not_result,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+
+_Axes = tuple[int, ...]
+_Reduce = Callable[[jax.Array, _Axes], jax.Array]  # drops the axes
+_Compare = Callable[..., jax.Array]
+_Dtypes = frozenset[np.dtype]
+
+_INDICES: _Dtypes = frozenset(np.dtype(t) for t in (np.int32, np.int64))
+_BOOL: _Dtypes = frozenset([np.dtype(np.bool_)])
+_SHORT: _Dtypes = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
+INTEGERS: _Dtypes = frozenset(
+    np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
+
+
+def why_not_ordered(context: LoweringContext, x: TensorSpec, y: TensorSpec | None) -> str | None:
+    """A reason if `x` cannot be compared as it is stored, or its values not handed on to `y`.
+
+    A quantized tensor is ordered as its stored integers are.
+    """
+    return first_reason(why_not_stored(x, FLOATS | INTEGERS), why_not_moved(context, x, y))
+
+
+def why_not_count(outputs: Specs, count: int) -> str | None:
+    """A reason if the operator does not have `count` outputs."""
+    return None if len(outputs) == count else f"has {len(outputs)} outputs, not {count}"
+
+
+def why_not_axes(x: TensorSpec, axes: TensorSpec) -> str | None:
+    """A reason if the axes are not known, or one of them is outside the rank of `x`."""
+    reason = first_reason(why_not_const(axes), why_not_dtype(axes, _INDICES))
+    if reason is not None or axes.const is None:
+        return reason
+    rank = len(x.shape)
+    if rank == 0:
+        return None  # the reductions leave the axes of a scalar unread
+    return first_reason(*(why_not_axis(a, rank) for a in axes.const.ravel().tolist()))
+
+
+def _resolve(axes: TensorSpec, rank: int) -> _Axes:
+    if axes.const is None or rank == 0:
+        return ()
+    return tuple(sorted({int(a) % rank for a in axes.const.ravel()}))
+
+
+def _sum(x: jax.Array, axes: _Axes) -> jax.Array:
+    return jnp.sum(x, axis=axes, dtype=x.dtype)
+
+
+def _sum_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
+    """A float sum as the kernels take it: value after value, in the array's order.
+
+    XLA's CPU compiler cuts sums into partial ones, but not a reduction to two results, as long as
+    both are wanted: here the sum and the maximum.
+    """
+    if x.dtype not in FLOATS:
+        return _sum(x, axes)
+    start = jnp.zeros((), x.dtype), jnp.full((), -jnp.inf, x.dtype)
+
+    def both(a: tuple[jax.Array, ...], b: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        return a[0] + b[0], jnp.maximum(a[1], b[1])
+
+    total, _ = lax.optimization_barrier(lax.reduce((x, x), start, both, axes))  # type: ignore[no-untyped-call]
+    return jnp.asarray(total)
+
+
+def _mean(x: jax.Array, axes: _Axes) -> jax.Array:
+    count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
+    if x.dtype in FLOATS:
+        return jnp.sum(x, axis=axes, dtype=x.dtype) / count  # of nothing: NaN, as the kernel fills
+    total = jnp.sum(x, axis=axes, dtype=np.int64)
+    divisor = jnp.full_like(total, max(count, 1))
+    return lax.div(total, divisor).astype(x.dtype)  # truncates; of nothing: 0
+
+
+def _mean_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
+    if x.dtype not in FLOATS:
+        return _mean(x, axes)
+    # XLA multiplies by the inverse of a constant divisor; only in float64 that rounds the same.
+    total = _sum_in_order(x, axes).astype(np.float64)
+    return (total / np.prod([x.shape[a] for a in axes], dtype=np.float64)).astype(x.dtype)
+
+
+def _prod(x: jax.Array, axes: _Axes) -> jax.Array:
+    return jnp.prod(x, axis=axes, dtype=x.dtype)
+
+
+def _extreme(
+    x: jax.Array, axes: _Axes, reduce: _Compare, both: _Compare, worst: float
+) -> jax.Array:
+    """The largest or smallest value, from `worst` on, which is what a reduction of nothing gives.
+
+    A value replaces the best so far only if it is better: NaN never does, nor an infinity on the
+    worst side. A reduction of every axis, though, starts from the first value, and keeps its NaN.
+    """
+    if x.size == 0:
+        shape = [n for i, n in enumerate(x.shape) if i not in axes]
+        return jnp.full(shape, worst, x.dtype)
+    if x.dtype not in FLOATS:
+        return reduce(x, axis=axes)
+    if len(axes) == x.ndim:
+        return reduce(jnp.where(jnp.isnan(x), x.reshape(-1)[0], x), axis=axes)
+    start = jnp.asarray(worst, x.dtype)
+    return both(reduce(jnp.where(jnp.isnan(x), start, x), axis=axes), start)
+
+
+def _max(x: jax.Array, axes: _Axes) -> jax.Array:
+    return _extreme(x, axes, jnp.max, jnp.maximum, limits(x.dtype)[0])
+
+
+def _min(x: jax.Array, axes: _Axes) -> jax.Array:
+    return _extreme(x, axes, jnp.min, jnp.minimum, limits(x.dtype)[1])
+
+
+def limits(dtype: np.dtype) -> tuple[float, float]:
+    """The lowest and the highest finite value of a dtype."""
+    if dtype in FLOATS:
+        floats = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
+        return float(floats.min), float(floats.max)
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _any(x: jax.Array, axes: _Axes) -> jax.Array:
+    return jnp.any(x, axis=axes)
+
+
+def _all(x: jax.Array, axes: _Axes) -> jax.Array:
+    return jnp.all(x, axis=axes)
+
+
+def _reducer(
+    name: str,
+    max_version: int,
+    reduce: _Reduce,
+    dtypes: _Dtypes,
+    *,
+    compares: bool = False,
+    quantized: quantized_reduction.IntegerReduction | None = None,
+    in_order: _Reduce | None = None,
+    own: mean_cpu_kernel.Own | None = None,
+) -> OpRule:
+    """A rule of the category: inputs x and axes, one output.
+
+    `compares`: the operator hands on one of the values, so that quantized ones need no arithmetic.
+    `quantized`: the arithmetic that quantized values need.
+    `in_order`: `reduce` as exactly as the kernels round. It is in for `reduce` on CPU, in
+    integer mode: dynamic range operators after it quantize floats on the fly, and a difference in
+    the last bit that moves one over the edge of a step is large after a few layers of them.
+    `own`: the function of our own kernels, where they take the operator.
+    """
+
+    def why_not(
+        context: LoweringContext, _o: ReducerOptions, inputs: Specs, outputs: Specs
+    ) -> str | None:
+        x, axes = inputs[:2]
+        reason = why_not_axes(x, axes)
+        if reason is not None:
+            return reason
+        if x.is_quantized and quantized is not None:
+            return quantized.why_not(x, outputs[0], _resolve(axes, len(x.shape)))
+        return why_not_ordered(context, x, outputs[0]) if compares else why_not_dtype(x, dtypes)
+
+    def lower(
+        context: LoweringContext, _o: ReducerOptions, inputs: Specs, outputs: Specs
+    ) -> Function:
+        x, axes = inputs[:2]
+        over = _resolve(axes, len(x.shape))
+        wide = x.dtype if compares else context.precision.accumulator(x.dtype)
+        y = outputs[0]
+        if x.is_quantized and quantized is not None:
+            of_integers = quantized.lower(x, y, over)
+            return lambda x, _axes: (of_integers(x).reshape(y.shape),)
+
+        by_kernel = None if own is None else own(context, x, over)
+        if by_kernel is not None:
+            return lambda x, _axes: (by_kernel(x).reshape(y.shape),)
+        chosen = in_order if in_order is not None and context.follows_kernels else reduce
+
+        def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
+            return (chosen(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
+
+        return run
+
+    return OpRule(name, ReducerOptions, max_version, why_not, lower, arity=2)
+
+
+MEAN = _reducer(
+    "MEAN",
+    3,
+    _mean,
+    FLOATS | _INDICES,
+    quantized=quantized_reduction.MEAN,
+    in_order=_mean_in_order,
+    own=mean_cpu_kernel.mean,
+)
+SUM = _reducer(
+    "SUM",
+    2,
+    _sum,
+    FLOATS | _INDICES,
+    quantized=quantized_reduction.SUM,
+    in_order=_sum_in_order,
+)
+REDUCE_PROD = _reducer(
+    "REDUCE_PROD", 2, _prod, FLOATS | INTEGERS, quantized=quantized_reduction.REDUCE_PROD
+)
+REDUCE_MAX = _reducer("REDUCE_MAX", 3, _max, FLOATS | INTEGERS, compares=True)
+REDUCE_MIN = _reducer("REDUCE_MIN", 3, _min, FLOATS | INTEGERS, compares=True)
+REDUCE_ANY = _reducer("REDUCE_ANY", 1, _any, _BOOL)
+REDUCE_ALL = _reducer("REDUCE_ALL", 1, _all, _BOOL)
+
+
+def _why_not_arg(
+    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, axis = inputs[:2]
+    reason = first_reason(
+        why_not_one_axis(x, axis),
+        why_not_stored(x, FLOATS | INTEGERS | _BOOL),
+        why_not_moved(context, x),
+        why_not_dtype(outputs[0], _INDICES),
+    )
+    if reason is not None or axis.const is None:
+        return reason
+    empty = x.shape[int(axis.const.ravel()[0])] == 0
+    return f"{x.name!r} has no values along the axis" if empty else None
+
+
+def why_not_one_axis(x: TensorSpec, axis: TensorSpec) -> str | None:
+    """A reason unless `axis` names one axis of `x`."""
+    reason = first_reason(
+        None if x.shape else f"{x.name!r} is a scalar: it has no axis", why_not_axes(x, axis)
+    )
+    if reason is not None or axis.const is None or axis.const.size == 1:
+        return reason
+    return f"{axis.name!r} holds {axis.const.size} axes, not one"
+
+
+def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array]) -> OpRule:
+    """ARG_MAX or ARG_MIN: the lowest index among equals; NaN loses against every number."""
+
+    def lower(context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs) -> Function:
+        shape = inputs[0].shape
+        (axis,) = _resolve(inputs[1], len(shape))
+        steps = context.platform == "cpu" and _is_stepwise(shape, axis)
+
+        def arg(x: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
+            x = x.astype(np.uint8) if x.dtype == np.bool_ else x
+            if steps:
+                return (_arg_stepwise(x, reduce, outputs[0].dtype),)
+            if x.dtype in _SHORT and x.shape[axis] <= 1 << 16:
+                return (_place_of_short(x, axis, reduce).astype(outputs[0].dtype),)
+            # JAX lowers argmax when whoever jits the model does, perhaps without 64-bit types.
+            place = lax.argmax(x == _best(x, axis, reduce), axis, np.int32)
+            return (place.astype(outputs[0].dtype),)
+
+        return arg
+
+    return OpRule(name, options, 3, _why_not_arg, lower, arity=2)
+
+
+def _is_stepwise(shape: Shape, axis: int) -> bool:
+    """Whether the best class of many pixels is found class by class: four times faster on a CPU.
+
+    XLA:CPU reduces a short last axis pixel by pixel, and takes one pass for the extreme and one
+    for its index. Of more than 64 classes the program grows long, of few pixels it does not pay.
+    """
+    classes, pixels = shape[axis], math.prod(shape[:-1])
+    return axis == len(shape) - 1 and 1 < classes <= 64 and pixels >= 256
+
+
+def _arg_stepwise(x: jax.Array, reduce: Callable[..., jax.Array], dtype: np.dtype) -> jax.Array:
+    """[..., classes] -> [...], all pixels at a time."""
+    is_better = lax.lt if reduce is jnp.min else lax.gt
+    best, at = x[..., 0], jnp.zeros(x.shape[:-1], dtype)
+    for i in range(1, x.shape[-1]):
+        value = x[..., i]
+        wins = is_better(value, best)
+        if x.dtype in FLOATS:
+            wins |= jnp.isnan(best) & ~jnp.isnan(value)
+        best, at = jnp.where(wins, value, best), jnp.where(wins, dtype.type(i), at)
+    return at
+
+
+def _place_of_short(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
+    """Where the extreme of integers of 8 or 16 bits stands: int32, the lowest index among equals.
+
+    One extreme, of values with indices after them: XLA:CPU does not search in vectors.
+    """
+    count = x.shape[axis]
+    places = np.arange(count) if reduce is jnp.min else np.arange(count)[::-1]
+    behind = jnp.asarray(np.expand_dims(places, [i for i in range(x.ndim) if i != axis]), np.int32)
+    best = reduce((x.astype(np.int32) << 16) | behind, axis=axis) & 0xFFFF
+    return best if reduce is jnp.min else count - 1 - best
+
+
+def _best(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Array:
+    """The extreme of the numbers along `axis`, which stays, as 1."""
+    if x.dtype in FLOATS:
+        worst = jnp.inf if reduce is jnp.min else -jnp.inf
+        x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
+    return reduce(x, axis=axis, keepdims=True)
+
+
+ARG_MAX = _arg_rule("ARG_MAX", ArgMaxOptions, jnp.max)
+ARG_MIN = _arg_rule("ARG_MIN", ArgMinOptions, jnp.min)
+
+
+def _why_not_cumsum(
+    _context: LoweringContext, _o: CumsumOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, axis = inputs[:2]
+    return first_reason(
+        why_not_one_axis(x, axis),
+        why_not_dtype(x, FLOATS | _INDICES),
+        why_not_result(outputs[0], x.dtype),
+    )
+
+
+def _lower_cumsum(
+    context: LoweringContext, o: CumsumOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    spec = inputs[0]
+    (axis,) = _resolve(inputs[1], len(spec.shape))
+    accumulator = context.precision.accumulator(spec.dtype)
+    # One zero in front, one value off the end; the other way round in reverse.
+    shift = (-1, 1, 0) if o.reverse else (1, -1, 0)
+    padding = [shift if i == axis else (0, 0, 0) for i in range(len(spec.shape))]
+
+    def cumsum(x: jax.Array, _axis: jax.Array) -> tuple[jax.Array]:
+        terms = x.astype(accumulator)
+        if o.exclusive and x.shape[axis]:
+            terms = lax.pad(terms, jnp.zeros((), accumulator), padding)
+        return (lax.cumsum(terms, axis, reverse=o.reverse).astype(x.dtype),)
+
+    return cumsum
+
+
+CUMSUM = OpRule("CUMSUM", CumsumOptions, 1, _why_not_cumsum, _lower_cumsum, arity=2)
+
+RULES = table(
+    MEAN, SUM, REDUCE_PROD, REDUCE_MAX, REDUCE_MIN, REDUCE_ANY, REDUCE_ALL, ARG_MAX, ARG_MIN, CUMSUM
+)

@@ -1,0 +1,1 @@
+"""Resource variables and hash tables."""

@@ -1,0 +1,88 @@
+"""Reductions by segment, as kernels/{segment_sum,unsorted_segment}.cc compute them."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.reduction.reference import accumulator, limits, refuse_quantized
+from jaxdelegate.op_lowering.segment.options import SegmentSumOptions
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.kernel import Array, Kernel, Run
+
+
+def segment_sum_shape(_o: SegmentSumOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    """One row for each segment: as many as the last id says."""
+    x, ids = inputs[:2]
+    if ids.const is None:
+        return (None,)
+    return ((_count_segments(ids.const), *x.shape[1:]),)
+
+
+def _count_segments(ids: Array) -> int:
+    return int(ids[-1]) + 1 if ids.size else 0
+
+
+@np.errstate(all="ignore")
+def segment_sum(
+    _o: SegmentSumOptions, inputs: Specs, outputs: Specs, x: Array, ids: Array
+) -> tuple[Array]:
+    """Add up the rows of each segment.
+
+    Raises:
+        ValueError: the ids do not rise from 0 in steps of at most 1, or are not one for each row.
+    """
+    refuse_quantized("SEGMENT_SUM", inputs[0])
+    if ids.shape != x.shape[:1]:
+        raise ValueError(f"segment ids {list(ids.shape)} do not name the rows of {list(x.shape)}")
+    previous = 0
+    for current in ids.tolist():
+        if current not in (previous, previous + 1) or (previous == 0 and ids[0] != 0):
+            raise ValueError("segment ids do not rise from 0 in steps of at most 1")
+        previous = current
+    y = np.zeros((_count_segments(ids), *x.shape[1:]), accumulator(x.dtype))
+    np.add.at(y, ids, x.astype(y.dtype))
+    return (y.astype(outputs[0].dtype),)
+
+
+def unsorted_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+    """The number of segments in place of the dimensions that the ids cover."""
+    x, ids, count = inputs[:3]
+    if count.const is None:
+        return (None,)
+    return ((int(count.const.ravel()[0]), *x.shape[len(ids.shape) :]),)
+
+
+def _unsorted(operator: str, reduce: np.ufunc, initial: Callable[[np.dtype], float]) -> Run:
+    @np.errstate(all="ignore")
+    def kernel(
+        _o: Options, inputs: Specs, outputs: Specs, x: Array, ids: Array, count: Array
+    ) -> tuple[Array]:
+        refuse_quantized(operator, inputs[0])
+        n_segments, rest = int(count.ravel()[0]), x.shape[ids.ndim :]
+        if x.shape[: ids.ndim] != ids.shape or n_segments < 0 or np.any(ids >= n_segments):
+            raise ValueError(
+                f"{operator}: ids {list(ids.shape)} for {list(x.shape)}, {n_segments} segments"
+            )
+        y = np.full((n_segments, *rest), initial(x.dtype), accumulator(x.dtype))
+        kept = ids >= 0  # values of a negative id count nowhere
+        reduce.at(y, ids[kept], x[kept].astype(y.dtype))
+        return (y.astype(outputs[0].dtype),)
+
+    return kernel
+
+
+unsorted_segment_sum = _unsorted("UNSORTED_SEGMENT_SUM", np.add, lambda _: 0)
+unsorted_segment_prod = _unsorted("UNSORTED_SEGMENT_PROD", np.multiply, lambda _: 1)
+# fmax and fmin: a comparison never prefers NaN.
+unsorted_segment_max = _unsorted("UNSORTED_SEGMENT_MAX", np.fmax, lambda d: limits(d)[0])
+unsorted_segment_min = _unsorted("UNSORTED_SEGMENT_MIN", np.fmin, lambda d: limits(d)[1])
+
+
+KERNELS = {
+    "SEGMENT_SUM": Kernel(segment_sum, segment_sum_shape),
+    "UNSORTED_SEGMENT_SUM": Kernel(unsorted_segment_sum, unsorted_shape),
+    "UNSORTED_SEGMENT_PROD": Kernel(unsorted_segment_prod, unsorted_shape),
+    "UNSORTED_SEGMENT_MAX": Kernel(unsorted_segment_max, unsorted_shape),
+    "UNSORTED_SEGMENT_MIN": Kernel(unsorted_segment_min, unsorted_shape),
+}

@@ -1,0 +1,1 @@
+"""Shapes: RESHAPE, SHAPE, BROADCAST_TO, FILL, RANGE and the like."""

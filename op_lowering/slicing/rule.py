@@ -1,0 +1,376 @@
+"""Slices: SLICE, STRIDED_SLICE, SPLIT, SPLIT_V, UNPACK, DYNAMIC_UPDATE_SLICE.
+
+A start that is computed at run time is clamped, as XLA's dynamic slices do, so that the slice lies
+inside the tensor. LiteRT's kernels fail there instead (SLICE) or write nothing (STRIDED_SLICE).
+"""
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdelegate.op_lowering.common.movement import (
+    integers,
+    why_not_axis,
+    why_not_indices,
+    why_not_moved,
+)
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    OpRule,
+    first_reason,
+    table,
+    why_not_const,
+)
+from jaxdelegate.op_lowering.slicing.options import (
+    DynamicUpdateSliceOptions,
+    SliceOptions,
+    SplitOptions,
+    SplitVOptions,
+    StridedSliceOptions,
+    UnpackOptions,
+)
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+
+
+def _why_not_slice(
+    context: LoweringContext, _o: SliceOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, begin, size = inputs[:3]
+    rank = len(x.shape)
+    aligned = begin.shape == size.shape == (rank,)
+    return first_reason(
+        why_not_moved(context, x, outputs[0]),
+        why_not_indices(begin, size),
+        None if aligned else f"begin and size must be vectors of {rank}",
+    ) or _why_not_inside(x, begin, outputs[0])
+
+
+def _why_not_inside(x: TensorSpec, begin: TensorSpec, y: TensorSpec) -> str | None:
+    starts = (0,) * len(x.shape) if begin.const is None else integers(begin)
+    reach = zip(starts, y.shape, x.shape, strict=False)
+    inside = len(x.shape) == len(y.shape) and all(0 <= i <= i + n <= end for i, n, end in reach)
+    return None if inside else f"{list(y.shape)} values at {starts} leave {list(x.shape)}"
+
+
+def _lower_slice(
+    _context: LoweringContext, _o: SliceOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    sizes, begin = outputs[0].shape, inputs[1]
+
+    def moving_slice(x: jax.Array, begin: jax.Array, _size: jax.Array) -> tuple[jax.Array]:
+        return (lax.dynamic_slice(x, begin, sizes, allow_negative_indices=False),)
+
+    if begin.const is None:
+        return moving_slice
+    starts = integers(begin)
+    limits = [start + size for start, size in zip(starts, sizes, strict=True)]
+    return lambda x, _begin, _size: (lax.slice(x, starts, limits),)
+
+
+SLICE = OpRule("SLICE", SliceOptions, 8, _why_not_slice, _lower_slice, arity=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Moving:
+    """A slice of one dimension that starts at an entry of a begin tensor computed at run time."""
+
+    entry: int
+    count: int
+    stride: int = 1
+
+    @property
+    def span(self) -> int:
+        """How many elements it reaches over."""
+        return (self.count - 1) * self.stride + 1 if self.count else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slicing:
+    """The entries of begin, end and strides, as kernels/strided_slice.cc reads them.
+
+    None stands for a tensor computed at run time.
+    """
+
+    options: StridedSliceOptions
+    begin: tuple[int, ...] | None
+    end: tuple[int, ...] | None
+    strides: tuple[int, ...]
+
+    def dimensions(self, shape: Shape) -> list[tuple[int, int | None]]:
+        """The input's dimensions and the new ones: size, entry that slices it (None: whole)."""
+        o, n = self.options, len(self.strides)
+        is_new = [_bit(o.new_axis_mask & ~o.ellipsis_mask, j) for j in range(n)]
+        rank = len(shape) + sum(is_new)
+        ellipsis = max(rank + 1 - n, 1)  # for one dimension at least; numpy's may stand for none
+        entries: list[int | None] = []
+        for j in range(n):
+            entries += [None] * ellipsis if _bit(o.ellipsis_mask, j) else [j]
+        entries = (entries + [None] * rank)[:rank]
+        sizes = iter(shape)
+        return [(1, None) if j is not None and is_new[j] else (next(sizes, 0), j) for j in entries]
+
+    def why_not(self, j: int | None, n: int) -> str | None:
+        """A reason if entry j does not say, before the run, what it takes of a dimension of n."""
+        if j is None:
+            return None
+        if self.strides[j] == 0:
+            return "a stride is zero"
+        if self._is_moving(j):
+            return self._why_not_moving(j, n)
+        if _bit(self.options.shrink_axis_mask, j):
+            return None if 0 <= self._start(j, n) < n else f"an index is outside {n}"
+        late = self.end is None and not _bit(self.options.end_mask, j)
+        return "end is computed at run time; XLA needs it constant" if late else None
+
+    def window(self, j: int | None, n: int) -> range | _Moving:
+        """What entry j takes of a dimension of n."""
+        if j is None:
+            return range(n)
+        is_index = _bit(self.options.shrink_axis_mask, j)
+        if self._is_moving(j):
+            return _Moving(j, 1) if is_index else _Moving(j, self._size(j), self.strides[j])
+        start = self._start(j, n)
+        return range(start, start + 1) if is_index else self._from(start, j, n)
+
+    def _is_moving(self, j: int) -> bool:
+        return self.begin is None and not _bit(self.options.begin_mask, j)
+
+    def _why_not_moving(self, j: int, n: int) -> str | None:
+        o = self.options
+        if _bit(o.shrink_axis_mask, j):
+            return None if n else "an index is outside 0"
+        if not o.offset or self.end is None or self.strides[j] < 0 or _bit(o.end_mask, j):
+            return "begin is computed at run time; XLA needs it constant"
+        longer = _Moving(j, self._size(j), self.strides[j]).span > n
+        return f"the slice is longer than a dimension of {n}" if longer else None
+
+    def _size(self, j: int) -> int:
+        """With `offset` end is a size, from which the stride takes its share."""
+        return 0 if self.end is None else max(-(-self.end[j] // self.strides[j]), 0)
+
+    def _start(self, j: int, n: int) -> int:
+        backward = self.strides[j] < 0
+        if self.begin is None or _bit(self.options.begin_mask, j):
+            return n - 1 if backward else 0
+        return _clamped(self.begin[j], n, backward=backward)
+
+    def _from(self, start: int, j: int, n: int) -> range:
+        o, backward = self.options, self.strides[j] < 0
+        stop = -1 if backward else n
+        if self.end is not None and not _bit(o.end_mask, j):
+            stop = _clamped(self.end[j] + (start if o.offset else 0), n, backward=backward)
+        return range(start, stop, self.strides[j])
+
+
+def _bit(mask: int, j: int) -> bool:
+    return bool(mask >> j & 1)
+
+
+def _clamped(at: int, n: int, *, backward: bool) -> int:
+    """A begin or an end, from after where negative, within what its direction may name."""
+    at += n if at < 0 else 0
+    return min(max(at, -1), n - 1) if backward else min(max(at, 0), n)
+
+
+def _slicing(o: StridedSliceOptions, inputs: Specs) -> _Slicing:
+    begin, end = (None if spec.const is None else integers(spec) for spec in inputs[1:3])
+    return _Slicing(o, begin, end, integers(inputs[3]))
+
+
+def _why_not_strided_slice(
+    context: LoweringContext, o: StridedSliceOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, *places = inputs[:4]
+    vectors = len({place.shape for place in places}) == len(places[0].shape) == 1
+    reason = first_reason(
+        why_not_moved(context, x, outputs[0]),
+        why_not_indices(*places),
+        why_not_const(places[2]),
+        None if vectors else "begin, end and strides must be vectors of one length",
+    )
+    return reason or _why_not_taken(_slicing(o, inputs), x.shape, outputs[0].shape)
+
+
+def _why_not_taken(slicing: _Slicing, shape: Shape, out: Shape) -> str | None:
+    dimensions = slicing.dimensions(shape)
+    reason = first_reason(*(slicing.why_not(j, n) for n, j in dimensions))
+    if reason is not None:
+        return reason
+    windows = [slicing.window(j, n) for n, j in dimensions]
+    taken = math.prod(w.count if isinstance(w, _Moving) else len(w) for w in windows)
+    alike = taken == math.prod(out) and math.prod(n for n, _ in dimensions) == math.prod(shape)
+    return None if alike else f"the masks do not lead from {list(shape)} to {list(out)}"
+
+
+def _lower_strided_slice(
+    _context: LoweringContext, o: StridedSliceOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    slicing = _slicing(o, inputs)
+    dimensions = slicing.dimensions(inputs[0].shape)
+    sizes = [n for n, _ in dimensions]
+    windows = [slicing.window(j, n) for n, j in dimensions]
+    moving = {i: w for i, w in enumerate(windows) if isinstance(w, _Moving)}
+    spans = [moving[i].span if i in moving else n for i, n in enumerate(sizes)]
+    fixed = [range(0, w.span, w.stride) if isinstance(w, _Moving) else w for w in windows]
+
+    def strided_slice(
+        x: jax.Array, begin: jax.Array, _end: jax.Array, _strides: jax.Array
+    ) -> tuple[jax.Array]:
+        x = x.reshape(sizes)
+        if moving:
+            zero = jnp.zeros((), begin.dtype)
+            starts = [begin[moving[i].entry] if i in moving else zero for i in range(x.ndim)]
+            x = lax.dynamic_slice(x, starts, spans)
+        return (_take_ranges(x, fixed).reshape(outputs[0].shape),)
+
+    return strided_slice
+
+
+def _take_ranges(x: jax.Array, ranges: list[range]) -> jax.Array:
+    """What each range takes of its dimension; XLA slices forward only, and reverses after."""
+    low = [min(r[0], r[-1]) if r else 0 for r in ranges]
+    high = [max(r[0], r[-1]) + 1 if r else 0 for r in ranges]
+    x = lax.slice(x, low, high, [abs(r.step) for r in ranges])
+    return lax.rev(x, [i for i, r in enumerate(ranges) if r.step < 0])
+
+
+STRIDED_SLICE = OpRule(
+    "STRIDED_SLICE", StridedSliceOptions, 8, _why_not_strided_slice, _lower_strided_slice, arity=4
+)
+
+
+def _why_not_split(
+    context: LoweringContext, _o: SplitOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    return _why_not_pieces(context, inputs[1], inputs[0], outputs)
+
+
+def _why_not_split_v(
+    context: LoweringContext, _o: SplitVOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    return _why_not_pieces(context, inputs[0], inputs[2], outputs)
+
+
+def _why_not_pieces(
+    context: LoweringContext, x: TensorSpec, axis: TensorSpec, outputs: Specs
+) -> str | None:
+    reason = first_reason(
+        why_not_moved(context, x, *outputs),
+        why_not_const(axis),
+        why_not_indices(axis),
+        None if math.prod(axis.shape) == 1 else f"{axis.name!r} must hold one axis",
+    )
+    if reason is not None:
+        return reason
+    at = integers(axis)[0]
+    return why_not_axis(at, len(x.shape)) or _why_not_sum(x, at, outputs)
+
+
+def _why_not_sum(x: TensorSpec, axis: int, outputs: Specs) -> str | None:
+    n = x.shape[axis]
+    if any(len(y.shape) != len(x.shape) for y in outputs):
+        return "the pieces have another rank than the tensor"
+    sizes = [y.shape[axis] for y in outputs]
+    return None if sum(sizes) == n else f"pieces of {sizes} do not make up {n}"
+
+
+def _lower_split(
+    _context: LoweringContext, _o: SplitOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    cut = _cutter(inputs[1], integers(inputs[0])[0], outputs)
+    return lambda _axis, x: cut(x)
+
+
+def _lower_split_v(
+    _context: LoweringContext, _o: SplitVOptions, inputs: Specs, outputs: Specs
+) -> Function:
+    cut = _cutter(inputs[0], integers(inputs[2])[0], outputs)
+    return lambda x, _sizes, _axis: cut(x)
+
+
+def _cutter(x: TensorSpec, axis: int, outputs: Specs) -> Function:
+    axis %= len(x.shape)
+    ends = list(itertools.accumulate(y.shape[axis] for y in outputs))
+    starts = [0, *ends[:-1]]
+
+    def cut(x: jax.Array) -> tuple[jax.Array, ...]:
+        bounds = zip(starts, ends, strict=True)
+        return tuple(lax.slice_in_dim(x, start, end, axis=axis) for start, end in bounds)
+
+    return cut
+
+
+SPLIT = OpRule("SPLIT", SplitOptions, 5, _why_not_split, _lower_split, arity=2)
+SPLIT_V = OpRule("SPLIT_V", SplitVOptions, 3, _why_not_split_v, _lower_split_v, arity=3)
+
+
+def _why_not_unpack(
+    context: LoweringContext, o: UnpackOptions, inputs: Specs, outputs: Specs
+) -> str | None:
+    x = inputs[0]
+    reason = first_reason(why_not_moved(context, x, *outputs), why_not_axis(o.axis, len(x.shape)))
+    if reason is not None:
+        return reason
+    n = x.shape[o.axis]
+    return None if n == len(outputs) else f"{n} slices for {len(outputs)} outputs"
+
+
+def _lower_unpack(
+    _context: LoweringContext, o: UnpackOptions, _inputs: Specs, outputs: Specs
+) -> Function:
+    def unpack(x: jax.Array) -> tuple[jax.Array, ...]:
+        n = len(outputs)
+        return tuple(lax.index_in_dim(x, i, o.axis, keepdims=False) for i in range(n))
+
+    return unpack
+
+
+UNPACK = OpRule("UNPACK", UnpackOptions, 6, _why_not_unpack, _lower_unpack)
+
+
+def _why_not_dynamic_update_slice(
+    context: LoweringContext, _o: Options, inputs: Specs, outputs: Specs
+) -> str | None:
+    x, update, start = inputs[:3]
+    inside = len(x.shape) == len(update.shape) and all(
+        n <= end for n, end in zip(update.shape, x.shape, strict=True)
+    )
+    aligned = start.shape == (len(x.shape),)
+    return first_reason(
+        why_not_moved(context, x, update, outputs[0]),
+        why_not_indices(start),
+        None if inside else f"{list(update.shape)} does not fit into {list(x.shape)}",
+        None if aligned else f"{start.name!r} must be a vector of {len(x.shape)}",
+    )
+
+
+def _lower_dynamic_update_slice(
+    _context: LoweringContext, _o: DynamicUpdateSliceOptions, inputs: Specs, _outputs: Specs
+) -> Function:
+    x, update = inputs[:2]
+    last = np.subtract(x.shape, update.shape).astype(inputs[2].dtype)
+
+    def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
+        start = jnp.clip(start, np.zeros_like(last), last)
+        return (lax.dynamic_update_slice(x, update, start, allow_negative_indices=False),)
+
+    return dynamic_update_slice
+
+
+DYNAMIC_UPDATE_SLICE = OpRule(
+    "DYNAMIC_UPDATE_SLICE",
+    DynamicUpdateSliceOptions,
+    6,
+    _why_not_dynamic_update_slice,
+    _lower_dynamic_update_slice,
+    arity=3,
+)
+
+RULES = table(SLICE, STRIDED_SLICE, SPLIT, SPLIT_V, UNPACK, DYNAMIC_UPDATE_SLICE)

@@ -1,0 +1,1 @@
+"""TOPK_V2 and BUCKETIZE."""

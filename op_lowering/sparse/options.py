@@ -1,0 +1,14 @@
+"""Options and records of DENSIFY; fields of tables have their names in schema.fbs."""
+
+from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
+from jaxdelegate.op_lowering.records.record import Record
+
+
+class DensifyOptions(Record):
+    """Table `DensifyOptions`: DENSIFY."""
+
+
+RECORDS = table(
+    OperatorRecord("DENSIFY", DensifyOptions, cost=costs.movement),
+)

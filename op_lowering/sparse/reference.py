@@ -1,0 +1,66 @@
+"""Sparse tensors, in numpy: DENSIFY, and any constant that a file stores so.
+
+Source: kernels/densify.cc, kernels/internal/utils/sparsity_format_converter.cc. The format: levels
+nest, the outermost first. A dense level has an entry for each index; a compressed one lists, for
+each entry above it, the indices that are stored. Levels are the tensor's dimensions in some order,
+then the blocks that some of them are cut into.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.spec import DimensionSparsity, Specs, TensorSpec
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+
+
+def densify(_o: Options, inputs: Specs, _outputs: Specs, stored: Array) -> tuple[Array]:
+    """Every value at its place, raw zeros elsewhere."""
+    return (densified(dataclasses.replace(inputs[0], const=stored)),)
+
+
+def densified(spec: TensorSpec) -> Array:
+    """A constant tensor in full, [*spec.shape]: what a kernel that takes sparse weights sees.
+
+    Args:
+        spec: its `const` is the flat array of stored values where `sparsity` is there, and the
+            tensor itself where it is not.
+
+    Raises:
+        ValueError: the tensor is not constant, or not as many values are stored as the levels hold.
+    """
+    if spec.const is None:
+        raise ValueError(f"{spec.name!r} is not constant")
+    if spec.sparsity is None:
+        return spec.const.reshape(spec.shape)
+    rank, blocks = len(spec.shape), spec.sparsity.block_map
+    coordinates = [np.zeros(1, int)] * rank  # of a level's entries, by dimension
+    count = 1
+    for dimension, level in zip(
+        spec.sparsity.traversal_order, spec.sparsity.dimensions, strict=True
+    ):
+        parents, indices = _entries(level, count)
+        count = indices.size
+        coordinates = [c[parents] for c in coordinates]
+        if dimension < rank:
+            coordinates[dimension] = indices
+        else:
+            blocked = blocks[dimension - rank]
+            coordinates[blocked] = coordinates[blocked] * level.dense_size + indices
+    y = np.zeros(spec.shape, spec.dtype)
+    y[tuple(coordinates)] = spec.const.reshape(-1)
+    return y
+
+
+def _entries(level: DimensionSparsity, count: int) -> tuple[Array, Array]:
+    """A level's entries in order: which of `count` entries above holds each, and its index."""
+    if level.segments is None or level.indices is None:
+        n = level.dense_size
+        return np.repeat(np.arange(count), n), np.tile(np.arange(n), count)
+    return np.repeat(np.arange(count), np.diff(level.segments)), level.indices
+
+
+KERNELS = {
+    "DENSIFY": Kernel(densify, same_shape),
+}

@@ -1,0 +1,286 @@
+"""StableHLO operators that move data, as their specification defines them; the builtin DILATE.
+
+Sources next to it: kernels/stablehlo_pad.cc, kernels/dilate.cc.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.stablehlo.options import (
+    StablehloBroadcastInDimOptions,
+    StablehloConcatenateOptions,
+    StablehloDynamicSliceOptions,
+    StablehloIotaOptions,
+    StablehloPadOptions,
+    StablehloSliceOptions,
+    StablehloTransposeOptions,
+)
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape, undeclared_shapes
+
+Shapes = tuple[Shape | None, ...]
+
+
+def check(holds: bool, what: str) -> None:
+    """Raise a ValueError unless a constraint of the specification holds."""
+    if not holds:
+        raise ValueError(what)
+
+
+# ---- RESHAPE, BROADCAST_IN_DIM, TRANSPOSE
+
+
+def reshaped_shape(_infer: object, _options: object, inputs: Specs, outputs: Specs) -> Shapes:
+    """The declared shape.
+
+    Raises:
+        ValueError: it holds another number of elements.
+    """
+    x, y = inputs[0].shape, outputs[0].shape
+    check(math.prod(x) == math.prod(y), f"{list(x)} does not reshape to {list(y)}")
+    return (y,)
+
+
+def reshape(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+    """The same elements in row-major order."""
+    return (x.reshape(outputs[0].shape),)
+
+
+def broadcast_shape(
+    _infer: object, o: StablehloBroadcastInDimOptions, inputs: Specs, outputs: Specs
+) -> Shapes:
+    """The declared shape.
+
+    Raises:
+        ValueError: the input does not stretch to it.
+    """
+    _check_broadcast(inputs[0].shape, o.broadcast_dimensions, outputs[0].shape)
+    return (outputs[0].shape,)
+
+
+def _check_broadcast(x: Shape, dims: Sequence[int], y: Shape) -> None:
+    what = f"{list(x)} does not broadcast to {list(y)} along {list(dims)}"
+    check(len(dims) == len(x) and len(set(dims)) == len(dims), what)
+    check(all(0 <= d < len(y) for d in dims), what)
+    check(all(n in (1, y[d]) for n, d in zip(x, dims, strict=True)), what)
+
+
+def broadcast_in_dim(
+    o: StablehloBroadcastInDimOptions, _inputs: Specs, outputs: Specs, x: Array
+) -> tuple[Array]:
+    """Dimension i of x becomes dimension broadcast_dimensions[i]; the others repeat x."""
+    shape, dims = outputs[0].shape, o.broadcast_dimensions
+    _check_broadcast(x.shape, dims, shape)
+    source = [dims.index(d) for d in sorted(dims)]
+    expanded = x.transpose(source).reshape(
+        [x.shape[dims.index(d)] if d in dims else 1 for d in range(len(shape))]
+    )
+    return (np.broadcast_to(expanded, shape).copy(),)
+
+
+def transposed_shape(o: StablehloTransposeOptions, inputs: Specs) -> Shapes:
+    """The dimensions in the permutation's order.
+
+    Raises:
+        ValueError: it is no permutation of them.
+    """
+    shape, order = inputs[0].shape, o.permutation
+    check(sorted(order) == list(range(len(shape))), f"{list(order)} does not permute {list(shape)}")
+    return (tuple(shape[d] for d in order),)
+
+
+def transpose(
+    o: StablehloTransposeOptions, _inputs: Specs, _outputs: Specs, x: Array
+) -> tuple[Array]:
+    """Dimension i of the result is dimension permutation[i] of x."""
+    return (x.transpose(o.permutation).copy(),)
+
+
+# ---- CONCATENATE
+
+
+def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> Shapes:
+    """The lengths along the dimension added up.
+
+    Raises:
+        ValueError: the shapes differ in another dimension, or there is no such dimension.
+    """
+    first, axis = inputs[0].shape, o.dimension
+    check(0 <= axis < len(first), f"dimension {axis} is outside of {list(first)}")
+    beside = {(*spec.shape[:axis], 0, *spec.shape[axis + 1 :]) for spec in inputs}
+    check(len(beside) == 1, f"shapes {[spec.shape for spec in inputs]} differ next to {axis}")
+    return ((*first[:axis], sum(s.shape[axis] for s in inputs), *first[axis + 1 :]),)
+
+
+def concatenate(
+    o: StablehloConcatenateOptions, _inputs: Specs, _outputs: Specs, *parts: Array
+) -> tuple[Array]:
+    """Join along a dimension."""
+    return (np.concatenate(parts, o.dimension),)
+
+
+# ---- SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE
+
+
+def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> Shapes:
+    """ceil((limit - start) / stride) of each dimension.
+
+    Raises:
+        ValueError: the slice does not lie inside.
+    """
+    shape = inputs[0].shape
+    bounds = list(zip(o.start_indices, o.limit_indices, o.strides, strict=True))
+    check(len(bounds) == len(shape), f"{o} is not for {list(shape)}")
+    inside = all(0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(bounds, shape, strict=True))
+    check(inside, f"{o} does not lie in {list(shape)}")
+    return (tuple(-(-(b - a) // s) for a, b, s in bounds),)
+
+
+def slice_(o: StablehloSliceOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+    """Every stride-th element between start and limit."""
+    bounds = zip(o.start_indices, o.limit_indices, o.strides, strict=True)
+    return (x[tuple(slice(a, b, s) for a, b, s in bounds)].copy(),)
+
+
+def _window(x: Array, sizes: Sequence[int], starts: Sequence[Array]) -> tuple[slice, ...]:
+    """The slice of these sizes; starts move so that it lies inside."""
+    lasts = [n - m for n, m in zip(x.shape, sizes, strict=True)]
+    check(all(m >= 0 for m in (*lasts, *sizes)), f"{list(sizes)} does not fit into {x.shape}")
+    first = [min(max(i.item(), 0), last) for i, last in zip(starts, lasts, strict=True)]
+    return tuple(slice(i, i + m) for i, m in zip(first, sizes, strict=True))
+
+
+def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> Shapes:
+    """The slice sizes.
+
+    Raises:
+        ValueError: there is not one size and one start for each dimension.
+    """
+    rank = len(inputs[0].shape)
+    check(rank == len(o.slice_sizes) == len(inputs) - 1, f"{o} is not for {inputs[0].shape}")
+    return (o.slice_sizes,)
+
+
+def dynamic_slice(
+    o: StablehloDynamicSliceOptions, _inputs: Specs, _outputs: Specs, x: Array, *starts: Array
+) -> tuple[Array]:
+    """Slice from where the scalars say."""
+    return (x[_window(x, o.slice_sizes, starts)].copy(),)
+
+
+def dynamic_update_slice(
+    _options: object, _inputs: Specs, _outputs: Specs, x: Array, update: Array, *starts: Array
+) -> tuple[Array]:
+    """Replace a slice from where the scalars say."""
+    y = x.copy()
+    y[_window(x, update.shape, starts)] = update
+    return (y,)
+
+
+# ---- PAD, DILATE
+
+_Widths = list[tuple[int, int, int]]  # low, high, between elements
+
+
+def _padded_shape(shape: Shape, widths: _Widths) -> Shape:
+    check(len(widths) == len(shape), f"{len(widths)} paddings for {list(shape)}")
+    check(all(inner >= 0 for *_, inner in widths), "interior padding must not be negative")
+    lengths = tuple(
+        low + n + max(n - 1, 0) * inner + high
+        for n, (low, high, inner) in zip(shape, widths, strict=True)
+    )
+    check(min(lengths, default=0) >= 0, f"padding {list(shape)} by {widths} leaves {lengths}")
+    return lengths
+
+
+def _padded(x: Array, value: Array, widths: _Widths) -> Array:
+    """Element i goes to low + i * (between + 1), where that lies inside."""
+    y = np.full(_padded_shape(x.shape, widths), value.reshape(()), x.dtype)
+    targets = [
+        low + np.arange(n) * (inner + 1) for n, (low, _, inner) in zip(x.shape, widths, strict=True)
+    ]
+    inside = [(t >= 0) & (t < n) for t, n in zip(targets, y.shape, strict=True)]
+    if x.ndim == 0:
+        return x.copy()
+    y[np.ix_(*(t[i] for t, i in zip(targets, inside, strict=True)))] = x[np.ix_(*inside)]
+    return y
+
+
+def _edges(o: StablehloPadOptions) -> _Widths:
+    return list(zip(o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True))
+
+
+def padded_shape(o: StablehloPadOptions, inputs: Specs) -> Shapes:
+    """Longer by the edges and by what stands between elements; a negative edge cuts off.
+
+    Raises:
+        ValueError: a length would be negative.
+    """
+    return (_padded_shape(inputs[0].shape, _edges(o)),)
+
+
+def pad(
+    o: StablehloPadOptions, _inputs: Specs, _outputs: Specs, x: Array, value: Array
+) -> tuple[Array]:
+    """Surround and interleave with one value."""
+    return (_padded(x, value, _edges(o)),)
+
+
+def _holes(dilations: Array) -> _Widths:
+    check(all(int(d) >= 1 for d in dilations), f"dilations {dilations.tolist()} must be positive")
+    return [(0, 0, int(d) - 1) for d in dilations]
+
+
+def dilated_shape(_options: object, inputs: Specs) -> Shapes:
+    """(n - 1) * dilation + 1 of each dimension, where the dilations are constant.
+
+    Raises:
+        ValueError: a dilation is not positive.
+    """
+    dilations = inputs[1].const
+    return (None if dilations is None else _padded_shape(inputs[0].shape, _holes(dilations)),)
+
+
+def dilate(
+    _options: object, _inputs: Specs, _outputs: Specs, x: Array, dilations: Array, value: Array
+) -> tuple[Array]:
+    """Interleave with one value."""
+    return (_padded(x, value, _holes(dilations)),)
+
+
+# ---- IOTA
+
+
+def iota_shape(_infer: object, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> Shapes:
+    """The declared shape.
+
+    Raises:
+        ValueError: it has no such dimension.
+    """
+    shape = outputs[0].shape
+    check(0 <= o.iota_dimension < len(shape), f"dimension {o.iota_dimension} of {list(shape)}")
+    return (shape,)
+
+
+def iota(o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> tuple[Array]:
+    """Each element's index along one dimension."""
+    y = outputs[0]
+    return (np.indices(y.shape)[o.iota_dimension].astype(y.dtype),)
+
+
+KERNELS = {
+    "STABLEHLO_RESHAPE": Kernel(reshape, undeclared_shapes, inferred_shapes=reshaped_shape),
+    "STABLEHLO_BROADCAST_IN_DIM": Kernel(
+        broadcast_in_dim, undeclared_shapes, inferred_shapes=broadcast_shape
+    ),
+    "STABLEHLO_TRANSPOSE": Kernel(transpose, transposed_shape),
+    "STABLEHLO_CONCATENATE": Kernel(concatenate, concatenated_shape),
+    "STABLEHLO_SLICE": Kernel(slice_, sliced_shape),
+    "STABLEHLO_DYNAMIC_SLICE": Kernel(dynamic_slice, dynamic_sliced_shape),
+    "STABLEHLO_DYNAMIC_UPDATE_SLICE": Kernel(dynamic_update_slice, same_shape),
+    "STABLEHLO_PAD": Kernel(pad, padded_shape),
+    "DILATE": Kernel(dilate, dilated_shape),
+    "STABLEHLO_IOTA": Kernel(iota, undeclared_shapes, inferred_shapes=iota_shape),
+}

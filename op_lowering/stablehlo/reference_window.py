@@ -1,0 +1,240 @@
+"""REDUCE and REDUCE_WINDOW by a body, and the deprecated builtin REDUCE_WINDOW.
+
+Sources: the StableHLO specification, kernels/stablehlo_reduce_window.cc.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import ml_dtypes
+import numpy as np
+
+from jaxdelegate.op_lowering.records.enums import ReduceWindowFunction
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.stablehlo.options import (
+    ReduceWindowOptions,
+    StablehloReduceOptions,
+    StablehloReduceWindowOptions,
+)
+from jaxdelegate.op_lowering.stablehlo.reference_body import Apply, Call, elementwise
+from jaxdelegate.op_lowering.stablehlo.reference_shape import check
+from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.pointwise import reject_quantized
+
+Shapes = tuple[Shape | None, ...]
+_HALF = (np.float16, ml_dtypes.bfloat16)
+
+
+def _operands(inputs: Specs) -> Specs:
+    """The first half of the inputs; the other half are the initial values.
+
+    Raises:
+        ValueError: there are no halves, or the operands differ in shape.
+    """
+    n = len(inputs) // 2
+    check(
+        n > 0 and len(inputs) == 2 * n, f"{len(inputs)} inputs are not operands and initial values"
+    )
+    check(len({spec.shape for spec in inputs[:n]}) == 1, "the operands differ in shape")
+    return inputs[:n]
+
+
+def _reducer(call: Call, index: int, outputs: Specs) -> Apply:
+    dtypes = [spec.dtype for spec in outputs]
+    return elementwise(call, index, (*dtypes, *dtypes), dtypes)
+
+
+# ---- STABLEHLO_REDUCE
+
+
+def reduced_shapes(o: StablehloReduceOptions, inputs: Specs) -> Shapes:
+    """The operands' shape without the reduced dimensions.
+
+    Raises:
+        ValueError: they are not distinct dimensions of the operands.
+    """
+    operands = _operands(inputs)
+    shape, dims = operands[0].shape, o.dimensions
+    distinct = len(set(dims)) == len(dims) and all(0 <= d < len(shape) for d in dims)
+    check(distinct, f"{list(dims)} are not distinct dimensions of {list(shape)}")
+    kept = tuple(n for d, n in enumerate(shape) if d not in dims)
+    return (kept,) * len(operands)
+
+
+def reduce(
+    call: Call, o: StablehloReduceOptions, inputs: Specs, outputs: Specs, *arrays: Array
+) -> tuple[Array, ...]:
+    """Combine neighbors in row-major order until one is left, and that with the initial value."""
+    reject_quantized(inputs)
+    n, body = len(outputs), _reducer(call, o.body_subgraph_index, outputs)
+    (shape, *_) = reduced_shapes(o, inputs)
+    kept = [d for d in range(arrays[0].ndim) if d not in o.dimensions]
+    order = [*sorted(o.dimensions), *kept]
+    values = [x.transpose(order).reshape(-1, *(shape or ())) for x in arrays[:n]]
+    starts = [np.full(shape or (), a.reshape(()), a.dtype) for a in arrays[n:]]
+    if len(values[0]) == 0:
+        return tuple(starts)
+    while (length := len(values[0])) > 1:
+        firsts, seconds = ([v[i : length - length % 2 : 2] for v in values] for i in (0, 1))
+        paired = body(*firsts, *seconds)
+        rest = [v[length - length % 2 :] for v in values]
+        values = [np.concatenate(pair) for pair in zip(paired, rest, strict=True)]
+    return body(*starts, *(v[0] for v in values))
+
+
+# ---- STABLEHLO_REDUCE_WINDOW
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """One entry for each dimension."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    base_dilations: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @classmethod
+    def of(cls, o: StablehloReduceWindowOptions, rank: int) -> Self:
+        """As the options have them; what the file leaves out is neutral."""
+        ones, padding = (1,) * rank, o.padding or (0, 0) * rank
+        windows = cls(
+            o.window_dimensions,
+            o.window_strides or ones,
+            o.window_dilations or ones,
+            o.base_dilations or ones,
+            padding[::2],
+            padding[1::2],
+        )
+        columns = dataclasses.astuple(windows)
+        check(all(len(column) == rank for column in columns), f"{o} is not for rank {rank}")
+        steps = (value for column in columns[:4] for value in column)
+        check(all(value > 0 for value in steps), f"{windows} must be positive")
+        return windows
+
+    def padded(self, shape: Shape) -> Shape:
+        """The shape of the dilated and padded operand."""
+        rows = zip(shape, self.base_dilations, self.low, self.high, strict=True)
+        lengths = tuple(max((n - 1) * d + 1, 0) + low + high for n, d, low, high in rows)
+        check(min(lengths, default=0) >= 0, f"padding {list(shape)} leaves {list(lengths)}")
+        return lengths
+
+    def places(self, shape: Shape) -> Shape:
+        """How many places the windows take."""
+        rows = zip(self.padded(shape), self.sizes, self.dilations, self.strides, strict=True)
+        return tuple(max(n - ((k - 1) * d + 1) + s, 0) // s for n, k, d, s in rows)
+
+    def fill(self, x: Array, start: Array) -> Array:
+        """The operand with `start` between its elements and around them."""
+        y = np.full(self.padded(x.shape), start.reshape(()), x.dtype)
+        rows = zip(x.shape, self.base_dilations, self.low, strict=True)
+        targets = [np.arange(n) * d + low for n, d, low in rows]
+        inside = [(t >= 0) & (t < n) for t, n in zip(targets, y.shape, strict=True)]
+        if x.ndim == 0:
+            return x.copy()
+        y[np.ix_(*(t[i] for t, i in zip(targets, inside, strict=True)))] = x[np.ix_(*inside)]
+        return y
+
+
+def _slide(
+    windows: _Windows, body: Apply, operands: Sequence[Array], starts: Sequence[Array]
+) -> tuple[Array, ...]:
+    """Each result begins with its start and takes in the window's elements in row-major order."""
+    places = windows.places(operands[0].shape)
+    padded = [windows.fill(x, a) for x, a in zip(operands, starts, strict=True)]
+    results = tuple(np.full(places, a.reshape(()), a.dtype) for a in starts)
+    if 0 in places:
+        return results
+    for tap in np.ndindex(*windows.sizes):
+        rows = zip(tap, windows.dilations, places, windows.strides, strict=True)
+        reads = tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in rows)
+        results = body(*results, *(x[reads] for x in padded))
+    return results
+
+
+def window_shapes(o: StablehloReduceWindowOptions, inputs: Specs) -> Shapes:
+    """The places that the windows take.
+
+    Raises:
+        ValueError: an attribute does not fit.
+    """
+    operands = _operands(inputs)
+    shape = operands[0].shape
+    return (_Windows.of(o, len(shape)).places(shape),) * len(operands)
+
+
+def reduce_window(
+    call: Call, o: StablehloReduceWindowOptions, inputs: Specs, outputs: Specs, *arrays: Array
+) -> tuple[Array, ...]:
+    """Reduce what each window reads."""
+    reject_quantized(inputs)
+    n, body = len(outputs), _reducer(call, o.body_subgraph_index, outputs)
+    return _slide(_Windows.of(o, arrays[0].ndim), body, arrays[:n], arrays[n:])
+
+
+# ---- REDUCE_WINDOW
+
+_Function = ReduceWindowFunction
+_FUNCTIONS: dict[ReduceWindowFunction, Callable[[Array, Array], Any]] = {
+    _Function.ADD: np.add,
+    _Function.MUL: np.multiply,
+    _Function.MINIMUM: lambda total, x: np.where(total <= x, total, x),
+    _Function.MAXIMUM: lambda total, x: np.where(total >= x, total, x),
+    _Function.ALL: np.logical_and,
+    _Function.ANY: np.logical_or,
+}
+
+
+def _builtin(sizes: Array, strides: Array, dilations: Array) -> _Windows:
+    size, stride, dilation = (tuple(a.tolist()) for a in (sizes, strides, dilations))
+    options = StablehloReduceWindowOptions(size, stride, window_dilations=dilation)
+    return _Windows.of(options, len(size))
+
+
+def builtin_shape(_o: ReduceWindowOptions, inputs: Specs) -> Shapes:
+    """The places that the windows take, where sizes, strides and dilations are constant.
+
+    Raises:
+        ValueError: they do not fit the rank, or one is not positive.
+    """
+    sizes, strides, dilations = (spec.const for spec in inputs[2:5])
+    if sizes is None or strides is None or dilations is None:
+        return (None,)
+    check(len(sizes) == len(inputs[0].shape), f"windows {sizes} are not for {inputs[0].shape}")
+    return (_builtin(sizes, strides, dilations).places(inputs[0].shape),)
+
+
+def builtin_reduce_window(
+    o: ReduceWindowOptions,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    start: Array,
+    *windows: Array,
+) -> tuple[Array]:
+    """Reduce what each window reads, by a function that the options name.
+
+    Raises:
+        ValueError: they name none.
+    """
+    reject_quantized(inputs)
+    dtype = outputs[0].dtype
+    check(o.reduce_function in _FUNCTIONS, f"there is no function {o.reduce_function.name}")
+    wide = np.dtype(np.float32) if dtype in _HALF else dtype
+
+    def body(total: Array, value: Array) -> tuple[Array]:
+        return (np.asarray(_FUNCTIONS[o.reduce_function](total, value)).astype(wide),)
+
+    with np.errstate(all="ignore"):
+        (y,) = _slide(_builtin(*windows), body, [x.astype(wide)], [start.astype(wide)])
+    return (y.astype(dtype),)
+
+
+KERNELS = {
+    "STABLEHLO_REDUCE": Kernel(reduce, reduced_shapes, calls=True),
+    "STABLEHLO_REDUCE_WINDOW": Kernel(reduce_window, window_shapes, calls=True),
+    "REDUCE_WINDOW": Kernel(builtin_reduce_window, builtin_shape),
+}

@@ -1,0 +1,1 @@
+"""SKIP_GRAM and parsing of tf.Example records."""

@@ -1,0 +1,63 @@
+"""Text, in numpy: SKIP_GRAM. Strings are object arrays of bytes. Source: kernels/skip_gram.cc."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.text.options import SkipGramOptions
+from jaxdelegate.reference.kernel import Array, Kernel
+
+_SPACES = b" \t\n\v\f\r"  # isspace in the C locale
+
+
+def skip_gram_shape(_o: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
+    """As many as the words allow."""
+    return (None,)
+
+
+def skip_gram(o: SkipGramOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+    """Sequences of words of the first string, in its order, with at most so many left out between.
+
+    Raises:
+        ValueError: there is no string.
+    """
+    if x.size == 0:
+        raise ValueError("SKIP_GRAM: want a string, got none")
+    words = _words(x.flat[0])
+    grams: list[bytes] = []
+    if 0 < o.ngram_size <= len(words):
+        for first in range(len(words)):
+            chosen = _grams(o, (first,), len(words))
+            grams += (b" ".join(words[i] for i in positions) for positions in chosen)
+    return (np.array([*grams, None], object)[:-1],)
+
+
+def _words(text: bytes) -> list[bytes]:
+    """The kernel's words: the first byte separates nothing, and no word begins with a space.
+
+    But for the last one, which may: " a" is a word where " a b" begins with none.
+    """
+    words, start = [], 0
+    for i in range(1, len(text)):
+        if text[i] in _SPACES:
+            if i > start and text[start] not in _SPACES:
+                words.append(text[start:i])
+            start = i + 1
+    return [*words, text[start:]] if start < len(text) else words
+
+
+def _grams(o: SkipGramOptions, chosen: tuple[int, ...], n: int) -> Iterator[tuple[int, ...]]:
+    """Positions among n words that begin with the chosen ones: longer sequences first."""
+    last = chosen[-1]
+    if len(chosen) < o.ngram_size:
+        for following in range(last + 1, min(last + o.max_skip_size + 2, n)):
+            yield from _grams(o, (*chosen, following), n)
+    if o.include_all_ngrams or len(chosen) == o.ngram_size:
+        yield chosen
+
+
+KERNELS = {
+    "SKIP_GRAM": Kernel(skip_gram, skip_gram_shape),
+}
