@@ -33,6 +33,7 @@ from jaxdelegate.passes.propagation import (
 )
 from jaxdelegate.passes.shared_scales import handed_on
 from jaxdelegate.passes.static_loops import static_loop
+from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.text import printable
 
 _CALLER = -1  # in place of a subgraph's number
@@ -79,7 +80,7 @@ class Callees:
         passed = gather(specs, (*subgraph.inputs, *subgraph.outputs))
         if any(spec.dtype.hasobject or spec.dtype in HANDLES for spec in passed):
             return f"subgraph {index} has inputs or outputs of strings or resource handles"
-        for operator in subgraph.operators:
+        for operator in with_list_updates(subgraph, specs).operators:
             outputs = gather(specs, operator.outputs)
             if is_constant(outputs):
                 continue
@@ -219,10 +220,10 @@ class Callee:
             for spec, array in zip(inputs, arrays, strict=True)
         )
         subgraph, context = self.subgraph, self.callees.in_context()
-        specs = dict(enumerate(subgraph_specs(subgraph, given, self.callees.subgraphs)))
+        specs = subgraph_specs(subgraph, given, self.callees.subgraphs)
         return lower_partition(
-            subgraph.operators,
-            specs,
+            with_list_updates(subgraph, specs).operators,
+            dict(enumerate(specs)),
             subgraph.inputs,
             subgraph.outputs,
             context,

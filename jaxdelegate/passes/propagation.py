@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.options import as_read, record_of
 from jaxdelegate.op_lowering.sparse.reference import densified
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.passes.limits import Limits, Row, spec_bytes
+from jaxdelegate.passes.tensor_lists import list_update
 from jaxdelegate.reference.kernel import Folds, Infer, Kernel
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.text import printable
@@ -73,6 +74,9 @@ def propagate(
 ) -> list[TensorSpec]:
     """Specs of all tensors after shape propagation and constant folding, in operator order.
 
+    The write of one element of a tensor list keeps the list's shape, although the sizes of the
+    slices around the element depend on data: see `passes/tensor_lists`.
+
     Args:
         operators: in execution order.
         specs: by tensor index; inputs carry their current shapes, constants their values.
@@ -86,10 +90,15 @@ def propagate(
         InterpreterError: an operator refuses the shapes; names the node. Or tensors take more than
             `limits` allow: before anything is allocated for them.
     """
-    result = list(specs)
+    result, makers = list(specs), dict[int, Operator]()
     constants = sum(spec_bytes(spec) for spec in specs if spec.const is not None)
     room = _FOLDED_BYTES + _FOLDED_GROWTH * constants
-    for operator in operators:
+    for stored in operators:
+        try:
+            operator = list_update(stored, makers, result) or stored
+        except ValueError as error:
+            raise InterpreterError(prepare_message(stored, error)) from error
+        makers.update((i, stored) for i in stored.outputs if i >= 0)
         kernel = KERNELS.get(operator.name)
         if kernel is None:  # an unknown custom operator: the host says so when it has to run it
             continue

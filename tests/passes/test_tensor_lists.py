@@ -1,142 +1,273 @@
 """Tensor lists that a loop's body writes by slices of run-time size."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
     AddOptions,
+    CastOptions,
     ConcatenationOptions,
     MulOptions,
+    ReducerOptions,
     ReshapeOptions,
+    ShapeOptions,
     WhileOptions,
 )
+from jaxdelegate.op_lowering.options.enums import TensorType
+from jaxdelegate.passes.propagation import declared_specs, gather, propagate, subgraph_specs
 from jaxdelegate.passes.tensor_lists import with_list_updates
-from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.testing import ModelBuilder, SubgraphBuilder
 
 STEPS, WIDTH = 5, 3
+UNKNOWN = (-1, -1, -1)
 
 
-def scan(*, step: int = 1, start: int = 0, axis: int = 0, last: int = -1) -> bytes:
-    """state = 2 * state + x[i]; list[i] = state: as the converter writes a recurrent layer."""
-    builder = ModelBuilder()
-    x = builder.input((STEPS, WIDTH), name="x")
-    zero = builder.constant(np.int32(0))
-    items = builder.constant(np.full((STEPS, 1, WIDTH), 7, np.float32))
-    state = builder.constant(np.zeros((1, WIDTH), np.float32))
-    i = builder.tensor((), np.int32)
-    left, y = builder.tensor((1, WIDTH)), builder.tensor((STEPS, 1, WIDTH))
-    xs = builder.tensor((STEPS, WIDTH))
-    builder.operator("WHILE", [zero, items, state, x], [i, y, left, xs], WhileOptions(1, 2))
-    builder.outputs(y, left)
-    _condition(builder)
-    _body(builder, step, start, axis, last)
-    return builder.build()
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """state = 2 * state + x[i]; list[i] = state: as the converter writes a recurrent layer.
 
+    The list is as long as the time and holds states of the input's batch. In the loop, its shape is
+    declared as the converter does: nothing is known.
 
-def _condition(builder: ModelBuilder) -> None:
-    graph = builder.subgraph("condition")
-    i = graph.input((), np.int32)
-    for shape in ((STEPS, 1, WIDTH), (1, WIDTH), (STEPS, WIDTH)):
-        graph.input(shape)
-    goes_on = graph.tensor((), np.bool_)
-    graph.operator("LESS", [i, graph.constant(np.int32(STEPS))], [goes_on])
-    graph.outputs(goes_on)
+    Attributes:
+        step: what the loop's counter and the second slice's start add.
+        start: where the first slice starts.
+        axis: of the concatenation.
+        last: the first slice's size along the other dimensions.
+        batch: of the list and the state; None: the input's.
+        is_scalar: the list holds the sums of the states instead, and has one dimension.
+    """
 
+    step: int = 1
+    start: int = 0
+    axis: int = 0
+    last: int = -1
+    batch: int | None = None
+    is_scalar: bool = False
 
-def _body(builder: ModelBuilder, step: int, start: int, axis: int, last: int) -> None:
-    graph = builder.subgraph("body")
-    i, items = graph.input((), np.int32), graph.input((STEPS, 1, WIDTH))
-    state, x = graph.input((1, WIDTH)), graph.input((STEPS, WIDTH))
-    following, row, doubled, new = (
-        graph.tensor((), np.int32), *(graph.tensor((1, WIDTH)) for _ in range(3))
-    )  # fmt: skip
-    graph.operator("ADD", [i, graph.constant(np.int32(step))], [following], AddOptions())
-    at = graph.tensor((1,), np.int32)
-    one = graph.constant(np.array([1], np.int32))
-    graph.operator("RESHAPE", [i, one], [at], ReshapeOptions())
-    graph.operator("GATHER", [x, at], [row])
-    two = graph.constant(np.float32(2))
-    graph.operator("MUL", [state, two], [doubled], MulOptions())
-    graph.operator("ADD", [doubled, row], [new], AddOptions())
-    rest = graph.constant(np.full(3, -1, np.int32))
-    nowhere = graph.constant(np.full(3, start, np.int32))
-    before = _slice(graph, items, nowhere, _vector(graph, at, last))
-    behind_at = graph.tensor((1,), np.int32)
-    graph.operator("RESHAPE", [following, one], [behind_at], ReshapeOptions())
-    behind = _slice(graph, items, _vector(graph, behind_at, 0), rest)
-    element, written = graph.tensor((1, 1, WIDTH)), graph.tensor((STEPS, 1, WIDTH))
-    shape = graph.constant(np.array([1, 1, WIDTH], np.int32))
-    graph.operator("RESHAPE", [new, shape], [element], ReshapeOptions())
-    graph.operator(
-        "CONCATENATION", [before, element, behind], [written], ConcatenationOptions(axis)
-    )
-    graph.outputs(following, written, new, x)
+    def build(self) -> bytes:
+        builder = ModelBuilder()
+        x = builder.input((STEPS, 1, WIDTH), name="x", shape_signature=(-1, -1, WIDTH))
+        zero, nothing = builder.constant(np.int32(0)), builder.constant(np.float32(0))
+        sizes = builder.tensor((3,), np.int32)
+        builder.operator("SHAPE", [x], [sizes], ShapeOptions(TensorType.INT32))
+        length = self._part(builder, sizes, 0, 1)
+        batch = self._part(builder, sizes, 1, 1)
+        if self.batch is not None:
+            batch = builder.constant(np.array([self.batch], np.int32))
+        width = self._part(builder, sizes, 2, 1)
+        of_state = self._joined(builder, batch, width)
+        of_items = length if self.is_scalar else self._joined(builder, length, of_state, size=3)
+        items, state = self._items(builder), self._free(builder, 2)
+        builder.operator("FILL", [of_items, nothing], [items])
+        builder.operator("FILL", [of_state, nothing], [state])
+        count = builder.tensor((), np.int32)
+        builder.operator("RESHAPE", [length, builder.constant(np.zeros(0, np.int32))], [count])
+        results = [builder.tensor((), np.int32), self._items(builder), self._free(builder, 2)]
+        results += [builder.tensor((), np.int32), self._free(builder, 3)]
+        builder.operator("WHILE", [zero, items, state, count, x], results, WhileOptions(1, 2))
+        builder.outputs(*results[1:3])
+        self._condition(builder)
+        self._body(builder)
+        return builder.build()
 
+    def _items(self, graph: SubgraphBuilder) -> int:
+        return self._free(graph, 1 if self.is_scalar else 3)
 
-def _vector(graph: object, first: int, rest: int) -> int:
-    whole = graph.tensor((3,), np.int32)
-    others = graph.constant(np.full(2, rest, np.int32))
-    graph.operator("CONCATENATION", [first, others], [whole], ConcatenationOptions())
-    return whole
+    def _free(self, graph: SubgraphBuilder, rank: int) -> int:
+        return graph.tensor((1,) * rank, shape_signature=UNKNOWN[:rank])
 
+    def _part(self, graph: SubgraphBuilder, vector: int, start: int, size: int) -> int:
+        part = graph.tensor((size,), np.int32)
+        at = [graph.constant(np.array([n], np.int32)) for n in (start, size)]
+        graph.operator("SLICE", [vector, *at], [part])
+        return part
 
-def _slice(graph: object, items: int, begin: int, size: int) -> int:
-    part = graph.tensor((1, 1, WIDTH))
-    graph.operator("SLICE", [items, begin, size], [part])
-    return part
+    def _joined(self, graph: SubgraphBuilder, *parts: int, size: int = 2) -> int:
+        whole = graph.tensor((size,), np.int32)
+        graph.operator("CONCATENATION", list(parts), [whole], ConcatenationOptions())
+        return whole
+
+    def _inputs(self, graph: SubgraphBuilder) -> list[int]:
+        rank = 1 if self.is_scalar else 3
+        items = graph.input((1,) * rank, shape_signature=UNKNOWN[:rank])
+        state = graph.input((1, WIDTH), shape_signature=(-1, WIDTH))
+        count = graph.input((), np.int32)
+        x = graph.input((STEPS, 1, WIDTH), shape_signature=(-1, -1, WIDTH))
+        return [items, state, count, x]
+
+    def _condition(self, builder: ModelBuilder) -> None:
+        graph = builder.subgraph("condition")
+        i = graph.input((), np.int32)
+        count = self._inputs(graph)[2]
+        goes_on = graph.tensor((), np.bool_)
+        graph.operator("LESS", [i, count], [goes_on])
+        graph.outputs(goes_on)
+
+    def _body(self, builder: ModelBuilder) -> None:
+        graph = builder.subgraph("body")
+        i = graph.input((), np.int32)
+        items, state, count, x = self._inputs(graph)
+        following = graph.tensor((), np.int32)
+        row, doubled, new = (graph.tensor((1, WIDTH), shape_signature=(-1, WIDTH)) for _ in "123")
+        step = graph.constant(np.int32(self.step))
+        graph.operator("ADD", [i, step], [following], AddOptions())
+        graph.operator("GATHER", [x, i], [row])
+        two = graph.constant(np.float32(2))
+        graph.operator("MUL", [state, two], [doubled], MulOptions())
+        graph.operator("ADD", [doubled, row], [new], AddOptions())
+        written = self._write(graph, items, i, following, self._element(graph, new))
+        cast = self._items(graph)  # the converter changes the declared shape so
+        graph.operator("CAST", [written], [cast], CastOptions())
+        graph.outputs(following, cast, new, count, x)
+
+    def _element(self, graph: SubgraphBuilder, new: int) -> int:
+        if self.is_scalar:
+            axes = graph.constant(np.array([0, 1], np.int32))
+            total, element = graph.tensor(()), graph.tensor((1,))
+            graph.operator("SUM", [new, axes], [total], ReducerOptions())
+            graph.operator("RESHAPE", [total, graph.constant(np.array([1], np.int32))], [element])
+            return element
+        element = graph.tensor((1, 1, WIDTH), shape_signature=(1, -1, WIDTH))
+        graph.operator("EXPAND_DIMS", [new, graph.constant(np.int32(0))], [element])
+        return element
+
+    def _write(
+        self, graph: SubgraphBuilder, items: int, i: int, following: int, element: int
+    ) -> int:
+        rank = 1 if self.is_scalar else 3
+        rest = graph.constant(np.full(rank, -1, np.int32))
+        first = graph.constant(np.full(rank, self.start, np.int32))
+        before = self._slice(graph, items, first, self._vector(graph, i, self.last))
+        after = self._slice(graph, items, self._vector(graph, following, 0), rest)
+        written = self._items(graph)
+        options = ConcatenationOptions(self.axis)
+        graph.operator("CONCATENATION", [before, element, after], [written], options)
+        return written
+
+    def _vector(self, graph: SubgraphBuilder, scalar: int, rest: int) -> int:
+        first = graph.tensor((1,), np.int32)
+        one = graph.constant(np.array([1], np.int32))
+        graph.operator("RESHAPE", [scalar, one], [first], ReshapeOptions())
+        others = graph.constant(np.full(2, rest, np.int32))
+        return first if self.is_scalar else self._joined(graph, first, others, size=3)
+
+    def _slice(self, graph: SubgraphBuilder, items: int, begin: int, size: int) -> int:
+        part = self._items(graph)
+        graph.operator("SLICE", [items, begin, size], [part])
+        return part
 
 
 def expected(x: np.ndarray) -> np.ndarray:
-    states, state = [], np.zeros((1, WIDTH), np.float32)
+    states, state = [], np.zeros(x.shape[1:], np.float32)
     for row in x:
         state = 2 * state + row
         states.append(state)
     return np.stack(states)
 
 
-X = np.random.default_rng(0).normal(size=(STEPS, WIDTH)).astype(np.float32)
+def inputs(steps: int = STEPS, batch: int = 1) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(steps, batch, WIDTH)).astype(np.float32)
 
 
-@pytest.mark.parametrize("delegates", [0, 1], ids=["reference", "delegated"])
-def test_the_loop_is_delegated_whole(delegates: int) -> None:
-    delegate = jd.JaxDelegate()
-    interpreter = jd.Interpreter(
-        model_content=scan(), experimental_delegates=[delegate][:delegates] or None
-    )
+def run(model: bytes, x: np.ndarray, *delegates: jd.JaxDelegate) -> np.ndarray:
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=list(delegates))
+    interpreter.resize_tensor_input(0, x.shape)
     interpreter.allocate_tensors()
-    interpreter.set_tensor(0, X)
+    interpreter.set_tensor(0, x)
     interpreter.invoke()
-    y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-    np.testing.assert_allclose(y, expected(X), rtol=1e-6)
-    if delegates:
-        assert [n.op for n in delegate.report().delegated] == ["WHILE"]
+    return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 
-def test_as_a_function_it_has_a_gradient_of_its_first_step() -> None:
-    apply, params = jd.load(scan()).function()
-    (y, _) = jax.jit(apply)(params, X)
-    np.testing.assert_allclose(y, expected(X), rtol=1e-6)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("steps", [STEPS, 1, 8])
+def test_the_loop_is_delegated_whole_for_any_time_and_batch(steps: int, batch: int) -> None:
+    x, delegate = inputs(steps, batch), jd.JaxDelegate(min_gain=0)
+    y = run(Scan().build(), x, delegate)
+    np.testing.assert_allclose(y, expected(x), rtol=1e-6)
+    np.testing.assert_allclose(y, run(Scan().build(), x), rtol=1e-6)
+    assert not delegate.report().left
 
 
-def body(**changes: int) -> list[str]:
-    return [o.name for o in with_list_updates(read_model(scan(**changes)).subgraphs[2]).operators]
+def test_one_interpreter_takes_one_shape_after_another() -> None:
+    delegate = jd.JaxDelegate(min_gain=0)
+    interpreter = jd.Interpreter(model_content=Scan().build(), experimental_delegates=[delegate])
+    for steps, batch in ((STEPS, 3), (2, 1), (STEPS, 3)):
+        x = inputs(steps, batch)
+        interpreter.resize_tensor_input(0, x.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, x)
+        interpreter.invoke()
+        y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        np.testing.assert_allclose(y, expected(x), rtol=1e-6)
+        assert not delegate.report().left
+
+
+def test_a_list_of_scalars() -> None:
+    x, delegate = inputs(batch=3), jd.JaxDelegate(min_gain=0)
+    y = run(Scan(is_scalar=True).build(), x, delegate)
+    np.testing.assert_allclose(y, expected(x).sum(axis=(1, 2)), rtol=1e-5)
+    assert not delegate.report().left
+
+
+def test_as_a_function() -> None:
+    model = jd.load(Scan().build())
+    for x in (inputs(batch=3), inputs(7)):
+        np.testing.assert_allclose(model(x)[0], expected(x), rtol=1e-6)
+
+
+def test_as_a_function_it_has_a_gradient() -> None:
+    apply, params = jd.load(Scan().build()).function()
+
+    def last(x: jax.Array) -> jax.Array:
+        return apply(params, x)[0][-1].sum()
+
+    gradient = jax.grad(last)(inputs(batch=2))
+    powers = 2.0 ** np.arange(STEPS)[::-1]
+    np.testing.assert_allclose(gradient, np.broadcast_to(powers[:, None, None], gradient.shape))
+
+
+def test_a_list_of_another_batch_is_refused_before_the_run() -> None:
+    fixed = Scan(batch=1).build()
+    x = inputs(batch=1)
+    np.testing.assert_allclose(run(fixed, x, jd.JaxDelegate(min_gain=0)), expected(x), rtol=1e-6)
+    interpreter = jd.Interpreter(model_content=fixed)
+    interpreter.resize_tensor_input(0, (STEPS, 3, WIDTH))
+    with pytest.raises(InterpreterError, match=r"a list of tensors \[1, 3\] cannot hold \[3, 3\]"):
+        interpreter.allocate_tensors()
+
+
+def body(scan: Scan, steps: int = STEPS, batch: int = 3) -> list[str]:
+    """The operators of the loop's body, for such an input."""
+    model = read_model(scan.build())
+    main = declared_specs(model.subgraphs[0])
+    main[0] = dataclasses.replace(main[0], shape=(steps, batch, WIDTH))
+    specs = propagate(model.subgraphs[0].operators, main, model.subgraphs)
+    (loop,) = (o for o in model.subgraphs[0].operators if o.name == "WHILE")
+    started = tuple(dataclasses.replace(spec, const=None) for spec in gather(specs, loop.inputs))
+    subgraph = model.subgraphs[2]
+    found = subgraph_specs(subgraph, started, model.subgraphs)
+    return [o.name for o in with_list_updates(subgraph, found).operators]
 
 
 def test_only_the_update_is_left() -> None:
-    assert body() == [
-        "ADD", "RESHAPE", "GATHER", "MUL", "ADD", "CONCATENATION", "RESHAPE",
-        "DYNAMIC_UPDATE_SLICE",
+    assert body(Scan()) == [
+        "ADD", "GATHER", "MUL", "ADD", "EXPAND_DIMS", "RESHAPE", "CONCATENATION",
+        "DYNAMIC_UPDATE_SLICE", "CAST",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", [{"step": 2}, {"start": 1}, {"axis": 1}, {"last": 1}], ids=str)
-def test_other_slices_stay_as_they_are(changes: dict[str, int]) -> None:
-    assert "DYNAMIC_UPDATE_SLICE" not in body(**changes)
+@pytest.mark.parametrize("scan", [Scan(step=2), Scan(start=1), Scan(axis=1), Scan(last=1)], ids=str)
+def test_other_slices_stay_as_they_are(scan: Scan) -> None:
+    assert "DYNAMIC_UPDATE_SLICE" not in body(scan)
 
 
 def test_a_graph_without_lists_is_itself() -> None:
-    subgraph = read_model(scan()).subgraphs[1]
-    assert with_list_updates(subgraph) is subgraph
+    subgraph = read_model(Scan().build()).subgraphs[1]
+    assert with_list_updates(subgraph, declared_specs(subgraph)) is subgraph
