@@ -12,7 +12,7 @@ from jaxdelegate.errors import InterpreterError
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.nodes import PlanRow
 from jaxdelegate.litert.structures import Context, Tensor
-from jaxdelegate.litert.tensors import is_viewable, shape_of, spec_of
+from jaxdelegate.litert.tensors import is_viewable, shape_of, signature_of, spec_of
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator
 from jaxdelegate.model.tensor_tables import with_block_values
@@ -25,6 +25,8 @@ from jaxdelegate.runtime.partitioner import DelegatedNodes
 from jaxdelegate.runtime.simple_delegate import Node
 
 Specs = Sequence[TensorSpec]
+
+_LIKELY_SIZE = 256  # of a free dimension of images and sequences; networks halve it a few times
 
 
 class TensorTable:
@@ -79,6 +81,9 @@ class Graph:
     The operators are read once, the shapes at every `update`. Shapes follow from the graph's inputs
     by the reference kernels, whatever the file declares; where those cannot tell (operators that
     call subgraphs, unknown custom ones, ones that refuse their inputs) the interpreter's own stand.
+
+    Interpreters apply delegates before the user can resize the inputs. Until a partition is
+    prepared, dimensions that the model leaves open have likely sizes: their size of 1 says nothing.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Graph:
         self.resident: dict[int, Any] = {}
         self.specs: Specs = ()
         self.update()
+        self._assume_sizes()
 
     # ---- shapes
 
@@ -117,6 +123,20 @@ class Graph:
             i for i in self._touched if self.specs[i] is base[i] and base[i].const is None
         )
         self._shapes = self._live()
+
+    def _assume_sizes(self) -> None:
+        """Give free dimensions likely sizes, unless operators refuse those."""
+        base = [self._current(i) for i in range(len(self._read))]
+        free = [i for i in self._sources if i not in self._made and not base[i].is_variable]
+        assumed = {i: _likely(base[i].shape, signature_of(self.tensors[i])) for i in free}
+        if self.index > 0 or all(base[i].shape == shape for i, shape in assumed.items()):
+            return
+        for i, shape in assumed.items():
+            base[i] = dataclasses.replace(base[i], shape=shape)
+        specs, refused = propagated(self._operators, base)
+        if len(refused) <= len(self._refused):
+            self.specs, self._refused = specs, refused
+            self._shapes = None  # the next `update` reads them again
 
     def shapes(self) -> Hashable:
         """The shapes that all the others follow from."""
@@ -244,6 +264,16 @@ class _Row:
         variables = frozenset(i for i in read if specs[i].is_variable)
         reads = frozenset(i for i in read - variables if specs[i].const is None)
         return cls(reads, made, variables)
+
+
+def _likely(shape: Shape, signature: Shape) -> Shape:
+    """The shape with likely sizes for free dimensions, except the batch, that are not resized."""
+    if len(signature) != len(shape):
+        return shape
+    return tuple(
+        _LIKELY_SIZE if axis > 0 and size == 1 and declared < 0 else size
+        for axis, (size, declared) in enumerate(zip(shape, signature, strict=True))
+    )
 
 
 def propagated(operators: Sequence[Operator], specs: Specs) -> tuple[Specs, dict[int, str]]:

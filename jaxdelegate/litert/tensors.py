@@ -28,6 +28,11 @@ def shape_of(tensor: Tensor) -> Shape:
     return tuple(elements(tensor.dims))
 
 
+def signature_of(tensor: Tensor) -> Shape:
+    """The dimensions as the file declares them, -1 for a free one; empty: all are fixed."""
+    return tuple(elements(tensor.dims_signature))
+
+
 def spec_of(tensor: Tensor) -> TensorSpec:
     """The static side, with the value if it is a constant. Values are views where possible.
 
