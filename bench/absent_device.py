@@ -31,7 +31,7 @@ from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt import client
-from jaxdelegate.runtime.simple_delegate import DelegateParams
+from jaxdelegate.simple_delegate import DelegateParams
 from jaxdelegate.testing import networks
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh

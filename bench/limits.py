@@ -25,7 +25,7 @@ from harness import append, rss_anon_mb
 import jaxdelegate as jd
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import default_options
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 from jaxdelegate.testing.builder import ModelBuilder
 
 FLAGS = flags.FLAGS

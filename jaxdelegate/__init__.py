@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jaxdelegate.providers import register_delegate_provider
     from jaxdelegate.report.delegation import DelegationReport
     from jaxdelegate.report.precision import PrecisionReport
-    from jaxdelegate.runtime.simple_delegate import SimpleDelegate, SimpleDelegateKernel
+    from jaxdelegate.simple_delegate import SimpleDelegate, SimpleDelegateKernel
     from jaxdelegate.sensitivity.ranking import quantization_sensitivity
     from jaxdelegate.sensitivity.records import SensitivityReport
 
@@ -85,8 +85,8 @@ _LAZY = {
     "JaxDelegate": ("jaxdelegate.delegate.jax_delegate", "JaxDelegate"),
     "Model": ("jaxdelegate.function.model", "CallableModel"),
     "OpResolverType": ("jaxdelegate.interpreter", "OpResolverType"),
-    "SimpleDelegate": ("jaxdelegate.runtime.simple_delegate", "SimpleDelegate"),
-    "SimpleDelegateKernel": ("jaxdelegate.runtime.simple_delegate", "SimpleDelegateKernel"),
+    "SimpleDelegate": ("jaxdelegate.simple_delegate", "SimpleDelegate"),
+    "SimpleDelegateKernel": ("jaxdelegate.simple_delegate", "SimpleDelegateKernel"),
     "fingerprint": ("jaxdelegate.digests", "fingerprint"),
     "PrecisionReport": ("jaxdelegate.report.precision", "PrecisionReport"),
     "check_precision": ("jaxdelegate.comparison.precision_check", "check_precision"),

@@ -19,7 +19,7 @@ from jaxdelegate.delegate import device_arrays, stored_start
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.model.source import open_source
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
 from jaxdelegate.whole_imports import whole_imports
 
@@ -667,7 +667,7 @@ def _check_value(
     index: int, name: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]
 ) -> None:
     if array.dtype != dtype or array.shape != tuple(shape):
-        from jaxdelegate.runtime import fitting  # noqa: PLC0415 (for errors only)
+        from jaxdelegate.plan import fitting  # noqa: PLC0415 (for errors only)
 
         raise fitting.mismatch(index, name, array, dtype, shape)
 

@@ -82,7 +82,7 @@ OPTIONS = ("options", "decode", "families")
 # What the families' numpy kernels and jaxdelegate/reference/ may import of this package.
 KERNELS_USE = ("spec", "dtypes", "records", "options")
 # Stock interpreters call a method of the delegate itself, which must find its way to the bridge.
-UPWARDS = {("jaxdelegate.runtime.simple_delegate", "jaxdelegate.litert")}
+UPWARDS = {("jaxdelegate.simple_delegate", "jaxdelegate.litert")}
 
 # What of op_lowering/ imports no jax: all that the rooms below may have of it.
 WORDS = ("options", "dtypes", "spec", "precision", "records", "rule", "families", "decode")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jaxdelegate.analysis.graph import Graph
 from jaxdelegate.analysis.records import Finding
 from jaxdelegate.analysis.units import data, nodes
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 
 _FREE = frozenset(("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "STABLEHLO_RESHAPE"))
 _COPYING = frozenset(

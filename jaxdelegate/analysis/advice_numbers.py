@@ -10,7 +10,7 @@ from jaxdelegate.analysis.units import nodes, operations, percent, plural
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.records.operator import Float16
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 
 _LARGEST = 65504.0  # of float16
 _SMALLEST = 2.0**-24

@@ -32,7 +32,7 @@ from jaxdelegate.op_lowering.records.costs import Work
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.quant.params import Quantization
-from jaxdelegate.runtime.simple_delegate import Node, SimpleDelegate
+from jaxdelegate.simple_delegate import Node, SimpleDelegate
 from jaxdelegate.version import __version__
 
 _SHOWN = 5  # values of a constant

@@ -8,9 +8,9 @@ from jaxdelegate.analysis.survey import Survey
 from jaxdelegate.measuring.costs import Cost, specs_bytes
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.runtime import node_subsets
-from jaxdelegate.runtime.execution_plan import OperatorStep
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.plan import node_subsets
+from jaxdelegate.plan.steps import PlannedOperator
+from jaxdelegate.simple_delegate import Node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class Graph:
 
     def n_partitions(self, delegated: Iterable[int]) -> int:
         """How many partitions there would be if just these operators were delegated."""
-        steps = [OperatorStep(node) for node in self.nodes]
+        steps = [PlannedOperator(node) for node in self.nodes]
         subsets = node_subsets.independent_subsets(steps, set(delegated))
         return sum(subset.is_delegated for subset in subsets)
 

@@ -11,7 +11,7 @@ from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import declared_specs, gather
 from jaxdelegate.report.delegation import DelegationReport
-from jaxdelegate.runtime.simple_delegate import (
+from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
     Node,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.errors import DelegationError
 from jaxdelegate.providers import ProvidedDelegate
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 
 NO_FALLBACK = "Disallowed CPU fallback detected."  # TFLite's words
 

@@ -19,7 +19,7 @@ from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.kernels.call_times import CallTime, timed_calls
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 
 _T = TypeVar("_T")
 

@@ -42,7 +42,7 @@ from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.providers import ProvidedDelegate
 from jaxdelegate.providers.parsing import FlagValues
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
 from jaxdelegate.xla.options import platform_of
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from jaxdelegate.measuring.costs import operator_cost
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
+    from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _OWN_RULES = "jaxdelegate.op_lowering."
 _OWN_ALGORITHMS = ("name", "const", "quantization", "dtype")  # fields of specs

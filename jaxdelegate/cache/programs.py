@@ -45,7 +45,7 @@ from jaxdelegate.xla.weights import DeviceWeights, ModelWeights
 if TYPE_CHECKING:
     from jaxdelegate.cache.choices import ChoiceStore
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
+    from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _LOGGER = logging.getLogger("jaxdelegate")
 

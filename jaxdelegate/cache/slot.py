@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.runtime.simple_delegate import DelegateParams
+    from jaxdelegate.simple_delegate import DelegateParams
 
 
 class Slot:

@@ -28,7 +28,7 @@ from jaxdelegate.comparison.sides import (
 from jaxdelegate.comparison.tensors import comparer_for
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
 
 ProbeResult = Literal["agrees", "rounding", "wrong_without_delegate", "found"]

@@ -20,7 +20,7 @@ from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.report.precision import OperatorPrecision, PrecisionReport
-from jaxdelegate.runtime.simple_delegate import DelegateContext, DelegateParams
+from jaxdelegate.simple_delegate import DelegateContext, DelegateParams
 
 Source = str | PathLike[str] | bytes
 ReducedDtype = Literal["float16", "bfloat16"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.runtime.simple_delegate import Node, SimpleDelegate, SimpleDelegateKernel
+from jaxdelegate.simple_delegate import Node, SimpleDelegate, SimpleDelegateKernel
 
 ModelPath = str | os.PathLike[str] | bytes
 

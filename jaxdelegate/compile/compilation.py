@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
-from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
+from jaxdelegate.simple_delegate import DelegateParams, Node
 from jaxdelegate.text import printable
 from jaxdelegate.tuning.selector import Tuner
 from jaxdelegate.xla import aot

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from jaxdelegate.compile.compilation import Compilation
     from jaxdelegate.op_lowering.rule import LoweringContext
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.plan.graph_key import GraphKey
-    from jaxdelegate.runtime.simple_delegate import DelegateParams, Node
+    from jaxdelegate.simple_delegate import GraphKey
+    from jaxdelegate.simple_delegate import DelegateParams, Node
     from jaxdelegate.tuning.selector import Tuner
     from jaxdelegate.xla.over_mesh import OverMesh
     from jaxdelegate.xla.weights import ModelWeights

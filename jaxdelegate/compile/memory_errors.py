@@ -10,7 +10,7 @@ from jaxdelegate.xla.program import Program
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.runtime.simple_delegate import DelegateParams
+    from jaxdelegate.simple_delegate import DelegateParams
 
 _MEMORY = {
     "cpu": "a higher limit of the process (`ulimit -v`, the container's)",

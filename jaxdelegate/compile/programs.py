@@ -90,7 +90,7 @@ _MAKING = threading.Lock()
 
 
 def programs_of(model: Any) -> ModelPrograms:
-    """The programs of a model: see `jaxdelegate.plan.graph_key.GraphKey`."""
+    """The programs of a model: see `jaxdelegate.simple_delegate.GraphKey`."""
     with _MAKING:
         return _OF_MODELS.setdefault(model, ModelPrograms())
 

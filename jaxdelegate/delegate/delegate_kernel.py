@@ -13,7 +13,7 @@ from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
-from jaxdelegate.runtime.simple_delegate import (
+from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
     Node,

@@ -20,7 +20,7 @@ from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
 from jaxdelegate.errors import DelegationError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.runtime.simple_delegate import DelegateContext, Handover, Node, SimpleDelegate
+from jaxdelegate.simple_delegate import DelegateContext, Handover, Node, SimpleDelegate
 
 if TYPE_CHECKING:
     from jaxdelegate.cache.programs import ProgramCache

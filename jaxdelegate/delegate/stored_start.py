@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from jaxdelegate.cache.key import Key
     from jaxdelegate.model.records import Model, Tensor
-    from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+    from jaxdelegate.simple_delegate import SimpleDelegate
     from jaxdelegate.runtime.subgraph import Host
     from jaxdelegate.xla.program import Program
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.errors import TensorError
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.pjrt import client
-from jaxdelegate.runtime.fitting import remedy
+from jaxdelegate.plan.fitting import remedy
 
 _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)))
 _SOURCES = {"params": "model.function()", "state": "model.initial_state()"}

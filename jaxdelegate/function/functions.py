@@ -35,7 +35,7 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt.client import check_process
-from jaxdelegate.plan.graph_key import GraphKey
+from jaxdelegate.simple_delegate import GraphKey
 from jaxdelegate.runtime.subgraph import ModelStore
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs

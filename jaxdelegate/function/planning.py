@@ -12,7 +12,7 @@ from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import reads_and_writes
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 from jaxdelegate.text import printable
 

@@ -34,11 +34,10 @@ from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.passes.runs import ONCE, Runs
-from jaxdelegate.passes.tensor_lists import with_list_updates
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
-from jaxdelegate.plan.graph_key import GraphKey
-from jaxdelegate.runtime.simple_delegate import DelegateParams
+from jaxdelegate.simple_delegate import GraphKey
+from jaxdelegate.simple_delegate import DelegateParams
 from jaxdelegate.runtime.subgraph import ModelStore
 from jaxdelegate.text import printable
 from jaxdelegate.xla import jax_compat  # noqa: F401 (with what jax imports late)
@@ -103,7 +102,7 @@ class SubgraphFunction:
         """
         self._compilers = compilers
         self._options, self._limits = options, limits
-        self._subgraphs = Subgraphs(map(with_list_updates, graph.subgraphs))
+        self._subgraphs = Subgraphs(graph.subgraphs)
         raw = graph.subgraphs[subgraph_index]
         explicit = with_explicit_states(raw)
         self._subgraph = explicit.subgraph

@@ -20,9 +20,9 @@ from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import gather, propagate, unfolded
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.runtime.node_subsets import Subset, independent_subsets
-from jaxdelegate.runtime.partitioner import DelegatedNodes
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.plan.node_subsets import Subset, independent_subsets
+from jaxdelegate.plan.steps import DelegatedNodes
+from jaxdelegate.simple_delegate import Node
 
 Specs = Sequence[TensorSpec]
 
@@ -126,7 +126,7 @@ class Graph:
 
     def _assume_sizes(self) -> None:
         """Give free dimensions likely sizes, unless operators refuse those."""
-        base = [self._current(i) for i in range(len(self._read))]
+        base = [self._current(i) for i in range(len(self.declared))]
         free = [i for i in self._sources if i not in self._made and not base[i].is_variable]
         assumed = {i: _likely(base[i].shape, signature_of(self.tensors[i])) for i in free}
         if self.index > 0 or all(base[i].shape == shape for i, shape in assumed.items()):

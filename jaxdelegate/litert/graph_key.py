@@ -8,7 +8,7 @@ from jaxdelegate.cache.constants import ConstantDigests
 from jaxdelegate.cache.key import Key
 from jaxdelegate.cache.partition_key import model_part, operators_part
 from jaxdelegate.litert.graph import Graph
-from jaxdelegate.plan.graph_key import GraphKey
+from jaxdelegate.simple_delegate import GraphKey
 
 
 class _Content:

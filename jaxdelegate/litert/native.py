@@ -20,9 +20,9 @@ from jaxdelegate.litert.graph import Graph, TensorTable
 from jaxdelegate.litert.nodes import PlanReader
 from jaxdelegate.litert.partition import Partition
 from jaxdelegate.litert.structures import Context, DelegateParams, Node, Registration, elements
-from jaxdelegate.runtime.gain import LITERT
-from jaxdelegate.runtime.partitioner import delegated_subsets
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.plan.gain import LITERT
+from jaxdelegate.plan.partitioner import delegated_subsets
+from jaxdelegate.simple_delegate import SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _MOST_BYTES = 1023  # of a message; interpreters cut it there

@@ -25,7 +25,7 @@ from jaxdelegate.litert.structures import (
 )
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import NoOptions, Options, custom_options
-from jaxdelegate.runtime.node_subsets import Subset
+from jaxdelegate.plan.node_subsets import Subset
 
 _NAMES = {code: name for name, code in vars(BuiltinOperator).items() if isinstance(code, int)}
 

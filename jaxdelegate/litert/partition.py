@@ -9,7 +9,7 @@ from jaxdelegate.litert.graph import Graph, Specs
 from jaxdelegate.model.records import Operator
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep
-from jaxdelegate.runtime.simple_delegate import (
+from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
     SimpleDelegate,
@@ -79,7 +79,7 @@ class Partition:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or isinstance(error, JaxDelegateError):
                 raise
-            step = PartitionStep(self._params, self._running, self.delegate)
+            step = PartitionStep(self._params, self.delegate, self._running)
             raise step.failed(error) from error
 
     def _params_for(self, specs: Specs) -> DelegateParams:

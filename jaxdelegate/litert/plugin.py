@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.litert.native import native_pointer
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 
 DELEGATE_OPTION = "delegate"  # names the class; everything else is the class's own
 DEFAULT = "jaxdelegate:JaxDelegate"

@@ -27,7 +27,7 @@ from jaxdelegate.providers.builtin import (
     XnnpackProvider,
 )
 from jaxdelegate.providers.parsing import Flag, FlagValues
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 
 __all__ = [
     "DelegateProvider",

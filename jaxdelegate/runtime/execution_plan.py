@@ -1,27 +1,23 @@
-"""The steps of a host's plan: an operator by its numpy kernel, a partition by its delegate's."""
+"""The steps of a plan as they run: an operator by its numpy kernel, a partition by its delegate's."""
 
 import dataclasses
 import functools
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
-from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.options import as_read, record_of
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import check_dtypes, kernel_errors, known_shapes, with_shape
-from jaxdelegate.passes.runs import Runs
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.runtime.partitioner import DelegatedNodes
-from jaxdelegate.runtime.simple_delegate import (
+from jaxdelegate.plan import steps as plan
+from jaxdelegate.simple_delegate import (
     DelegateContext,
-    DelegateParams,
     Node,
-    SimpleDelegate,
     SimpleDelegateKernel,
 )
 from jaxdelegate.text import printable
@@ -43,33 +39,8 @@ class OperatorHost(DelegateContext, Protocol):
         ...
 
 
-class Step(Protocol):
-    """What a plan is made of; also what the partitioner works on."""
-
-    @property
-    def row(self) -> Node | DelegatedNodes:
-        """How a delegate that chooses among the steps sees it."""
-        ...
-
-    @property
-    def reads(self) -> frozenset[int]:
-        """Tensors it reads."""
-        ...
-
-    @property
-    def writes(self) -> frozenset[int]:
-        """Tensors it writes, variables apart."""
-        ...
-
-    @property
-    def variables(self) -> frozenset[int]:
-        """Variable tensors it reads or updates."""
-        ...
-
-    @property
-    def has_side_effect(self) -> bool:
-        """Whether its order among its like matters beyond the tensors."""
-        ...
+class Step(plan.Step, Protocol):
+    """A step that runs."""
 
     def run(self, host: OperatorHost) -> None:
         """Do it."""
@@ -77,39 +48,8 @@ class Step(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OperatorStep:
-    """One operator on the host, by the numpy reference."""
-
-    node: Node
-
-    @property
-    def row(self) -> Node:
-        """The node itself: it can still be taken."""
-        return self.node
-
-    @functools.cached_property
-    def reads(self) -> frozenset[int]:
-        """Tensors it reads."""
-        return frozenset(i for i in self.node.operator.inputs if i >= 0)
-
-    @functools.cached_property
-    def writes(self) -> frozenset[int]:
-        """Tensors it writes."""
-        return frozenset(i for i in self.node.operator.outputs if i >= 0)
-
-    @functools.cached_property
-    def variables(self) -> frozenset[int]:
-        """Variable tensors it reads or updates."""
-        pairs = zip(self.node.operator.inputs, self.node.inputs, strict=True)
-        return frozenset(i for i, spec in pairs if spec is not None and spec.is_variable)
-
-    @property
-    def has_side_effect(self) -> bool:
-        """Resources, subgraphs and operators without a result may change what no tensor shows."""
-        specs = [spec for spec in (*self.node.inputs, *self.node.outputs) if spec is not None]
-        kernel = KERNELS.get(self.node.name)
-        calls = kernel is not None and kernel.calls
-        return calls or not self.node.outputs or any(spec.dtype in HANDLES for spec in specs)
+class OperatorStep(plan.PlannedOperator):
+    """An operator on the host, by its reference kernel."""
 
     def check(self) -> None:
         """Make sure that a kernel exists.
@@ -198,46 +138,10 @@ def _spec_of(spec: TensorSpec | None, array: np.ndarray | None) -> TensorSpec | 
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PartitionStep:
-    """One partition, by its delegate's kernel."""
+class PartitionStep(plan.PlannedPartition):
+    """A partition, by its delegate's kernel."""
 
-    params: DelegateParams
     kernel: SimpleDelegateKernel
-    delegate: SimpleDelegate
-
-    @property
-    def row(self) -> DelegatedNodes:
-        """Its nodes, which are no longer to be had."""
-        return DelegatedNodes(self.delegate.name, self.params.nodes)
-
-    @property
-    def is_in_host_memory(self) -> bool:
-        """Whether the host's memory takes what is inside, too."""
-        return self.delegate.is_in_host_memory and self.params.runs is None
-
-    @functools.cached_property
-    def _inside(self) -> tuple[OperatorStep, ...]:
-        return tuple(OperatorStep(node) for node in self.params.nodes)
-
-    @functools.cached_property
-    def reads(self) -> frozenset[int]:
-        """Tensors it reads."""
-        return frozenset(self.params.inputs)
-
-    @functools.cached_property
-    def writes(self) -> frozenset[int]:
-        """Tensors it writes."""
-        return frozenset().union(*(step.writes for step in self._inside))
-
-    @functools.cached_property
-    def variables(self) -> frozenset[int]:
-        """Variable tensors it reads or updates."""
-        return frozenset().union(*(step.variables for step in self._inside))
-
-    @property
-    def has_side_effect(self) -> bool:
-        """Whether an operator inside has one."""
-        return any(step.has_side_effect for step in self._inside)
 
     def run(self, host: OperatorHost) -> None:
         """Evaluate the kernel.
@@ -313,43 +217,3 @@ def must_wait(asked: bool | None, inputs: Iterable[Any]) -> bool:
             return True
         has_none = False
     return has_none
-
-
-def partition_params(
-    nodes: tuple[Node, ...],
-    wanted: Container[int] | None,
-    specs: Sequence[TensorSpec],
-    runs: Runs | None,
-) -> DelegateParams:
-    """What a kernel for these nodes replaces.
-
-    Args:
-        nodes: of the partition.
-        wanted: tensors that others read; None: all.
-        specs: of all tensors.
-        runs: see `DelegateParams`.
-    """
-    made = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
-    read = {i: None for node in nodes for i in node.operator.inputs if i >= 0}
-    inputs = [i for i in read if i not in made and specs[i].const is None]
-    outputs = [i for i in made if wanted is None or i in wanted]
-    outputs = [i for i in outputs if specs[i].const is None]
-    return DelegateParams(nodes, tuple(inputs), tuple(outputs), runs)
-
-
-def last_reads(steps: Sequence[Step], stay: Container[int]) -> dict[int, list[int]]:
-    """Which tensors nobody reads after each step, by the step's position.
-
-    Args:
-        steps: the plan.
-        stay: tensors that are kept in any case.
-    """
-    last: dict[int, int] = {}
-    for position, step in enumerate(steps):
-        for index in (*step.reads, *step.writes):
-            if index not in stay:
-                last[index] = position
-    released: dict[int, list[int]] = {}
-    for index, position in last.items():
-        released.setdefault(position, []).append(index)
-    return released

@@ -10,7 +10,7 @@ from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model
 from jaxdelegate.model.source import Source
 from jaxdelegate.passes.limits import Limits
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 from jaxdelegate.text import printable
 

@@ -6,7 +6,7 @@ import time
 from jaxdelegate.errors import StoppedError
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.passes.static_loops import static_loop
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 
 _LOOPS = ("STABLEHLO_WHILE", "WHILE")
 

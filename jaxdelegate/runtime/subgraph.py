@@ -1,4 +1,4 @@
-"""Our own host: runs one subgraph in plan order, by numpy kernels and delegated partitions.
+"""Runs one subgraph in the order of its plan, by numpy kernels and delegated partitions.
 
 The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API stands on it.
 """
@@ -16,20 +16,13 @@ from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
-from jaxdelegate.passes.explicit_state import state_zero, with_explicit_states
+from jaxdelegate.passes.explicit_state import state_zero
 from jaxdelegate.passes.limits import Limits, Row, own_bytes
-from jaxdelegate.passes.propagation import (
-    Subgraphs,
-    declared_specs,
-    gather,
-    propagate,
-    reads_and_writes,
-)
-from jaxdelegate.passes.runs import Runs
-from jaxdelegate.passes.tensor_lists import with_list_updates
-from jaxdelegate.plan.graph_key import GraphKey
+from jaxdelegate.passes.propagation import Subgraphs, reads_and_writes
+from jaxdelegate.plan.planner import Delegation, EntryPoint, Plan, plan
+from jaxdelegate.plan.steps import PlannedOperator, PlannedStep, last_reads
 from jaxdelegate.reference.kernel import Services
-from jaxdelegate.runtime import execution_plan, node_subsets, rebatching
+from jaxdelegate.runtime import execution_plan
 from jaxdelegate.runtime.buffers import (
     HeldViews,
     Regions,
@@ -39,17 +32,14 @@ from jaxdelegate.runtime.buffers import (
     on_host,
 )
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
-from jaxdelegate.runtime.fitting import remedy
-from jaxdelegate.runtime.gain import REFERENCE
-from jaxdelegate.runtime.partitioner import delegated_subsets
-from jaxdelegate.runtime.simple_delegate import Node, SimpleDelegate
 from jaxdelegate.runtime.stopping import Stop
+from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _SMALL_BYTES = 1 << 16  # what 100,000 operators may add unasked
 
 
-class Host:
+class SubgraphRunner:
     """One subgraph with its current shapes, its plan and its tensors' values. A DelegateContext."""
 
     def __init__(
@@ -71,35 +61,39 @@ class Host:
             preserve_all_tensors: release no tensor after its last use.
             model: what its subgraphs share; None: there is only this one.
             may_rebatch: whether a batch may become single runs, as delegates that rebatch want it:
-                somebody calls the graph from outside of the model.
+                only for graphs that are called from outside of the model.
 
         Raises:
             DelegationError: a delegate that requires it cannot take every operator.
         """
         model = ModelStore((subgraph,)) if model is None else model
-        self._explicit = with_explicit_states(subgraph)
-        self.subgraph = subgraph = self._explicit.subgraph
         self._store = model
+        self._entry = EntryPoint(subgraph, model.subgraphs, model.limits)
+        self.subgraph = subgraph = self._entry.subgraph
         self.preserve_all_tensors = preserve_all_tensors
-        # With delegates, lists in loops are rewritten: see ModelStore.
-        self.graph_key = GraphKey(model.key, (subgraph.index, model.is_rewritten), model.name)
+        self.graph_key = GraphKey(model.key, subgraph.index, model.name)
         self.shared: MutableMapping[Any, Any] = model.shared.setdefault(subgraph.index, {})
         self.delegates = tuple(delegates)
+        self._delegation = Delegation(
+            delegates=self.delegates,
+            graph_key=self.graph_key,
+            shared=self.shared,
+            why_not=model.stop.why_not_delegated,
+            preserve_all_tensors=preserve_all_tensors,
+            may_rebatch=may_rebatch,
+        )
         self.is_allocated = False
         # Around each step of an invoke; profilers put themselves here.
         self.watch: Callable[[Step], contextlib.AbstractContextManager[Any]] = (
             contextlib.nullcontext
         )
-        self._declared = declared_specs(subgraph)
-        self._specs = self._declared
-        self._variables = tuple(i for i, spec in enumerate(self._declared) if spec.is_variable)
+        declared = self._entry.declared
+        self._plan = Plan(declared, ())
+        self._variables = tuple(i for i, spec in enumerate(declared) if spec.is_variable)
         results = {*self.subgraph.outputs, *self._variables}
         self._own = tuple(results.difference(self.subgraph.inputs))
-        self._shapes: dict[int, Shape] = {i: self._declared[i].shape for i in subgraph.inputs}
+        self._shapes = self._entry.declared_shapes
         self._planned: Hashable = None
-        self._may_rebatch = may_rebatch
-        self._runs: Runs | None = None
-        self.why_rebatched: str | None = None  # why the graph does not take the batch at once
         self._steps: list[Step] = []
         self._values: dict[int, Any] = {}
         self._pinned: dict[int, np.ndarray] = {}
@@ -134,9 +128,14 @@ class Host:
         """The graph's current input shapes."""
         return tuple(sorted(self._shapes.items()))
 
+    @property
+    def why_rebatched(self) -> str | None:
+        """Why the graph does not take the batch at once; None: it does."""
+        return self._plan.why_rebatched
+
     def spec(self, index: int) -> TensorSpec:
         """A tensor's current static side."""
-        return self._specs[index]
+        return self._plan.specs[index]
 
     def nodes(self) -> Sequence[Node]:
         """The operators that no delegate has taken yet."""
@@ -162,54 +161,38 @@ class Host:
         self.is_allocated = True
 
     def plan(self) -> None:
-        """Propagate shapes, fold constants and let the delegates choose.
+        """Plan for the current input shapes, and create the kernels of partitions.
 
         Raises:
-            InterpreterError: an operator refuses the shapes, or inputs ask for different batches.
+            InterpreterError: an operator refuses the shapes, or inputs have different batches.
             DelegationError: a delegate has to take every operator and cannot.
         """
-        self._planned = self._runs = None
-        batch = self._asked_batch()
-        self.why_rebatched = None if batch is None else self._why_not_at_once(batch)
-        if batch is None or self.why_rebatched is None:
-            self._plan_for(self._shapes)
-        else:
-            self._plan_single_runs(batch, self.why_rebatched)
+        self._planned = None
+        self._plan = planned = plan(self._entry, self._shapes, self._delegation)
+        self._steps = [self._runnable(step) for step in planned.steps]
         self._planned = self._wanted()
 
     def _wanted(self) -> Hashable:
         """What a plan depends on."""
-        return self.shapes(), self._is_rebatching()
+        return self.shapes(), self._delegation.rebatches
 
-    def _plan_for(self, shapes: Mapping[int, Shape]) -> None:
-        self._specs = self._propagated(shapes)
-        self._steps = [OperatorStep(self._node(op)) for op in self.subgraph.operators]
-        for delegate in self.delegates:
-            self._apply(delegate)
-
-    def _propagated(self, shapes: Mapping[int, Shape]) -> list[TensorSpec]:
-        specs = list(self._declared)
-        for index, shape in shapes.items():
-            specs[index] = dataclasses.replace(specs[index], shape=shape)
-        limits = self._store.limits
-        try:
-            limits.check_sizes((i, specs[i]) for i in self.subgraph.inputs)
-            propagated = propagate(self.subgraph.operators, specs, self._store.subgraphs, limits)
-            limits.check_sizes(enumerate(propagated))  # no kernel tells of some
-        except InterpreterError as error:
-            raise InterpreterError(f"{error}{self._resized()}") from error
-        return propagated
+    def _runnable(self, step: PlannedStep) -> Step:
+        if isinstance(step, PlannedOperator):
+            return OperatorStep(step.node)
+        kernel = step.delegate.create_kernel()
+        kernel.init(self, step.params)
+        return PartitionStep(step.params, step.delegate, kernel)
 
     def _check_memory(self) -> None:
         """Refuse a plan that would take too much of the host's memory, before it is allocated."""
-        constants = [i for i, spec in enumerate(self._specs) if spec.const is not None]
+        constants = [i for i, spec in enumerate(self._plan.specs) if spec.const is not None]
         stay = (*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *constants)
         plan = [row for step in self._steps for row in _rows(step)]
         keeps_all = self.preserve_all_tensors
         try:
-            self._store.limits.check_graph(plan, self._specs, stay, keeps_all=keeps_all)
+            self._store.limits.check_graph(plan, self._plan.specs, stay, keeps_all=keeps_all)
         except InterpreterError as error:
-            raise InterpreterError(f"{error}{self._resized()}") from error
+            raise InterpreterError(f"{error}{self._entry.resized(self._shapes)}") from error
 
     def check_room(self, specs: Iterable[tuple[int, TensorSpec]]) -> None:
         """Refuse tensors whose shapes only data told.
@@ -222,121 +205,11 @@ class Host:
         if sum(own_bytes(spec) for _, spec in new) < _SMALL_BYTES:
             return
         held = [
-            (i, dataclasses.replace(self._specs[i], shape=tuple(v.shape), is_dynamic=False))
+            (i, dataclasses.replace(self._plan.specs[i], shape=tuple(v.shape), is_dynamic=False))
             for i, v in self._values.items()
             if isinstance(v, np.ndarray)
         ]
         self._store.limits.check_sum((*held, *new), "the tensors held at once")
-
-    # ---- batches as single runs
-
-    def _asked_batch(self) -> rebatching.AskedBatch | None:
-        """A batch that delegates may compute as single runs."""
-        if not self._is_rebatching():
-            return None
-        declared = {i: self._declared[i] for i in self.subgraph.inputs}
-        return rebatching.asked_batch(declared, self._shapes)
-
-    def _is_rebatching(self) -> bool:
-        return self._may_rebatch and any(delegate.rebatches for delegate in self.delegates)
-
-    def _why_not_at_once(self, batch: rebatching.AskedBatch) -> str | None:
-        """Why the resized graph may compute something else than single runs do."""
-        try:
-            whole = self._propagated(self._shapes)
-        except InterpreterError as error:
-            return str(error.__cause__ or error)
-        single = self._propagated(batch.shapes)
-        return rebatching.why_not_at_once(self.subgraph, batch, whole, single)
-
-    def _plan_single_runs(self, batch: rebatching.AskedBatch, why: str) -> None:
-        """One partition of the graph as it is for one item, to be run for each."""
-        hidden = {*self._explicit.initial, *self._explicit.resources}
-        rebatching.check_state([self._declared[i].name for i in sorted(hidden)], why)
-        rebatching.check_inputs(self.subgraph, batch)
-        self._runs = runs = batch.runs
-        self._plan_for(batch.shapes)
-        rebatching.check_is_one_partition(self._steps, self.delegates, self.subgraph.index, why)
-        made = [
-            i
-            for step in self._steps
-            if isinstance(step, PartitionStep)
-            for i in step.params.outputs
-        ]
-        whole = {*batch.inputs, *self._variables, *self.subgraph.outputs, *made}
-        specs = runs.specs(dict(enumerate(self._specs)), sorted(whole))
-        self._specs = [specs.get(i, spec) for i, spec in enumerate(self._specs)]
-        self._store.limits.check_sizes(specs.items())
-
-    def _resized(self) -> str:
-        """What to add to an operator's refusal where somebody gave inputs other shapes."""
-        declared = {i: self._declared[i] for i in self.subgraph.inputs}
-        resized = "".join(
-            f"; input {i} {spec.name!r} has the shape {list(self._shapes[i])}, "
-            f"the model declares {list(self._signature(i))}"
-            f"{remedy(spec.dtype, self._shapes[i], spec.dtype, self._signature(i))}"
-            for i, spec in declared.items()
-            if self._shapes[i] != spec.shape
-        )
-        if not self._may_rebatch or self._is_rebatching():
-            return resized
-        left_open = [i for i in declared if self._signature(i)[:1] == (-1,)]
-        return resized + rebatching.remedy(declared, left_open, self._shapes)
-
-    def _signature(self, index: int) -> Shape:
-        """A tensor's shape in the file; -1: any size."""
-        return self.subgraph.tensors[index].shape_signature or self._declared[index].shape
-
-    def _node(self, operator: Any) -> Node:
-        return Node(
-            operator,
-            gather(self._specs, operator.inputs),
-            gather(self._specs, operator.outputs),
-            gather(self._specs, operator.intermediates),
-            self._store.subgraphs,
-        )
-
-    def _apply(self, delegate: SimpleDelegate) -> None:
-        """Let a delegate choose among the operators that are left (as in simple_delegate.cc)."""
-        subsets = delegated_subsets(
-            delegate,
-            self,
-            [step.row for step in self._steps],
-            lambda chosen: node_subsets.independent_subsets(self._steps, chosen),
-            REFERENCE,
-            subgraph=self.subgraph.index,
-            refused=self._timed_loops(),
-        )
-        readers = Counter(i for step in self._steps for i in step.reads)
-        readers.update(self.subgraph.outputs)
-        self._steps = [
-            step for subset in subsets for step in self._replaced(subset, delegate, readers)
-        ]
-
-    def _timed_loops(self) -> dict[int, str]:
-        """Why some steps, by position, stay here whoever asks for them."""
-        stop = self._store.stop
-        nodes = [(i, s.node) for i, s in enumerate(self._steps) if isinstance(s, OperatorStep)]
-        reasons = ((i, stop.why_not_delegated(node)) for i, node in nodes)
-        return {i: reason for i, reason in reasons if reason is not None}
-
-    def _replaced(
-        self,
-        subset: node_subsets.Subset,
-        delegate: SimpleDelegate,
-        readers: Mapping[int, int],
-    ) -> Iterable[Step]:
-        steps = [self._steps[i] for i in subset.items]
-        if not subset.is_delegated:
-            return steps
-        nodes = tuple(step.node for step in steps if isinstance(step, OperatorStep))
-        own = Counter(i for step in steps for i in step.reads)
-        read = {i for step in steps for i in step.writes if readers[i] > own[i]}
-        wanted = None if self.preserve_all_tensors else read
-        params = execution_plan.partition_params(nodes, wanted, self._specs, self._runs)
-        kernel = delegate.create_kernel()
-        kernel.init(self, params)
-        return [PartitionStep(params, kernel, delegate)]
 
     def _prepare(self) -> bool:
         """Prepare every step; whether operators of a partition come to the host after all."""
@@ -365,20 +238,20 @@ class Host:
         """Lay out inputs, variables and constants; drop what an earlier shape left."""
         kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._variables)}
         if is_resized:  # random operators begin again, as LiteRT prepares them again
-            kept.update(dict.fromkeys(self._explicit.initial))
+            kept.update(dict.fromkeys(self._entry.explicit.initial))
         self._values = {}
         for index, old in kept.items():
-            fits = old is not None and tuple(old.shape) == self._specs[index].shape
+            fits = old is not None and tuple(old.shape) == self._plan.specs[index].shape
             self._values[index] = old if fits else self._first_value(index)
-        self._pinned = {i: b for i, b in self._pinned.items() if b.shape == self._specs[i].shape}
-        for index, spec in enumerate(self._specs):
+        self._pinned = {i: b for i, b in self._pinned.items() if b.shape == self._plan.specs[i].shape}
+        for index, spec in enumerate(self._plan.specs):
             if spec.const is not None:
                 self._values[index] = spec.const
 
     def reset_variables(self) -> None:
         """Set the file's variable tensors to zero; random counters and resources go on."""
         for index in self._variables:
-            if index not in self._explicit.initial:
+            if index not in self._entry.explicit.initial:
                 self._values[index] = self._first_value(index)
 
     def states(self) -> dict[int, Any]:
@@ -389,7 +262,7 @@ class Host:
         found = {}
         for index in self._variables:
             value = self._values.get(index)
-            if index in self._explicit.resources or value is None:
+            if index in self._entry.explicit.resources or value is None:
                 continue
             if index in self._pinned:
                 value = value.copy()
@@ -404,16 +277,16 @@ class Host:
         So does one whose shape is another one now, as in `allocate`.
         """
         for index in self._variables:
-            if index in self._explicit.resources:
+            if index in self._entry.explicit.resources:
                 continue
             value = states.get(index)
-            fits = value is not None and tuple(value.shape) == self._specs[index].shape
+            fits = value is not None and tuple(value.shape) == self._plan.specs[index].shape
             self._values[index] = value if fits else self._first_value(index)
 
     def _first_value(self, index: int) -> np.ndarray:
-        if index in self._explicit.initial:
-            return self._explicit.initial[index]()
-        spec = self._specs[index]
+        if index in self._entry.explicit.initial:
+            return self._entry.explicit.initial[index]()
+        spec = self._plan.specs[index]
         try:
             value = aligned_zeros(spec.shape, spec.dtype)
         except MemoryError as error:
@@ -424,8 +297,8 @@ class Host:
 
     def value(self, index: int) -> Any:
         """A tensor's value as it lies; None if nothing has computed it (or it was released)."""
-        if index in self._explicit.resources:
-            return self._store.resources.get(self._explicit.resources[index])
+        if index in self._entry.explicit.resources:
+            return self._store.resources.get(self._entry.explicit.resources[index])
         return self._values.get(index)
 
     def array(self, index: int) -> np.ndarray:
@@ -443,13 +316,13 @@ class Host:
     def _held(self, index: int) -> Any:
         value = self.value(index)
         if value is None:
-            raise LookupError(f"tensor {index} {self._specs[index].name!r} holds no data")
+            raise LookupError(f"tensor {index} {self._plan.specs[index].name!r} holds no data")
         return value
 
     def assign(self, index: int, value: Any) -> None:
         """Set a tensor; a device array stays where it is until the host asks for it."""
-        if index in self._explicit.resources:
-            self._store.resources[self._explicit.resources[index]] = value
+        if index in self._entry.explicit.resources:
+            self._store.resources[self._entry.explicit.resources[index]] = value
         else:
             self._values[index] = value
 
@@ -559,8 +432,8 @@ class Host:
         if self.preserve_all_tensors:
             return {}
         stay = {*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *self._pinned}
-        stay.update(i for i, spec in enumerate(self._specs) if spec.const is not None)
-        return execution_plan.last_reads(self._steps, stay)
+        stay.update(i for i, spec in enumerate(self._plan.specs) if spec.const is not None)
+        return last_reads(self._steps, stay)
 
 
 def _rows(step: Step) -> list[Row]:
@@ -583,7 +456,7 @@ class StoreStates:
     """What a ModelStore holds from one run to the next; its arrays never change."""
 
     resources: Mapping[Any, Any]
-    callees: Mapping[int, Mapping[int, Any]]  # of called subgraphs: `Host.states`
+    callees: Mapping[int, Mapping[int, Any]]  # of called subgraphs: `SubgraphRunner.states`
 
 
 class ModelStore:
@@ -619,27 +492,27 @@ class ModelStore:
             self.check_unchanged = origin.check_unchanged
         self.name, self.limits, self.stop = name, limits or Limits(), Stop(timeout)
         self.key = key or _Unnamed()
-        self.is_rewritten = bool(delegates)
         sparse = [
             (t.index, t.spec()) for s in subgraphs for t in s.tensors if t.sparsity is not None
         ]
         self.limits.check_sizes(sparse)
         self.limits.check_sum(sparse, "sparse constants")
-        # The reference alone runs what the file says.
-        self.subgraphs = Subgraphs(map(with_list_updates, subgraphs) if delegates else subgraphs)
+        self.subgraphs = Subgraphs(subgraphs)
         self.resources: MutableMapping[Any, Any] = {}
         self.shared: dict[int, dict[Any, Any]] = {}
         self._delegates = delegates
-        self._callees: dict[int, Host] = {}
+        self._callees: dict[int, SubgraphRunner] = {}
 
     def __call__(self, subgraph: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Run a subgraph on numpy arrays, in a host of its own that keeps its plan."""
+        """Run a subgraph on numpy arrays, in a runner that keeps its plan."""
         if subgraph not in self._callees:
-            self._callees[subgraph] = Host(self.subgraphs[subgraph], self._delegates, model=self)
+            self._callees[subgraph] = SubgraphRunner(
+                self.subgraphs[subgraph], self._delegates, model=self
+            )
         return self._callees[subgraph].call(arrays)
 
     def states(self) -> "StoreStates":
-        """What resources and the variables of called subgraphs hold: see `Host.states`."""
+        """What resources and the variables of called subgraphs hold: see `SubgraphRunner.states`."""
         callees = {index: host.states() for index, host in self._callees.items()}
         return StoreStates(dict(self.resources), callees)
 

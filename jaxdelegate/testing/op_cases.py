@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import EXACT, Tolerance, assert_close
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.testing.running import run_once
 
 Run = Callable[[bytes, Sequence[np.ndarray]], Sequence[np.ndarray]]

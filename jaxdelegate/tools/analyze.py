@@ -9,7 +9,7 @@ from jaxdelegate.analysis.analyzer import analyze_with
 from jaxdelegate.analysis.page import html_page
 from jaxdelegate.analysis.records import report
 from jaxdelegate.errors import OptionError
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.tools import delegate_flags, output_files
 
 

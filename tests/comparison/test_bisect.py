@@ -18,7 +18,7 @@ from jaxdelegate.comparison.text import bisection
 from jaxdelegate.op_lowering.options import CastOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference import KERNELS
-from jaxdelegate.runtime.simple_delegate import SimpleDelegateOptions
+from jaxdelegate.simple_delegate import SimpleDelegateOptions
 from jaxdelegate.testing import ModelBuilder
 
 DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__deeplabv3.tflite"

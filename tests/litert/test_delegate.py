@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.options import (
     TensorType,
     WhileOptions,
 )
-from jaxdelegate.runtime.simple_delegate import SimpleDelegateOptions
+from jaxdelegate.simple_delegate import SimpleDelegateOptions
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once

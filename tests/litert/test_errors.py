@@ -12,7 +12,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
-from jaxdelegate.runtime.simple_delegate import SimpleDelegateOptions
+from jaxdelegate.simple_delegate import SimpleDelegateOptions
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 

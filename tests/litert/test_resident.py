@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import run_once
 

@@ -15,7 +15,7 @@ from jaxdelegate.op_lowering.options import (
     MulOptions,
     UnidirectionalSequenceLSTMOptions,
 )
-from jaxdelegate.runtime.simple_delegate import Node
+from jaxdelegate.simple_delegate import Node
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.networks import mobilenet_v1
 from jaxdelegate.testing.running import random_inputs, run_once

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxdelegate.runtime.fitting import remedy, resize
+from jaxdelegate.plan.fitting import remedy, resize
 
 F32 = np.dtype(np.float32)
 IMAGE = (1, 8, 8, 3)

@@ -9,8 +9,8 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.runtime.gain import LITERT, REFERENCE, HostSpeed, why_not_gaining
-from jaxdelegate.runtime.simple_delegate import Handover, Node
+from jaxdelegate.plan.gain import LITERT, REFERENCE, HostSpeed, why_not_gaining
+from jaxdelegate.simple_delegate import Handover, Node
 from jaxdelegate.testing import ModelBuilder, assert_close
 
 FREE = HostSpeed(0, 0, 0, 0)

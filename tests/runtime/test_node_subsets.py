@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxdelegate.runtime.node_subsets import Subset, control_edges, independent_subsets, largest
+from jaxdelegate.plan.node_subsets import Subset, control_edges, independent_subsets, largest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,7 +61,7 @@ def test_two_delegates_in_one_interpreter() -> None:
 
 
 def test_partition_options_of_a_simple_delegate() -> None:
-    from jaxdelegate.runtime.simple_delegate import SimpleDelegateOptions
+    from jaxdelegate.simple_delegate import SimpleDelegateOptions
 
     class Small(tutorial_delegate()):  # type: ignore[misc]
         options = SimpleDelegateOptions(max_delegated_partitions=1)

@@ -3,16 +3,16 @@
 The course is that of delegates/utils/simple_delegate.cc (DelegatePrepare), the same for every host.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.report.delegation import DelegationReport, NodeReport
-from jaxdelegate.runtime.gain import HostSpeed, why_not_gaining
-from jaxdelegate.runtime.node_subsets import Subset, largest
-from jaxdelegate.runtime.simple_delegate import (
+from jaxdelegate.plan.gain import HostSpeed, why_not_gaining
+from jaxdelegate.plan.node_subsets import Subset, largest
+from jaxdelegate.plan.steps import DelegatedNodes
+from jaxdelegate.simple_delegate import (
     DelegateContext,
     Node,
     PartitioningOptions,
@@ -24,22 +24,14 @@ _LAST = SimpleDelegateOptions.last_delegate_node_index
 _NOT_KEPT = "its partition is not among those that the options allow"
 
 
-@dataclasses.dataclass(frozen=True)
-class DelegatedNodes:
-    """Nodes that another delegate already runs."""
-
-    delegate: str
-    nodes: tuple[Node, ...]
-
-
-Plan = Sequence[Node | DelegatedNodes]
+Rows = Sequence[Node | DelegatedNodes]
 Group = Callable[[AbstractSet[int]], Sequence[Subset]]  # positions in the plan -> its subsets
 
 
 def delegated_subsets(
     delegate: SimpleDelegate,
     context: DelegateContext,
-    plan: Plan,
+    plan: Rows,
     group: Group,
     speed: HostSpeed,
     *,
@@ -92,7 +84,7 @@ def _is_ranged(options: PartitioningOptions) -> bool:
 
 
 def _reasons(
-    delegate: SimpleDelegate, context: DelegateContext, plan: Plan, refused: Mapping[int, str]
+    delegate: SimpleDelegate, context: DelegateContext, plan: Rows, refused: Mapping[int, str]
 ) -> dict[int, str | None]:
     """By position in the plan: why a node stays with the host; None: the delegate can run it."""
     first = delegate.options.first_delegate_node_index
@@ -114,7 +106,7 @@ def _reasons(
 
 
 def _declined(
-    delegate: SimpleDelegate, plan: Plan, subsets: Sequence[Subset], speed: HostSpeed
+    delegate: SimpleDelegate, plan: Rows, subsets: Sequence[Subset], speed: HostSpeed
 ) -> dict[int, str]:
     """By position: why a partition that the delegate could run is not worth its hand-over."""
     declined = {}
@@ -155,7 +147,7 @@ def _nodes(row: Node | DelegatedNodes) -> Sequence[Node]:
 
 
 def _rows(
-    plan: Plan, subsets: Iterable[Subset], reasons: Mapping[int, str | None]
+    plan: Rows, subsets: Iterable[Subset], reasons: Mapping[int, str | None]
 ) -> Iterable[NodeReport]:
     taken = [subset for subset in subsets if subset.is_delegated]
     partitions = {i: number for number, subset in enumerate(taken) for i in subset.items}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from jaxdelegate.measuring.costs import Cost, operator_cost, specs_bytes
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
-from jaxdelegate.runtime.simple_delegate import Handover, Node
+from jaxdelegate.simple_delegate import Handover, Node
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@ from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.by_image import why_not_by_image
 from jaxdelegate.passes.runs import Runs
-from jaxdelegate.runtime.execution_plan import PartitionStep, Step
-from jaxdelegate.runtime.simple_delegate import SimpleDelegate
+from jaxdelegate.plan.steps import PlannedPartition, PlannedStep
+from jaxdelegate.simple_delegate import SimpleDelegate
 
 _INSTEAD = "jaxdelegate.load(model).batched(n) computes batches of such a model"
 _REMEDY = "; to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True)"
@@ -122,14 +122,14 @@ def check_inputs(subgraph: Subgraph, batch: AskedBatch) -> None:
 
 
 def check_is_one_partition(
-    steps: Sequence[Step], delegates: Sequence[SimpleDelegate], subgraph: int, why: str
+    steps: Sequence[PlannedStep], delegates: Sequence[SimpleDelegate], subgraph: int, why: str
 ) -> None:
     """Refuse a plan in which a delegate that rebatches has not taken the whole graph.
 
     Raises:
         DelegationError: lists what stays, and why.
     """
-    taken = [step for step in steps if isinstance(step, PartitionStep) and step.delegate.rebatches]
+    taken = [step for step in steps if isinstance(step, PlannedPartition) and step.delegate.rebatches]
     if len(steps) == len(taken) <= 1:
         return
     report = next(d for d in delegates if d.rebatches).report(subgraph)

@@ -23,10 +23,24 @@ if TYPE_CHECKING:
     from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import Specs, TensorSpec
     from jaxdelegate.passes.runs import Runs
-    from jaxdelegate.plan.graph_key import GraphKey
     from jaxdelegate.report.delegation import DelegationReport
 
 _LOGGER = logging.getLogger("jaxdelegate")
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphKey:
+    """What a graph is, for all that is shared in a process: programs of equal keys are equal.
+
+    Attributes:
+        model: an object that stands for the model, by identity; what is shared lives as long.
+        entry: which of the model's graphs.
+        name: of the file, for people; empty: unknown.
+    """
+
+    model: Any
+    entry: Hashable
+    name: str = dataclasses.field(default="", compare=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,290 @@
+"""A subgraph and its input shapes -> a plan: specs, and for each operator who runs it.
+
+A plan is a value: the interpreter, functions, tools and servers plan alike, and none needs a runner
+to do so.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import InterpreterError
+from jaxdelegate.model.records import Operator, Subgraph
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.passes.explicit_state import with_explicit_states
+from jaxdelegate.passes.limits import Limits
+from jaxdelegate.passes.propagation import Subgraphs, declared_specs, gather, propagate
+from jaxdelegate.passes.runs import Runs
+from jaxdelegate.passes.tensor_lists import with_list_updates
+from jaxdelegate.plan import node_subsets, rebatching
+from jaxdelegate.plan.fitting import remedy
+from jaxdelegate.plan.gain import REFERENCE
+from jaxdelegate.plan.partitioner import delegated_subsets
+from jaxdelegate.plan.steps import (
+    PlannedOperator,
+    PlannedPartition,
+    PlannedStep,
+    partition_params,
+)
+from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
+
+Shapes = Mapping[int, Shape]  # of the inputs, by tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A subgraph for certain input shapes.
+
+    Attributes:
+        specs: of all tensors, by index.
+        steps: in the order of execution.
+        runs: how often a partition runs for one batch; None: once.
+        why_rebatched: why the graph does not take the batch at once; None: it does.
+    """
+
+    specs: Specs
+    steps: tuple[PlannedStep, ...]
+    runs: Runs | None = None
+    why_rebatched: str | None = None
+
+
+class EntryPoint:
+    """A subgraph of a model that is planned for any input shapes.
+
+    Attributes:
+        subgraph: with its states as variable tensors.
+        explicit: what these states are.
+        subgraphs: of the model, for operators that call them.
+        limits: what tensors may take.
+        declared: specs as the file has them. A free dimension is 1 there.
+    """
+
+    def __init__(self, subgraph: Subgraph, subgraphs: Subgraphs, limits: Limits) -> None:
+        """Plan nothing yet."""
+        self.explicit = with_explicit_states(subgraph)
+        self.subgraph = self.explicit.subgraph
+        self.subgraphs, self.limits = subgraphs, limits
+        self.declared = declared_specs(self.subgraph)
+
+    @property
+    def declared_shapes(self) -> dict[int, Shape]:
+        """Of the inputs, by tensor."""
+        return {i: self.declared[i].shape for i in self.subgraph.inputs}
+
+    def specs(self, shapes: Shapes) -> list[TensorSpec]:
+        """The specs of all tensors for some input shapes, constants folded.
+
+        Raises:
+            InterpreterError: an operator refuses its inputs, or a tensor is too large.
+        """
+        specs = list(self.declared)
+        for index, shape in shapes.items():
+            specs[index] = dataclasses.replace(specs[index], shape=shape)
+        try:
+            self.limits.check_sizes((i, specs[i]) for i in self.subgraph.inputs)
+            propagated = propagate(self.subgraph.operators, specs, self.subgraphs, self.limits)
+            self.limits.check_sizes(enumerate(propagated))  # some kernels do not check
+        except InterpreterError as error:
+            raise InterpreterError(f"{error}{self.resized(shapes)}") from error
+        return propagated
+
+    def resized(self, shapes: Shapes) -> str:
+        """What an error should add about inputs that have other shapes than the file declares."""
+        changed = (i for i in self.subgraph.inputs if shapes[i] != self.declared[i].shape)
+        return "".join(
+            f"; input {i} {self.declared[i].name!r} has the shape {list(shapes[i])}, "
+            f"the model declares {list(self.signature(i))}"
+            f"{remedy(self.declared[i].dtype, shapes[i], self.declared[i].dtype, self.signature(i))}"
+            for i in changed
+        )
+
+    def signature(self, index: int) -> Shape:
+        """A tensor's shape in the file; -1: any size."""
+        return self.subgraph.tensors[index].shape_signature or self.declared[index].shape
+
+    def nodes(self, specs: Specs, *, as_in_file: bool = False) -> tuple[Node, ...]:
+        """The operators as delegates see them.
+
+        Args:
+            specs: of all tensors.
+            as_in_file: without the rewriting of tensor lists that lets loops be compiled.
+        """
+        graph = self.subgraph if as_in_file else with_list_updates(self.subgraph, specs)
+        return tuple(self._node(operator, specs) for operator in graph.operators)
+
+    def _node(self, operator: Operator, specs: Specs) -> Node:
+        return Node(
+            operator=operator,
+            inputs=gather(specs, operator.inputs),
+            outputs=gather(specs, operator.outputs),
+            intermediates=gather(specs, operator.intermediates),
+            subgraphs=self.subgraphs,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Delegation:
+    """Who may take operators, and on what terms.
+
+    Attributes:
+        delegates: applied in order.
+        graph_key: of the graph.
+        shared: where delegates keep what belongs to the open model.
+        why_not: why an operator must stay on the host, whatever delegates say; None: it need not.
+        preserve_all_tensors: every tensor must stay readable.
+        may_rebatch: whether a batch may become single runs, for delegates that rebatch.
+    """
+
+    delegates: Sequence[SimpleDelegate] = ()
+    graph_key: GraphKey = dataclasses.field(default_factory=lambda: GraphKey(None, None))
+    shared: MutableMapping[Any, Any] = dataclasses.field(default_factory=dict)
+    why_not: Callable[[Node], str | None] = lambda _: None
+    preserve_all_tensors: bool = False
+    may_rebatch: bool = False
+
+    @property
+    def rebatches(self) -> bool:
+        """Whether a delegate wants batches as single runs."""
+        return self.may_rebatch and any(delegate.rebatches for delegate in self.delegates)
+
+
+def plan(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> Plan:
+    """The plan of a subgraph for some input shapes.
+
+    Raises:
+        InterpreterError: an operator refuses its inputs, or inputs have different batches.
+        DelegationError: a delegate that requires every operator cannot take all of them.
+    """
+    batch = None
+    if delegation.rebatches:
+        declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
+        batch = rebatching.asked_batch(declared, shapes)
+    why = None if batch is None else _why_not_at_once(entry, shapes, batch)
+    if batch is None or why is None:
+        try:
+            specs = entry.specs(shapes)
+        except InterpreterError as error:
+            raise InterpreterError(f"{error}{_rebatch_remedy(entry, shapes, delegation)}") from error
+        return Plan(specs, _steps(entry, specs, shapes, delegation, None))
+    return _single_runs(entry, batch, why, delegation)
+
+
+def _why_not_at_once(
+    entry: EntryPoint, shapes: Shapes, batch: rebatching.AskedBatch
+) -> str | None:
+    """Why the resized graph may compute something else than single runs do."""
+    try:
+        whole = entry.specs(shapes)
+    except InterpreterError as error:
+        return str(error.__cause__ or error)
+    single = entry.specs(batch.shapes)
+    return rebatching.why_not_at_once(entry.subgraph, batch, whole, single)
+
+
+def _rebatch_remedy(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> str:
+    if not delegation.may_rebatch or delegation.rebatches:
+        return ""
+    declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
+    left_open = [i for i in declared if entry.signature(i)[:1] == (-1,)]
+    return rebatching.remedy(declared, left_open, shapes)
+
+
+def _single_runs(
+    entry: EntryPoint, batch: rebatching.AskedBatch, why: str, delegation: Delegation
+) -> Plan:
+    """One partition of the graph as it is for one item, which runs once for each."""
+    subgraph, runs = entry.subgraph, batch.runs
+    hidden = {*entry.explicit.initial, *entry.explicit.resources}
+    rebatching.check_state([entry.declared[i].name for i in sorted(hidden)], why)
+    rebatching.check_inputs(subgraph, batch)
+    specs = entry.specs(batch.shapes)
+    steps = _steps(entry, specs, batch.shapes, delegation, runs)
+    rebatching.check_is_one_partition(steps, delegation.delegates, subgraph.index, why)
+    partitions = (step for step in steps if isinstance(step, PlannedPartition))
+    made = [i for step in partitions for i in step.params.outputs]
+    variables = (i for i, spec in enumerate(specs) if spec.is_variable)
+    of_all = runs.specs(
+        dict(enumerate(specs)), sorted({*batch.inputs, *variables, *subgraph.outputs, *made})
+    )
+    entry.limits.check_sizes(of_all.items())
+    return Plan([of_all.get(i, spec) for i, spec in enumerate(specs)], steps, runs, why)
+
+
+def _steps(
+    entry: EntryPoint, specs: Specs, shapes: Shapes, delegation: Delegation, runs: Runs | None
+) -> tuple[PlannedStep, ...]:
+    nodes = entry.nodes(specs, as_in_file=not delegation.delegates)
+    steps: tuple[PlannedStep, ...] = tuple(map(PlannedOperator, nodes))
+    for delegate in delegation.delegates:
+        steps = _applied(delegate, entry, specs, shapes, delegation, steps=steps, runs=runs)
+    return steps
+
+
+def _applied(
+    delegate: SimpleDelegate,
+    entry: EntryPoint,
+    specs: Specs,
+    shapes: Shapes,
+    delegation: Delegation,
+    *,
+    steps: tuple[PlannedStep, ...],
+    runs: Runs | None,
+) -> tuple[PlannedStep, ...]:
+    """The steps after a delegate chose among the operators that are left (simple_delegate.cc)."""
+    left = {i: s.node for i, s in enumerate(steps) if isinstance(s, PlannedOperator)}
+    reasons = {i: delegation.why_not(node) for i, node in left.items()}
+    subsets = delegated_subsets(
+        delegate,
+        _Unallocated(specs, tuple(left.values()), tuple(sorted(shapes.items())), delegation),
+        [step.row for step in steps],
+        lambda chosen: node_subsets.independent_subsets(steps, chosen),
+        REFERENCE,
+        subgraph=entry.subgraph.index,
+        refused={i: reason for i, reason in reasons.items() if reason is not None},
+    )
+    readers = Counter(i for step in steps for i in step.reads)
+    readers.update(entry.subgraph.outputs)
+
+    def replaced(subset: node_subsets.Subset) -> Sequence[PlannedStep]:
+        inside = [steps[i] for i in subset.items]
+        if not subset.is_delegated:
+            return inside
+        own = Counter(i for step in inside for i in step.reads)
+        read = {i for step in inside for i in step.writes if readers[i] > own[i]}
+        wanted = None if delegation.preserve_all_tensors else read
+        taken = tuple(step.node for step in inside if isinstance(step, PlannedOperator))
+        return [PlannedPartition(partition_params(taken, wanted, specs, runs), delegate)]
+
+    return tuple(step for subset in subsets for step in replaced(subset))
+
+
+class _Unallocated:
+    """A graph while a delegate chooses: a DelegateContext without values."""
+
+    def __init__(
+        self, specs: Specs, nodes: Sequence[Node], shapes: Hashable, delegation: Delegation
+    ) -> None:
+        self._specs, self._nodes, self._shapes = specs, nodes, shapes
+        self.graph_key, self.shared = delegation.graph_key, delegation.shared
+        self.preserve_all_tensors = delegation.preserve_all_tensors
+
+    def nodes(self) -> Sequence[Node]:
+        return self._nodes
+
+    def shapes(self) -> Hashable:
+        return self._shapes
+
+    def spec(self, index: int) -> TensorSpec:
+        return self._specs[index]
+
+    def value(self, index: int) -> Any:  # noqa: ARG002 (the protocol's)
+        return None
+
+    def array(self, index: int) -> np.ndarray:
+        raise LookupError(f"tensor {index} {self._specs[index].name!r} holds no data")
+
+    def assign(self, index: int, value: Any) -> None:  # noqa: ARG002 (the protocol's)
+        raise LookupError(f"tensor {index} {self._specs[index].name!r}: nothing is allocated yet")

@@ -1,0 +1,170 @@
+"""The steps of a plan: an operator on the host, or a partition of a delegate."""
+
+import dataclasses
+import functools
+from collections.abc import Container, Iterable, Sequence
+from typing import Protocol
+
+from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.passes.runs import Runs
+from jaxdelegate.reference.registry import KERNELS
+from jaxdelegate.simple_delegate import DelegateParams, Node, SimpleDelegate
+
+
+@dataclasses.dataclass(frozen=True)
+class DelegatedNodes:
+    """Nodes that another delegate already runs."""
+
+    delegate: str
+    nodes: tuple[Node, ...]
+
+
+class Step(Protocol):
+    """What the partitioner needs to know of a step."""
+
+    @property
+    def row(self) -> Node | DelegatedNodes:
+        """What the next delegate sees of it."""
+        ...
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """Tensors it reads."""
+        ...
+
+    @property
+    def writes(self) -> frozenset[int]:
+        """Tensors it writes, without variables."""
+        ...
+
+    @property
+    def variables(self) -> frozenset[int]:
+        """Variable tensors it reads or updates."""
+        ...
+
+    @property
+    def has_side_effect(self) -> bool:
+        """Whether it must keep its place among steps with side effects."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlannedOperator:
+    """An operator that stays on the host."""
+
+    node: Node
+
+    @property
+    def row(self) -> Node:
+        """The node itself: delegates may take it."""
+        return self.node
+
+    @functools.cached_property
+    def reads(self) -> frozenset[int]:
+        """Tensors it reads."""
+        return frozenset(i for i in self.node.operator.inputs if i >= 0)
+
+    @functools.cached_property
+    def writes(self) -> frozenset[int]:
+        """Tensors it writes."""
+        return frozenset(i for i in self.node.operator.outputs if i >= 0)
+
+    @functools.cached_property
+    def variables(self) -> frozenset[int]:
+        """Variable tensors it reads or updates."""
+        pairs = zip(self.node.operator.inputs, self.node.inputs, strict=True)
+        return frozenset(i for i, spec in pairs if spec is not None and spec.is_variable)
+
+    @property
+    def has_side_effect(self) -> bool:
+        """Operators on resources, with subgraphs or without results may change what no tensor shows."""
+        specs = [spec for spec in (*self.node.inputs, *self.node.outputs) if spec is not None]
+        kernel = KERNELS.get(self.node.name)
+        calls = kernel is not None and kernel.calls
+        return calls or not self.node.outputs or any(spec.dtype in HANDLES for spec in specs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlannedPartition:
+    """A partition, and the delegate that takes it."""
+
+    params: DelegateParams
+    delegate: SimpleDelegate
+
+    @property
+    def row(self) -> DelegatedNodes:
+        """Its nodes, which no other delegate can take."""
+        return DelegatedNodes(self.delegate.name, self.params.nodes)
+
+    @property
+    def is_in_host_memory(self) -> bool:
+        """Whether the tensors inside take memory of the host."""
+        return self.delegate.is_in_host_memory and self.params.runs is None
+
+    @functools.cached_property
+    def _inside(self) -> tuple[PlannedOperator, ...]:
+        return tuple(PlannedOperator(node) for node in self.params.nodes)
+
+    @functools.cached_property
+    def reads(self) -> frozenset[int]:
+        """Tensors it reads."""
+        return frozenset(self.params.inputs)
+
+    @functools.cached_property
+    def writes(self) -> frozenset[int]:
+        """Tensors it writes."""
+        return frozenset().union(*(step.writes for step in self._inside))
+
+    @functools.cached_property
+    def variables(self) -> frozenset[int]:
+        """Variable tensors it reads or updates."""
+        return frozenset().union(*(step.variables for step in self._inside))
+
+    @property
+    def has_side_effect(self) -> bool:
+        """Whether an operator inside has one."""
+        return any(step.has_side_effect for step in self._inside)
+
+
+PlannedStep = PlannedOperator | PlannedPartition
+
+
+def partition_params(
+    nodes: tuple[Node, ...],
+    wanted: Container[int] | None,
+    specs: Sequence[TensorSpec],
+    runs: Runs | None,
+) -> DelegateParams:
+    """What a kernel for these nodes replaces.
+
+    Args:
+        nodes: of the partition.
+        wanted: tensors that other steps read; None: all.
+        specs: of all tensors.
+        runs: see `DelegateParams`.
+    """
+    made = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
+    read = {i: None for node in nodes for i in node.operator.inputs if i >= 0}
+    inputs = [i for i in read if i not in made and specs[i].const is None]
+    outputs = [i for i in made if wanted is None or i in wanted]
+    outputs = [i for i in outputs if specs[i].const is None]
+    return DelegateParams(nodes, tuple(inputs), tuple(outputs), runs)
+
+
+def last_reads(steps: Iterable[Step], kept: Container[int]) -> dict[int, list[int]]:
+    """The tensors that no later step reads, by the position of the last step that does.
+
+    Args:
+        steps: of a plan, in order.
+        kept: tensors that are never released.
+    """
+    last: dict[int, int] = {}
+    for position, step in enumerate(steps):
+        for index in (*step.reads, *step.writes):
+            if index not in kept:
+                last[index] = position
+    released: dict[int, list[int]] = {}
+    for index, position in last.items():
+        released.setdefault(position, []).append(index)
+    return released
