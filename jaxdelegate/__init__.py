@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from jaxdelegate.providers import register_delegate_provider
     from jaxdelegate.report.delegation import DelegationReport
     from jaxdelegate.report.precision import PrecisionReport
-    from jaxdelegate.simple_delegate import SimpleDelegate, SimpleDelegateKernel
     from jaxdelegate.sensitivity.ranking import quantization_sensitivity
     from jaxdelegate.sensitivity.records import SensitivityReport
+    from jaxdelegate.simple_delegate import SimpleDelegate, SimpleDelegateKernel
 
 __all__ = [
     "CacheWarning",

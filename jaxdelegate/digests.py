@@ -1,7 +1,7 @@
-"""Digests of a model's content: what names it in the caches of programs and weights.
+"""Digests of a model's content, which identify it in the caches of programs and weights.
 
-BLAKE3 where its package is installed, which takes a quarter of SHA-256's time; SHA-256 elsewhere. A
-digest says by which of them it was made.
+BLAKE3 where its package is installed, which takes a quarter of SHA-256's time; otherwise SHA-256. A
+digest says which algorithm computed it.
 """
 
 import contextlib
@@ -25,20 +25,20 @@ with contextlib.suppress(ImportError):
     _HASHES[BLAKE3] = importlib.import_module("blake3").blake3
 PREFERRED = BLAKE3 if BLAKE3 in _HASHES else SHA256
 
-# What one digest is made of; a large file has many, a small one should not need many calls.
+# Bytes per chunk: threads share the chunks of a large file, and small ones need few calls.
 _CHUNKS = {SHA256: 4 << 20, BLAKE3: 32 << 20}
-_BATCH = 1 << 20  # bytes of small chunks that one thread takes together
-_SHARE = 32 << 20  # bytes that one thread digests while the machine code next to them is loaded
+_BATCH = 1 << 20  # bytes of small chunks that one thread digests together
+_SHARE = 32 << 20  # bytes that justify another thread
 _MOST_THREADS = 8
 
 _DIGEST = re.compile(rf"(?:({BLAKE3})-)?[0-9a-f]{{64}}")
 
 
 def fingerprint(source: ModelSource) -> str:
-    """A token for the content of a model, for `model_token` and names of one's own.
+    """A token for the content of a model, for `model_token` or as a name of the model.
 
     Args:
-        source: a path, or the content of a file. External buffers in files next to it do not count.
+        source: a path, or the content of a file. External buffers in other files are not included.
 
     Returns:
         64 hexadecimal digits; the same for a file and for its bytes, on every machine.
@@ -50,36 +50,32 @@ def fingerprint(source: ModelSource) -> str:
 
 
 def file_digest(source: ModelSource, algorithm: str = PREFERRED) -> str:
-    """The digest of a whole file, which is mapped, or of its content.
-
-    Raises:
-        ModelError: the file cannot be opened.
-    """
+    """The digest of a whole file, which is mapped, or of its content."""
     return digests([open_source(source).content], algorithm)[0]
 
 
 def algorithm_of(digest: str) -> str:
-    """By which algorithm a digest was made.
+    """The algorithm that computed a digest.
 
     Raises:
-        ValueError: it is no digest.
+        ValueError: the text is not a digest.
     """
     found = _DIGEST.fullmatch(digest)
     if found is None:
-        raise ValueError(f"{digest!r} is no digest")
+        raise ValueError(f"{digest!r} is not a digest")
     return found[1] or SHA256
 
 
 def is_known(algorithm: str) -> bool:
-    """Whether digests of this algorithm can be made here."""
+    """Whether this process can compute digests of an algorithm."""
     return algorithm in _HASHES
 
 
 def digests(buffers: Sequence[memoryview], algorithm: str = PREFERRED) -> list[str]:
     """The digest of each buffer: 64 hexadecimal digits, after `blake3-` unless it is SHA-256.
 
-    The algorithm's over the length and the digest of each 4 MiB, BLAKE3's of each 32 MiB: threads
-    share a large buffer.
+    It is the algorithm's digest of the buffer's length and of the digest of each chunk: 4 MiB for
+    SHA-256, 32 MiB for BLAKE3. Threads share a large buffer.
     """
     views = [b.cast("B") if b.nbytes else memoryview(b"") for b in buffers]
     sizes, size = [len(view) for view in views], _CHUNKS[algorithm]
@@ -89,9 +85,9 @@ def digests(buffers: Sequence[memoryview], algorithm: str = PREFERRED) -> list[s
 def read_into(
     files: Sequence[int], buffers: Sequence[memoryview], algorithm: str = PREFERRED
 ) -> list[str]:
-    """Fill each buffer from the beginning of its open file, and digest what came.
+    """Fill each buffer from the start of its open file, and digest it.
 
-    A file that is too short leaves the rest of its buffer as it was, and so another digest.
+    A file that is too short leaves the rest of its buffer unchanged, so the digest differs.
     """
 
     def chunk(i: int, at: int) -> memoryview:
@@ -105,36 +101,35 @@ def read_into(
 def _combined(
     sizes: Sequence[int], chunk: Callable[[int, int], memoryview], algorithm: str
 ) -> list[str]:
-    make, step = _HASHES[algorithm], _CHUNKS[algorithm]
+    new_hash, step = _HASHES[algorithm], _CHUNKS[algorithm]
     places = [(i, at) for i, size in enumerate(sizes) for at in range(0, size, step)]
 
     def digested(some: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [make(chunk(*place)).digest() for place in some]
+        return [new_hash(chunk(*place)).digest() for place in some]
 
     workers = min(-(-sum(sizes) // _SHARE), core_count(), _MOST_THREADS)
     if workers < 2:
         parts = iter(digested(places))
     else:
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (small models need none)
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only large models)
 
         with ThreadPoolExecutor(workers) as executor:
             batches = executor.map(digested, _batches(places, sizes, step))
             parts = itertools.chain.from_iterable(list(batches))
     label = "" if algorithm == SHA256 else f"{algorithm}-"
     return [
-        label + make(_outline(size, itertools.islice(parts, -(-size // step)))).hexdigest()
+        label
+        + new_hash(
+            size.to_bytes(8, "little") + b"".join(itertools.islice(parts, -(-size // step)))
+        ).hexdigest()
         for size in sizes
     ]
-
-
-def _outline(size: int, parts: Iterable[bytes]) -> bytes:
-    return size.to_bytes(8, "little") + b"".join(parts)
 
 
 def _batches(
     places: Iterable[tuple[int, int]], sizes: Sequence[int], step: int
 ) -> list[list[tuple[int, int]]]:
-    """Chunks that lie side by side, until they are worth a thread's attention."""
+    """Group adjacent chunks into batches of at least `_BATCH` bytes."""
     batches: list[list[tuple[int, int]]] = [[]]
     nbytes = 0
     for i, at in places:

@@ -21,7 +21,7 @@ def test_a_file_and_its_bytes_have_the_same(tmp_path: Path) -> None:
     assert len(jd.fingerprint(content)) == 64
 
 
-def test_it_is_the_same_for_ever() -> None:
+def test_it_never_changes() -> None:
     part = hashlib.sha256(b"TFL3").digest()
     assert jd.fingerprint(b"TFL3") == hashlib.sha256((4).to_bytes(8, "little") + part).hexdigest()
 
@@ -41,7 +41,7 @@ KNOWN = [algorithm for algorithm in (SHA256, BLAKE3) if is_known(algorithm)]
 
 
 @pytest.mark.parametrize("algorithm", KNOWN)
-def test_several_at_once_are_as_one_by_one(algorithm: str) -> None:
+def test_several_at_once_equal_one_by_one(algorithm: str) -> None:
     rng = np.random.default_rng(1)
     arrays = [rng.integers(0, 256, n, np.uint8) for n in (5, 0, CHUNK + 3, 900_000, 2 * CHUNK, 7)]
     one_by_one = [digests([a.data], algorithm)[0] for a in arrays]
@@ -69,7 +69,7 @@ def test_fingerprints_are_the_same_on_every_machine() -> None:
 
 
 @pytest.mark.parametrize("algorithm", KNOWN)
-def test_a_digest_says_what_made_it(algorithm: str) -> None:
+def test_a_digest_names_its_algorithm(algorithm: str) -> None:
     (digest,) = digests([memoryview(b"TFL3")], algorithm)
     assert algorithm_of(digest) == algorithm
 
@@ -82,8 +82,8 @@ def test_blake3_is_blake3() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0" * 63, "0" * 65, "md5-" + "0" * 64, "../" + "0" * 64])
-def test_what_is_no_digest(text: str) -> None:
-    with pytest.raises(ValueError, match="is no digest"):
+def test_other_texts_are_not_digests(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a digest"):
         algorithm_of(text)
 
 

@@ -11,6 +11,7 @@ from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import declared_specs, gather
 from jaxdelegate.report.delegation import DelegationReport
+from jaxdelegate.runtime.subgraph import Host, ModelStore
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -18,7 +19,6 @@ from jaxdelegate.simple_delegate import (
     SimpleDelegate,
     SimpleDelegateKernel,
 )
-from jaxdelegate.runtime.subgraph import Host, ModelStore
 
 # Operators that pass their arguments on; those that pass scalars (reductions) are left out.
 _PASSING = frozenset(

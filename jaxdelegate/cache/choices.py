@@ -1,8 +1,7 @@
-"""Which algorithm runs an operator, kept next to programs: a JSON file for each device.
+"""Measured choices of algorithms, stored next to programs: a JSON file for each kind of device.
 
-They are measured once: programs for other shapes, other models and other processes take them over.
-Like programs, they belong to sources, versions, a kind of device, flags and the host; unlike
-programs, which hold them already, they do not belong to a model.
+They are measured once: other shapes, models and processes reuse them. Like those of programs, their
+key covers sources, versions, the kind of device, flags and the host. It does not cover the model.
 """
 
 import dataclasses
@@ -25,15 +24,15 @@ _FORMAT = 2
 
 
 class ChoiceStore:
-    """The choices for one device in a directory. Whatever is wrong with it costs time only."""
+    """The choices for one device in a directory. A faulty file costs time only."""
 
     def __init__(self, directory: PrivateDirectory, device: Any) -> None:
-        """Look into an opened directory."""
+        """Use an opened directory."""
         self._directory = directory
         self._device = device
 
     def read(self) -> dict[str, Choice]:
-        """What is stored, by operator key; empty if nothing is, or nothing that can be used."""
+        """The stored choices by operator key; empty if none are stored or usable."""
         try:
             return _unpacked(self._content())
         except (SourceError, FileNotFoundError):
@@ -43,7 +42,7 @@ class ChoiceStore:
             return {}
 
     def add(self, choices: Mapping[str, Choice]) -> None:
-        """Store choices next to those that are there. A process that writes meanwhile may win."""
+        """Add choices to the stored ones. Concurrent writers may overwrite each other."""
         try:
             key = self._key()
             confirm(of_subgraphs=False)
@@ -53,7 +52,7 @@ class ChoiceStore:
             _warn(f"autotuning results are not stored: {error}")
 
     def digest(self) -> str | None:
-        """Of all that is stored; None: nothing is."""
+        """The digest of the stored choices; None: none are stored."""
         try:
             return hashlib.sha256(self._content()).hexdigest()
         except (SourceError, OSError):
@@ -63,8 +62,8 @@ class ChoiceStore:
         return self._directory.read(_file(self._key()))
 
     def _key(self) -> Key:
-        """Equal devices share choices: neither the ordinal nor the process counts."""
         device = device_identity(self._device)
+        # Equal devices share choices: neither the ordinal nor the process index matters.
         kind = [part for i, part in enumerate(device) if i not in (2, 3)]
         environment = environment_parts(self._device) | source_parts(of_subgraphs=False)
         settings = Part.of(jax_settings.current())
@@ -84,7 +83,7 @@ def _packed(key: Key, choices: Mapping[str, Choice]) -> bytes:
 def _unpacked(content: bytes) -> dict[str, Choice]:
     stored: Any = json.loads(content)
     if stored["format"] != _FORMAT:
-        raise ValueError(f"their format is {stored['format']}, this is {_FORMAT}")
+        raise ValueError(f"the format is {stored['format']}, expected {_FORMAT}")
     return {str(name): _choice(row) for name, row in stored["choices"].items()}
 
 

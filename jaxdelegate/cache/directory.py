@@ -1,9 +1,9 @@
 """A directory of files that only their owner can have written.
 
 Stored programs are machine code, so they are trusted by ownership alone: a directory or a file
-that somebody else could write to is not used. The directory is held open from the check on, so
-that its path may lead elsewhere meanwhile. Files appear whole or not at all: they are written
-under another name, flushed to the disk and renamed.
+that another user could write to is not used. The directory stays open after the check, and is used
+through its descriptor, so a change of the path does no harm. Files appear whole or not at all: they
+are written under another name, flushed to the disk and renamed.
 """
 
 import errno
@@ -28,53 +28,53 @@ class PrivateDirectory:
 
     Attributes:
         path: of the directory, for people.
-        remark: why the files lie in a folder of this user's in it; None: they lie in it.
+        remark: why the files are in this user's subfolder; None: they are in the directory itself.
     """
 
     def __init__(self, path: Path, file: int, remark: str | None) -> None:
-        """Use `open` instead, which checks it."""
+        """Use `open` instead, which checks the directory."""
         self.path, self.remark = path, remark
         self._file, self._state = file, os.fstat(file)
         weakref.finalize(self, _close, file, self._state)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, create: bool = True) -> "PrivateDirectory":
-        """The directory, made with mode 0700 if it is not there.
+        """The directory, created with mode 0700 if it is missing.
 
-        Where others could change it, or put another one in its place, this is a folder inside of
-        it that only this user may look into. All who open one directory share a descriptor.
+        Where other users could change or replace it, this is a subfolder that only this user can
+        read. Callers that open the same directory share a descriptor.
 
         Raises:
-            PermissionError: others can write to it, or own it, and this user has no folder there.
-            OSError: it cannot be made, or is no directory.
+            PermissionError: others can write to it, or own it, and this user has no subfolder.
+            OSError: it cannot be created, or is not a directory.
         """
         given = os.fspath(path)
         if create:
             os.makedirs(given, mode=0o700, exist_ok=True)
         elif not os.path.exists(given):
             raise FileNotFoundError(
-                f"cache directory {given!r}: no such folder; a delegate makes and fills it "
+                f"cache directory {given!r}: no such folder; a delegate creates and fills it "
                 "(serialization_dir), or `jaxdelegate compile`"
             )
         if not os.path.isdir(given):
             raise NotADirectoryError(f"cache directory {given!r} is a file")
         reason = why_shared(given)
-        if reason is None:  # so nobody can have changed where the path leads
+        if reason is None:  # so the path still leads to the directory that was checked
             file = os.open(given, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            return _only(cls(Path(given), file, None))
+            return _shared(cls(Path(given), file, None))
         file, own = _own_folder(given, reason, create=create), subfolder.folder_name()
         remark = (
             f"cache directory {given!r} {reason}, so programs are stored in "
-            f"{os.path.join(given, own)!r}, which only this user can write to; what lies in "
-            f"{given!r} itself is not used"
+            f"{os.path.join(given, own)!r}, which only this user can write to; files in "
+            f"{given!r} itself are not used"
         )
-        return _only(cls(Path(given), file, remark))
+        return _shared(cls(Path(given), file, remark))
 
     def fileno(self) -> int:
-        """Its descriptor, for `dir_fd`.
+        """The directory's descriptor, for `dir_fd`.
 
         Raises:
-            PermissionError: others can write to it by now.
+            PermissionError: others can write to it now.
             OSError: the descriptor was closed.
         """
         state = os.fstat(self._file)
@@ -85,59 +85,55 @@ class PrivateDirectory:
         return self._file
 
     def names(self) -> list[str]:
-        """What lies in it, temporary files left out, sorted."""
-        there = subfolder.listed(self.fileno())
-        return [name for name in there if not name.startswith(TEMPORARY)]
+        """The names of its files, sorted, without temporary ones."""
+        found = subfolder.listed(self.fileno())
+        return [name for name in found if not name.startswith(TEMPORARY)]
 
     def state(self, name: str) -> os.stat_result | None:
-        """Of a file, or of a link itself; None: it is not there."""
+        """The status of a file, or of a link itself; None: it does not exist."""
         try:
             return os.stat(name, dir_fd=self.fileno(), follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def size(self, name: str) -> int:
-        """Bytes of a file; 0 if it is not there."""
+        """Bytes of a file; 0 if it does not exist."""
         state = self.state(name)
         return 0 if state is None else state.st_size
 
     def modified(self, name: str) -> float:
-        """When a file was last written or used, in seconds of the epoch; 0: it is not there."""
+        """When a file was last written or used, in seconds since the epoch; 0: it is missing."""
         state = self.state(name)
         return 0.0 if state is None else state.st_mtime
 
     def descriptor(self, name: str) -> int:
-        """An open file; close it.
+        """The descriptor of an opened file; the caller closes it.
 
         Raises:
-            PermissionError: somebody else could have written it.
-            OSError: it is not there, a link, or no regular file.
+            PermissionError: another user could have written it, or it is not a regular file.
+            OSError: it does not exist, or is a link.
         """
         if os.path.basename(name) != name:
-            raise PermissionError(f"{name!r} is no name of a file")
-        # A pipe of that name must not block.
+            raise PermissionError(f"{name!r} is not a file name")
+        # O_NONBLOCK: opening a pipe must not block.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(name, flags, dir_fd=self.fileno())
         state = os.fstat(file)
         reason = why_not_trusted(state, file)
         if not stat.S_ISREG(state.st_mode):
-            reason = "is no regular file"
+            reason = "is not a regular file"
         if reason is not None:
             os.close(file)
             raise PermissionError(f"{name} {reason}")
         return file
 
     def read(self, name: str) -> bytes:
-        """A file's content.
-
-        Raises:
-            OSError: as `descriptor`.
-        """
+        """A file's content; raises the errors of `descriptor`."""
         with open(self.descriptor(name), "rb") as file:
             return file.read()
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
-        """Put a file there, whole, in the place of what has its name.
+        """Write a file, or replace it, atomically.
 
         Raises:
             OSError: the disk is full, or the directory cannot be written to.
@@ -156,12 +152,12 @@ class PrivateDirectory:
             raise
 
     def touch(self, name: str) -> None:
-        """Note that a file was used, where that can be noted."""
+        """Set a file's modification time to now, if the directory is writable."""
         with suppress(OSError):
             os.utime(name, dir_fd=self.fileno(), follow_symlinks=False)
 
     def remove(self, name: str) -> None:
-        """Remove a file that may be gone already.
+        """Remove a file, if it exists.
 
         Raises:
             OSError: the directory cannot be written to.
@@ -170,9 +166,9 @@ class PrivateDirectory:
             os.unlink(name, dir_fd=self.fileno())
 
     def abandoned(self) -> Iterator[str]:
-        """Temporary files that no process is writing any more."""
+        """Temporary files that no process writes any more."""
         for name in subfolder.listed(self.fileno()):
-            # Whatever the clock: one from the future was written before it was put right.
+            # A time in the future comes from a clock that has been corrected since.
             age = abs(time.time() - self.modified(name))
             if name.startswith(TEMPORARY) and age > _ABANDONED_SECONDS:
                 yield name
@@ -195,22 +191,22 @@ def _own_folder(path: str, reason: str, *, create: bool) -> int:
 
 _opened: weakref.WeakValueDictionary[tuple[int, int], PrivateDirectory] = (
     weakref.WeakValueDictionary()
-)  # by device and number
+)  # by device and inode
 
 
-def _only(directory: PrivateDirectory) -> PrivateDirectory:
-    """What has the same directory open already: a thousand delegates need one descriptor."""
+def _shared(directory: PrivateDirectory) -> PrivateDirectory:
+    """The instance that has the same directory open already: many delegates share a descriptor."""
     state = os.fstat(directory.fileno())
-    place = state.st_dev, state.st_ino
-    there = _opened.setdefault(place, directory)
+    identity = state.st_dev, state.st_ino
+    first = _opened.setdefault(identity, directory)
     try:
-        there.fileno()
-    except OSError:  # somebody has closed it
-        there = _opened[place] = directory
-    return there
+        first.fileno()
+    except OSError:  # its descriptor was closed
+        first = _opened[identity] = directory
+    return first
 
 
 def _close(file: int, state: os.stat_result) -> None:
     with suppress(OSError):
-        if os.path.samestat(os.fstat(file), state):  # else it is another file's by now
+        if os.path.samestat(os.fstat(file), state):  # otherwise the number was reused
             os.close(file)

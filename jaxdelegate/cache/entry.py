@@ -1,9 +1,9 @@
-"""One stored program as a file: a header that is checked, a description, machine code.
+"""The file format of one stored program: header, description, machine code.
 
 Layout, little endian: magic [8], format version u32, length of the description u32, length of the
 rest u64, SHA-256 of the description [32]; then the description as JSON, with the digest of the
-rest; then the rest: machine code, and the call lists of call batches (call_batching.py) one after
-the other.
+rest; then the rest: machine code, and the concatenated call lists of call batches
+(call_batching.py).
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import struct
 import time
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and its like)
+import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and others)
 import numpy as np
 
 from jaxdelegate.cache.key import Key
@@ -27,16 +27,16 @@ _HEADER = struct.Struct("<8sIIQ32s")
 
 
 class EntryError(ValueError):
-    """A file is no entry, a damaged one, or one of another version."""
+    """A file is not an entry, is damaged, or has another format version."""
 
 
 class UncheckedError(EntryError):
-    """A file cannot be read or checked here and now: it may be a sound entry."""
+    """A file cannot be read or checked at the moment: it may be a sound entry."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredWeight:
-    """An argument of the program: a constant of the model as it lies there, or laid out again.
+    """An argument of the program: a constant as the model stores it, or in another layout.
 
     `tensor` is the constant's index; None: the elements are in the entry's file of weights.
     """
@@ -48,13 +48,13 @@ class StoredWeight:
 
     @property
     def nbytes(self) -> int:
-        """What its elements take."""
+        """Bytes of its elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A program without its weights' elements. Tensors go by their index in the subgraph."""
+    """A program without its weights' elements. Tensors are indices in the subgraph."""
 
     key: Key
     inputs: tuple[int, ...]
@@ -64,10 +64,10 @@ class Entry:
     weights: tuple[StoredWeight, ...]
     weights_digest: str | None  # of their file's content; None: all are constants of the model
     code: bytes | memoryview
-    call_lists: tuple[bytes | memoryview, ...] = ()  # what the program takes ahead of its weights
+    call_lists: tuple[bytes | memoryview, ...] = ()  # arguments of the program before the weights
     model_name: str = ""  # for people: of the file that it was first compiled for
     operators: str = ""  # for people: what it computes
-    created: float = dataclasses.field(default_factory=time.time)  # seconds of the epoch
+    created: float = dataclasses.field(default_factory=time.time)  # seconds since the epoch
 
     @property
     def file(self) -> str:
@@ -76,7 +76,7 @@ class Entry:
 
     @property
     def weights_file(self) -> str | None:
-        """The name of the file with its weights."""
+        """The name of the file with its weights; None: it needs none."""
         return None if self.weights_digest is None else f"{self.weights_digest}.weights"
 
 
@@ -86,7 +86,7 @@ def file_of(key: Key) -> str:
 
 
 def pack(entry: Entry) -> list[bytes]:
-    """The parts of the file."""
+    """The file's content, in parts."""
     rest = b"".join([entry.code, *entry.call_lists])
     description = {
         "key": entry.key.as_json(),
@@ -108,11 +108,11 @@ def pack(entry: Entry) -> list[bytes]:
     return [header, text, rest]
 
 
-def is_of_another_version(beginning: bytes) -> bool:
-    """Whether a file that begins so is an entry of another version than these."""
-    if len(beginning) < _HEADER.size:
+def has_another_version(head: bytes) -> bool:
+    """Whether a file with this head is an entry of another format version."""
+    if len(head) < _HEADER.size:
         return False
-    magic, version, *_ = _HEADER.unpack_from(beginning)
+    magic, version, *_ = _HEADER.unpack_from(head)
     return bool(magic == _MAGIC and version != _VERSION)
 
 
@@ -120,18 +120,18 @@ def unpack(content: bytes) -> Entry:
     """The entry in a file's content.
 
     Raises:
-        EntryError: it is none, damaged, or of another version; says which.
+        EntryError: the content is not an entry, is damaged, or has another format version.
     """
     if len(content) < _HEADER.size:
-        raise EntryError(f"the file is truncated: it has {len(content)} bytes, less than a header")
+        raise EntryError(f"the file is truncated: {len(content)} bytes are shorter than a header")
     magic, version, text_size, rest_size, digest = _HEADER.unpack_from(content)
     if magic != _MAGIC:
         raise EntryError("it is not a stored program")
     if version != _VERSION:
-        raise EntryError(f"its format is version {version}, this is version {_VERSION}")
+        raise EntryError(f"its format version is {version}, this is version {_VERSION}")
     if len(content) != _HEADER.size + text_size + rest_size:
         raise EntryError(
-            f"the file is damaged: it has {len(content)} bytes, and its header says "
+            f"the file is damaged: it has {len(content)} bytes, but its header says "
             f"{_HEADER.size + text_size + rest_size}"
         )
     body = memoryview(content)[_HEADER.size :]
@@ -156,7 +156,7 @@ def _check_digest(digest: str, rest: memoryview) -> None:
 
 
 def _entry(description: Any, rest: memoryview) -> Entry:
-    """The entry; code and call lists, which may be large, are views."""
+    """The entry, whose code and call lists are views, since they may be large."""
 
     def indices(name: str) -> tuple[int, ...]:
         return tuple(int(i) for i in description[name])
@@ -164,21 +164,21 @@ def _entry(description: Any, rest: memoryview) -> Entry:
     code_size = len(rest) - sum(sizes := indices("call_lists"))
     if code_size < 0 or min(sizes, default=0) < 0:
         raise ValueError("its call lists do not fit the file")
-    begins = itertools.accumulate(sizes, initial=code_size)
-    call_lists = tuple(rest[at : at + size] for at, size in zip(begins, sizes, strict=False))
+    starts = itertools.accumulate(sizes, initial=code_size)
+    call_lists = tuple(rest[at : at + size] for at, size in zip(starts, sizes, strict=False))
     return Entry(
-        Key.from_json(description["key"]),
-        indices("inputs"),
-        indices("outputs"),
-        indices("states"),
-        indices("donated"),
-        tuple(_weight(*row) for row in description["weights"]),
-        _digest(description["weights_digest"]),
-        rest[:code_size],
-        call_lists,
-        str(description["model_name"]),
-        str(description["operators"]),
-        float(description["created"]),
+        key=Key.from_json(description["key"]),
+        inputs=indices("inputs"),
+        outputs=indices("outputs"),
+        states=indices("states"),
+        donated=indices("donated"),
+        weights=tuple(_weight(*row) for row in description["weights"]),
+        weights_digest=_checked(description["weights_digest"]),
+        code=rest[:code_size],
+        call_lists=call_lists,
+        model_name=str(description["model_name"]),
+        operators=str(description["operators"]),
+        created=float(description["created"]),
     )
 
 
@@ -192,8 +192,8 @@ def _weight(digest: str, dtype: str, shape: list[int], tensor: int | None) -> St
     )
 
 
-def _digest(text: str | None) -> str | None:
-    """A digest as it was stored; no other text becomes a file's name."""
+def _checked(text: str | None) -> str | None:
+    """The digest, which becomes a file's name, after a check that it is one."""
     if text is not None:
         algorithm_of(text)
     return text

@@ -1,4 +1,4 @@
-"""What else a compiled program depends on: versions, the device, flags, the host.
+"""The parts of a key for versions, the device, flags and the host.
 
 Nothing here imports jax.
 """
@@ -28,10 +28,10 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVER
 
 
 def environment_parts(device: Any) -> dict[str, Part]:
-    """The parts of a key that no model and no option changes, but for those of our sources.
+    """The parts of a key that depend on neither the model nor options; without our sources.
 
     Args:
-        device: jaxlib's, which is also jax's.
+        device: jaxlib's device, which jax uses, too.
     """
     platform = platform_of(device.platform)
     options = (compiler_options(platform, exact=exact) for exact in (True, False))
@@ -55,13 +55,12 @@ def _part(value: tuple[Any, ...]) -> Part:
 
 @functools.cache
 def _digest_of(path: Path) -> str | None:
-    """Of a file; None: it is not there."""
     return file_digest(path) if path.exists() else None
 
 
 @functools.cache
 def versions(platform_name: str) -> Mapping[str, str | None]:
-    """Of Python, jax, jaxlib and the platform's plugins."""
+    """The versions of Python, jax, jaxlib and the platform's plugins."""
     plugins = {name: _installed(name) for name in _PLUGINS.get(platform_name, ())}
     own = {
         "python": sys.implementation.cache_tag,
@@ -75,7 +74,7 @@ _VERSION_LINE = re.compile(r"^_version = ['\"](.+)['\"]$", re.MULTILINE)
 
 
 def jax_version() -> str | None:
-    """Of jax, which it says in a file of its own; None: not in the way it does."""
+    """The version of jax, read from its version.py without importing jax; None: not found."""
     spec = importlib.util.find_spec("jax")
     if spec is None or spec.origin is None:
         return None
@@ -84,7 +83,7 @@ def jax_version() -> str | None:
 
 
 def _installed(distribution: str) -> str | None:
-    from importlib import metadata  # noqa: PLC0415 (50 ms that no CPU needs)
+    from importlib import metadata  # noqa: PLC0415 (takes 50 ms; not needed for CPUs)
 
     try:
         return metadata.version(distribution)

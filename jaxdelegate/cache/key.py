@@ -1,4 +1,4 @@
-"""The key of a stored program: named parts, so that a miss can say which of them moved."""
+"""The key of a stored program: named parts, so that a miss can report which of them changed."""
 
 import dataclasses
 import enum
@@ -12,22 +12,22 @@ import numpy as np
 
 from jaxdelegate.digests import array_digests
 
-_TEXT = 100  # characters of a part that are kept for people
+_TEXT = 100  # characters of a part's text that are kept, for people
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One part: its digest, and the beginning of what it was made of."""
+    """One part: the digest and the beginning of its text."""
 
     digest: str
     text: str
 
     @classmethod
     def of(cls, value: Any) -> "Part":
-        """The part for a value of JSON's kinds, and of those that `_plain` knows.
+        """The part for a value of types that JSON or `_plain` knows.
 
         Raises:
-            TypeError: it holds something else.
+            TypeError: it holds another type.
         """
         text = json.dumps(value, default=_plain, sort_keys=True, separators=(",", ":"))
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32], text[:_TEXT])
@@ -41,11 +41,11 @@ class Key:
 
     @functools.cached_property
     def digest(self) -> str:
-        """What the entry is called: 64 hexadecimal digits."""
+        """The entry's name: 64 hexadecimal digits."""
         lines = [f"{name}={part.digest}" for name, part in sorted(self.parts.items())]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
-    def moved(self, other: "Key") -> list[str]:
+    def differing_parts(self, other: "Key") -> list[str]:
         """The names of the parts that differ."""
         names = {*self.parts, *other.parts}
         return sorted(n for n in names if self._digest_of(n) != other._digest_of(n))
@@ -55,7 +55,7 @@ class Key:
         return None if part is None else part.digest
 
     def as_json(self) -> dict[str, list[str]]:
-        """For an entry's header."""
+        """Digest and text of each part by name, as an entry stores them."""
         return {name: [part.digest, part.text] for name, part in self.parts.items()}
 
     @classmethod
@@ -63,20 +63,18 @@ class Key:
         """The inverse of `as_json`.
 
         Raises:
-            ValueError: it is not of that form.
-            AttributeError: the same.
-            TypeError: the same.
+            ValueError, AttributeError, TypeError: the value has another form.
         """
         return cls({str(n): Part(str(digest), str(text)) for n, (digest, text) in value.items()})
 
 
 def _plain(value: Any) -> Any:
-    """What is in a part for a value that JSON does not know, the same in every process.
+    """A JSON value for a type that JSON does not know, the same in every process.
 
     Raises:
-        TypeError: an object of no known kind, which might print differently next time.
+        TypeError: another type, which might print differently next time.
     """
-    if isinstance(value, np.dtype):  # most of what there is
+    if isinstance(value, np.dtype):  # the most frequent type
         return dtype_name(value)
     if isinstance(value, np.generic | np.ndarray):
         return _plain_numbers(value)
@@ -88,7 +86,7 @@ def _plain(value: Any) -> Any:
         return f"{type(value).__name__}.{value.name}"
     if dataclasses.is_dataclass(value):
         return _plain_record(value)
-    raise TypeError(f"{type(value).__name__} has no place in a cache key")
+    raise TypeError(f"{type(value).__name__} cannot be part of a cache key")
 
 
 def _plain_numbers(value: np.generic | np.ndarray) -> Any:
@@ -110,11 +108,11 @@ def _plain_record(record: Any) -> list[Any]:
 
 @functools.cache
 def field_names(cls: type) -> tuple[str, ...]:
-    """The fields of a dataclass."""
+    """The names of a dataclass's fields."""
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @functools.cache
 def dtype_name(dtype: np.dtype) -> str:
-    """How keys call a dtype."""
+    """`str(dtype)`, cached: keys contain many."""
     return str(dtype)

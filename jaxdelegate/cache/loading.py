@@ -1,4 +1,4 @@
-"""From a stored entry to a program on the device: machine code and weights."""
+"""Load a stored entry as a program: its machine code and weights on the device."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,19 +11,19 @@ from jaxdelegate.xla.program import Program, stored_states
 from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, weight_name
 
 
-class Ends(NamedTuple):
+class ResultSpec(NamedTuple):
     """Shape and dtype of a result."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
-class Wanted(NamedTuple):
-    """What loading has to know of a model: a slot does, too.
+class ModelData(NamedTuple):
+    """What storing and loading a program need of a model.
 
     Attributes:
-        specs: shapes and dtypes of results, by tensor.
-        constants: the elements of constants, by tensor.
+        specs: at least the shapes and dtypes of the program's results, by tensor.
+        constants: the elements of the constants that the program depends on, by tensor.
         digests: of the constants.
     """
 
@@ -33,23 +33,23 @@ class Wanted(NamedTuple):
 
 
 def loaded(
-    entry: Entry, store: ProgramStore, slot: Any, weights: DeviceWeights | ModelWeights
+    entry: Entry, store: ProgramStore, model: ModelData, weights: DeviceWeights | ModelWeights
 ) -> Program:
     """The program, its weights on the device.
 
     Args:
-        entry: of the slot.
+        entry: of the program.
         store: where the files of weights are.
-        slot: of the entry's key, or a Wanted.
-        weights: what the device has; takes in what is missing.
+        model: the model's constants and the specs of results.
+        weights: what is on the device already; missing weights are added.
 
     Raises:
-        EntryError: a weight is damaged or gone.
-        OSError: somebody else could have written it.
+        EntryError: a weight is damaged or missing.
+        OSError: another user could have written the weights.
         LOAD_ERRORS: as `Runtime.load`.
     """
     runtime = weights.runtime
-    results = [slot.specs[i] for i in (*entry.outputs, *entry.states)]
+    results = [model.specs[i] for i in (*entry.outputs, *entry.states)]
     executable = runtime.load(
         entry.code,
         sum(map(len, (entry.call_lists, entry.weights, entry.inputs, entry.states))),
@@ -58,16 +58,16 @@ def loaded(
     named = {_name(weight): weight for weight in entry.weights}
     resident: dict[str, Any] = {name: weights.find(name) for name in named}
     missing = {name: w for name, w in named.items() if resident[name] is None}
-    elements = _elements(list(missing.values()), entry, store, slot)
+    elements = _elements(list(missing.values()), entry, store, model)
     for name, array in zip(missing, elements, strict=True):
         resident[name] = weights.share(name, runtime.put(array))
     return Program(
-        executable,
-        tuple(resident[_name(w)] for w in entry.weights),
-        entry.inputs,
-        entry.outputs,
-        stored_states(entry.states, slot.specs.__getitem__),
-        entry.donated,
+        executable=executable,
+        weights=tuple(resident[_name(w)] for w in entry.weights),
+        inputs=entry.inputs,
+        outputs=entry.outputs,
+        states=stored_states(entry.states, model.specs.__getitem__),
+        donated=entry.donated,
         call_lists=tuple(
             runtime.put(np.frombuffer(call_list, np.uint8)) for call_list in entry.call_lists
         ),
@@ -75,13 +75,13 @@ def loaded(
 
 
 def _elements(
-    weights: Sequence[StoredWeight], entry: Entry, store: ProgramStore, slot: Any
+    weights: Sequence[StoredWeight], entry: Entry, store: ProgramStore, model: ModelData
 ) -> list[np.ndarray]:
-    """The host array of each argument, from the file of weights or from the model."""
+    """The host array of each weight, from the file of weights or from the model."""
     is_in_file = any(weight.tensor is None for weight in weights)
     read = store.weights(entry) if is_in_file else {}
     return [
-        _constant(w, slot) if w.digest not in read else _shaped(read[w.digest], w) for w in weights
+        _constant(w, model) if w.digest not in read else _shaped(read[w.digest], w) for w in weights
     ]
 
 
@@ -89,12 +89,12 @@ def _name(weight: StoredWeight) -> str:
     return weight_name(weight.digest, weight.dtype, weight.shape)
 
 
-def _constant(weight: StoredWeight, slot: Any) -> np.ndarray:
-    """An argument whose elements are those of a constant, in another shape perhaps."""
+def _constant(weight: StoredWeight, model: ModelData) -> np.ndarray:
+    """A weight with the elements of a constant, whose shape may differ."""
     index = -1 if weight.tensor is None else weight.tensor
-    if index not in slot.constants or slot.digests.get(index) != weight.digest:
+    if index not in model.constants or model.digests.get(index) != weight.digest:
         raise EntryError(f"its weight, tensor {index}, differs from this model's")
-    return _shaped(slot.constants[index].reshape(-1), weight)
+    return _shaped(model.constants[index].reshape(-1), weight)
 
 
 def _shaped(elements: np.ndarray, weight: StoredWeight) -> np.ndarray:

@@ -1,18 +1,18 @@
-"""What lies in a cache directory, whether it is sound, and keeping it within a size."""
+"""List, verify and prune the files of a cache directory."""
 
 import dataclasses
 import os
 import time
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.cache import answers, choices, settings, starts
+from jaxdelegate.cache import choices, settings, start_records, support
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, UncheckedError
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.store import ProgramStore
 
 _CLOCKS_DIFFER = 86400.0  # seconds
-_MEMORIES = (answers.SUFFIX, settings.SUFFIX, starts.SUFFIX)
+_RECORDS = (support.SUFFIX, settings.SUFFIX, start_records.SUFFIX)  # useless without programs
 
 PathLike = str | os.PathLike[str]
 
@@ -23,11 +23,11 @@ class EntryReport:
 
     Attributes:
         name: of its file.
-        model: the name of the model that it was compiled for; empty: not known, as in stock
+        model: the name of the model that it was compiled for; empty: unknown, as in stock
             interpreters.
         operators: what it computes, in words.
-        nbytes: of that file.
-        weight_bytes: of the file that holds its weights; other entries may share it.
+        nbytes: size of its file.
+        weight_bytes: size of the file that holds its weights; other entries may share it.
         age: seconds since it was compiled.
         unused: seconds since it was last loaded.
         parts: of its key, by name.
@@ -47,7 +47,7 @@ class EntryReport:
 
 @dataclasses.dataclass(frozen=True)
 class Pruned:
-    """What `prune` did: the files it removed, and the bytes that were there and that are left."""
+    """The files that `prune` removed, and the total size before and after, in bytes."""
 
     removed: tuple[str, ...]
     before: int
@@ -55,10 +55,10 @@ class Pruned:
 
 
 def list_entries(directory: PathLike) -> list[EntryReport]:
-    """Every stored program, the latest used first. Weights are not read; `verify` does that.
+    """Every stored program, the most recently used first, without reading weights.
 
     Raises:
-        OSError: there is no such directory, or others can write to it.
+        OSError: the directory does not exist, or others can write to it.
     """
     store = _store(directory)
     rows = [_row(store, name, entry) for name, entry in store.entries()]
@@ -66,10 +66,10 @@ def list_entries(directory: PathLike) -> list[EntryReport]:
 
 
 def verify(directory: PathLike) -> list[EntryReport]:
-    """The same, each with all of its bytes read and compared with their digests.
+    """Every stored program, after a check of all its bytes against their digests.
 
     Raises:
-        OSError: there is no such directory, or others can write to it.
+        OSError: the directory does not exist, or others can write to it.
     """
     store = _store(directory)
     return [
@@ -79,71 +79,71 @@ def verify(directory: PathLike) -> list[EntryReport]:
 
 
 def foreign_files(directory: PathLike) -> list[str]:
-    """Files that belong to no cache: nothing reads or removes them.
+    """Files in the directory that are not the cache's, and that it neither reads nor removes.
 
     Raises:
-        OSError: there is no such directory, or others can write to it.
+        OSError: the directory does not exist, or others can write to it.
     """
     names = _store(directory).directory.names()
-    own = (".program", ".weights", choices.SUFFIX, *_MEMORIES)
+    own = (".program", ".weights", choices.SUFFIX, *_RECORDS)
     return [name for name in names if not name.endswith(own)]
 
 
 def prune(directory: PathLike, max_bytes: int) -> Pruned:
-    """Remove what cannot be used, then the programs that were not used for longest.
+    """Remove what cannot be used, then the least recently used programs.
 
     Args:
         directory: of the cache.
-        max_bytes: how large what is left may be at most.
+        max_bytes: the largest total size of the remaining programs and weights.
 
     Raises:
-        OSError: there is no such directory, others can write to it, or it cannot be written to.
+        OSError: the directory does not exist, others can write to it, or it is read-only.
     """
     store = _store(directory)
     files = store.directory
     before = _nbytes(files)
     removed = [*files.abandoned()]
-    there = files.names()  # what others write from now on is not looked at
+    names = files.names()  # ignores what other processes write from now on
     entries: list[Entry] = []
-    are_all_known = True
-    for name, entry in store.entries(there):
+    are_all_checked = True
+    for name, entry in store.entries(names):
         if isinstance(entry, Entry):
             entries.append(entry)
         elif isinstance(entry, UncheckedError):
-            are_all_known = False
+            are_all_checked = False
         else:
             removed.append(name)
     now = time.time()
     entries.sort(key=lambda entry: _recency(now - files.modified(entry.file)), reverse=True)
     while entries and _kept_bytes(files, entries) > max_bytes:
         removed.append(entries.pop().file)
-    if are_all_known and not _has_programs_besides(files, there):  # else one may name them
-        removed += _orphans(there, entries)
+    if are_all_checked and not _has_new_programs(files, names):  # these may refer to any weights
+        removed += _orphans(names, entries)
     for name in removed:
         files.remove(name)
     return Pruned(tuple(removed), before, _nbytes(files))
 
 
 def _recency(unused: float) -> tuple[bool, float]:
-    """What sorts files by their last use, `unused` seconds ago.
+    """A sort key for files that were last used `unused` seconds ago.
 
-    What was used in the future, but for clocks that differ a little, was so under a clock that was
-    wrong then or is wrong now. It counts as older than the rest: else it would be the latest for
-    ever, or hide what is used now.
+    A time in the future, beyond small differences between clocks, comes from a clock that was wrong
+    then or is wrong now. Such a file counts as the oldest: otherwise it would stay the latest
+    forever, or hide what is used now.
     """
     return unused > -_CLOCKS_DIFFER, -unused
 
 
-def _has_programs_besides(files: PrivateDirectory, names: Sequence[str]) -> bool:
+def _has_new_programs(files: PrivateDirectory, names: Sequence[str]) -> bool:
     return any(name.endswith(".program") for name in set(files.names()).difference(names))
 
 
 def _orphans(names: Sequence[str], kept: Sequence[Entry]) -> Iterator[str]:
-    """Weights that no program names, and with the last program what rules have answered."""
+    """Weights that no program uses and, if no program is left, all records."""
     weights = {entry.weights_file for entry in kept}
     for name in names:
         is_weight = name.endswith(".weights") and name not in weights
-        if is_weight or (name.endswith(_MEMORIES) and not kept):
+        if is_weight or (name.endswith(_RECORDS) and not kept):
             yield name
 
 
@@ -155,18 +155,27 @@ def _row(store: ProgramStore, name: str, entry: Entry | EntryError) -> EntryRepo
     files, now = store.directory, time.time()
     modified = files.modified(name)
     if not isinstance(entry, Entry):
-        unused = now - modified
-        return EntryReport(name, "", "", files.size(name), 0, unused, unused, {}, str(entry))
+        return EntryReport(
+            name=name,
+            model="",
+            operators="",
+            nbytes=files.size(name),
+            weight_bytes=0,
+            age=now - modified,
+            unused=now - modified,
+            parts={},
+            problem=str(entry),
+        )
     return EntryReport(
-        name,
-        entry.model_name,
-        entry.operators,
-        files.size(name),
-        files.size(entry.weights_file) if entry.weights_file else 0,
-        now - entry.created,
-        now - modified,
-        dict(entry.key.parts),
-        None,
+        name=name,
+        model=entry.model_name,
+        operators=entry.operators,
+        nbytes=files.size(name),
+        weight_bytes=files.size(entry.weights_file) if entry.weights_file else 0,
+        age=now - entry.created,
+        unused=now - modified,
+        parts=dict(entry.key.parts),
+        problem=None,
     )
 
 

@@ -1,7 +1,7 @@
 """The parts of a key that come from the model: operators, tensors, and every constant's elements.
 
-A partition is keyed by all that it holds, not by the file's name or a token: stock interpreters do
-not show the file, and small constants are baked into the program.
+A partition is keyed by its content, not by the file's name or a token: stock interpreters do not
+expose the file, and small constants are baked into the program.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from jaxdelegate.simple_delegate import DelegateParams, Node
 
 _OWN_RULES = "jaxdelegate.op_lowering."
-_OWN_ALGORITHMS = ("name", "const", "quantization", "dtype")  # fields of specs
+_HANDLED_SEPARATELY = ("name", "const", "quantization", "dtype")  # fields of specs
 
 
-def touched_by(nodes: Iterable[Node]) -> set[int]:
-    """The tensors that operators read, write, or hold inside."""
+def tensors_of(nodes: Iterable[Node]) -> set[int]:
+    """The tensors that operators read or write, intermediates included."""
     operators = [node.operator for node in nodes]
     return {i for op in operators for i in (*op.inputs, *op.outputs, *op.intermediates) if i >= 0}
 
@@ -35,37 +35,38 @@ def touched_by(nodes: Iterable[Node]) -> set[int]:
 def read_constants(
     nodes: Iterable[Node], outputs: Sequence[int], specs: Mapping[int, TensorSpec]
 ) -> dict[int, np.ndarray]:
-    """The constants that operators with something left to compute read, or that leave."""
-    touched = {i for node in nodes if not node.is_constant for i in node.operator.inputs if i >= 0}
-    consts = {i: specs[i].const for i in sorted(touched.union(outputs))}
+    """The constants among `outputs` and the inputs of operators that are not folded."""
+    read = {i for node in nodes if not node.is_constant for i in node.operator.inputs if i >= 0}
+    consts = {i: specs[i].const for i in sorted(read.union(outputs))}
     return {i: const for i, const in consts.items() if const is not None}
 
 
 class OperatorParts:
-    """Of an open model, the parts that operators make up; those that were asked for last are kept.
+    """The key parts of an open model's operators; remembers those of the latest call.
 
-    A node stands for its tensors' specs, too.
+    Nodes identify the specs of their tensors, too.
     """
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Create an empty memory."""
         self._latest: tuple[tuple[Node, ...], dict[str, Part]] | None = None
 
     def of(self, nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
-        """What a program depends on of operators and their tensors, but for constants' elements.
+        """The key part of operators and their tensors, without the elements of constants.
 
         Args:
             nodes: in order.
-            specs: of every tensor that they touch.
+            specs: of every tensor that they use.
 
         Raises:
-            TypeError: options of a kind that is not known to be the same in every process.
+            TypeError: the options hold a type without a representation that is the same in every
+                process.
         """
-        known = self._latest
-        if known is None or not _are_same(known[0], nodes):
-            known = tuple(nodes), {"partition": operators_part(nodes, specs)}
-            self._latest = known
-        return known[1]
+        latest = self._latest
+        if latest is None or not _are_same(latest[0], nodes):
+            latest = tuple(nodes), {"partition": operators_part(nodes, specs)}
+            self._latest = latest
+        return latest[1]
 
 
 def _are_same(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
@@ -73,7 +74,7 @@ def _are_same(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
 
 
 class KnownModel:
-    """What is known of an open model, for the keys of its programs."""
+    """Digests and key parts that were computed for an open model."""
 
     def __init__(self, constants: ConstantDigests | None = None) -> None:
         """Start with the digests that are known."""
@@ -94,31 +95,31 @@ def operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Pa
     return Part.of(
         [
             [_operator(op) for op in operators],
-            [[i, _spec(specs[i])] for i in sorted(touched_by(live))],
+            [[i, _spec(specs[i])] for i in sorted(tensors_of(live))],
             [_subgraph(subgraph) for subgraph in called],
         ]
     )
 
 
 def boundary_parts(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
-    """The parts that tell what a partition takes and what it returns."""
-    arriving, runs = sorted(params.inputs), params.runs
+    """The parts for a partition's inputs and outputs."""
+    inputs, runs = sorted(params.inputs), params.runs
     several = {} if runs is None else {"runs": Part.of(runs)}
     return several | {
-        "inputs": Part.of([[i, specs[i].dtype, specs[i].shape] for i in arriving if i in specs]),
+        "inputs": Part.of([[i, specs[i].dtype, specs[i].shape] for i in inputs if i in specs]),
         "outputs": Part.of(sorted(params.outputs)),
     }
 
 
 def model_part(constants: Mapping[int, str]) -> dict[str, Part]:
-    """The part that the constants' elements make up, from their digests by tensor."""
+    """The part for the constants' elements, from their digests by tensor."""
     return {"model": Part.of(sorted(constants.items()))}
 
 
 def foreign_rule(nodes: Sequence[Node]) -> str | None:
-    """The name of an operator whose rule is not of this package; its source is not known here."""
+    """The first operator whose rule is not from this package: keys do not cover its source."""
     registry = sys.modules.get("jaxdelegate.op_lowering.registry")
-    if registry is None:  # nobody can have registered one
+    if registry is None:  # so no rule can have been registered
         return None
     called = nodes[0].subgraphs if calls_subgraphs(nodes) else ()
     operators = [node.operator for node in nodes]
@@ -128,7 +129,7 @@ def foreign_rule(nodes: Sequence[Node]) -> str | None:
 
 
 def calls_subgraphs(nodes: Iterable[Node]) -> bool:
-    """Whether one of them runs subgraphs of the model."""
+    """Whether one of the operators calls subgraphs of the model."""
     by_kind = {type(node.operator.options): node.operator.options for node in nodes}
     return any("subgraph" in name for options in by_kind.values() for name in vars(options))
 
@@ -151,12 +152,12 @@ def _operator(op: Operator) -> list[Any]:
 
 
 def _spec(spec: TensorSpec) -> list[Any]:
-    """All that a spec says, but its name and its value, which has a digest of its own."""
+    """A spec's fields without its name and its value, which has its own digest."""
     quantization = spec.quantization
-    if quantization is not None:  # what the converter observed changes nothing
+    if quantization is not None:  # the ranges that the converter observed do not matter
         quantization = dataclasses.replace(quantization, minimum=None, maximum=None)
     kind: Any = type(spec)
-    others = [name for name in field_names(kind) if name not in _OWN_ALGORITHMS]
+    others = [name for name in field_names(kind) if name not in _HANDLED_SEPARATELY]
     return [quantization, dtype_name(spec.dtype), *(getattr(spec, name) for name in others)]
 
 

@@ -1,7 +1,7 @@
-"""Compiled programs across processes: what JaxDelegate asks before it compiles, and tells after.
+"""The compiled-program cache: JaxDelegate looks here before it compiles, and stores the result.
 
-Whatever is wrong with the cache costs time only: the program is compiled, and a CacheWarning says
-what was found. Nothing here imports jax.
+A faulty cache costs time only: the program is compiled, and a CacheWarning reports the problem.
+Nothing here imports jax.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.cache import answers, starts, turns
-from jaxdelegate.cache.answers import Answers
+from jaxdelegate.cache import locks, start_records, support
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, unpack
 from jaxdelegate.cache.key import Key, Part
-from jaxdelegate.cache.loading import Ends, Wanted, loaded
+from jaxdelegate.cache.loading import ModelData, ResultSpec, loaded
 from jaxdelegate.cache.partition_key import (
     KnownModel,
     calls_subgraphs,
@@ -30,11 +29,12 @@ from jaxdelegate.cache.partition_key import (
     model_part,
     read_constants,
 )
+from jaxdelegate.cache.program_key import ProgramKey, process_parts
 from jaxdelegate.cache.settings import settings_part
-from jaxdelegate.cache.slot import Slot, process_parts
 from jaxdelegate.cache.sources import SourceError, source_parts
-from jaxdelegate.cache.starts import Start
+from jaxdelegate.cache.start_records import StartRecord
 from jaxdelegate.cache.store import ProgramStore, stored_weights
+from jaxdelegate.cache.support import Verdicts
 from jaxdelegate.cache.weights import content_digest, file_content
 from jaxdelegate.digests import digests
 from jaxdelegate.errors import CacheWarning
@@ -52,7 +52,7 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """How many programs were loaded, and how many compiled ones stored."""
+    """How many programs were loaded, and how many were compiled and stored."""
 
     loaded: int = 0
     stored: int = 0
@@ -62,10 +62,10 @@ class ProgramCache:
     """A delegate's view of a cache directory."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the directory; one that cannot be trusted is left alone, with a CacheWarning.
+        """Open the directory. One that cannot be trusted is not used, with a CacheWarning.
 
         Args:
-            path: made if it is not there.
+            path: created if it is missing.
         """
         self._store: ProgramStore | None = None
         self.compiles_once = False  # wait for a process that compiles the same program
@@ -81,7 +81,7 @@ class ProgramCache:
 
     def choices(self, device: Any) -> ChoiceStore | None:
         """The measured choices for a device; None: the directory is not used."""
-        from jaxdelegate.cache.choices import ChoiceStore  # noqa: PLC0415 (few have any)
+        from jaxdelegate.cache.choices import ChoiceStore  # noqa: PLC0415 (rarely used)
 
         return None if self._store is None else ChoiceStore(self._store.directory, device)
 
@@ -95,13 +95,13 @@ class ProgramCache:
         settings: Mapping[str, Any],
         device: Any,
     ) -> Key | None:
-        """What the rules' answers of a graph are kept under; None: they are not.
+        """The key of a graph's support verdicts; None: they are not stored.
 
         Args:
             nodes: in order.
-            specs: of every tensor that they touch.
-            model: what is known of the open model.
-            settings: as of `slot`.
+            specs: of every tensor that they use.
+            model: digests of the open model that are already known.
+            settings: as for `program_key`.
             device: where programs run.
         """
         if self._store is None or not nodes or foreign_rule(nodes) is not None:
@@ -115,35 +115,35 @@ class ProgramCache:
                     **model_part(model.constants.of(read_constants(nodes, (), specs))),
                 }
             )
-        except (TypeError, SourceError) as error:  # `slot` says so
+        except (TypeError, SourceError) as error:  # `program_key` warns of it
             _LOGGER.debug("cache: no key: %s", error)
             return None
 
-    def answers(self, key: Key) -> Answers | None:
-        """What the rules answered of a graph; None: nothing is stored that can be used."""
+    def support(self, key: Key) -> Verdicts | None:
+        """The stored support verdicts for a graph; None: none that can be used."""
         if self._store is None:
             return None
         try:
-            return answers.read(self._store.directory, key)
+            return support.read(self._store.directory, key)
         except (OSError, ValueError, TypeError) as error:
-            _warn(f"stored answers {key.digest[:12]} are not used: {error}")
+            _warn(f"stored support verdicts {key.digest[:12]} are not used: {error}")
             return None
 
-    def keep_answers(self, key: Key, given: Answers) -> None:
-        """Keep what the rules answered."""
+    def save_support(self, key: Key, verdicts: Verdicts) -> None:
+        """Store the support verdicts for a graph."""
         if self._store is None:
             return
         try:
-            answers.write(self._store.directory, key, given)
-        except OSError as error:  # as storing the program will say
-            _LOGGER.debug("cache: answers are not stored: %s", error)
+            support.write(self._store.directory, key, verdicts)
+        except OSError as error:  # storing the program will warn of it
+            _LOGGER.debug("cache: support verdicts are not stored: %s", error)
 
-    # ---- starts
+    # ---- start records
 
     def start_key(
         self, content: memoryview, settings: Mapping[str, Any], device: Any
     ) -> Key | None:
-        """What a model's start is kept under; None: it is not.
+        """The key of a model's start record; None: it is not stored.
 
         Args:
             content: of the model's file.
@@ -168,153 +168,155 @@ class ProgramCache:
             _LOGGER.debug("cache: no key: %s", error)
             return None
 
-    def start(self, key: Key) -> Start | None:
-        """What is stored of a model; None: nothing that can be used."""
+    def start_record(self, key: Key) -> StartRecord | None:
+        """The stored start record of a model; None: none that can be used."""
         if self._store is None:
             return None
         try:
-            return starts.read(self._store.directory, key)
+            return start_records.read(self._store.directory, key)
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            _warn(f"stored start {key.digest[:12]} is not used: {error}")
+            _warn(f"start record {key.digest[:12]} is not used: {error}")
             return None
 
-    def keep_start(self, key: Key, start: Start) -> None:
-        """Keep it."""
+    def save_start_record(self, key: Key, record: StartRecord) -> None:
+        """Store the start record of a model."""
         if self._store is None:
             return
         try:
-            starts.write(self._store.directory, key, start)
-        except OSError as error:  # as storing the program has said
-            _LOGGER.debug("cache: the start is not stored: %s", error)
+            start_records.write(self._store.directory, key, record)
+        except OSError as error:  # storing the program has warned of it
+            _LOGGER.debug("cache: the start record is not stored: %s", error)
 
-    def load_start(self, start: Start, content: memoryview, weights: DeviceWeights) -> Program:
-        """The program of a start, its weights on the device.
+    def load_started(
+        self, record: StartRecord, content: memoryview, weights: DeviceWeights
+    ) -> Program:
+        """The program that a start record names, its weights on the device.
 
         Raises:
             LOAD_ERRORS: it cannot be loaded.
         """
         if self._store is None:
-            raise LookupError("no programs are kept")
-        entry = unpack(self._store.directory.read(start.program))
-        if entry.file != start.program:
+            raise LookupError("the cache directory is not used")
+        entry = unpack(self._store.directory.read(record.program))
+        if entry.file != record.program:
             raise EntryError(f"it belongs under the name {entry.file}")
         bytes_of_file = np.frombuffer(content, np.uint8)
-        wanted = Wanted(
-            {t.index: Ends(t.shape, np.dtype(t.dtype)) for t in start.outputs},
-            {i: bytes_of_file[at : at + nbytes] for i, (at, nbytes) in start.constants.items()},
+        model = ModelData(
+            {t.index: ResultSpec(t.shape, np.dtype(t.dtype)) for t in record.outputs},
+            {i: bytes_of_file[at : at + nbytes] for i, (at, nbytes) in record.constants.items()},
             {w.tensor: w.digest for w in entry.weights if w.tensor is not None},
         )
-        program = loaded(entry, self._store, wanted, weights)
+        program = loaded(entry, self._store, model, weights)
         self._loaded(entry)
         return program
 
     # ---- programs
 
-    def slot(
+    def program_key(
         self,
         params: DelegateParams,
         specs: Mapping[int, TensorSpec],
         model: KnownModel,
         settings: Mapping[str, Any],
         device: Any,
-    ) -> Slot | None:
-        """The place of a partition's program.
+    ) -> ProgramKey | None:
+        """The key of a partition's program.
 
         Args:
             params: the partition.
-            specs: of every tensor that it touches.
-            model: what is known of the open model.
+            specs: of every tensor that it uses.
+            model: digests of the open model that are already known.
             settings: further parts of the key: options, model token.
             device: where the program runs.
 
         Returns:
-            None: it is not to be stored; a warning or the debug log says why.
+            None: the program cannot be stored; a warning or the debug log says why.
         """
         if self._store is None:
             return None
         if (name := foreign_rule(params.nodes)) is not None:
-            _LOGGER.debug("cache: %s has a rule of its own, whose source is no part of keys", name)
+            _LOGGER.debug("cache: %s has a custom rule, whose source keys do not cover", name)
             return None
         jax_config = settings_part(self._store.directory)
         if jax_config is None:
-            _LOGGER.debug("cache: JAX's settings are not known here")
+            _LOGGER.debug("cache: JAX's settings are not known in this process")
             return None
         try:
-            return Slot(params, specs, model, settings, jax_config, device)
+            return ProgramKey.of_partition(params, specs, model, settings, jax_config, device)
         except TypeError as error:
             _LOGGER.debug("cache: no key: %s", error)
         except SourceError as error:
             _warn(f"compiled programs are not stored: {error}")
         return None
 
-    def load(self, slot: Slot, weights: ModelWeights) -> Program | None:
-        """The stored program, its weights on the device; None: it has to be compiled."""
+    def load(self, key: ProgramKey, weights: ModelWeights) -> Program | None:
+        """The stored program, its weights on the device; None: it must be compiled."""
         if self._store is None:
             return None
-        _log_key(slot.key)
+        _log_key(key)
         try:
-            entry = self._store.find(slot.key)
+            entry = self._store.find(key)
             if entry is None:
-                self._log_miss(slot.key)
+                self._log_miss(key)
                 _warn_of_other_versions(self._store)
                 return None
-            program = loaded(entry, self._store, slot, weights)
+            program = loaded(entry, self._store, key.data, weights)
         except (EntryError, *LOAD_ERRORS) as error:
             if weights.runtime.has_jax:
-                _warn(f"stored program {slot.key.digest[:12]} is not used: {error}")
-            else:  # with jax it may go
-                _LOGGER.debug("cache: program %.12s: %s", slot.key.digest, error)
+                _warn(f"stored program {key.digest[:12]} is not used: {error}")
+            else:  # loading it through jax may work
+                _LOGGER.debug("cache: program %.12s: %s", key.digest, error)
             return None
         self._loaded(entry)
         return dataclasses.replace(program, file=entry.file)
 
     @contextlib.contextmanager
-    def turn(self, slot: Slot) -> Iterator[bool]:
-        """Around compiling and storing a program: with `compiles_once`, no two processes at once.
+    def compile_lock(self, key: ProgramKey) -> Iterator[bool]:
+        """Held while a program is compiled and stored; with `compiles_once`, by one process.
 
         Yields:
-            Whether another process may have stored it meanwhile: look again.
+            Whether another process may have stored the program meanwhile.
         """
         if self._store is None or not self.compiles_once:
             yield False
             return
-        with turns.turn(self._store.directory, slot.key.digest):
+        with locks.program_lock(self._store.directory, key.digest):
             yield True
 
-    def save(self, slot: Slot, program: Program) -> Program:
-        """Store a program that was compiled for the slot; returns it with its file's name."""
+    def save(self, key: ProgramKey, program: Program) -> Program:
+        """Store a compiled program; returns it with the name of its file."""
         if self._store is None:
             return program
         if program.was_read:
             _warn(
-                f"program {slot.key.digest[:12]} is not stored: it came out of JAX's own "
-                "compilation cache, and XLA cannot write out what it has read"
+                f"program {key.digest[:12]} is not stored: it was read from JAX's own "
+                "compilation cache, and XLA cannot serialize such a program"
             )
             return program
-        constants = {digest: index for index, digest in slot.digests.items()}
+        constants = {digest: index for index, digest in key.data.digests.items()}
         arrays = [np.asarray(array) for array in program.weights]
         records = stored_weights(arrays, constants)
         by_digest = {w.digest: a for w, a in zip(records, arrays, strict=True)}
         content = file_content(records, by_digest)
         try:
-            slot.confirm()
+            key.confirm()
             entry = Entry(
-                slot.key,
-                program.inputs,
-                program.outputs,
-                tuple(program.states),
-                program.donated,
-                records,
-                content_digest(content),
-                program.executable.serialized(),
-                tuple(np.asarray(call_list).tobytes() for call_list in program.call_lists),
-                slot.model_name,
-                slot.operators,
+                key=key,
+                inputs=program.inputs,
+                outputs=program.outputs,
+                states=tuple(program.states),
+                donated=program.donated,
+                weights=records,
+                weights_digest=content_digest(content),
+                code=program.executable.serialized(),
+                call_lists=tuple(np.asarray(calls).tobytes() for calls in program.call_lists),
+                model_name=key.model_name,
+                operators=key.operators,
             )
             self._store.save(entry, content)
             self._count(stored=1)
         except (SourceError, *LOAD_ERRORS) as error:
-            _warn(f"program {slot.key.digest[:12]} is not stored: {error}")
+            _warn(f"program {key.digest[:12]} is not stored: {error}")
             return program
         return dataclasses.replace(program, file=entry.file)
 
@@ -332,20 +334,20 @@ class ProgramCache:
     def _log_miss(self, key: Key) -> None:
         if self._store is None or not _LOGGER.isEnabledFor(logging.DEBUG):
             return
-        moved = self._store.nearest(key)
-        why = "nothing is stored yet" if moved is None else f"moved: {', '.join(moved)}"
-        _LOGGER.debug("cache: program %.12s is not there; %s", key.digest, why)
+        parts = self._store.nearest(key)
+        why = "nothing is stored yet" if parts is None else f"changed: {', '.join(parts)}"
+        _LOGGER.debug("cache: program %.12s is not stored; %s", key.digest, why)
 
 
-_seen: set[str] = set()  # directories that were looked through
+_checked: set[str] = set()  # directories that were searched for programs of other versions
 
 
 def _warn_of_other_versions(store: ProgramStore) -> None:
-    """Once in a process for each directory."""
+    """Warn once per process and directory."""
     path = str(store.directory.path)
-    if path in _seen:
+    if path in _checked:
         return
-    _seen.add(path)
+    _checked.add(path)
     if count := store.outdated():
         _warn(
             f"{count} programs in {path} were stored by another version of jaxdelegate and are not "

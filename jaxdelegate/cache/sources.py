@@ -1,4 +1,4 @@
-"""The parts of a key that say which code of this package makes a program."""
+"""The parts of a key for the code of this package that produces programs."""
 
 import functools
 import os
@@ -12,8 +12,8 @@ from jaxdelegate.digests import digests
 PACKAGE = Path(__file__).parents[1]
 _LOADED = time.time()
 
-# The rooms whose code decides what program a partition becomes.
-_ROOMS = (
+# The folders whose code determines the program of a partition.
+_FOLDERS = (
     "compile",
     "kernels",
     "lowering",
@@ -24,50 +24,48 @@ _ROOMS = (
     "tuning",
     "xla",
 )
-# What decides the shapes and constants inside of subgraphs that operators call, besides the numpy
-# kernels themselves, which are in op_lowering/.
-_SUBGRAPH_ROOMS = ("reference",)
+# The folders that determine shapes and constants inside subgraphs that operators call.
+_SUBGRAPH_FOLDERS = ("reference",)
 
 
 class SourceError(Exception):
-    """What the lowerings' sources say cannot be known; nothing is stored then."""
+    """The package's sources are missing or have changed, so nothing is stored."""
 
 
 def source_parts(*, of_subgraphs: bool, package: Path = PACKAGE) -> dict[str, Part]:
     """The parts of a key.
 
     Args:
-        of_subgraphs: also of what decides what is inside of subgraphs that operators call.
+        of_subgraphs: include the code that determines the content of called subgraphs.
         package: the folder of this package.
 
     Raises:
-        SourceError: its files are not there, or not those that this process runs.
+        SourceError: the files are missing, or newer than what this process runs.
     """
-    found = _rooms(of_subgraphs=of_subgraphs)
+    found = _folders(of_subgraphs=of_subgraphs)
     return {part: Part.of(_digest(package, names)) for part, names in found.items()}
 
 
 def confirm(*, of_subgraphs: bool, package: Path = PACKAGE) -> None:
-    """Make sure that what this process has imported since is what `source_parts` has seen.
+    """Check that the modules imported since `source_parts` are those that it digested.
 
     Modules of operators are imported when a model needs them.
 
     Raises:
-        SourceError: a file has changed since this process began.
+        SourceError: a file has changed since this process started.
     """
-    for names in _rooms(of_subgraphs=of_subgraphs).values():
+    for names in _folders(of_subgraphs=of_subgraphs).values():
         _files(package, names)
 
 
-def _rooms(*, of_subgraphs: bool) -> dict[str, tuple[str, ...]]:
-    """Folders, by the part of a key that they make up."""
-    rooms: dict[str, tuple[str, ...]] = {"sources": _ROOMS}
-    return rooms | {"subgraph_sources": _SUBGRAPH_ROOMS} if of_subgraphs else rooms
+def _folders(*, of_subgraphs: bool) -> dict[str, tuple[str, ...]]:
+    """Folders by part of a key."""
+    found: dict[str, tuple[str, ...]] = {"sources": _FOLDERS}
+    return found | {"subgraph_sources": _SUBGRAPH_FOLDERS} if of_subgraphs else found
 
 
 @functools.cache
 def _digest(package: Path, names: tuple[str, ...]) -> str:
-    """Of the Python files in these folders."""
     content = bytearray()
     for file in _files(package, names):
         with open(file, "rb") as stream:
@@ -81,7 +79,7 @@ def _files(package: Path, names: tuple[str, ...]) -> list[str]:
     try:
         found = dict(sorted(item for name in names for item in _in(f"{package}/{name}")))
     except FileNotFoundError as error:
-        raise SourceError(f"{error.filename} is not there: installed without sources?") from None
+        raise SourceError(f"{error.filename} is missing: installed without sources?") from None
     if not found:
         raise SourceError(f"{package} has no Python files: installed without sources?")
     for file, modified in found.items():
@@ -90,9 +88,9 @@ def _files(package: Path, names: tuple[str, ...]) -> list[str]:
     return list(found)
 
 
-def _in(room: str) -> Iterator[tuple[str, float]]:
-    """The Python files of a folder, and when they were written."""
-    for folder, inner, names in os.walk(room, onerror=_raise):
+def _in(root: str) -> Iterator[tuple[str, float]]:
+    """The Python files of a folder, with their modification times."""
+    for folder, inner, names in os.walk(root, onerror=_raise):
         inner[:] = [name for name in inner if name != "__pycache__"]
         for name in names:
             if name.endswith(".py"):

@@ -1,12 +1,12 @@
-"""A user's own folder inside of one that others may write to, as volumes of pods are.
+"""A user's own folder inside a directory that others can write to, such as a pod's volume.
 
-It is called `jaxdelegate-<user id>`, and only the user may look into it. Whoever may write to the
-shared folder can still move it away and put another folder *of this user* in its place: one into
-which the user has unpacked files of a stranger, for instance, and those could be programs. So
-programs lie one level deeper, in a folder that counts only with its seal. The seal is a socket next
-to it with a random name, and the folder is named after that and the time of the socket's last
-change. Archives and downloads hold no sockets, a copy has another time, and nobody who cannot look
-into the outer folder learns the name.
+It is called `jaxdelegate-<user id>`, and only the user can read it. A user who can write to the
+shared directory can still move it away and put another folder *of this user* in its place: for
+instance one into which the user has unpacked a stranger's archive, whose files could be programs.
+So programs are one level deeper, in a folder that is used only with its seal. The seal is a socket
+next to it with a random name, and the folder is named after that and the time of the socket's last
+change. Archives and downloads contain no sockets, a copy has another time, and the name is visible
+only to users who can read the outer folder.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ import time
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OURS = re.compile(r"([0-9a-f]{32})(\.[0-9]+)?")  # a seal, or a sealed folder
-_PATIENCE = 1.0  # seconds: to make a sealed folder takes less than one of them
+_TIMEOUT_S = 1.0  # creating a sealed folder takes less
 
 
 def folder_name() -> str:
-    """What the outer folder is called."""
+    """The name of the outer folder."""
     return f"jaxdelegate-{os.geteuid()}"
 
 
@@ -31,12 +31,12 @@ def open_in(shared: int, *, create: bool) -> int:
     """A descriptor of the sealed folder.
 
     Args:
-        shared: a descriptor of the folder that others may write to.
-        create: make what is not there.
+        shared: a descriptor of the directory that others can write to.
+        create: create the folders if they are missing.
 
     Raises:
-        FileNotFoundError: this user has none there.
-        OSError: it cannot be made, or somebody else has made it.
+        FileNotFoundError: this user has no sealed folder there.
+        OSError: it cannot be created, or another user has created it.
     """
     if create:
         with contextlib.suppress(FileExistsError):
@@ -48,8 +48,8 @@ def open_in(shared: int, *, create: bool) -> int:
             raise PermissionError(f"{folder_name()} belongs to user {owner}")
         found = _sealed(outer)
         if found is None and create:
-            _wait_for_turn(outer)
-            found = _sealed(outer) or _begun(outer)
+            _lock(outer)
+            found = _sealed(outer) or _created(outer)
         if found is None:
             raise FileNotFoundError(f"{folder_name()} has no sealed folder")
         return os.open(found, FOLDER, dir_fd=outer)
@@ -58,8 +58,8 @@ def open_in(shared: int, *, create: bool) -> int:
 
 
 def listed(folder: int) -> list[str]:
-    """What lies in an open folder, sorted."""
-    # Opened once more: who lists one descriptor at the same time shares its position.
+    """The names in an open folder, sorted."""
+    # Opened again: threads that list the same descriptor would share its position.
     again = os.open(".", FOLDER, dir_fd=folder)
     try:
         return sorted(os.listdir(again))
@@ -68,16 +68,16 @@ def listed(folder: int) -> list[str]:
 
 
 def _sealed(outer: int) -> str | None:
-    """The name of the folder with a seal; None: there is none, or others could have seen it."""
+    """The name of the sealed folder; None: none exists, or others could have read its name."""
     if os.fstat(outer).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return None
-    there = listed(outer)
-    sealed = (_named_after(outer, seal) for seal in there if _OURS.fullmatch(seal))
-    return next((folder for folder in sealed if folder in there), None)
+    found = listed(outer)
+    sealed = (_named_after(outer, seal) for seal in found if _OURS.fullmatch(seal))
+    return next((folder for folder in sealed if folder in found), None)
 
 
 def _named_after(outer: int, seal: str) -> str | None:
-    """What the folder of a seal is called; None: it is no seal, somebody else's, or gone."""
+    """The name of a seal's folder; None: it is not a seal, is another user's, or does not exist."""
     try:
         state = os.stat(seal, dir_fd=outer, follow_symlinks=False)
     except FileNotFoundError:
@@ -86,10 +86,10 @@ def _named_after(outer: int, seal: str) -> str | None:
     return f"{seal}.{state.st_ctime_ns}" if is_seal else None
 
 
-def _begun(outer: int) -> str:
-    """A new sealed folder, in the place of what has lost its seal.
+def _created(outer: int) -> str:
+    """A new sealed folder; folders with a broken seal are removed.
 
-    Kubernetes opens a volume with an `fsGroup` to the group whenever a pod starts.
+    Seals break: Kubernetes opens a volume with an `fsGroup` to the group whenever a pod starts.
     """
     if foreign := [found for found in listed(outer) if not _OURS.fullmatch(found)]:
         raise PermissionError(f"{folder_name()} holds other files, such as {foreign[0]!r}")
@@ -103,14 +103,14 @@ def _begun(outer: int) -> str:
     os.mknod(seal, stat.S_IFSOCK | 0o600, dir_fd=outer)
     folder = _named_after(outer, seal)
     if folder is None:
-        raise OSError("this file system makes no sockets")
+        raise OSError("this file system does not support sockets")
     os.mkdir(folder, 0o700, dir_fd=outer)
     return folder
 
 
-def _wait_for_turn(outer: int) -> None:
-    """Have the lock of a folder until its descriptor is closed, if it can be had in a while."""
-    deadline = time.monotonic() + _PATIENCE
+def _lock(outer: int) -> None:
+    """Lock a folder until its descriptor is closed; after a timeout, continue without the lock."""
+    deadline = time.monotonic() + _TIMEOUT_S
     with contextlib.suppress(OSError):  # a file system without locks
         while time.monotonic() < deadline:
             try:

@@ -1,18 +1,18 @@
-"""Who else could have written a file, or could put another folder in the place of one."""
+"""Whether another user could have written a file, or could replace a folder."""
 
 import errno
 import functools
 import os
 import stat
 
-_MOST_LINKS = 40  # as Linux follows on one path
+_MOST_LINKS = 40  # on one path; Linux's limit
 
 
 def why_not_trusted(state: os.stat_result, file: int | str) -> str | None:
-    """Who else may write to a file or folder, in words that follow its name; None: only root.
+    """Who else can write to a file or folder, in words that follow its name; None: only root.
 
     Args:
-        state: of it.
+        state: the status of the file or folder.
         file: its descriptor, or its path.
     """
     if state.st_uid not in (os.geteuid(), 0):
@@ -24,45 +24,45 @@ def why_not_trusted(state: os.stat_result, file: int | str) -> str | None:
 
 
 def why_shared(path: str) -> str | None:
-    """Who else could change a folder or put another in its place, in words that follow its name.
+    """Who else could change or replace a folder, in words that follow its name.
 
-    Judges all folders on the way to it, those of symbolic links too, as sshd does before it reads
-    a user's keys (StrictModes). In a folder with the sticky bit, as /tmp has, nobody can replace
-    what belongs to this user or root.
+    Checks every folder on its path, those of symbolic links included, as sshd does before it reads
+    a user's keys (StrictModes). In a folder with the sticky bit, such as /tmp, other users cannot
+    replace what belongs to this user or root.
 
     Returns:
         None: only root could. Then `path` leads to the same folder the next time.
 
     Raises:
-        OSError: it is not there, or cannot be looked at.
+        OSError: the folder does not exist, or its status cannot be read.
     """
-    here, state, links = "/", os.lstat("/"), 0
-    ahead = os.path.join(os.getcwd(), path).split("/")[::-1]
-    while ahead:
-        part = ahead.pop()
-        if part == "..":  # as the system has it: of where a link has led
-            here = os.path.dirname(here)
-            state = os.lstat(here)
+    folder, state, links = "/", os.lstat("/"), 0
+    remaining = os.path.join(os.getcwd(), path).split("/")[::-1]
+    while remaining:
+        part = remaining.pop()
+        if part == "..":  # relative to the target of a link, as the system resolves it
+            folder = os.path.dirname(folder)
+            state = os.lstat(folder)
         elif part not in ("", "."):
-            entry = os.path.join(here, part)
+            entry = os.path.join(folder, part)
             found = os.lstat(entry)
-            if reason := _why_replaceable(here, state, found):
-                return f"lies in {here!r}, which {reason}"
+            if reason := _why_replaceable(folder, state, found):
+                return f"is in {folder!r}, which {reason}"
             if not stat.S_ISLNK(found.st_mode):
-                here, state = entry, found
+                folder, state = entry, found
                 continue
             links += 1
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             target = os.readlink(entry)
-            ahead += target.split("/")[::-1]
+            remaining += target.split("/")[::-1]
             if target.startswith("/"):
-                here, state = "/", os.lstat("/")
-    return why_not_trusted(state, here)
+                folder, state = "/", os.lstat("/")
+    return why_not_trusted(state, folder)
 
 
 def _why_replaceable(path: str, folder: os.stat_result, entry: os.stat_result) -> str | None:
-    """Who may rename an entry of a folder."""
+    """Who can rename an entry of a folder."""
     is_kept = folder.st_mode & stat.S_ISVTX and entry.st_uid in (os.geteuid(), 0)
     if is_kept and folder.st_uid in (os.geteuid(), 0):
         return None
@@ -70,7 +70,7 @@ def _why_replaceable(path: str, folder: os.stat_result, entry: os.stat_result) -
 
 
 def _is_of_owner(group: int, file: int | str) -> bool:
-    """Whether only this user is in the group of a file, and the mode is all that counts.
+    """Whether only this user is in the group of a file, and no ACL adds to the mode.
 
     Many systems give each user a group of the same name, and let that group write.
     """
@@ -79,7 +79,7 @@ def _is_of_owner(group: int, file: int | str) -> bool:
 
 @functools.cache
 def _is_own_group(group: int, user: int) -> bool:
-    import grp  # noqa: PLC0415 (few folders need them)
+    import grp  # noqa: PLC0415 (few folders need these)
     import pwd  # noqa: PLC0415
 
     try:
@@ -91,8 +91,7 @@ def _is_own_group(group: int, user: int) -> bool:
 
 
 def _has_acl(file: int | str) -> bool:
-    """Whether others may have been given access one by one."""
     try:
         return any("acl" in name for name in os.listxattr(file))
-    except OSError:  # a file system without any
+    except OSError:  # a file system without extended attributes
         return False

@@ -1,9 +1,9 @@
-"""The file with the weights of a program that are laid out otherwise than the model's constants.
+"""The file of a program's weights whose layout differs from that of the model's constants.
 
-A head of 64 bytes, so that no model's weights can be a stored program, whatever the file is called;
-then one weight after the other, each from a multiple of 64 bytes on, in the order of their digests.
-Programs of the same weights name the same file. One file and not many: it is read and checked while
-the interpreter's lock is held by others, and has to be asked for with each call.
+It begins with a head of 64 bytes, so that weights never pass for a stored program, whatever the
+file is called. The weights follow in the order of their digests, each at a multiple of 64 bytes.
+Programs with the same weights share the file. It is one file, not one per weight: each system call
+while loading may have to wait for Python's global lock.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.digests import algorithm_of, array_bytes, digests, is_known, read_into
 
 _HEAD = np.frombuffer(b"weights of jaxdelegate".ljust(64), np.uint8)
-_ALIGNMENT = 64  # bytes; XLA:CPU takes over host arrays that begin at multiples of them
+_ALIGNMENT = 64  # bytes; XLA:CPU uses host arrays with this alignment without a copy
 _LARGE_PAGE = 2 << 20  # bytes; of x86, and of ARM with base pages of 4 KiB
 
 
 def file_content(
     weights: Sequence[StoredWeight], arrays: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
-    """What is to be written, uint8 [n]; None: every weight is a constant of the model.
+    """The content to write, uint8 [n]; None: every weight is a constant of the model.
 
     Args:
         weights: of a program.
@@ -44,18 +44,18 @@ def file_content(
 
 
 def content_digest(content: np.ndarray | None) -> str | None:
-    """What the file is called by; None: there is none."""
+    """The digest that names the file; None: there is no file."""
     return None if content is None else digests([content.data])[0]
 
 
 def read(directory: PrivateDirectory, entry: Entry) -> dict[str, np.ndarray]:
     """The bytes of each weight in an entry's file by its digest, uint8 [n], aligned for XLA:CPU.
 
-    They are not mapped: what was checked must be what is used.
+    The file is read, not mapped, so that it cannot change after the check.
 
     Raises:
-        EntryError: the file is damaged or gone, or cannot be checked.
-        OSError: somebody else could have written it.
+        EntryError: the file is damaged or missing, or cannot be checked.
+        OSError: another user could have written it.
     """
     name, digest = entry.weights_file, entry.weights_digest
     if name is None or digest is None:
@@ -76,7 +76,7 @@ def read(directory: PrivateDirectory, entry: Entry) -> dict[str, np.ndarray]:
 
 
 def _places(weights: Sequence[StoredWeight]) -> dict[str, slice]:
-    """Where each weight lies in the file, by digest."""
+    """The position of each weight in the file, by digest."""
     laid_out = {w.digest: w.nbytes for w in weights if w.tensor is None}
     sizes = dict(sorted(laid_out.items()))
     padded = (-(-nbytes // _ALIGNMENT) * _ALIGNMENT for nbytes in sizes.values())
@@ -101,15 +101,15 @@ def _opened(directory: PrivateDirectory, name: str, nbytes: int) -> int:
 
 
 def _memory(nbytes: int) -> np.ndarray:
-    """Bytes that begin at a multiple of 64, in large pages where there are such.
+    """Bytes that begin at a multiple of 64, in large pages if the system supports them.
 
-    To provide 4 KiB pages one by one takes longer than to read into them.
+    Page faults of 4 KiB pages take longer than reading the file.
     """
     unit = _ALIGNMENT if nbytes < _LARGE_PAGE else _LARGE_PAGE
     size = math.ceil(nbytes / unit) * unit
     pages = mmap.mmap(-1, size + unit, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if unit == _LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
     raw = np.frombuffer(pages, np.uint8)
     first = -raw.ctypes.data % unit

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.model.records import Operator, Subgraph, Tensor
-from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.runtime.subgraph import Host, ModelStore
 from jaxdelegate.runtime.tensor_details import from_api_dtype, to_api_dtype
+from jaxdelegate.simple_delegate import SimpleDelegate
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from jaxdelegate.compile.compilation import Compilation
     from jaxdelegate.op_lowering.rule import LoweringContext
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.simple_delegate import GraphKey
-    from jaxdelegate.simple_delegate import DelegateParams, Node
+    from jaxdelegate.simple_delegate import DelegateParams, GraphKey, Node
     from jaxdelegate.tuning.selector import Tuner
     from jaxdelegate.xla.over_mesh import OverMesh
     from jaxdelegate.xla.weights import ModelWeights
@@ -172,7 +171,7 @@ class Compiler:
             return [self.why_not(node) for node in nodes]
         device = self.target.runtime.device
         key = cache.graph_key(graph, specs, state.known, self.cache_settings(), device)
-        stored = (None if key is None else cache.answers(key)) or {}
+        stored = (None if key is None else cache.support(key)) or {}
         asked = {
             node.index: self.why_not(node)
             for node in nodes
@@ -180,7 +179,7 @@ class Compiler:
         }
         known = {**stored, **asked}
         if key is not None and asked:
-            cache.keep_answers(key, known)
+            cache.save_support(key, known)
         return [None if node.is_constant else known[node.index] for node in nodes]
 
     # ---- programs
@@ -250,7 +249,7 @@ class Compiler:
         state: GraphState,
         over: OverMesh | None,
     ) -> Program:
-        cache, slot = self.cache, None
+        cache, key = self.cache, None
         if over is not None:
             from jaxdelegate.xla.over_mesh import mesh_runtime  # noqa: PLC0415 (imports jax)
 
@@ -260,18 +259,18 @@ class Compiler:
             settings = self.cache_settings()
             for weights in state.weights(self.target):
                 device = weights.runtime.device
-                slot = cache.slot(partition, specs, state.known, settings, device)
-                program = None if slot is None else cache.load(slot, weights)
+                key = cache.program_key(partition, specs, state.known, settings, device)
+                program = None if key is None else cache.load(key, weights)
                 if program is not None:
                     return program
         weights = state.on(client.of_jax(self.device))
-        if cache is None or slot is None:
+        if cache is None or key is None:
             return self.newly_compiled(partition, specs, outputs, weights)
-        with cache.turn(slot) as may_be_there:
-            program = cache.load(slot, weights) if may_be_there else None
+        with cache.compile_lock(key) as may_be_stored:
+            program = cache.load(key, weights) if may_be_stored else None
             if program is None:
                 program = self.newly_compiled(partition, specs, outputs, weights)
-                program = cache.save(slot, program)
+                program = cache.save(key, program)
         return program
 
     def newly_compiled(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.cache.partition_key import touched_by
+from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.errors import InterpreterError
@@ -121,7 +121,7 @@ def touched(context: DelegateContext, node: DelegateParams) -> dict[int, TensorS
     """The specs of all tensors that a partition's operators touch; those of one of several runs."""
     if node.runs is not None:
         return _of_nodes(node)
-    return {i: context.spec(i) for i in touched_by(node.nodes).union(node.outputs)}
+    return {i: context.spec(i) for i in tensors_of(node.nodes).union(node.outputs)}
 
 
 def _of_nodes(params: DelegateParams) -> dict[int, TensorSpec]:

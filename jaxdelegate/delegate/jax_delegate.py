@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from jaxdelegate.cache.partition_key import touched_by
+from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
@@ -139,7 +139,7 @@ class JaxDelegate(SimpleDelegate):
         if type(self).why_not is not JaxDelegate.why_not:
             return super().reasons(context, nodes)
         graph = context.nodes()
-        specs = {i: context.spec(i) for i in touched_by(graph)}
+        specs = {i: context.spec(i) for i in tensors_of(graph)}
         return self.compiler.reasons(
             nodes, graph, specs, GraphState.of(context.shared, self.compiler)
         )

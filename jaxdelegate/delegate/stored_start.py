@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdelegate.cache.starts import Start, StoredTensor
+from jaxdelegate.cache.start_records import StartRecord, StoredTensor
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from jaxdelegate.cache.key import Key
     from jaxdelegate.model.records import Model, Tensor
-    from jaxdelegate.simple_delegate import SimpleDelegate
     from jaxdelegate.runtime.subgraph import Host
+    from jaxdelegate.simple_delegate import SimpleDelegate
     from jaxdelegate.xla.program import Program
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -39,7 +39,11 @@ class StoredStart:
     """What was stored for a model, and its inputs' and outputs' values."""
 
     def __init__(
-        self, delegate: JaxDelegate, start: Start, content: memoryview, read: Callable[[], object]
+        self,
+        delegate: JaxDelegate,
+        start: StartRecord,
+        content: memoryview,
+        read: Callable[[], object],
     ) -> None:
         """Use `find` instead."""
         self._delegate, self._start, self._content = delegate, start, content
@@ -89,7 +93,7 @@ class StoredStart:
         if delegate.programs is None:
             raise LookupError("no programs are kept")
         weights = on_device(delegate.target.runtime)
-        return delegate.programs.load_start(self._start, self._content, weights)
+        return delegate.programs.load_started(self._start, self._content, weights)
 
     def invoke(self) -> bool:
         """Run the program on the inputs, and wait for the results; False: that takes jax.
@@ -135,7 +139,7 @@ def find(
     key = None if delegate is None else _key(delegate, content)
     if delegate is None or delegate.programs is None or key is None:
         return None
-    start = delegate.programs.start(key)
+    start = delegate.programs.start_record(key)
     if start is None:
         return None
     delegate.on_partitioned(fully_delegated(delegate.name, delegate.device_name, start.nodes))
@@ -164,7 +168,7 @@ def keep(delegates: Sequence[SimpleDelegate], model: Model, host: Host) -> None:
     if any(host.spec(t.index).shape != t.shape for t in ends):
         return
     constants = _places(host, model.content)
-    start = Start(
+    start = StartRecord(
         program.file,
         tuple(_stored(subgraph.tensors[i]) for i in subgraph.inputs),
         tuple(_stored(subgraph.tensors[i]) for i in subgraph.outputs),
@@ -173,7 +177,7 @@ def keep(delegates: Sequence[SimpleDelegate], model: Model, host: Host) -> None:
     )
     key = _key(delegate, model.content)
     if key is not None:
-        delegate.programs.keep_start(key, start)
+        delegate.programs.save_start_record(key, start)
 
 
 def _key(delegate: JaxDelegate, content: memoryview) -> Key | None:

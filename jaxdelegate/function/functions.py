@@ -35,8 +35,8 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.cut import cut
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt.client import check_process
-from jaxdelegate.simple_delegate import GraphKey
 from jaxdelegate.runtime.subgraph import ModelStore
+from jaxdelegate.simple_delegate import GraphKey
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 

@@ -12,8 +12,8 @@ from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import reads_and_writes
-from jaxdelegate.simple_delegate import Node
 from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.simple_delegate import Node
 from jaxdelegate.text import printable
 
 Shapes = tuple[Shape, ...]

@@ -36,9 +36,8 @@ from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.passes.runs import ONCE, Runs
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
-from jaxdelegate.simple_delegate import GraphKey
-from jaxdelegate.simple_delegate import DelegateParams
 from jaxdelegate.runtime.subgraph import ModelStore
+from jaxdelegate.simple_delegate import DelegateParams, GraphKey
 from jaxdelegate.text import printable
 from jaxdelegate.xla import jax_compat  # noqa: F401 (with what jax imports late)
 from jaxdelegate.xla.options import platform_of

@@ -13,9 +13,8 @@ from jaxdelegate.litert.structures import Context, Tensor
 from jaxdelegate.litert.tensors import is_viewable, shape_of, value, view
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.limits import Limits
-from jaxdelegate.simple_delegate import GraphKey
 from jaxdelegate.reference.kernel import Services
-from jaxdelegate.simple_delegate import Node
+from jaxdelegate.simple_delegate import GraphKey, Node
 
 _DATA_OFFSET = Tensor.data.offset
 _TENSORS_OFFSET = Context.tensors.offset

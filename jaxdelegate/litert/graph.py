@@ -19,9 +19,9 @@ from jaxdelegate.model.tensor_tables import with_block_values
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import gather, propagate, unfolded
-from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.plan.node_subsets import Subset, independent_subsets
 from jaxdelegate.plan.steps import DelegatedNodes
+from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.simple_delegate import Node
 
 Specs = Sequence[TensorSpec]

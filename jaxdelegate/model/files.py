@@ -22,7 +22,7 @@ READ_BYTES = 64 << 20  # up to here a file is read; a larger one is mapped
 _CHUNK = 1 << 30  # bytes that one call reads
 _MOST_NAME_BYTES = 1024
 # Whoever saves a model into the folder of a cache must not put machine code of a stranger there.
-_OF_CACHES = (".program", ".start", ".answers", ".settings", ".choices")
+_OF_CACHES = (".program", ".start", ".support", ".settings", ".choices")
 _DRIVE = re.compile("[A-Za-z]:")
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.report.delegation import DelegationReport, NodeReport
 from jaxdelegate.plan.gain import HostSpeed, why_not_gaining
 from jaxdelegate.plan.node_subsets import Subset, largest
 from jaxdelegate.plan.steps import DelegatedNodes
+from jaxdelegate.report.delegation import DelegationReport, NodeReport
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     Node,

@@ -167,14 +167,14 @@ def plan(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> Plan:
         try:
             specs = entry.specs(shapes)
         except InterpreterError as error:
-            raise InterpreterError(f"{error}{_rebatch_remedy(entry, shapes, delegation)}") from error
+            raise InterpreterError(
+                f"{error}{_rebatch_remedy(entry, shapes, delegation)}"
+            ) from error
         return Plan(specs, _steps(entry, specs, shapes, delegation, None))
     return _single_runs(entry, batch, why, delegation)
 
 
-def _why_not_at_once(
-    entry: EntryPoint, shapes: Shapes, batch: rebatching.AskedBatch
-) -> str | None:
+def _why_not_at_once(entry: EntryPoint, shapes: Shapes, batch: rebatching.AskedBatch) -> str | None:
     """Why the resized graph may compute something else than single runs do."""
     try:
         whole = entry.specs(shapes)

@@ -129,7 +129,9 @@ def check_is_one_partition(
     Raises:
         DelegationError: lists what stays, and why.
     """
-    taken = [step for step in steps if isinstance(step, PlannedPartition) and step.delegate.rebatches]
+    taken = [
+        step for step in steps if isinstance(step, PlannedPartition) and step.delegate.rebatches
+    ]
     if len(steps) == len(taken) <= 1:
         return
     report = next(d for d in delegates if d.rebatches).report(subgraph)

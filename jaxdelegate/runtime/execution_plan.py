@@ -12,12 +12,11 @@ from jaxdelegate.op_lowering.options import as_read, record_of
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import check_dtypes, kernel_errors, known_shapes, with_shape
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
+from jaxdelegate.plan import steps as plan
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.plan import steps as plan
 from jaxdelegate.simple_delegate import (
     DelegateContext,
-    Node,
     SimpleDelegateKernel,
 )
 from jaxdelegate.text import printable

@@ -10,8 +10,8 @@ from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model
 from jaxdelegate.model.source import Source
 from jaxdelegate.passes.limits import Limits
-from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.runtime.subgraph import Host, ModelStore
+from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable
 
 

@@ -6,7 +6,6 @@ The counterpart of TFLite's Subgraph (core/subgraph.cc). The interpreter's API s
 import contextlib
 import dataclasses
 import logging
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -243,7 +242,9 @@ class SubgraphRunner:
         for index, old in kept.items():
             fits = old is not None and tuple(old.shape) == self._plan.specs[index].shape
             self._values[index] = old if fits else self._first_value(index)
-        self._pinned = {i: b for i, b in self._pinned.items() if b.shape == self._plan.specs[i].shape}
+        self._pinned = {
+            i: b for i, b in self._pinned.items() if b.shape == self._plan.specs[i].shape
+        }
         for index, spec in enumerate(self._plan.specs):
             if spec.const is not None:
                 self._values[index] = spec.const

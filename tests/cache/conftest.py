@@ -1,4 +1,4 @@
-"""A small network with weights of every kind, and the directory that keeps its programs."""
+"""A small network with weights of every kind, and a cache directory for its programs."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ PIXELS, CHANNELS, CLASSES = 4, 128, 128
 
 @pytest.fixture(scope="session")
 def network() -> bytes:
-    """CONV_2D (a weight that is prepared), FULLY_CONNECTED, ADD of a constant as it lies there."""
+    """CONV_2D (a weight that is prepared), FULLY_CONNECTED, ADD of a constant as it is stored."""
     rng = np.random.default_rng(7)
     builder = ModelBuilder()
 
@@ -62,28 +62,25 @@ def outcome(delegate: jd.JaxDelegate) -> str:
 
 
 class Runner:
-    """Runs the network with a delegate that keeps programs in a directory."""
+    """Runs the network with a delegate that stores programs in a directory."""
 
     def __init__(self, network: bytes, x: np.ndarray, directory: Path) -> None:
         self.network, self.x, self.directory = network, x, directory
         self.want = self.run_with(jd.JaxDelegate())
 
     def __call__(self, **options: object) -> str:
-        """Run, compare with what runs without a cache; what became of the program."""
+        """Run and compare with a run without a cache; returns the delegate's `outcome`."""
         delegate = jd.JaxDelegate({"serialization_dir": str(self.directory), **options})
         np.testing.assert_array_equal(self.run_with(delegate), self.want)
         return outcome(delegate)
 
     def programs(self) -> list[Path]:
-        """The entries' files."""
         return sorted(self.directory.glob("*.program"))
 
     def weights(self) -> list[Path]:
-        """The weights' files."""
         return sorted(self.directory.glob("*.weights"))
 
     def run_with(self, delegate: jd.JaxDelegate) -> np.ndarray:
-        """The network's output."""
         interpreter = jd.Interpreter(model_content=self.network, experimental_delegates=[delegate])
         interpreter.allocate_tensors()
         interpreter.set_tensor(0, self.x)

@@ -16,11 +16,11 @@ def test_each_array_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return array_digests(some)
 
     monkeypatch.setattr(constants, "array_digests", counted)
-    made = ConstantDigests()
+    known = ConstantDigests()
     given = {0: np.arange(100), 3: np.ones((2, 3)), 5: np.array([b"a", b"text"], object)}
     want = dict(zip(given, array_digests(list(given.values())), strict=True))
-    assert made.of(given) == made.of(given) == want
+    assert known.of(given) == known.of(given) == want
     other = np.arange(50)
-    assert made.of(given | {0: other}) == want | {0: array_digests([other])[0]}
+    assert known.of(given | {0: other}) == want | {0: array_digests([other])[0]}
     assert counts == [3, 0, 1]
-    assert made.of({}) == {}
+    assert known.of({}) == {}

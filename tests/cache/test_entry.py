@@ -1,4 +1,4 @@
-"""The file of one program: what it holds comes back, and nothing else passes."""
+"""The file of one program: what is packed can be unpacked, and everything else is refused."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ CONTENT = b"".join(pack(ENTRY))
 DESCRIPTION = json.loads(CONTENT[56 : 56 + struct.unpack_from("<I", CONTENT, 12)[0]])
 
 
-def test_what_goes_in_comes_out() -> None:
+def test_an_entry_survives_packing() -> None:
     assert unpack(CONTENT) == ENTRY
     assert ENTRY.file == file_of(ENTRY.key) == f"{ENTRY.key.digest}.program"
     assert ENTRY.weights_file == f"{'d' * 64}.weights"
@@ -45,12 +45,12 @@ def test_a_truncated_file_is_refused(part: int) -> None:
         unpack(CONTENT[: len(CONTENT) * part // 64])
 
 
-def test_more_than_the_file_is_refused() -> None:
+def test_extra_bytes_are_refused() -> None:
     with pytest.raises(EntryError, match=f"its header says {len(CONTENT)}$"):
         unpack(CONTENT + b"\0")
 
 
-def test_every_flipped_bit_is_seen() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     for at in range(0, len(CONTENT), 7):
         for bit in (1, 128):
             damaged = bytearray(CONTENT)
@@ -61,7 +61,7 @@ def test_every_flipped_bit_is_seen() -> None:
 
 def test_another_format_is_named() -> None:
     older = CONTENT[:8] + struct.pack("<I", 1) + CONTENT[12:]
-    with pytest.raises(EntryError, match="its format is version 1, this is version 7"):
+    with pytest.raises(EntryError, match="its format version is 1, this is version 7"):
         unpack(older)
     with pytest.raises(EntryError, match="not a stored program"):
         unpack(b"#!/bin/sh" + bytes(100))
@@ -95,7 +95,7 @@ def forged(description: object, rest: bytes = b"") -> bytes:
         {"digest": "no digest"},
     ],
 )
-def test_descriptions_that_cannot_be(change: dict[str, object]) -> None:
+def test_invalid_descriptions_are_refused(change: dict[str, object]) -> None:
     right = DESCRIPTION | {"call_lists": [], "digest": digests([memoryview(b"")])[0]}
     assert unpack(forged(right)).key == ENTRY.key
     with pytest.raises(EntryError, match="its description cannot be read"):
@@ -103,12 +103,12 @@ def test_descriptions_that_cannot_be(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("description", [None, [], 3, "text", {}])
-def test_what_is_no_description(description: object) -> None:
+def test_other_json_values_are_not_descriptions(description: object) -> None:
     with pytest.raises(EntryError, match="its description cannot be read"):
         unpack(forged(description))
 
 
-def test_code_that_cannot_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_cannot_be_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry, "is_known", lambda _: False)
     with pytest.raises(EntryError, match="it cannot be checked: "):
         unpack(CONTENT)

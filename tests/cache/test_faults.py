@@ -1,4 +1,4 @@
-"""Damage, foreign files, directories: right answers and a CacheWarning."""
+"""Damaged and foreign files and directories cause a CacheWarning, never wrong results."""
 
 import dataclasses
 import errno
@@ -15,7 +15,7 @@ from jaxdelegate.cache.maintenance import prune
 
 
 def assert_miss(run, damage: str = "") -> None:
-    """Runs right without what is stored, says why, and leaves a sound entry after."""
+    """The stored entry is not used, with a warning, and a sound one replaces it."""
     with pytest.warns(jd.CacheWarning, match=damage):
         assert run() == "stored"
     assert run() == "loaded"
@@ -60,7 +60,7 @@ def test_flipped_bits(run, directory: Path, kind: str, at: float) -> None:
     assert_miss(run, "is not used")
 
 
-def test_a_weight_that_is_gone(run) -> None:
+def test_missing_weights(run) -> None:
     run()
     run.weights()[0].unlink()
     assert_miss(run, "is missing")
@@ -77,14 +77,14 @@ def test_another_programs_entry_under_this_name(run) -> None:
 
 
 def forge(run, **changes: object) -> None:
-    """An entry whose header and digest are right, with other content."""
+    """Replace an entry by one with other content, but a correct header and digest."""
     (path,) = run.programs()
     entry = dataclasses.replace(unpack(path.read_bytes()), **changes)
     path.write_bytes(b"".join(pack(entry)))
 
 
 @pytest.mark.parametrize("code", [b"", b"garbage", b"\0" * 4096, b"cos\nmkdir\n(S'done'\ntR."])
-def test_code_that_is_none(run, code: bytes) -> None:
+def test_bytes_that_are_not_machine_code(run, code: bytes) -> None:
     run()
     forge(run, code=code)
     assert_miss(run, "is not used")
@@ -97,7 +97,7 @@ def test_arguments_that_do_not_match(run) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_is_not_read(run, make: Callable[[Path], object]) -> None:
+def test_only_regular_files_are_read(run, make: Callable[[Path], object]) -> None:
     run()
     (path,) = run.programs()
     path.unlink()
@@ -132,10 +132,10 @@ def test_a_directory_of_another_user(run, directory: Path) -> None:
 
 
 def assert_own_folder(run, directory: Path, reason: str) -> None:
-    """What is stored lies in a folder of this user's, is found there, and a warning says so."""
-    for became in ("stored", "loaded"):
+    """Programs are stored in, and loaded from, this user's subfolder, with a warning."""
+    for outcome in ("stored", "loaded"):
         with pytest.warns(jd.CacheWarning, match=f"{reason}, so programs are stored in"):
-            assert run() == became
+            assert run() == outcome
     (own,) = directory.iterdir()
     assert own.name == f"jaxdelegate-{os.geteuid()}"
     assert own.stat().st_mode & 0o777 == 0o700
@@ -143,20 +143,20 @@ def assert_own_folder(run, directory: Path, reason: str) -> None:
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o2775])
 def test_a_directory_that_others_can_write_to(run, directory: Path, mode: int) -> None:
-    """As volumes of pods are: emptyDir, fsGroup, group 0 of OpenShift."""
+    """Volumes of pods have such modes: emptyDir, fsGroup, group 0 of OpenShift."""
     directory.mkdir()
     directory.chmod(mode)
     assert_own_folder(run, directory, rf"can be written by others \(mode {mode:04o}\)")
 
 
-def test_a_folder_that_others_can_write_to_on_the_way(run, directory: Path) -> None:
+def test_a_parent_folder_that_others_can_write_to(run, directory: Path) -> None:
     directory.parent.chmod(0o777)
-    reason = rf"lies in '{directory.parent}', which can be written by others \(mode 0777\)"
+    reason = rf"is in '{directory.parent}', which can be written by others \(mode 0777\)"
     assert_own_folder(run, directory, reason)
 
 
 def test_a_directory_by_a_link_is_that_directory(run, tmp_path: Path) -> None:
-    """A link is trusted as what it leads to: its owner and mode count."""
+    """The owner and mode of a link's target count."""
     (tmp_path / "target").mkdir(mode=0o700)
     (tmp_path / "programs").symlink_to(tmp_path / "target")
     assert run() == "stored"
@@ -166,7 +166,7 @@ def test_a_directory_by_a_link_is_that_directory(run, tmp_path: Path) -> None:
         assert run() == "stored"
 
 
-def test_a_directory_that_is_opened_to_others_is_used_no_more(run, directory: Path) -> None:
+def test_a_directory_that_becomes_writable_by_others_is_not_used(run, directory: Path) -> None:
     delegate = jd.JaxDelegate(serialization_dir=str(directory))
     directory.chmod(0o777)
     with pytest.warns(jd.CacheWarning, match=r"can be written by others \(mode 0777\)"):
@@ -183,8 +183,8 @@ def test_foreign_files_are_left_alone(run, directory: Path) -> None:
     assert (directory / "README").read_text() == "mine"
 
 
-def test_entries_of_another_format_are_said_once(run, directory: Path) -> None:
-    """What an earlier version has left is compiled again, and can be removed."""
+def test_entries_of_another_format_are_reported_once(run, directory: Path) -> None:
+    """Programs of an earlier version are compiled again, and can be pruned."""
     directory.mkdir(mode=0o700)
     older = b"JAXDLGT\0" + (4).to_bytes(4, "little") + bytes(100)
     for name in "ab":

@@ -1,4 +1,4 @@
-"""Parts of keys: the same in every process, another for every difference."""
+"""Parts of keys are the same in every process, and different for every difference."""
 
 import dataclasses
 import enum
@@ -64,7 +64,6 @@ def test_different_values_have_different_parts() -> None:
     digests = [Part.of(value).digest for value in DIFFERENT]
     same = [(a, b) for i, a in enumerate(DIFFERENT) for j, b in enumerate(DIFFERENT[:i])
             if digests[i] == digests[j]]  # fmt: skip
-    # JSON knows no difference between True and 1; options do not mix them.
     assert same == []
 
 
@@ -92,7 +91,7 @@ def test_sets_and_mappings_do_not_depend_on_the_process() -> None:
 
 @pytest.mark.parametrize("value", [object(), lambda: 0, [object()], {"a": object()}])
 def test_what_may_print_differently_next_time_is_refused(value: object) -> None:
-    with pytest.raises(TypeError, match="has no place in a cache key"):
+    with pytest.raises(TypeError, match="cannot be part of a cache key"):
         Part.of(value)
 
 
@@ -107,5 +106,5 @@ def test_bytes_of_arrays_are_in_c_order() -> None:
 def test_keys_compare_by_part() -> None:
     a = Key({"model": Part.of(1), "device": Part.of("x")})
     b = Key({"model": Part.of(1), "device": Part.of("y"), "new": Part.of(0)})
-    assert a.moved(b) == ["device", "new"]
-    assert a.moved(Key.from_json(json.loads(json.dumps(a.as_json())))) == []
+    assert a.differing_parts(b) == ["device", "new"]
+    assert a.differing_parts(Key.from_json(json.loads(json.dumps(a.as_json())))) == []

@@ -41,12 +41,12 @@ def test_entries_are_listed_with_their_parts(filled: Path) -> None:
     assert [row.weight_bytes for row in rows] == sizes * 3
 
 
-def test_loading_makes_an_entry_young(run, filled: Path) -> None:
+def test_loading_makes_an_entry_the_latest(run, filled: Path) -> None:
     run(model_token="a")
     assert tokens(filled) == ["a", "c", "b"]
 
 
-def test_pruning_takes_the_longest_unused(run, filled: Path) -> None:
+def test_pruning_removes_the_least_recently_used(run, filled: Path) -> None:
     sizes = {row.parts["model_token"].text: row for row in list_entries(filled)}
     room = sum(row.nbytes for row in sizes.values()) + sizes['"a"'].weight_bytes
     assert prune(filled, room).removed == ()
@@ -58,14 +58,14 @@ def test_pruning_takes_the_longest_unused(run, filled: Path) -> None:
     assert run(model_token="b") == "loaded"
 
 
-def test_pruning_everything_takes_the_weights_too(filled: Path) -> None:
+def test_pruning_everything_removes_the_weights_too(filled: Path) -> None:
     assert prune(filled, 0).after == 0
     assert list(filled.iterdir()) == []
 
 
-def test_pruning_takes_what_cannot_be_used(filled: Path) -> None:
+def test_pruning_removes_what_cannot_be_used(filled: Path) -> None:
     (filled / f"{'0' * 64}.program").write_bytes(b"damaged")
-    (filled / f"{'0' * 64}.weights").write_bytes(b"nobody's")
+    (filled / f"{'0' * 64}.weights").write_bytes(b"unused")
     (filled / "notes.txt").write_text("mine")
     assert foreign_files(filled) == ["notes.txt"]
     done = prune(filled, 1 << 30)
@@ -92,16 +92,16 @@ def test_verify_reads_weights(filled: Path) -> None:
 
 
 @pytest.mark.parametrize("action", [list_entries, verify, foreign_files])
-def test_a_directory_that_is_not_there(action, tmp_path: Path) -> None:
+def test_a_directory_that_does_not_exist(action, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         action(tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
-def test_verify_without_what_made_the_digests(
+def test_verify_without_the_digests_algorithm(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written with BLAKE3, where that is not installed."""
+    """The files were written with BLAKE3, which is not installed."""
     monkeypatch.setattr(weights, "is_known", lambda algorithm: algorithm == "none")
     (path,) = filled.glob("*.weights")
     assert [row.problem for row in list_entries(filled)] == [None] * 3
@@ -176,7 +176,7 @@ def test_mistakes_are_one_line(
     assert len(printed.splitlines()) == 1
 
 
-def test_the_tool_refuses_a_directory_of_everybody(
+def test_the_tool_refuses_a_directory_that_all_users_can_write_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tmp_path.chmod(0o777)
@@ -187,10 +187,10 @@ def test_the_tool_refuses_a_directory_of_everybody(
 # ---- disks and clocks that fail
 
 
-def test_pruning_keeps_what_cannot_be_read_just_now(
+def test_pruning_keeps_what_cannot_be_read_at_the_moment(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that fails for a moment costs no program and no weights."""
+    """A temporary disk error costs no program and no weights."""
     before = sorted(path.name for path in filled.iterdir())
     real = PrivateDirectory.descriptor
 
@@ -217,14 +217,14 @@ def test_pruning_keeps_what_another_installation_can_check(
 
 
 def test_a_clock_that_was_ahead(run, filled: Path) -> None:
-    """What was used in a future that did not come is not the latest for ever."""
+    """A time of use in the future does not make an entry the latest forever."""
     ahead = time.time() + 10 * 365 * 86400
     latest = list_entries(filled)[0]
     os.utime(filled / latest.name, (ahead, ahead))
     assert tokens(filled) == ["b", "a", "c"]
     run(model_token="c")
     assert tokens(filled) == ["c", "b", "a"]
-    temporary = filled / ".writing-by-nobody"
+    temporary = filled / ".writing-abandoned"
     temporary.touch()
     os.utime(temporary, (ahead, ahead))
     assert prune(filled, 1 << 30).removed == (temporary.name,)
@@ -242,10 +242,10 @@ def test_any_time_of_a_file(run, filled: Path, stamp: int) -> None:
     assert run(model_token="a") == "loaded"
 
 
-def test_weights_that_a_new_program_may_name_stay(
+def test_weights_that_a_new_program_may_use_stay(
     run, filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process stores a program of the same weights while another one looks through the files."""
+    """A process stores a program with the same weights while another one prunes."""
     for path in filled.glob("*.program"):
         path.unlink()
     real = ProgramStore.entries

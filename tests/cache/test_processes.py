@@ -38,7 +38,7 @@ print(json.dumps({
 }))
 """
 
-# Children must see the settings that conftest.py made: they are part of the key.
+# Children need conftest.py's settings, which are part of the key.
 SETTINGS = {
     "JAX_NUMPY_DTYPE_PROMOTION": "strict",
     "JAX_NUMPY_RANK_PROMOTION": "raise",
@@ -47,7 +47,7 @@ SETTINGS = {
 
 
 def start(folder: Path, directory: Path, before: str = "") -> subprocess.Popen[str]:
-    """The child; `before` are lines of Python that it runs first."""
+    """Start a child; `before` is Python code that it runs first."""
     return subprocess.Popen(
         [sys.executable, "-c", before + CHILD, str(folder), str(directory)],
         stdout=subprocess.PIPE,
@@ -63,7 +63,7 @@ def child(folder: Path, directory: Path, before: str = "") -> dict[str, object]:
 
 
 def prepare(run, folder: Path) -> None:
-    """What children read and compare with."""
+    """Write the model, its input and the expected output for children."""
     (folder / "model.tflite").write_bytes(run.network)
     np.save(folder / "x.npy", run.x)
     np.save(folder / "want.npy", run.want)
@@ -89,7 +89,7 @@ WITHOUT_BLAKE3 = "import sys; sys.modules['blake3'] = None\n"
 def test_processes_with_blake3_and_without(
     run, directory: Path, tmp_path: Path, first: str
 ) -> None:
-    """Each finds its own programs and neither uses, or stumbles over, the other's."""
+    """Each finds its own programs and ignores the other's."""
     pytest.importorskip("blake3")
     prepare(run, tmp_path)
     second = "" if first else WITHOUT_BLAKE3
@@ -123,7 +123,7 @@ PrivateDirectory.open(sys.argv[1]).write(sys.argv[2], parts())
 
 
 def test_a_process_killed_while_it_writes(run, directory: Path) -> None:
-    """Over an existing entry: that one stays whole, and the rest is pruned some day."""
+    """The entry that it was replacing stays whole, and its temporary file is pruned later."""
     run()
     (path,) = run.programs()
     process = subprocess.Popen(
@@ -155,7 +155,7 @@ def test_another_process_loads_it(run, network: bytes, directory: Path, tmp_path
 
 
 def test_jaxs_own_cache_is_left_alone(run, directory: Path, tmp_path: Path) -> None:
-    """Filled and read by JAX as ever; what it answers cannot be written out again."""
+    """JAX fills and reads it as usual; programs from it cannot be serialized."""
     own = tmp_path / "jax"
     before = {
         name: getattr(jax.config, name)
@@ -175,7 +175,7 @@ def test_jaxs_own_cache_is_left_alone(run, directory: Path, tmp_path: Path) -> N
         for path in directory.iterdir():
             path.unlink()
         for _ in range(2):
-            with pytest.warns(jd.CacheWarning, match="came out of JAX's own"):
+            with pytest.warns(jd.CacheWarning, match="was read from JAX's own"):
                 assert run() == "neither"
         for path in own.iterdir():
             path.unlink()
@@ -203,7 +203,7 @@ def doubling() -> tuple[bytes, int, int]:
 
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_donated_inputs(directory: Path, is_cached: bool) -> None:
-    """Results may take the inputs' memory, but neither arrays of the host nor shared ones."""
+    """Results may reuse the inputs' memory, but not host arrays or shared ones."""
     content, y, z = doubling()
     cache = {"serialization_dir": str(directory)} if is_cached else {}
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The cache end to end: what is loaded, and what makes a key another one."""
+"""The cache end to end: what is loaded, and what changes a key."""
 
 import dataclasses
 import logging
@@ -11,7 +11,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate as jd
-from jaxdelegate.cache import environment, slot, sources
+from jaxdelegate.cache import environment, program_key, sources
 from jaxdelegate.cache.entry import unpack
 from jaxdelegate.cache.key import Part
 from jaxdelegate.cache.programs import Statistics
@@ -28,7 +28,7 @@ def statistics(delegate: jd.JaxDelegate) -> Statistics:
     return delegate.programs.statistics
 
 
-# ---- what a warm load does
+# ---- warm loads
 
 
 def test_the_second_time_it_is_loaded(run) -> None:
@@ -42,7 +42,7 @@ def test_a_warm_load_neither_lowers_nor_traces(run, monkeypatch: pytest.MonkeyPa
     run()
 
     def forbidden(*_: object, **__: object) -> None:
-        raise AssertionError("a warm load must not do this")
+        raise AssertionError("a warm load must not call this")
 
     monkeypatch.setattr(lowering, "lower_partition", forbidden)
     monkeypatch.setattr(aot, "compile_partition", forbidden)
@@ -61,7 +61,7 @@ def test_only_prepared_weights_have_files(run) -> None:
     assert weights.stat().st_size == 64 + 4 * (128 * 128 + 2048 * 128)  # a head before them
 
 
-def test_programs_do_not_say_who_called(run) -> None:
+def test_programs_do_not_contain_the_paths_of_callers(run) -> None:
     run()
     content = run.programs()[0].read_bytes()
     assert b"jit_partition_0_" in content
@@ -99,7 +99,7 @@ def matrix_model() -> tuple[bytes, np.ndarray, int]:
 
 
 def run_rows(directory: Path, rows: list[int]) -> tuple[Statistics, list[int]]:
-    """Run for each number of rows in one interpreter; also where the matrix lies each time."""
+    """Run for each number of rows in one interpreter; also the matrix's address each time."""
     content, matrix, y = matrix_model()
     delegate = jd.JaxDelegate(serialization_dir=str(directory))
     interpreter = jd.Interpreter(model_content=content, experimental_delegates=[delegate])
@@ -116,7 +116,7 @@ def run_rows(directory: Path, rows: list[int]) -> tuple[Statistics, list[int]]:
     return statistics(delegate), [array.unsafe_buffer_pointer() for array in kept]
 
 
-def test_shapes_have_entries_of_their_own_and_share_weights(directory: Path) -> None:
+def test_shapes_have_separate_entries_and_share_weights(directory: Path) -> None:
     assert run_rows(directory, [2, 5])[0] == Statistics(stored=2)
     assert len(list(directory.glob("*.program"))) == 2
     assert len(list(directory.glob("*.weights"))) == 1
@@ -125,7 +125,7 @@ def test_shapes_have_entries_of_their_own_and_share_weights(directory: Path) -> 
 
 @pytest.mark.parametrize("rows", [[2, 5], [5, 2], [2, 7], [8, 2]])
 def test_a_weight_is_on_the_device_once(directory: Path, rows: list[int]) -> None:
-    """Whether shapes are loaded or compiled, and in whatever order."""
+    """Whether shapes are loaded or compiled, and in any order."""
     run_rows(directory, [2, 5])
     _, places = run_rows(directory, rows)
     assert len(set(places)) == 1
@@ -162,7 +162,7 @@ def test_states_survive(directory: Path) -> None:
     assert not np.array_equal(cold[0], cold[1])
 
 
-# ---- what makes another key
+# ---- what changes the key
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_users_64_bit_types_make_no_difference(run) -> None:
 def test_constants_are_part_of_the_key(
     directory: Path, elements: int, rng: np.random.Generator
 ) -> None:
-    """Small ones are baked in, large ones are arguments: neither may come from another model."""
+    """Small ones are compiled in, large ones are arguments: neither may be another model's."""
     for seed in (1, 2):
         table = np.random.default_rng(seed).normal(size=elements).astype(np.float32)
         builder = ModelBuilder()
@@ -253,12 +253,12 @@ def test_an_operator_with_a_foreign_rule_is_not_stored(
     assert run.programs() == []
 
 
-def test_a_miss_says_which_part_moved(run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_miss_reports_which_part_changed(run, caplog: pytest.LogCaptureFixture) -> None:
     run()
     with caplog.at_level(logging.DEBUG, "jaxdelegate"):
         run(model_token="other")
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("cache")]
-    assert any(line.endswith("is not there; moved: model_token") for line in lines)
+    assert any(line.endswith("is not stored; changed: model_token") for line in lines)
     named = {line.split()[3] for line in lines if line.startswith("cache key")}
     assert named >= {"model", "partition", "inputs", "options", "sources", "versions", "device"}
     assert named >= {"host_cpu", "jax_config", "xla_flags", "threads", "model_token"}
@@ -273,17 +273,17 @@ def test_sources_that_changed_under_a_running_process_are_not_stored(
     assert run.programs() == []
 
 
-def test_sources_that_change_behind_the_key_are_not_stored(
+def test_sources_that_change_after_the_key_was_computed_are_not_stored(
     run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Modules that are imported now may be others than those that the key has seen."""
+    """Modules that are imported later may differ from those that the key covers."""
 
     def parts(*, of_subgraphs: bool) -> dict[str, Part]:
         found = sources.source_parts(of_subgraphs=of_subgraphs)
         monkeypatch.setattr(sources, "_LOADED", 0.0)
         return found
 
-    monkeypatch.setattr(slot, "source_parts", parts)
+    monkeypatch.setattr(program_key, "source_parts", parts)
     with pytest.warns(jd.CacheWarning, match="is not stored: .* has changed since this process"):
         run()
     assert run.programs() == []

@@ -1,4 +1,4 @@
-"""Texts under keys: what goes in comes out, and nothing else does."""
+"""Texts under keys: what is written can be read, and everything else is refused."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ def directory(tmp_path: Path) -> PrivateDirectory:
     return PrivateDirectory.open(tmp_path / "programs")
 
 
-def test_what_goes_in_comes_out(directory: PrivateDirectory) -> None:
+def test_what_is_written_can_be_read(directory: PrivateDirectory) -> None:
     assert records.read(directory, ONE, ".start") is None
     records.write(directory, ONE, ".start", b"text")
     assert records.read(directory, ONE, ".start") == b"text"
-    assert records.read(directory, ONE, ".answers") is None
+    assert records.read(directory, ONE, ".support") is None
 
 
 @pytest.mark.parametrize("at", [0, 31, 32, -1])
@@ -34,7 +34,7 @@ def test_every_byte_counts(directory: PrivateDirectory, at: int) -> None:
         records.read(directory, ONE, ".start")
 
 
-def test_another_keys_text_is_none_of_this_one(directory: PrivateDirectory) -> None:
+def test_another_keys_text_is_refused(directory: PrivateDirectory) -> None:
     records.write(directory, ONE, ".start", b"text")
     (path,) = directory.path.iterdir()
     path.rename(path.with_name(f"{OTHER.digest}.start"))
@@ -43,9 +43,9 @@ def test_another_keys_text_is_none_of_this_one(directory: PrivateDirectory) -> N
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "folder/file", "", "."])
-def test_a_name_leads_nowhere_else(directory: PrivateDirectory, name: str) -> None:
+def test_a_name_does_not_lead_out_of_the_directory(directory: PrivateDirectory, name: str) -> None:
     (directory.path / "folder").mkdir()
     (directory.path / "folder" / "file").touch()
     (directory.path.parent / "outside").touch()
-    with pytest.raises(OSError, match=r"no name of a file|is no regular file|No such file"):
+    with pytest.raises(OSError, match=r"not a file name|is not a regular file|No such file"):
         directory.read(name)

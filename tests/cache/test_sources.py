@@ -8,7 +8,7 @@ import pytest
 from jaxdelegate.cache import sources
 from jaxdelegate.cache.sources import SourceError
 
-ROOMS = ("other", "rules")
+FOLDERS = ("other", "rules")
 
 
 @pytest.fixture
@@ -24,12 +24,12 @@ def package(tmp_path: Path) -> Path:
 
 def digest(package: Path) -> str:
     sources._digest.cache_clear()  # as in another process
-    return sources._digest(package, ROOMS)
+    return sources._digest(package, FOLDERS)
 
 
 @pytest.fixture(autouse=True)
 def loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files above are younger than this process, else."""
+    """Otherwise the package's files would be newer than this process."""
     monkeypatch.setattr(sources, "_LOADED", float("inf"))
 
 
@@ -57,9 +57,9 @@ def test_other_files_do_not_count(package: Path) -> None:
     assert digest(package) == before
 
 
-def test_a_source_that_is_gone(package: Path) -> None:
+def test_a_missing_folder(package: Path) -> None:
     shutil.rmtree(package / "other")
-    with pytest.raises(SourceError, match=r"other is not there: installed without sources"):
+    with pytest.raises(SourceError, match=r"other is missing: installed without sources"):
         digest(package)
 
 
@@ -69,7 +69,7 @@ def test_no_sources_at_all(tmp_path: Path) -> None:
         sources._digest(tmp_path, ("rules",))
 
 
-def test_a_file_that_changed_since_this_process_began(
+def test_a_file_that_changed_since_this_process_started(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "_LOADED", 0.0)
@@ -87,7 +87,7 @@ def test_a_copy_has_the_same_digest(
 def test_the_rooms_that_make_programs_count_and_no_others() -> None:
     """What compiles a partition imports them; a room that they import from and that is not in the
     key must have no say in the program."""
-    rooms = {*sources._rooms(of_subgraphs=False)["sources"]}
+    rooms = {*sources._folders(of_subgraphs=False)["sources"]}
     found = {name for room in rooms for name in imported_rooms(room)}
     no_say = {
         "cache",  # stores programs
@@ -102,7 +102,7 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "whole_imports",
     }
     assert found - rooms <= no_say
-    assert "subgraph_sources" in sources._rooms(of_subgraphs=True)
+    assert "subgraph_sources" in sources._folders(of_subgraphs=True)
 
 
 def imported_rooms(room: str) -> set[str]:

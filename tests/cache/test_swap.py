@@ -1,4 +1,4 @@
-"""Who may write to a folder above a cache directory puts another one in its place."""
+"""Attackers who can write to a folder above a cache directory replace the directory."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as 
 
 @contextlib.contextmanager
 def acting_as(user: int) -> Iterator[None]:
-    """Files belong to, and are opened as, this user and a group of the same number."""
+    """Create and open files as this user, in a group of the same number."""
     groups = os.getgroups()
     os.setgroups([])
     os.setegid(user)
@@ -49,7 +49,7 @@ def may_warn() -> Iterator[None]:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that everybody may reach and write to, as a volume of a pod."""
+    """A folder that every user can write to, such as a pod's volume."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         yield Path(folder)
@@ -64,7 +64,7 @@ def times(factor: float) -> bytes:
 
 
 def ran(delegate: jd.JaxDelegate) -> str:
-    """Three times one is three, whatever lies in the cache; what became of the program."""
+    """Check that 3 * 1 is 3; returns whether the program was "loaded", "stored" or neither."""
     interpreter = jd.Interpreter(model_content=times(3.0), experimental_delegates=[delegate])
     interpreter.allocate_tensors()
     interpreter.set_tensor(0, np.ones((1, 4), np.float32))
@@ -97,7 +97,7 @@ def forged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def plant(folder: Path, files: dict[str, bytes]) -> Path:
-    """Files that pass every check of their own: whole, private, of the user who runs."""
+    """Write files that pass every check of single files: whole, private, owned by this user."""
     folder.mkdir(mode=0o700, parents=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -105,8 +105,8 @@ def plant(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-def test_what_is_planted_would_be_run(tmp_path: Path, forged: dict[str, bytes]) -> None:
-    """Else the other tests show nothing."""
+def test_planted_files_would_be_run(tmp_path: Path, forged: dict[str, bytes]) -> None:
+    """Otherwise the other tests prove nothing."""
     planted = plant(tmp_path / "programs", forged)
     with pytest.raises(AssertionError, match="Mismatched elements"):
         ran(delegate_of(planted))
@@ -116,7 +116,7 @@ def test_what_is_planted_would_be_run(tmp_path: Path, forged: dict[str, bytes]) 
 
 
 def test_a_folder_swapped_while_a_delegate_lives(tmp_path: Path, forged: dict[str, bytes]) -> None:
-    """What it reads and writes is in the folder that it has checked."""
+    """The delegate reads and writes in the folder that it has checked."""
     directory, away = tmp_path / "above" / "programs", tmp_path / "above" / "away"
     delegate, later = delegate_of(directory), delegate_of(directory)
     directory.rename(away)
@@ -128,7 +128,7 @@ def test_a_folder_swapped_while_a_delegate_lives(tmp_path: Path, forged: dict[st
     assert len(list_entries(away)) == 1
 
 
-def test_a_folder_that_is_gone_stores_nothing(tmp_path: Path) -> None:
+def test_a_removed_folder_stores_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "programs"
     delegate = delegate_of(directory)
     directory.rmdir()
@@ -151,7 +151,7 @@ def as_own_folder(shared: Path, forged: dict[str, bytes]) -> Path:
 
 
 def as_sealed_folder(shared: Path, forged: dict[str, bytes]) -> Path:
-    """What the victim could have unpacked, if the archive knew the names; with a socket copied."""
+    """What the victim could have unpacked if the archive knew the names; the socket is a copy."""
     own = shared / "planted" / f"jaxdelegate-{os.geteuid()}"
     own.mkdir(mode=0o700, parents=True)
     os.mknod(own / ("0" * 32), 0o140600)
@@ -173,7 +173,7 @@ def test_another_user_swaps_the_folder(
     made: Callable[[Path, dict[str, bytes]], Path],
     is_first: bool,
 ) -> None:
-    """Even one that the victim made, with files of the victim, is not what was stored."""
+    """Even a folder that the victim created, with the victim's files, is not used."""
     directory = shared / "programs"
     with acting_as(VICTIM):
         planted = made(shared, forged)
@@ -196,7 +196,7 @@ def test_another_user_swaps_the_folder(
 def test_another_user_swaps_the_folder_in_a_shared_one(
     shared: Path, forged: dict[str, bytes], made: Callable[[Path, dict[str, bytes]], Path]
 ) -> None:
-    """The user's own folder in it is moved away; another of the user's takes its place."""
+    """The attacker replaces the user's subfolder by another folder of the user."""
     with acting_as(VICTIM):
         planted = made(shared, forged)
         if made is as_sealed_folder:
@@ -225,7 +225,7 @@ def test_another_user_is_first(shared: Path, make: Callable[[Path], object]) -> 
 
 @needs_root
 def test_a_link_of_another_user_in_a_sticky_folder(shared: Path, forged: dict[str, bytes]) -> None:
-    """As in /tmp, where nobody may rename what is not theirs, but anybody may come first."""
+    """In /tmp, users cannot rename other users' files, but an attacker can be the first."""
     shared.chmod(0o1777)
     with acting_as(VICTIM):
         planted = plant(shared / "planted", forged)
@@ -244,7 +244,7 @@ def test_a_link_of_another_user_in_a_sticky_folder(shared: Path, forged: dict[st
 
 @pytest.fixture
 def own(shared: Path) -> Path:
-    """The user's folder, with a program in it."""
+    """The user's subfolder, with a program in it."""
     assert ran(delegate_of(shared)) == "stored"
     (own,) = shared.iterdir()
     return own
@@ -264,22 +264,22 @@ def test_the_tools_find_it(shared: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def open_to_the_group(own: Path) -> None:
-    """As Kubernetes does with volumes that have an `fsGroup`, whenever a pod starts."""
+    """What Kubernetes does to volumes that have an `fsGroup` whenever a pod starts."""
     for path in (own, *own.rglob("*")):
         path.chmod(path.lstat().st_mode | (0o2770 if path.is_dir() else 0o660))
 
 
 def copy(own: Path) -> None:
-    moved = own.rename(own.with_name("before"))
+    before = own.rename(own.with_name("before"))
     own.mkdir(mode=0o700)
-    seal = next(path for path in moved.iterdir() if path.is_socket())
+    seal = next(path for path in before.iterdir() if path.is_socket())
     os.mknod(own / seal.name, seal.lstat().st_mode)
-    shutil.copytree(sealed(moved), own / sealed(moved).name)
-    shutil.rmtree(moved)
+    shutil.copytree(sealed(before), own / sealed(before).name)
+    shutil.rmtree(before)
 
 
 @pytest.mark.parametrize("change", [open_to_the_group, copy])
-def test_what_others_could_have_changed_is_begun_anew(
+def test_a_folder_that_others_could_have_changed_is_replaced(
     shared: Path, own: Path, change: Callable[[Path], None]
 ) -> None:
     before = sealed(own)
@@ -287,7 +287,7 @@ def test_what_others_could_have_changed_is_begun_anew(
     assert ran(delegate_of(shared)) == "stored"
     assert ran(delegate_of(shared)) == "loaded"
     assert own.stat().st_mode & 0o777 == 0o700
-    assert sealed(own) != before  # and nothing is left of it
+    assert sealed(own) != before  # `sealed` also checks that only one is left
 
 
 def test_a_folder_of_that_name_with_other_files_is_left_alone(shared: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_folder_of_that_name_with_other_files_is_left_alone(shared: Path) -> N
     assert own.stat().st_mode & 0o777 == 0o755
 
 
-def test_many_threads_begin_one_folder(shared: Path) -> None:
+def test_many_threads_create_one_folder(shared: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(8) as pool:
@@ -317,10 +317,10 @@ def test_delegates_share_a_descriptor_and_the_last_closes_it(tmp_path: Path) -> 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_descriptor_that_somebody_closed_is_no_other_folder(
+def test_a_closed_descriptor_that_is_reused_is_not_trusted(
     tmp_path: Path, forged: dict[str, bytes]
 ) -> None:
-    """As daemons do with all descriptors: the number may be another folder's the next time."""
+    """Daemons close all descriptors; then the number may be reused for another folder."""
     delegate = delegate_of(tmp_path / "programs")
     assert delegate.programs is not None
     assert delegate.programs._store is not None

@@ -1,4 +1,4 @@
-"""Who else could change a folder, or put another one in its place."""
+"""Whether another user could change or replace a folder."""
 
 import grp
 import os
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_private_all_the_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_path_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_shared(str(folder)) is None
     assert why_shared(f"{folder}/../c/.//") is None
     monkeypatch.chdir(folder.parent)
@@ -41,7 +41,7 @@ def test_one_that_others_can_write_to(
     where = [folder, *folder.parents][up]
     where.chmod(mode)
     reason = f"can be written by others (mode {mode:04o})"
-    want = reason if up == 0 else f"lies in {str(where)!r}, which {reason}"
+    want = reason if up == 0 else f"is in {str(where)!r}, which {reason}"
     assert why_shared(str(folder)) == want
     monkeypatch.chdir(folder)
     assert why_shared(".") == want
@@ -53,31 +53,31 @@ def test_one_of_another_user(folder: Path, up: int) -> None:
     where = [folder, *folder.parents][up]
     os.chown(where, 61_002, -1)
     assert str(why_shared(str(folder))).endswith("belongs to user 61002")
-    if up:  # that others cannot rename what is in it does not bind its owner
+    if up:  # the sticky bit does not restrict the owner
         where.chmod(0o1777)
         assert str(why_shared(str(folder))).endswith("belongs to user 61002")
 
 
-def test_the_sticky_bit_keeps_what_is_ones_own(folder: Path) -> None:
+def test_the_sticky_bit_protects_folders_of_this_user(folder: Path) -> None:
     folder.parent.chmod(0o1777)
     assert why_shared(str(folder)) is None
-    folder.chmod(0o1777)  # but anybody may add to it
+    folder.chmod(0o1777)  # other users can add files
     assert why_shared(str(folder)) == "can be written by others (mode 1777)"
 
 
 @needs_root
-def test_the_sticky_bit_keeps_nothing_of_another_user(folder: Path) -> None:
-    """A link there leads where its owner wants, now and later."""
+def test_the_sticky_bit_does_not_protect_links_of_another_user(folder: Path) -> None:
+    """Their owner can change where they lead at any time."""
     folder.parent.chmod(0o1777)
     link = folder.parent / "link"
     link.symlink_to(folder)
     assert why_shared(str(link)) is None
     os.lchown(link, 61_002, -1)
-    assert str(why_shared(str(link))).startswith(f"lies in {str(folder.parent)!r}, which can be")
+    assert str(why_shared(str(link))).startswith(f"is in {str(folder.parent)!r}, which can be")
 
 
 @pytest.mark.parametrize("is_absolute", [False, True])
-def test_the_way_of_a_link_counts(
+def test_the_path_of_a_link_counts(
     folder: Path, tmp_path: Path, is_absolute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,7 +86,7 @@ def test_the_way_of_a_link_counts(
     assert why_shared("link/../c") is None
     folder.parent.chmod(0o777)
     for path in ("link", "link/../../b/c"):
-        assert str(why_shared(path)).startswith(f"lies in {str(folder.parent)!r}")
+        assert str(why_shared(path)).startswith(f"is in {str(folder.parent)!r}")
 
 
 def test_links_that_lead_nowhere(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
             why_shared(str(tmp_path / name))
 
 
-# ---- the group that many systems give to each user
+# ---- the private group that many systems give to each user
 
 
 def user(monkeypatch: pytest.MonkeyPatch, members: list[str], group: str = "ann") -> None:
@@ -122,7 +122,7 @@ def state(mode: int, owner: int = 7, group: int = 8) -> os.stat_result:
     return os.stat_result((0o040000 | mode, 1, 1, 2, owner, group, 0, 0, 0, 0))
 
 
-def test_a_group_of_ones_own_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_private_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user(monkeypatch, [])
     assert why_not_trusted(state(0o775), str(tmp_path)) is None
     assert why_not_trusted(state(0o775, owner=0), str(tmp_path)) is None
@@ -137,13 +137,13 @@ def test_a_group_of_ones_own_may_write(tmp_path: Path, monkeypatch: pytest.Monke
     assert why_not_trusted(state(0o775), str(tmp_path)) is not None
 
 
-def test_group_0_is_nobodys_own(tmp_path: Path) -> None:
+def test_group_0_is_never_a_private_group(tmp_path: Path) -> None:
     """OpenShift gives it to every user of a container."""
     assert why_not_trusted(state(0o775, owner=0, group=0), str(tmp_path)) is not None
 
 
 def test_an_access_list_may_name_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mode's bits of the group are then the most that anybody of the list may do."""
+    """The mode's group bits then limit what users on the list may do."""
     rows = [(1, 7, -1), (2, 7, 9), (4, 7, -1), (16, 7, -1), (32, 5, -1)]  # user 9: rwx
     entries = b"".join(struct.pack("<HHi", *row) for row in rows)
     try:

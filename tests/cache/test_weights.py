@@ -1,4 +1,4 @@
-"""The file of a program's weights: what goes in comes out, and nothing else passes."""
+"""The file of a program's weights: what is written can be read, and damage is detected."""
 
 import dataclasses
 import os
@@ -20,7 +20,7 @@ LARGE = 700_001  # float32 elements: more than a large page
 
 
 def arrays() -> list[np.ndarray]:
-    """Of several dtypes, one of them twice; the last one is a constant of the model."""
+    """Arrays of several dtypes, one of them twice; the last one is a constant of the model."""
     rng = np.random.default_rng(0)
     large = rng.normal(size=LARGE).astype(np.float32)
     small = rng.normal(size=(3, 5)).astype(ml_dtypes.bfloat16)
@@ -34,7 +34,16 @@ def records() -> tuple[StoredWeight, ...]:
 
 def entry_of(content: np.ndarray | None) -> Entry:
     key = Key({"model": Part.of("m")})
-    return Entry(key, (0,), (1,), (), (), records(), content_digest(content), b"code")
+    return Entry(
+        key=key,
+        inputs=(0,),
+        outputs=(1,),
+        states=(),
+        donated=(),
+        weights=records(),
+        weights_digest=content_digest(content),
+        code=b"code",
+    )
 
 
 @pytest.fixture
@@ -53,22 +62,22 @@ def path_of(stored: tuple[PrivateDirectory, Entry]) -> Path:
     return directory.path / entry.weights_file
 
 
-def test_what_goes_in_comes_out(stored: tuple[PrivateDirectory, Entry]) -> None:
+def test_what_is_written_can_be_read(stored: tuple[PrivateDirectory, Entry]) -> None:
     found = read(*stored)
-    assert len(found) == 3  # neither the constant, nor what is there already
+    assert len(found) == 3  # without the constant and the duplicate
     for weight, array in zip(records()[:-1], arrays(), strict=False):
         got = found[weight.digest].view(weight.dtype).reshape(weight.shape)
         np.testing.assert_array_equal(got, array)
 
 
-def test_weights_begin_where_xla_takes_arrays_over(stored: tuple[PrivateDirectory, Entry]) -> None:
+def test_weights_are_aligned_for_xla(stored: tuple[PrivateDirectory, Entry]) -> None:
     assert all(piece.ctypes.data % 64 == 0 for piece in read(*stored).values())
 
 
 def test_the_same_weights_in_another_order_are_the_same_file() -> None:
     some = dict(zip((w.digest for w in records()), arrays(), strict=True))
-    content, turned = (file_content(r, some) for r in (records(), records()[::-1]))
-    assert content_digest(content) == content_digest(turned) is not None
+    content, reversed_ = (file_content(r, some) for r in (records(), records()[::-1]))
+    assert content_digest(content) == content_digest(reversed_) is not None
 
 
 def test_constants_need_no_file() -> None:
@@ -117,10 +126,10 @@ def test_changes_after_the_check_change_nothing(stored: tuple[PrivateDirectory, 
         np.testing.assert_array_equal(piece, before[digest])
 
 
-def test_what_cannot_be_checked_is_not_read(
+def test_a_file_that_cannot_be_checked_is_not_read(
     stored: tuple[PrivateDirectory, Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that was written with BLAKE3, where that is not installed."""
+    """It was written with BLAKE3, which is not installed."""
     directory, entry = stored
     monkeypatch.setattr(weights, "is_known", lambda algorithm: algorithm == SHA256)
     foreign = dataclasses.replace(entry, weights_digest=f"{BLAKE3}-{'0' * 64}")
@@ -128,8 +137,8 @@ def test_what_cannot_be_checked_is_not_read(
         read(directory, foreign)
 
 
-def test_weights_laid_out_as_a_program_are_none() -> None:
-    """A model's constants are bytes of strangers; under any name they stay weights."""
+def test_weights_that_contain_a_program_stay_weights() -> None:
+    """A model's constants are a stranger's bytes; under any file name they are only weights."""
     program = np.frombuffer(b"".join(pack(entry_of(None))), np.uint8)
     assert unpack(program.tobytes()).code == b"code"
     (record,) = stored_weights([program], {})

@@ -1,4 +1,4 @@
-"""Processes that find their programs stored: they do not import jax, and answer the same bits."""
+"""Processes that load stored programs do not import jax, and return the same bits."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import CastOptions
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.testing import ModelBuilder
 
-# Defines `opened` and `run`; ends by printing what became of everything.
+# Defines `opened` and `run`.
 BEGIN = """
 import hashlib, json, sys, warnings
 import numpy as np
@@ -60,7 +60,7 @@ Result = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, network: bytes) -> tuple[Path, Result]:
-    """A folder with the network and its program, and what the process said that stored it."""
+    """A folder with the network and its program, and the output of the process that stored it."""
     folder = tmp_path_factory.mktemp("filled")
     (folder / "model.tflite").write_bytes(network)
     return folder, child(folder)
@@ -73,7 +73,7 @@ def folder(tmp_path: Path, network: bytes) -> Path:
 
 
 def child(folder: Path, code: str = RUN, **environment: str) -> Result:
-    """What a fresh process says that runs this code."""
+    """The output of a new process that runs this code."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     done = subprocess.run(
         [sys.executable, "-c", f"{BEGIN}\n{code}\n{END}", str(folder)],
@@ -104,7 +104,7 @@ def test_a_stored_program_needs_no_jax(filled: tuple[Path, Result], code: str) -
     assert warm["reports"] == cold["reports"]
 
 
-def test_with_jax_it_answers_the_same(filled: tuple[Path, Result]) -> None:
+def test_with_jax_the_results_are_the_same(filled: tuple[Path, Result]) -> None:
     folder, cold = filled
     warm = child(folder, f"import jax\n{RUN}")
     assert outcome(warm) == WITH
@@ -118,14 +118,14 @@ def test_entries_hold_no_pickle(filled: tuple[Path, Result]) -> None:
     assert b"ShapedArray" not in content
 
 
-def test_who_imports_jax_first_stores_for_all(folder: Path) -> None:
-    """Only what jax takes from the environment is known without it: another process notes that."""
+def test_programs_stored_after_an_import_of_jax_are_found(folder: Path) -> None:
+    """Without jax only its settings from the environment are known, once a process stored them."""
     assert outcome(child(folder, f"import jax\n{RUN}")) == STORED
     assert outcome(child(folder)) == WITH
     assert outcome(child(folder)) == WITHOUT
 
 
-def test_changed_settings_are_other_programs(folder: Path) -> None:
+def test_changed_settings_need_other_programs(folder: Path) -> None:
     setting = "import jax\njax.config.update('jax_default_matmul_precision', 'bfloat16')"
     assert outcome(child(folder, f"{setting}\n{RUN}")) == STORED
     assert outcome(child(folder)) == STORED
@@ -196,7 +196,7 @@ def test_results_of_every_dtype(tmp_path: Path) -> None:
 
 
 def test_partitions_around_an_operator_of_the_host(tmp_path: Path) -> None:
-    """RANGE of a tensor has a shape that depends on data: numpy runs it, between two partitions."""
+    """RANGE of a tensor, whose shape depends on data, runs in numpy between two partitions."""
     builder = ModelBuilder()
     x, limit = builder.input((1, 9), np.float32, "x"), builder.input((), np.int32, "limit")
     y, z = builder.tensor((1, 9)), builder.tensor((0,), np.int32)

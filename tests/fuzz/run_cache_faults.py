@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 import jaxdelegate as jd
-from jaxdelegate.cache import answers, choices, entry, sources, starts
+from jaxdelegate.cache import choices, entry, sources, start_records, support
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import list_entries, prune, verify
 from jaxdelegate.cache.store import ProgramStore
@@ -128,8 +128,8 @@ def read_as(path: Path, content: bytes, folder: Path) -> object:
     match path.suffix:
         case ".program":
             return entry.unpack(content)
-        case ".start" | ".answers":
-            module = starts if path.suffix == ".start" else answers
+        case ".start" | ".support":
+            module = start_records if path.suffix == ".start" else support
             (folder / path.name).write_bytes(content)
             os.chmod(folder / path.name, 0o600)
             return module.read(PrivateDirectory.open(folder), _Named(key_digest))  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def damage(changes: Callable[[bytes], Iterator[bytes]], counts: Counts) -> None:
     with filled() as folder, tempfile.TemporaryDirectory() as other:
         os.chmod(other, 0o700)
         for path in files(folder):
-            if path.suffix not in (".program", ".start", ".answers"):
+            if path.suffix not in (".program", ".start", ".support"):
                 continue
             for content in changes(path.read_bytes()):
                 counts["cases"] += 1
@@ -453,7 +453,7 @@ def hostile(counts: Counts) -> None:
 
     acts = (another_owner, link, pipe, lambda p: p.chmod(0o666), lambda p: p.chmod(0o620))
     for act in acts:
-        for suffix in (".program", ".weights", ".start", ".answers"):
+        for suffix in (".program", ".weights", ".start", ".support"):
             with filled() as folder:
                 for path in files(folder):
                     if path.suffix == suffix:

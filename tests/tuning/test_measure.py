@@ -373,7 +373,7 @@ def test_balanced_takes_over_what_is_stored(timer: FakeTimer, tmp_path: Path) ->
     [
         (b"", "Expecting value"),
         (b"[]", "list indices"),
-        (b'{"format": 99, "choices": {}}', "their format is 99, this is 2"),
+        (b'{"format": 99, "choices": {}}', "the format is 99, expected 2"),
         (
             b'{"format": 2, "choices": {"k": '
             b'{"algorithm": "a", "default": "b", "seconds": {"a": 1}, "refused": {}}}}',
@@ -430,7 +430,7 @@ def test_choices_belong_to_the_cache_directory(timer: FakeTimer, tmp_path: Path)
     tuned(ONE, serialization_dir=str(directory))
     assert foreign_files(directory) == []
     removed = {Path(name).suffix for name in prune(directory, 0).removed}
-    assert removed == {".program", ".answers", ".start"}
+    assert removed == {".program", ".support", ".start"}
     assert [p.suffix for p in directory.iterdir()] == [".choices"]
     assert timer.asked
 

@@ -1,12 +1,14 @@
-"""The place of one program in the cache, and how its key comes together."""
+"""The key of one partition's program, and what to store and load it by."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.environment import environment_parts
 from jaxdelegate.cache.key import Key, Part
+from jaxdelegate.cache.loading import ModelData
 from jaxdelegate.cache.partition_key import (
     KnownModel,
     boundary_parts,
@@ -18,76 +20,82 @@ from jaxdelegate.cache.sources import confirm, source_parts
 from jaxdelegate.digests import PREFERRED
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from jaxdelegate.op_lowering.spec import TensorSpec
     from jaxdelegate.simple_delegate import DelegateParams
 
 
-class Slot:
-    """Where the program of one partition, for the current shapes, belongs.
+@dataclasses.dataclass(frozen=True)
+class ProgramKey(Key):
+    """The key of the program of one partition, for the current shapes.
 
     Attributes:
-        specs: of every tensor that the partition touches; of all its runs.
-        constants: those that its program depends on, by tensor.
-        digests: of the constants.
-        key: of the program.
+        data: what loading needs of the model, with the specs of every tensor of the partition.
         model_name: of the model, for people.
         operators: what the program computes, for people.
+        calls_subgraphs: whether the program contains subgraphs that operators call.
     """
 
-    def __init__(
-        self,
+    data: ModelData
+    model_name: str
+    operators: str
+    calls_subgraphs: bool
+
+    @classmethod
+    def of_partition(
+        cls,
         params: DelegateParams,
         specs: Mapping[int, TensorSpec],
         model: KnownModel,
         settings: Mapping[str, Any],
         jax_config: Part,
         device: Any,
-    ) -> None:
-        """Find the key.
+    ) -> ProgramKey:
+        """Compute the key.
 
         Args:
             params: the partition.
-            specs: of every tensor that it touches.
-            model: what is known of the open model.
+            specs: of every tensor that it uses.
+            model: digests of the open model that are already known.
             settings: further parts of the key: options, model token.
             jax_config: JAX's settings.
             device: where the program runs.
 
         Raises:
-            TypeError: options of a kind that is not known to be the same in every process.
-            SourceError: what makes programs cannot be known.
+            TypeError: the options hold a type without a representation that is the same in every
+                process.
+            SourceError: the sources that produce programs are not available.
         """
-        self.specs = _of_program(params, specs)
-        self.model_name, self.operators = model.name, _in_words(params, self.specs)
-        self.constants: Mapping[int, np.ndarray] = read_constants(
-            params.nodes, params.outputs, specs
-        )
-        self.digests: Mapping[int, str] = model.constants.of(self.constants)
-        self._calls_subgraphs = calls_subgraphs(params.nodes)
-        self.key = Key(
-            {
-                **process_parts(settings, device),
-                "jax_config": jax_config,
-                **model.operators.of(params.nodes, specs),
-                **boundary_parts(params, specs),
-                **source_parts(of_subgraphs=self._calls_subgraphs),
-                **model_part(self.digests),
-            }
+        constants = read_constants(params.nodes, params.outputs, specs)
+        digests = model.constants.of(constants)
+        data = ModelData(_of_program(params, specs), constants, digests)
+        of_subgraphs = calls_subgraphs(params.nodes)
+        parts = {
+            **process_parts(settings, device),
+            "jax_config": jax_config,
+            **model.operators.of(params.nodes, specs),
+            **boundary_parts(params, specs),
+            **source_parts(of_subgraphs=of_subgraphs),
+            **model_part(digests),
+        }
+        return cls(
+            parts=parts,
+            data=data,
+            model_name=model.name,
+            operators=_summary(params, data.specs),
+            calls_subgraphs=of_subgraphs,
         )
 
     def confirm(self) -> None:
-        """Make sure that the key tells what code has made the program.
+        """Check that the sources that produced the program are those that the key describes.
 
         Raises:
-            SourceError: it may be another one.
+            SourceError: they may have changed.
         """
-        confirm(of_subgraphs=self._calls_subgraphs)
+        confirm(of_subgraphs=self.calls_subgraphs)
 
 
 def process_parts(settings: Mapping[str, Any], device: Any) -> dict[str, Part]:
-    """What no model changes: a delegate's settings, how constants are hashed, the environment."""
+    """The parts that do not depend on the model: settings, the digest's algorithm, environment."""
     own = {name: Part.of(value) for name, value in settings.items()}
     return own | {"digests": Part.of(PREFERRED)} | environment_parts(device)
 
@@ -103,7 +111,7 @@ def _of_program(
     return {**specs, **params.runs.specs(specs, ends)}
 
 
-def _in_words(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> str:
+def _summary(params: DelegateParams, specs: Mapping[int, TensorSpec]) -> str:
     """`13 operators, CONV_2D .. SOFTMAX, of int8 [1, 49, 10, 1]`."""
     names = [node.name for node in params.nodes]
     arrays = ", ".join(f"{specs[i].dtype} {list(specs[i].shape)}" for i in params.inputs)

@@ -1,7 +1,7 @@
-"""Processes that want the same program take turns: the first compiles it, the others find it.
+"""File locks that let one process compile a program while others wait and then load it.
 
-A turn is a lock on a file next to the programs. It ends with the process that holds it, however
-that ends, on all machines that share the folder.
+The lock is on a file next to the programs, and works across machines that share the folder. The
+system releases it when its process ends, however that happens.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 
 @contextlib.contextmanager
-def turn(directory: PrivateDirectory, digest: str) -> Iterator[None]:
-    """Hold the turn of a program. Where files cannot be locked there are none: it costs time only.
+def program_lock(directory: PrivateDirectory, digest: str) -> Iterator[None]:
+    """Hold the lock of a program. Where files cannot be locked, several processes may compile it.
 
     Args:
         directory: of the programs.
@@ -27,28 +27,28 @@ def turn(directory: PrivateDirectory, digest: str) -> Iterator[None]:
     try:
         file = _locked(directory, name)
     except OSError as error:
-        _LOGGER.debug("cache: program %.12s is compiled without a turn: %s", digest, error)
+        _LOGGER.debug("cache: program %.12s is compiled without a lock: %s", digest, error)
         yield
         return
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            directory.remove(name)  # while it is locked: who waits sees that it is another file
+            directory.remove(name)  # while locked: a waiting process sees that its file is gone
         os.close(file)
 
 
 def _locked(directory: PrivateDirectory, name: str) -> int:
-    """The file, open and locked, of which nobody else holds the lock."""
+    """A descriptor of the lock file, opened and locked."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         file = os.open(name, flags, 0o600, dir_fd=directory.fileno())
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            there = directory.state(name)
-            if there is not None and os.path.samestat(there, os.fstat(file)):
+            current = directory.state(name)
+            if current is not None and os.path.samestat(current, os.fstat(file)):
                 return file
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # whoever had the turn has removed it
+        os.close(file)  # the previous holder has removed this file

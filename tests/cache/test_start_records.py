@@ -1,4 +1,4 @@
-"""Interpreters that start from what was stored, and read the model only when they have to."""
+"""Interpreters that start from a stored record, and read the model only when they must."""
 
 import sys
 import warnings
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.cache import starts
+from jaxdelegate.cache import start_records
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
@@ -44,7 +44,7 @@ def opened(model: bytes, directory: Path, **options: Any) -> jd.Interpreter:
 
 
 def fill(model: bytes, directory: Path, **options: Any) -> jd.Interpreter:
-    """An interpreter that has read the model; the next one need not."""
+    """An interpreter that has read the model and stored the start record."""
     interpreter = opened(model, directory, **options)
     interpreter.allocate_tensors()
     return interpreter
@@ -73,7 +73,7 @@ def started(model: bytes, directory: Path) -> jd.Interpreter:
     return interpreter
 
 
-# ---- what needs no model
+# ---- calls that do not read the model
 
 
 def test_it_runs_and_describes_without_reading(model: bytes, directory: Path) -> None:
@@ -106,7 +106,7 @@ def test_inputs_are_copied_and_results_belong_to_the_caller(model: bytes, direct
     np.testing.assert_array_equal(run(interpreter, 1), kept)
 
 
-def test_the_same_shape_is_no_resize(network: bytes, directory: Path) -> None:
+def test_resizing_to_the_same_shape_does_not_read_it(network: bytes, directory: Path) -> None:
     fill(network, directory)
     interpreter = started(network, directory)
     (detail,) = interpreter.get_input_details()
@@ -126,12 +126,12 @@ def test_messages_are_the_same(network: bytes, directory: Path) -> None:
         lambda i: i.resize_tensor_input(99, [1]),
     ]
     for call in calls:
-        said = []
+        errors = []
         for interpreter in (first, second):
             with pytest.raises((ValueError, RuntimeError)) as error:
                 call(interpreter)
-            said.append((type(error.value), str(error.value)))
-        assert said[0] == said[1]
+            errors.append((type(error.value), str(error.value)))
+        assert errors[0] == errors[1]
 
 
 def test_running_before_allocation_is_refused(network: bytes, directory: Path) -> None:
@@ -140,11 +140,11 @@ def test_running_before_allocation_is_refused(network: bytes, directory: Path) -
         opened(network, directory).invoke()
 
 
-# ---- what reads the model
+# ---- calls that read the model
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
         lambda i: i.get_tensor_details(),
         lambda i: i.tensor(0)(),
@@ -155,14 +155,14 @@ def test_running_before_allocation_is_refused(network: bytes, directory: Path) -
         lambda i: i._delegates[0].partitions(),
     ],
 )
-def test_everything_else_reads_it_and_values_stay(
-    network: bytes, directory: Path, ask: Callable[[jd.Interpreter], object]
+def test_other_calls_read_it_and_values_stay(
+    network: bytes, directory: Path, call: Callable[[jd.Interpreter], object]
 ) -> None:
     fill(network, directory)
     interpreter = started(network, directory)
     want = run(interpreter, 1)
     given = interpreter.get_tensor(0)
-    ask(interpreter)
+    call(interpreter)
     assert was_read(interpreter)
     output = interpreter.get_output_details()[0]["index"]
     np.testing.assert_array_equal(interpreter.get_tensor(0), given)
@@ -182,7 +182,7 @@ def test_weights_are_on_the_device_once(network: bytes, directory: Path) -> None
     assert [id(w) for w in partition.program.weights] == [id(w) for w in before]
 
 
-def test_nobody_keeps_an_interpreter_alive(network: bytes, directory: Path) -> None:
+def test_nothing_keeps_an_interpreter_alive(network: bytes, directory: Path) -> None:
     fill(network, directory)
     interpreter = started(network, directory)
     assert sys.getrefcount(interpreter) == 2
@@ -191,8 +191,8 @@ def test_nobody_keeps_an_interpreter_alive(network: bytes, directory: Path) -> N
 # ---- what is not stored
 
 
-def test_another_file_is_another_start(network: bytes, directory: Path) -> None:
-    """A byte that no operator reads is enough."""
+def test_another_file_has_another_record(network: bytes, directory: Path) -> None:
+    """Even if only a byte that no operator reads differs."""
     fill(network, directory)
     assert not was_read(opened(network, directory))
     assert was_read(opened(network + b"\0", directory))
@@ -207,14 +207,14 @@ def test_another_file_is_another_start(network: bytes, directory: Path) -> None:
         {"model_token": "mine"},
     ],
 )
-def test_other_options_are_another_start(
+def test_other_options_have_another_record(
     network: bytes, directory: Path, options: dict[str, Any]
 ) -> None:
     fill(network, directory)
     assert was_read(opened(network, directory, **options))
 
 
-def test_what_keeps_all_tensors_is_read(network: bytes, directory: Path) -> None:
+def test_preserving_all_tensors_reads_the_model(network: bytes, directory: Path) -> None:
     fill(network, directory)
     delegate = jd.JaxDelegate(serialization_dir=str(directory))
     interpreter = jd.Interpreter(
@@ -225,7 +225,7 @@ def test_what_keeps_all_tensors_is_read(network: bytes, directory: Path) -> None
     assert was_read(interpreter)
 
 
-def test_a_subclass_may_do_other_things(network: bytes, directory: Path) -> None:
+def test_a_subclass_of_the_delegate_uses_no_record(network: bytes, directory: Path) -> None:
     class Mine(jd.JaxDelegate):
         pass
 
@@ -234,12 +234,12 @@ def test_a_subclass_may_do_other_things(network: bytes, directory: Path) -> None
     assert was_read(jd.Interpreter(model_content=network, experimental_delegates=[delegate]))
 
 
-def test_two_partitions_are_not_one_start(network: bytes, directory: Path) -> None:
+def test_two_partitions_have_no_record(network: bytes, directory: Path) -> None:
     fill(network, directory, last_delegate_node_index=0)
-    assert not list(directory.glob(f"*{starts.SUFFIX}"))
+    assert not list(directory.glob(f"*{start_records.SUFFIX}"))
 
 
-def test_donated_inputs_are_not_started(network: bytes, directory: Path) -> None:
+def test_donated_inputs_use_no_record(network: bytes, directory: Path) -> None:
     fill(network, directory, donate_inputs=True)
     interpreter = fill(network, directory, donate_inputs=True)
     if interpreter._host(0).steps[0].kernel.only_program.donated:  # type: ignore[attr-defined]
@@ -250,13 +250,15 @@ def test_donated_inputs_are_not_started(network: bytes, directory: Path) -> None
 
 
 @pytest.mark.parametrize("at", [0, 40, -1])
-def test_a_damaged_record_is_named_and_made_anew(network: bytes, directory: Path, at: int) -> None:
+def test_a_damaged_record_is_reported_and_replaced(
+    network: bytes, directory: Path, at: int
+) -> None:
     fill(network, directory)
-    (path,) = directory.glob(f"*{starts.SUFFIX}")
+    (path,) = directory.glob(f"*{start_records.SUFFIX}")
     content = bytearray(sound := path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-    with pytest.warns(jd.CacheWarning, match="stored start .* is not used: its SHA-256 is wrong"):
+    with pytest.warns(jd.CacheWarning, match="start record .* is not used: its SHA-256 is wrong"):
         interpreter = opened(network, directory)
     assert was_read(interpreter)
     interpreter.allocate_tensors()
@@ -271,7 +273,7 @@ def test_without_its_program_the_model_is_read(network: bytes, directory: Path, 
     interpreter = opened(network, directory)
     assert not was_read(interpreter)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jd.CacheWarning)  # that weights are gone is said
+        warnings.simplefilter("ignore", jd.CacheWarning)  # about missing weights
         interpreter.allocate_tensors()
     assert was_read(interpreter)
     np.testing.assert_array_equal(run(interpreter), want)

@@ -1,4 +1,4 @@
-"""Turns: one process at a time compiles a program, and one that dies gives up its turn."""
+"""File locks: one process at a time compiles a program, and a killed one releases its lock."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxdelegate.cache import turns
+from jaxdelegate.cache import locks
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 HOLDER = """
 import sys
 from jaxdelegate.cache.directory import PrivateDirectory
-from jaxdelegate.cache.turns import turn
-with turn(PrivateDirectory.open(sys.argv[1]), "program"):
-    print("has it", flush=True)
+from jaxdelegate.cache.locks import program_lock
+with program_lock(PrivateDirectory.open(sys.argv[1]), "program"):
+    print("locked", flush=True)
     sys.stdin.readline()
 """
 
@@ -33,7 +33,7 @@ def directory(tmp_path: Path) -> PrivateDirectory:
 
 @pytest.fixture
 def holder(directory: PrivateDirectory) -> Iterator[subprocess.Popen[str]]:
-    """A process that has the turn."""
+    """A process that holds the lock."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(directory.path)],
         stdin=subprocess.PIPE,
@@ -43,23 +43,23 @@ def holder(directory: PrivateDirectory) -> Iterator[subprocess.Popen[str]]:
     )
     with process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "has it\n"
+        assert process.stdout.readline() == "locked\n"
         yield process
         process.kill()
 
 
 class Waiting(threading.Thread):
-    """Takes the turn, and says so."""
+    """Acquires the lock, and sets an event when it has."""
 
     def __init__(self, directory: PrivateDirectory, digest: str = "program") -> None:
         super().__init__()
         self._directory, self._digest = directory, digest
-        self.has_it = threading.Event()
+        self.acquired = threading.Event()
         self.start()
 
     def run(self) -> None:
-        with turns.turn(self._directory, self._digest):
-            self.has_it.set()
+        with locks.program_lock(self._directory, self._digest):
+            self.acquired.set()
 
 
 @pytest.mark.parametrize("how", ["leaves", "dies"])
@@ -67,9 +67,9 @@ def test_others_wait_until_the_holder_leaves_or_dies(
     directory: PrivateDirectory, holder: subprocess.Popen[str], how: str
 ) -> None:
     another = Waiting(directory, "another program")
-    assert another.has_it.wait(60)
+    assert another.acquired.wait(60)
     waiting = [Waiting(directory) for _ in range(3)]
-    assert not any(w.has_it.is_set() for w in waiting)
+    assert not any(w.acquired.is_set() for w in waiting)
     assert holder.stdin is not None
     if how == "dies":
         holder.kill()
@@ -77,17 +77,17 @@ def test_others_wait_until_the_holder_leaves_or_dies(
         holder.stdin.write("\n")
         holder.stdin.flush()
     for w in (another, *waiting):
-        assert w.has_it.wait(60)
+        assert w.acquired.wait(60)
         w.join()
     assert list(directory.path.iterdir()) == []
 
 
-def test_only_one_has_it_at_a_time(directory: PrivateDirectory) -> None:
+def test_only_one_thread_holds_it_at_a_time(directory: PrivateDirectory) -> None:
     inside, most, guard = [0], [0], threading.Lock()
 
     def work() -> None:
         for _ in range(50):
-            with turns.turn(directory, "program"):
+            with locks.program_lock(directory, "program"):
                 with guard:
                     inside[0] += 1
                     most[0] = max(most[0], inside[0])
@@ -102,21 +102,21 @@ def test_only_one_has_it_at_a_time(directory: PrivateDirectory) -> None:
     assert most == [1]
 
 
-def test_where_nothing_can_be_locked_everybody_compiles(
+def test_where_files_cannot_be_locked_every_process_compiles(
     directory: PrivateDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(turns.fcntl, "flock", refuse)
-    with turns.turn(directory, "program"):
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with locks.program_lock(directory, "program"):
         assert foreign_files(directory.path) == []
 
 
 def test_a_program_that_was_stored_meanwhile_is_loaded(
     network: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What two processes do that start at the same time, in one: the second looks again."""
+    """Two processes that start at the same time, simulated in one: the second looks again."""
     folder = str(tmp_path / "programs")
     late = JaxDelegate(platform="cpu", serialization_dir=folder)
     assert late.programs is not None

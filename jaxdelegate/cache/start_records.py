@@ -1,15 +1,16 @@
-"""All that a model needs to start, where its main subgraph is one stored program: no file is read.
+"""Start records: what an interpreter needs to run one stored program without reading the model.
 
-A record stands under the digest of the whole model file, the delegate's options and all else that
-the program depends on. It names the program, describes the inputs and outputs, and says where in
-the model file those weights lie that the program takes as they are there.
+A model has one if its main subgraph is a single stored program. The record is stored under the
+digest of the whole model file, the delegate's options and everything else that the program depends
+on. It names the program, describes the inputs and outputs, and gives the offsets in the model file
+of the weights that the program reads from there.
 """
 
 import dataclasses
 import json
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and its like)
+import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and others)
 import numpy as np
 
 from jaxdelegate.cache import records
@@ -33,7 +34,7 @@ class StoredTensor:
     quantized_dimension: int
 
     def details(self) -> dict[str, Any]:
-        """As `details.tensor_details`."""
+        """The same as `tensor_details.tensor_details` of the model's tensor."""
         one = len(self.scales) == 1
         return {
             "name": self.name,
@@ -53,14 +54,14 @@ class StoredTensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
-    """One record.
+class StartRecord:
+    """What is stored of one model.
 
     Attributes:
-        program: the name of the file that holds it.
+        program: the file name of the program.
         inputs: of the main subgraph.
         outputs: of the main subgraph.
-        constants: by tensor, where in the model file its bytes begin, and how many they are.
+        constants: offset and size in bytes of each constant in the model file, by tensor.
         nodes: index, operator, its code and version, of each operator that the program runs.
     """
 
@@ -71,34 +72,25 @@ class Start:
     nodes: tuple[tuple[int, str, int, int], ...]
 
 
-def read(directory: PrivateDirectory, key: Key) -> Start | None:
-    """The record of a key; None: there is none.
-
-    Raises:
-        ValueError: the file is damaged.
-        OSError: it cannot be read, or somebody else could have written it.
-    """
+def read(directory: PrivateDirectory, key: Key) -> StartRecord | None:
+    """The record of a key; None: none is stored."""
     text = records.read(directory, key, SUFFIX)
     if text is None:
         return None
     row = json.loads(text)
-    return Start(
-        row["program"],
-        tuple(map(_tensor, row["inputs"])),
-        tuple(map(_tensor, row["outputs"])),
-        {int(i): (start, nbytes) for i, start, nbytes in row["constants"]},
-        tuple((index, op, code, version) for index, op, code, version in row["nodes"]),
+    return StartRecord(
+        program=row["program"],
+        inputs=tuple(map(_tensor, row["inputs"])),
+        outputs=tuple(map(_tensor, row["outputs"])),
+        constants={int(i): (start, nbytes) for i, start, nbytes in row["constants"]},
+        nodes=tuple((index, op, code, version) for index, op, code, version in row["nodes"]),
     )
 
 
-def write(directory: PrivateDirectory, key: Key, start: Start) -> None:
-    """Keep a record.
-
-    Raises:
-        OSError: the disk is full, or the directory cannot be written to.
-    """
-    row = dataclasses.asdict(start)
-    row["constants"] = [[i, *place] for i, place in start.constants.items()]
+def write(directory: PrivateDirectory, key: Key, record: StartRecord) -> None:
+    """Store a record."""
+    row = dataclasses.asdict(record)
+    row["constants"] = [[i, *place] for i, place in record.constants.items()]
     records.write(directory, key, SUFFIX, json.dumps(row).encode())
 
 
