@@ -1,4 +1,4 @@
-"""What a kernel sees of a stock interpreter: a DelegateContext on TfLiteContext's memory."""
+"""A kernel's view of a stock interpreter: a DelegateContext on TfLiteContext's memory."""
 
 import ctypes
 from collections.abc import Hashable, Iterable, MutableMapping, Sequence
@@ -20,54 +20,54 @@ _DATA_OFFSET = Tensor.data.offset
 _TENSORS_OFFSET = Context.tensors.offset
 
 
-class _Slot(NamedTuple):
-    """An array for a tensor, good as long as `cell`, the tensor's data pointer, says `address`."""
+class _CachedArray(NamedTuple):
+    """An array for a tensor, valid while `cell`, the tensor's data pointer, holds `address`."""
 
     cell: ctypes.c_size_t
     address: int
     array: np.ndarray | Any
 
 
-_NOWHERE = ctypes.c_size_t(0)  # the cell of values that lie in no tensor
+_NO_TENSOR = ctypes.c_size_t(0)  # the cell of values that are not in a tensor's memory
 
 
 class _NoServices:
-    """Services for reference kernels that need none."""
+    """The services of reference kernels; stock interpreters offer none."""
 
     def __init__(self) -> None:
         self.resources: MutableMapping[Any, Any] = {}
 
     def __call__(self, subgraph: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Subgraphs cannot be run."""
-        raise LookupError(f"subgraph {subgraph} of {len(arrays)} inputs is out of reach")
+        """Refuse: subgraphs cannot be run."""
+        raise LookupError(f"subgraph {subgraph} with {len(arrays)} inputs cannot be run here")
 
 
 _NO_SERVICES = _NoServices()
 
 
 class PartitionContext:
-    """One partition's view of its graph; while planning, the whole graph's.
+    """One partition's view of its graph; while planning, the view of the whole graph.
 
-    Values come from, and go to, the interpreter's memory. Arrays on it are kept from call to call:
-    reading a tensor compares one pointer. Tensors that only exist inside of the partition have no
-    memory; what a kernel assigns to them stays here.
+    Values are read from, and written to, the interpreter's memory. Arrays on it are cached: reading
+    a tensor compares one pointer. Tensors that exist only inside the partition have no memory;
+    their values are stored here.
     """
 
-    preserve_all_tensors = False  # the interpreter asks for such tensors as outputs
+    preserve_all_tensors = False  # the interpreter requests such tensors as outputs
 
     def __init__(self, graph: Graph, shared: MutableMapping[Any, Any]) -> None:
-        """See `graph` as it is planned now; `shared` lives as long as the interpreter."""
+        """Use the graph's current specs; `shared` lives as long as the interpreter."""
         self.graph, self.shared = graph, shared
         self._tensors: TensorTable = graph.tensors
         self._base = 0
         self._base_cell = ctypes.c_size_t.from_address(graph.tensors.address + _TENSORS_OFFSET)
-        self._inside: frozenset[int] = frozenset()
-        self._values: dict[int, _Slot] = {}
-        self._targets: dict[int, _Slot] = {}
+        self._intermediate: frozenset[int] = frozenset()
+        self._values: dict[int, _CachedArray] = {}
+        self._targets: dict[int, _CachedArray] = {}
         self._specs: Specs = graph.specs
         self._shapes: Hashable = graph.shapes()
 
-    # ---- the static side
+    # ---- specs
 
     @property
     def graph_key(self) -> GraphKey:
@@ -75,52 +75,53 @@ class PartitionContext:
         return graph_key(self.graph, self.shared)
 
     def nodes(self) -> Sequence[Node]:
-        """The operators that no delegate has taken yet."""
+        """The operators that are not delegated yet."""
         return [row for row in self.graph.plan() if isinstance(row, Node)]
 
     def shapes(self) -> Hashable:
-        """The shapes that every spec here follows from."""
+        """The shapes that determine every spec."""
         return self._shapes
 
     def spec(self, index: int) -> TensorSpec:
-        """A tensor's current static side."""
+        """A tensor's current spec."""
         return self._specs[index]
 
-    def update(self, specs: Specs, shapes: Hashable, inside: Iterable[int]) -> None:
-        """Take over new specs; `inside` are the tensors that live in this partition only."""
-        self._specs, self._shapes, self._inside = specs, shapes, frozenset(inside)
+    def update(self, specs: Specs, shapes: Hashable, intermediate: Iterable[int]) -> None:
+        """Replace the specs; `intermediate` are the tensors that exist only in this partition."""
+        self._specs, self._shapes = specs, shapes
+        self._intermediate = frozenset(intermediate)
         self.forget()
 
     def forget(self) -> None:
-        """Look all tensors up again."""
+        """Clear the cached arrays."""
         self._values.clear()
         self._targets.clear()
 
     @property
     def services(self) -> Services:
-        """Nothing: what calls subgraphs or uses resources stays with the interpreter."""
+        """No services: operators that call subgraphs or use resources are not delegated."""
         return _NO_SERVICES
 
     # ---- values
 
     def check_room(self, specs: Iterable[tuple[int, TensorSpec]]) -> None:
-        """Refuse tensors whose shapes only data told, if one takes too much."""
+        """Refuse tensors of shapes that depend on data if one is too large."""
         Limits().check_sizes(specs)
 
-    def begin(self) -> None:
-        """Before a run: the interpreter may have moved its tensors."""
+    def start_run(self) -> None:
+        """Clear the cache if the interpreter has moved its tensors."""
         base = self._base_cell.value
         if base != self._base:
             self._base = base
             self.forget()
 
     def value(self, index: int) -> Any:
-        """A tensor's value: an array on the interpreter's memory, or what a kernel left here."""
+        """A tensor's value: an array on the interpreter's memory, or what a kernel assigned."""
         if index in self.graph.resident:
             return self.graph.resident[index]
-        slot = self._values.get(index)
-        if slot is not None and slot.cell.value == slot.address:
-            return slot.array
+        cached = self._values.get(index)
+        if cached is not None and cached.cell.value == cached.address:
+            return cached.array
         return self._read(index)
 
     def array(self, index: int) -> np.ndarray:
@@ -130,9 +131,9 @@ class PartitionContext:
     def _read(self, index: int) -> np.ndarray:
         const = self._specs[index].const
         if const is not None:
-            self._values[index] = _Slot(_NOWHERE, 0, const)
+            self._values[index] = _CachedArray(_NO_TENSOR, 0, const)
             return const
-        if index in self._inside:
+        if index in self._intermediate:
             raise LookupError(f"tensor {index} {self._specs[index].name!r} holds no data yet")
         tensor = self._tensors[index]
         if tensor.bytes and not tensor.data:
@@ -141,33 +142,39 @@ class PartitionContext:
             return value(tensor)
         array = view(tensor)
         array.flags.writeable = False
-        self._values[index] = _Slot(self._cell(index), tensor.data or 0, array)
+        self._values[index] = _CachedArray(self._cell(index), tensor.data or 0, array)
         return array
 
     def assign(self, index: int, value: Any) -> None:
-        """Set a tensor; waits for a value that a device still computes.
+        """Set a tensor, after waiting for a value that a device still computes.
 
         Raises:
-            ValueError: the value is not of the tensor's shape and dtype.
+            ValueError: the value does not have the tensor's shape and dtype.
         """
-        if index in self._inside:
-            self._values[index] = _Slot(_NOWHERE, 0, value)
+        if index in self._intermediate:
+            self._values[index] = _CachedArray(_NO_TENSOR, 0, value)
             return
-        if index in self.graph.linked and self._stays(index, value):
+        if index in self.graph.linked and self._stays_on_device(index, value):
             return
         array = np.asarray(value)
-        slot = self._targets.get(index)
-        if slot is None or slot.cell.value != slot.address or slot.array.shape != array.shape:
-            slot = self._target(index, array.shape)
-        if slot.array.dtype != array.dtype:
+        target = self._targets.get(index)
+        if (
+            target is None
+            or target.cell.value != target.address
+            or target.array.shape != array.shape
+        ):
+            target = self._target(index, array.shape)
+        if target.array.dtype != array.dtype:
             spec = self._specs[index]
-            raise ValueError(f"tensor {index} {spec.name!r} wants {spec.dtype}, got {array.dtype}")
-        slot.array[...] = array
+            raise ValueError(
+                f"tensor {index} {spec.name!r}: expected {spec.dtype}, got {array.dtype}"
+            )
+        target.array[...] = array
 
-    def _stays(self, index: int, value: Any) -> bool:
-        """Keep a device's array there if the next reader may be a partition of ours.
+    def _stays_on_device(self, index: int, value: Any) -> bool:
+        """Keep an array on its device, because one of our partitions reads the tensor.
 
-        The interpreter asks for it (CopyFromBufferHandle) when somebody else is.
+        The interpreter requests a copy (CopyFromBufferHandle) for any other reader.
         """
         tensor, spec = self._tensors[index], self._specs[index]
         fits = tuple(value.shape) == spec.shape == shape_of(tensor) and value.dtype == spec.dtype
@@ -181,24 +188,24 @@ class PartitionContext:
         tensor.data_is_stale = True
         return True
 
-    def _target(self, index: int, shape: Shape) -> _Slot:
-        """A writable array of this shape; shapes that depend on data are settled here."""
+    def _target(self, index: int, shape: Shape) -> _CachedArray:
+        """A writable array; resizes a tensor whose shape depends on data."""
         tensor, spec = self._tensors[index], self._specs[index]
         if shape_of(tensor) != shape:
             if not spec.is_dynamic:
-                wants = f"wants shape {list(spec.shape)}, got {list(shape)}"
-                raise ValueError(f"tensor {index} {spec.name!r} {wants}")
+                shapes = f"expected the shape {list(spec.shape)}, got {list(shape)}"
+                raise ValueError(f"tensor {index} {spec.name!r}: {shapes}")
             self._tensors.resize(index, shape)
-        slot = _Slot(self._cell(index), tensor.data or 0, view(tensor))
-        self._targets[index] = slot
-        return slot
+        target = _CachedArray(self._cell(index), tensor.data or 0, view(tensor))
+        self._targets[index] = target
+        return target
 
     def _cell(self, index: int) -> ctypes.c_size_t:
         address = self._tensors.base + index * ctypes.sizeof(Tensor) + _DATA_OFFSET
         return ctypes.c_size_t.from_address(address)
 
     def size_outputs(self, outputs: Iterable[int]) -> None:
-        """Give the partition's outputs their shapes, so that the interpreter can plan memory."""
+        """Resize the partition's outputs, so that the interpreter can plan memory."""
         for index in outputs:
             tensor, spec = self._tensors[index], self._specs[index]
             tensor.data_is_stale = False
@@ -210,10 +217,10 @@ class PartitionContext:
 
 
 def copy_resident(graph: Graph, address: int) -> None:
-    """Write a value that stayed on the device into its tensor's memory.
+    """Copy a value from the device to its tensor's memory.
 
     Args:
-        graph: the tensor's.
+        graph: which the tensor belongs to.
         address: of the TfLiteTensor.
     """
     index = (address - graph.tensors.base) // ctypes.sizeof(Tensor)
@@ -221,7 +228,7 @@ def copy_resident(graph: Graph, address: int) -> None:
 
 
 def _make_dynamic(tensor: Tensor) -> None:
-    """As SetTensorToDynamic (kernels/kernel_util.cc): memory comes when the shape is known."""
+    """Do what SetTensorToDynamic does (kernels/kernel_util.cc): memory is allocated later."""
     if tensor.allocation_type not in structures.ON_HEAP:
         tensor.data = None
     tensor.allocation_type = structures.DYNAMIC

@@ -30,7 +30,7 @@ _LIKELY_SIZE = 256  # of a free dimension of images and sequences; networks halv
 
 
 class TensorTable:
-    """The TfLiteTensors of a subgraph. The interpreter may move them between two calls of ours."""
+    """The TfLiteTensors of a subgraph. The interpreter may move them between our calls."""
 
     def __init__(self, address: int) -> None:
         """`address` is the TfLiteContext's."""
@@ -42,17 +42,17 @@ class TensorTable:
 
     @property
     def base(self) -> int:
-        """Where the first one lies."""
+        """The address of the first tensor."""
         return int(self._context.tensors)
 
     def __getitem__(self, index: int) -> Tensor:
-        """The tensor itself, not a copy; do not keep it."""
+        """The tensor in the interpreter's memory, not a copy; do not keep it."""
         if not 0 <= index < len(self):
             raise IndexError(f"tensor {index} of {len(self)}")
         return Tensor.from_address(self.base + index * ctypes.sizeof(Tensor))
 
     def resize(self, index: int, shape: Shape) -> None:
-        """Give a tensor another shape, and other memory at the interpreter's next chance.
+        """Change a tensor's shape; the interpreter reallocates its memory later.
 
         Raises:
             InterpreterError: the interpreter refuses.
@@ -64,7 +64,7 @@ class TensorTable:
 
 
 def _with_block_values(specs: Specs) -> list[TensorSpec]:
-    """Blockwise quantization with its scales and zero points, which are tensors too."""
+    """Fill in the scales and zero points of blockwise quantization, which are tensors too."""
     return [
         spec
         if spec.quantization is None
@@ -76,11 +76,11 @@ def _with_block_values(specs: Specs) -> list[TensorSpec]:
 
 
 class Graph:
-    """One subgraph, as long as kernels of ours run in it.
+    """One subgraph, for as long as our kernels run in it.
 
-    The operators are read once, the shapes at every `update`. Shapes follow from the graph's inputs
-    by the reference kernels, whatever the file declares; where those cannot tell (operators that
-    call subgraphs, unknown custom ones, ones that refuse their inputs) the interpreter's own stand.
+    The operators are read once, the shapes at every `update`. The reference kernels compute shapes
+    from those of the graph's inputs, whatever the file declares. Where they cannot (operators that
+    call subgraphs, unknown custom operators, refused inputs), the interpreter's shapes are used.
 
     Interpreters apply delegates before the user can resize the inputs. Until a partition is
     prepared, dimensions that the model leaves open have likely sizes: their size of 1 says nothing.
@@ -89,21 +89,21 @@ class Graph:
     def __init__(
         self, tensors: TensorTable, rows: Sequence[PlanRow], unreadable: dict[int, str], index: int
     ) -> None:
-        """Take over what was read of the plan, and the tensors' static sides."""
+        """Read the specs of all tensors; the rows are `PlanReader`'s."""
         self.tensors, self.rows, self.index = tensors, rows, index
         self._unreadable = unreadable
         self.operators = [op for row in rows for op in row.operators]
         self.declared = _with_block_values(
             [unfolded(spec_of(tensors[i])) for i in range(len(tensors))]
         )
-        self._made = {i for op in self.operators for i in op.outputs}
-        self._touched = sorted(
+        self._written = {i for op in self.operators for i in op.outputs}
+        self._used = sorted(
             {i for op in self.operators for i in (*op.inputs, *op.outputs) if i >= 0}
         )
         self._refused: dict[int, str] = {}
         self._sources: tuple[int, ...] = ()
         self._shapes: tuple[Shape, ...] | None = None
-        # Tensors that one partition of ours hands to another, and their values on the device.
+        # Tensors that one of our partitions passes to another, and their values on the device.
         self.linked: AbstractSet[int] = frozenset()
         self.resident: dict[int, Any] = {}
         self.specs: Specs = ()
@@ -113,36 +113,36 @@ class Graph:
     # ---- shapes
 
     def update(self) -> None:
-        """Propagate the shapes that the interpreter's tensors now have."""
-        if self._shapes is not None and self._live() == self._shapes:
+        """Propagate the current shapes of the interpreter's tensors."""
+        if self._shapes is not None and self._source_shapes() == self._shapes:
             return
         base = [self._current(i) for i in range(len(self.declared))]
         self.specs, self._refused = propagated(self.operators, base)
-        # What propagation left as it was only the interpreter knows.
+        # Only the interpreter knows the shapes that propagation did not compute.
         self._sources = tuple(
-            i for i in self._touched if self.specs[i] is base[i] and base[i].const is None
+            i for i in self._used if self.specs[i] is base[i] and base[i].const is None
         )
-        self._shapes = self._live()
+        self._shapes = self._source_shapes()
 
     def _assume_sizes(self) -> None:
         """Give free dimensions likely sizes, unless operators refuse those."""
         base = [self._current(i) for i in range(len(self.declared))]
-        free = [i for i in self._sources if i not in self._made and not base[i].is_variable]
+        free = [i for i in self._sources if i not in self._written and not base[i].is_variable]
         assumed = {i: _likely(base[i].shape, signature_of(self.tensors[i])) for i in free}
         if self.index > 0 or all(base[i].shape == shape for i, shape in assumed.items()):
             return
         for i, shape in assumed.items():
             base[i] = dataclasses.replace(base[i], shape=shape)
-        specs, refused = propagated(self._operators, base)
+        specs, refused = propagated(self.operators, base)
         if len(refused) <= len(self._refused):
             self.specs, self._refused = specs, refused
             self._shapes = None  # the next `update` reads them again
 
     def shapes(self) -> Hashable:
-        """The shapes that all the others follow from."""
+        """The shapes that determine all others."""
         return self._sources, self._shapes
 
-    def _live(self) -> tuple[Shape, ...]:
+    def _source_shapes(self) -> tuple[Shape, ...]:
         return tuple(shape_of(self.tensors[i]) for i in self._sources)
 
     def _current(self, index: int) -> TensorSpec:
@@ -150,22 +150,22 @@ class Graph:
         if spec.const is not None:
             return spec
         tensor = self.tensors[index]
-        shape, is_made = shape_of(tensor), index in self._made
-        # An input without elements is as good as a constant.
-        is_empty = 0 in shape and not is_made and not spec.is_variable
+        shape, is_written = shape_of(tensor), index in self._written
+        # An input without elements can be treated as a constant.
+        is_empty = 0 in shape and not is_written and not spec.is_variable
         return dataclasses.replace(
             spec,
             shape=shape,
-            is_dynamic=is_made and tensor.allocation_type == structures.DYNAMIC,
+            is_dynamic=is_written and tensor.allocation_type == structures.DYNAMIC,
             const=np.empty(shape, spec.dtype) if is_empty else None,
         )
 
-    def specs_behind(
+    def specs_for(
         self, operators: Sequence[Operator], inputs: Iterable[int]
     ) -> tuple[Specs, Hashable]:
-        """Specs for a partition whose inputs are ready, and what they follow from.
+        """Specs for a partition whose inputs are computed, and the shapes that determine them.
 
-        By then the interpreter knows shapes that depend on data.
+        The interpreter then knows shapes that depend on data.
         """
         self.update()
         others: dict[int, Shape] = {}
@@ -182,27 +182,27 @@ class Graph:
         return specs, (self.shapes(), tuple(sorted(others.items())))
 
     def link(self, subsets: Sequence[Subset]) -> None:
-        """Let partitions hand values on without host memory; `subsets` are positions of `rows`.
+        """Let partitions pass values without host memory; `subsets` are positions of `rows`.
 
-        Not where the host makes more partitions than the graph asks for: it does so to show every
-        tensor to the user (experimental_preserve_all_tensors).
+        Not if the interpreter forms more partitions than the graph needs: it does so to expose
+        every tensor to the user (experimental_preserve_all_tensors).
         """
         chosen = {i for subset in subsets for i in subset.items}
-        own = independent_subsets([_Row.of(row, self.specs) for row in self.rows], chosen)
-        if len(subsets) > sum(subset.is_delegated for subset in own):
+        fewest = independent_subsets([_Row.of(row, self.specs) for row in self.rows], chosen)
+        if len(subsets) > sum(subset.is_delegated for subset in fewest):
             return
         written, read = set[int](), set[int]()
         for subset in subsets:
             rows = [_Row.of(self.rows[i], self.specs) for i in subset.items]
-            made = {i for row in rows for i in row.writes}
-            written |= made
-            read |= {i for row in rows for i in row.reads} - made
+            own = {i for row in rows for i in row.writes}
+            written |= own
+            read |= {i for row in rows for i in row.reads} - own
         self.linked = frozenset(written & read)
 
     # ---- nodes
 
     def plan(self) -> list[Node | DelegatedNodes]:
-        """The execution plan as delegates see it."""
+        """The execution plan, as the partitioner reads it."""
         rows: list[Node | DelegatedNodes] = []
         for row in self.rows:
             nodes = self.nodes(row.operators, self.specs)
@@ -222,7 +222,7 @@ class Graph:
         )
 
     def refused(self) -> dict[int, str]:
-        """Why some rows of the plan cannot be handed to any delegate, by position."""
+        """The rows of the plan that no delegate can run, with reasons by position."""
         reasons = {}
         for position, row in enumerate(self.rows):
             if row.delegate is None and (reason := self._why_not(row.operators[0])) is not None:
@@ -232,17 +232,17 @@ class Graph:
     def _why_not(self, operator: Operator) -> str | None:
         unknown = self._unreadable.get(operator.index) or self._refused.get(operator.index)
         if called_subgraphs(operator.options):  # first: such an operator refuses its shapes, too
-            return "stock interpreters do not show delegates the inputs of called subgraphs"
-        return unknown or self._why_not_kept(operator)
+            return "stock interpreters do not expose the inputs of called subgraphs to delegates"
+        return unknown or self._why_inaccessible(operator)
 
-    def _why_not_kept(self, operator: Operator) -> str | None:
-        """A reason if the operator works on what only the interpreter can reach."""
+    def _why_inaccessible(self, operator: Operator) -> str | None:
+        """The reason if the operator needs data that only the interpreter can access."""
         kernel = KERNELS.get(operator.name)
         if kernel is not None and kernel.initial_state is not None:
             return "the stock interpreter does not share the state of its random generator"
-        touched = [i for i in (*operator.inputs, *operator.outputs) if i >= 0]
-        if any(self.specs[i].dtype in HANDLES for i in touched):
-            return "the stock interpreter does not tell which resource its handle refers to"
+        used = [i for i in (*operator.inputs, *operator.outputs) if i >= 0]
+        if any(self.specs[i].dtype in HANDLES for i in used):
+            return "the stock interpreter does not expose which resource its handle refers to"
         if not all(is_viewable(self.tensors[i]) for i in operator.outputs if i >= 0):
             return "the stock interpreter has no array for its outputs: strings or packed integers"
         return None
@@ -250,7 +250,7 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A row of the plan as the partitioner sees it."""
+    """A row of the plan, as `independent_subsets` reads it."""
 
     reads: frozenset[int]
     writes: frozenset[int]
@@ -259,11 +259,11 @@ class _Row:
 
     @classmethod
     def of(cls, row: PlanRow, specs: Specs) -> "_Row":
-        made = frozenset(i for op in row.operators for i in op.outputs if i >= 0)
-        read = frozenset(i for op in row.operators for i in op.inputs if i >= 0) - made
+        writes = frozenset(i for op in row.operators for i in op.outputs if i >= 0)
+        read = frozenset(i for op in row.operators for i in op.inputs if i >= 0) - writes
         variables = frozenset(i for i in read if specs[i].is_variable)
         reads = frozenset(i for i in read - variables if specs[i].const is None)
-        return cls(reads, made, variables)
+        return cls(reads, writes, variables)
 
 
 def _likely(shape: Shape, signature: Shape) -> Shape:
@@ -277,9 +277,9 @@ def _likely(shape: Shape, signature: Shape) -> Shape:
 
 
 def propagated(operators: Sequence[Operator], specs: Specs) -> tuple[Specs, dict[int, str]]:
-    """Specs after propagation, and what each operator said that refuses its inputs, by its index.
+    """Specs after propagation, and the errors of operators that refuse their inputs, by index.
 
-    The outputs of one that refuses stay as they are.
+    The outputs of operators that refuse keep their specs.
     """
     try:
         return propagate(operators, specs), {}

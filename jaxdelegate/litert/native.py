@@ -1,8 +1,8 @@
-"""A SimpleDelegate as the TfLiteDelegate that stock interpreters know: structures and callbacks.
+"""A SimpleDelegate as the TfLiteDelegate that stock interpreters use: structures and callbacks.
 
-The interpreter calls the functions at the end of this file. ctypes would turn an exception that
-leaves one of them into "all is well": each catches everything, and answers with an error status and
-one line of text.
+The interpreter calls the functions at the end of this file. ctypes ignores an exception that
+leaves a callback, and the interpreter would see success: so each catches all exceptions, reports
+one line of text and returns an error status.
 """
 
 import ctypes
@@ -28,8 +28,8 @@ _LOGGER = logging.getLogger("jaxdelegate")
 _MOST_BYTES = 1023  # of a message; interpreters cut it there
 _DROPPED = "the delegate was dropped while an interpreter used it"
 _NO_REBATCH = (
-    "rebatch: a stock interpreter refuses a batch that the graph does not take, whatever its "
-    "delegates do; use jaxdelegate.Interpreter, or jaxdelegate.load(model).batched(n)"
+    "rebatch: a stock interpreter refuses a batch that the graph does not accept, and delegates "
+    "cannot change that; use jaxdelegate.Interpreter, or jaxdelegate.load(model).batched(n)"
 )
 
 Shared = MutableMapping[Any, Any]
@@ -50,8 +50,8 @@ class NativeDelegate:
         """Fill in the structures."""
         self.owner = weakref.ref(delegate)
         self._name = delegate.name.encode()
-        # With this flag the interpreter neither refuses graphs with dynamic tensors nor starts over
-        # at each resize. In turn the kernels give their outputs their shapes.
+        # With this flag the interpreter neither refuses graphs with dynamic tensors nor delegates
+        # again after each resize. In exchange the kernels must resize their outputs.
         flags = structures.ALLOW_DYNAMIC_TENSORS
         self._struct = structures.Delegate(
             Prepare=_PREPARE_DELEGATE,
@@ -82,7 +82,7 @@ class NativeDelegate:
         return delegate
 
     def apply(self, address: int) -> int:
-        """Let the delegate choose among a subgraph's nodes, and the interpreter replace them.
+        """Let the delegate select nodes of a subgraph, and the interpreter replace them.
 
         Args:
             address: of the subgraph's TfLiteContext.
@@ -115,7 +115,7 @@ class NativeDelegate:
         return status
 
     def _replace(self, address: int, nodes: list[int], application: _Application) -> int:
-        """Have the nodes replaced; the interpreter calls `partition` for each subset on the way."""
+        """Let the interpreter replace the nodes; it calls `partition` for each subset."""
         replaced = structures.int_array(nodes)
         self._applications[address] = application
         try:
@@ -131,18 +131,18 @@ class NativeDelegate:
         application = self._applications[address]
         operators = {op.index: op for row in application.graph.rows for op in row.operators}
         return Partition(
-            self.delegate,
-            application.graph,
-            application.shared,
-            [operators[i] for i in elements(params.nodes_to_replace)],
-            elements(params.input_tensors),
-            elements(params.output_tensors),
+            delegate=self.delegate,
+            graph=application.graph,
+            shared=application.shared,
+            operators=[operators[i] for i in elements(params.nodes_to_replace)],
+            inputs=elements(params.input_tensors),
+            outputs=elements(params.output_tensors),
         )
 
     def _keep(self, tensors: TensorTable, shared: Shared) -> None:
-        """Keep `shared` until the interpreter goes, beyond a resize that undoes all delegates.
+        """Keep `shared` until the interpreter is deleted, even if a resize undoes all delegates.
 
-        A buffer handle on a tensor of ours tells when that is: the interpreter frees it then.
+        A buffer handle on one of our tensors signals the deletion: the interpreter frees it then.
         """
         key = (tensors.address, self.address)
         if key in _SHARED:
@@ -164,23 +164,23 @@ _NUMBERS = itertools.count(1)
 
 
 def native_pointer(delegate: SimpleDelegate) -> int:
-    """The address of the TfLiteDelegate that stands for a delegate; made at the first call.
+    """The address of a delegate's TfLiteDelegate, which the first call creates.
 
     Raises:
         InterpreterError: the stock interpreters of this process are not supported.
-        OptionError: the delegate is to rebatch, for which the interpreter has to help.
+        OptionError: the delegate has the option `rebatch`, which needs our interpreter.
     """
     structures.check_host()
     if delegate.rebatches:
         raise OptionError(_NO_REBATCH)
     fields = vars(delegate)
     if "_native" not in fields:
-        fields.setdefault("_native", NativeDelegate(delegate))  # one, whichever thread comes first
+        fields.setdefault("_native", NativeDelegate(delegate))  # atomic: threads get the same one
     return int(fields["_native"].address)
 
 
 def report_error(context: int, text: str) -> None:
-    """Hand one line to the interpreter, whose ReportError reads it as a printf format."""
+    """Pass one line to the interpreter's ReportError, which reads it as a printf format."""
     line = text.encode().replace(b"\0", b"?")
     room = _MOST_BYTES - line.count(b"%")
     if len(line) > room:
@@ -189,7 +189,7 @@ def report_error(context: int, text: str) -> None:
 
 
 def _fail(context: int, delegate: SimpleDelegate | None, where: str, error: BaseException) -> None:
-    """Tell the interpreter, and keep the text: an exception would keep its frames alive."""
+    """Report an error to the interpreter and store its text, which keeps no frames alive."""
     name = "delegate" if delegate is None else delegate.name
     text = f"{name}: {where}: {_described(error)}"
     if delegate is not None:
@@ -200,20 +200,19 @@ def _fail(context: int, delegate: SimpleDelegate | None, where: str, error: Base
 def _described(error: BaseException) -> str:
     kind = type(error).__name__
     try:
-        # Errors of ours say it all; of others the class is part of the message.
         return f"{error}" if isinstance(error, JaxDelegateError) else f"{kind}: {error}"
-    except Exception:  # somebody's __str__
+    except Exception:  # raised by a custom __str__
         return kind
 
 
-# ---- what interpreters call. Default arguments outlive this module, which shutdown empties.
+# ---- the callbacks. Default arguments outlive this module, which Python's shutdown empties.
 
 
 def _prepare_delegate(context: int, address: int) -> int:
     try:
         return _native(address).apply(context)
     except BaseException as error:
-        _fail(context, _owner(address), "choosing operators", error)
+        _fail(context, _owner(address), "selecting operators", error)
         return structures.DELEGATE_ERROR
 
 
@@ -222,7 +221,7 @@ def _init(context: int, buffer: int, _length: int) -> int | None:
     try:
         _PARTITIONS[number] = _native(params.delegate).partition(context, params)
     except BaseException as error:
-        _fail(context, _owner(params.delegate), "making a kernel", error)
+        _fail(context, _owner(params.delegate), "creating a kernel", error)
         return structures.INIT_FAILED
     return number
 
@@ -250,7 +249,7 @@ def _free_handle(
 
 
 def _copy_from_handle(context: int, address: int, _handle: int, tensor: int) -> int:
-    """The interpreter, or another delegate, wants a value that stayed on the device."""
+    """Copy a value to host memory, for the interpreter or another delegate."""
     try:
         copy_resident(_GRAPHS[context, address], tensor)
     except BaseException as error:
@@ -285,13 +284,13 @@ _USER_DATA = Node.user_data.offset
 
 
 def _partition(node: int) -> Partition:
-    """The partition after a TfLiteNode; a KeyError for one whose initialization failed."""
+    """The partition of a TfLiteNode; KeyError if its initialization failed."""
     return _PARTITIONS[ctypes.c_void_p.from_address(node + _USER_DATA).value or 0]
 
 
 def _fail_in(partition: Partition | None, context: int, step: str, error: BaseException) -> None:
     if partition is None:
-        _fail(context, None, f"{step} of a kernel that was not made", error)
+        _fail(context, None, f"{step} of a kernel that was not created", error)
     else:
         _fail(context, partition.delegate, f"{step} of {partition}", error)
 

@@ -1,4 +1,4 @@
-"""One delegated partition in a stock interpreter: a kernel, and what its node is made of."""
+"""One delegated partition in a stock interpreter: the delegate's kernel and its parameters."""
 
 from collections.abc import Hashable, MutableMapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from jaxdelegate.text import printable
 
 
 class Partition:
-    """What the interpreter calls through the three functions of a TfLiteRegistration."""
+    """A partition whose methods the interpreter calls through a TfLiteRegistration."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class Partition:
         """Create and initialize the kernel.
 
         Args:
-            delegate: makes the kernel.
-            graph: the partition's.
-            shared: what the delegate keeps as long as the interpreter lives.
+            delegate: creates the kernel.
+            graph: the subgraph of the partition.
+            shared: the delegate's data for the lifetime of the interpreter.
             operators: in execution order.
-            inputs: the node's input tensors, constants among them.
+            inputs: the node's input tensors, constants included.
             outputs: the node's output tensors.
         """
         self.delegate, self._graph = delegate, graph
@@ -49,18 +49,18 @@ class Partition:
         self._kernel.init(self._context, self._params)
 
     def __str__(self) -> str:
-        """Its operators, for messages."""
+        """The first operators, for messages."""
         named = [f"{printable(op.name)} #{op.index}" for op in self._operators[:4]]
         return ", ".join(named) + (", ..." if len(self._operators) > 4 else "")
 
     def prepare(self) -> None:
-        """Get ready for the shapes that the interpreter has given the inputs; size the outputs."""
+        """Prepare for the inputs' current shapes, and resize the outputs."""
         context, graph = self._context, self._graph
-        specs, shapes = graph.specs_behind(self._operators, self._inputs)
+        specs, shapes = graph.specs_for(self._operators, self._inputs)
         if shapes != self._prepared_for:
-            self._prepared_for = None  # until it is
+            self._prepared_for = None  # in case preparing fails
             self._params = self._params_for(specs)
-            context.update(specs, shapes, self._inside(specs))
+            context.update(specs, shapes, self._intermediate(specs))
             self._running = self._prepared_kernel()
             self._prepared_for = shapes
         context.size_outputs(self._params.outputs)
@@ -70,10 +70,10 @@ class Partition:
         """Evaluate the kernel.
 
         Raises:
-            DeviceMemoryError: there is no memory for its program.
-            Exception: whatever else the kernel raises.
+            DeviceMemoryError: the device has not enough memory for the program.
+            Exception: any other error of the kernel.
         """
-        self._context.begin()
+        self._context.start_run()
         try:
             self._running.eval(self._context, self._params)
         except (RuntimeError, MemoryError) as error:
@@ -89,12 +89,12 @@ class Partition:
             tuple(i for i in self._outputs if i >= 0),
         )
 
-    def _inside(self, specs: Specs) -> set[int]:
-        made = {i for op in self._operators for i in op.outputs if i >= 0}
-        return {i for i in made - set(self._outputs) if not specs[i].is_variable}
+    def _intermediate(self, specs: Specs) -> set[int]:
+        written = {i for op in self._operators for i in op.outputs if i >= 0}
+        return {i for i in written - set(self._outputs) if not specs[i].is_variable}
 
     def _prepared_kernel(self) -> SimpleDelegateKernel:
-        """The delegate's kernel; ours, if that one failed and the delegate wants to fall back."""
+        """The delegate's kernel, or a host kernel if that fails and the delegate falls back."""
         kernel = self._kernel
         try:
             kernel.prepare(self._context, self._params)
@@ -108,15 +108,15 @@ class Partition:
 
 
 class HostKernel(SimpleDelegateKernel):
-    """Runs a partition's operators by the numpy reference, where its delegate failed to."""
+    """The fallback of a partition: runs its operators by the numpy reference."""
 
     def __init__(self, context: PartitionContext) -> None:
-        """Belong to the partition that has this context."""
+        """Run in the partition that has this context."""
         self._host = context
         self._steps: list[OperatorStep] = []
 
     def init(self, context: DelegateContext, params: DelegateParams) -> None:
-        """Nothing to do before the shapes are final."""
+        """Do nothing before the shapes are final."""
 
     def prepare(self, context: DelegateContext, node: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """Check that every operator has a reference kernel.

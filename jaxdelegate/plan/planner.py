@@ -93,13 +93,15 @@ class EntryPoint:
 
     def resized(self, shapes: Shapes) -> str:
         """What an error should add about inputs that have other shapes than the file declares."""
-        changed = (i for i in self.subgraph.inputs if shapes[i] != self.declared[i].shape)
-        return "".join(
-            f"; input {i} {self.declared[i].name!r} has the shape {list(shapes[i])}, "
-            f"the model declares {list(self.signature(i))}"
-            f"{remedy(self.declared[i].dtype, shapes[i], self.declared[i].dtype, self.signature(i))}"
-            for i in changed
-        )
+        found = ""
+        for i in self.subgraph.inputs:
+            spec, declared = self.declared[i], self.signature(i)
+            if shapes[i] != spec.shape:
+                found += (
+                    f"; input {i} {spec.name!r} has the shape {list(shapes[i])}, the model "
+                    f"declares {list(declared)}{remedy(spec.dtype, shapes[i], spec.dtype, declared)}"
+                )
+        return found
 
     def signature(self, index: int) -> Shape:
         """A tensor's shape in the file; -1: any size."""

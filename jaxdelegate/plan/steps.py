@@ -78,7 +78,7 @@ class PlannedOperator:
 
     @property
     def has_side_effect(self) -> bool:
-        """Operators on resources, with subgraphs or without results may change what no tensor shows."""
+        """Whether it may change what no tensor shows: resources, or state of called subgraphs."""
         specs = [spec for spec in (*self.node.inputs, *self.node.outputs) if spec is not None]
         kernel = KERNELS.get(self.node.name)
         calls = kernel is not None and kernel.calls

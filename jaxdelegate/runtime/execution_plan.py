@@ -1,4 +1,4 @@
-"""The steps of a plan as they run: an operator by its numpy kernel, a partition by its delegate's."""
+"""Running the steps of a plan: operators by numpy kernels, partitions by delegates' kernels."""
 
 import dataclasses
 import functools

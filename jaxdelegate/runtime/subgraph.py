@@ -513,7 +513,7 @@ class ModelStore:
         return self._callees[subgraph].call(arrays)
 
     def states(self) -> "StoreStates":
-        """What resources and the variables of called subgraphs hold: see `SubgraphRunner.states`."""
+        """The values of resources, and of variables in called subgraphs."""
         callees = {index: host.states() for index, host in self._callees.items()}
         return StoreStates(dict(self.resources), callees)
 

@@ -33,8 +33,8 @@ class _Entry(Generic[T, R]):
     error: BaseException | None = None
 
 
-class Ran(Protocol[R_co]):
-    """What a run answers: a result for each item, and where its time went."""
+class RunResult(Protocol[R_co]):
+    """The result of each item of a run, and the run's times."""
 
     @property
     def results(self) -> Sequence[R_co]:
@@ -50,19 +50,19 @@ class Ran(Protocol[R_co]):
 
     @property
     def output_s(self) -> float:
-        """Seconds to cut the outputs."""
+        """Seconds to split the outputs by request."""
 
 
 class Batcher(Generic[T, R]):
     """A queue of requests, and the one thread that runs them in batches.
 
-    Requests come from asyncio tasks, of one event loop or several. All that runs a model runs in
-    this thread, since interpreters and hosts take one thread at a time.
+    Requests come from asyncio tasks, of one event loop or several. A model runs only in this
+    thread, since interpreters and hosts are not thread-safe.
     """
 
     def __init__(
         self,
-        run: Callable[[Sequence[T]], Ran[R]],
+        run: Callable[[Sequence[T]], RunResult[R]],
         *,
         name: str,
         max_queue_delay_us: int = 0,
@@ -71,17 +71,17 @@ class Batcher(Generic[T, R]):
         recorder: ModelRecorder | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Begin without the thread.
+        """Create the batcher without starting its thread.
 
         Args:
             run: runs items of the same key together; raises if one of them cannot be run.
             name: of the model, for messages.
             max_queue_delay_us: microseconds that a request may wait for others to join.
             max_queue_size: how many requests may wait.
-            may_repeat: whether the items of a batch that failed may run again, one by one.
-            recorder: of metrics; None: one of its own.
-            prepare: called in the thread ahead of all requests. If it raises, the batcher is
-                closed with this error.
+            may_repeat: whether the items of a failed batch may run again, one by one.
+            recorder: of metrics; None: a new one.
+            prepare: called in the thread before all requests. If it raises, the batcher is closed
+                with this error.
         """
         self._run, self._name, self._prepare = run, name, prepare
         self._delay_s, self._max_queue_size = max_queue_delay_us * 1e-6, max_queue_size
@@ -89,40 +89,40 @@ class Batcher(Generic[T, R]):
         self._recorder = ModelRecorder() if recorder is None else recorder
         self._waiting: list[_Entry[T, R]] = []
         self._change = threading.Condition()
-        self._answering = threading.Lock()
-        self._answered: dict[asyncio.AbstractEventLoop, list[_Entry[T, R]]] = {}
+        self._delivering = threading.Lock()
+        self._finished: dict[asyncio.AbstractEventLoop, list[_Entry[T, R]]] = {}
         self._is_closing = self._has_ended = False
         self._error: BaseException | None = None
         self._ended: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Start the thread. Call it once."""
         self._thread.start()
 
-    def give_up(self, error: BaseException) -> None:
-        """Refuse all: this process was forked, and the thread runs in the other one only."""
-        self._change = threading.Condition()  # the other process's thread may have held it
+    def fail_after_fork(self, error: BaseException) -> None:
+        """Refuse all requests: this process was forked, and the thread runs only in the parent."""
+        self._change = threading.Condition()  # the parent's thread may have held its lock
         self._error, self._waiting = error, []
         self._is_closing = self._has_ended = True
 
     async def submit(
         self, item: T, *, key: Hashable, rows: int, costs: Costs, timeout_s: float = 0.0
     ) -> R:
-        """The result of an item, after it ran in some batch.
+        """Queue an item, wait until it has run in a batch, and return its result.
 
-        A task that is cancelled while it awaits this gives up its place in the queue.
+        If the awaiting task is cancelled, the item leaves the queue.
 
         Args:
             item: for `run`.
-            key: what it must have in common with the other items of a batch.
-            rows: how many of the batch's items it takes.
-            costs: of the sizes in which items of this key can run.
-            timeout_s: how long it may take; 0: any time.
+            key: equal for items that may run in the same batch.
+            rows: the number of items of a batch that it takes up.
+            costs: of the batch sizes for items of this key.
+            timeout_s: the longest time it may take; 0: no limit.
 
         Raises:
-            RequestError: 400: too many rows; 503: the queue is full, or the batcher closed;
-                504: it took longer than it may.
+            RequestError: 400: too many rows; 503: the queue is full or the batcher is closed;
+                504: a timeout.
         """
         if rows > costs.max_rows:
             raise RequestError(
@@ -131,7 +131,13 @@ class Batcher(Generic[T, R]):
             )
         loop = asyncio.get_running_loop()
         entry: _Entry[T, R] = _Entry(
-            item, key, rows, time.monotonic(), costs, loop, loop.create_future()
+            item=item,
+            key=key,
+            rows=rows,
+            since=time.monotonic(),
+            costs=costs,
+            loop=loop,
+            future=loop.create_future(),
         )
         self._put(entry)
         timer = None
@@ -149,7 +155,7 @@ class Batcher(Generic[T, R]):
                 self._remove(entry)
 
     async def close(self) -> None:
-        """Take no more requests, answer those that wait, and end the thread."""
+        """Refuse new requests, run the queued ones, and end the thread."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         with self._change:
@@ -163,7 +169,7 @@ class Batcher(Generic[T, R]):
             self._thread.join()
 
     def close_soon(self) -> None:
-        """As `close`, without waiting for the end: for callers outside of asyncio."""
+        """Do as `close`, without waiting; for callers outside asyncio."""
         with self._change:
             self._is_closing = True
             self._change.notify_all()
@@ -179,11 +185,11 @@ class Batcher(Generic[T, R]):
         with self._change:
             if self._is_closing:
                 why = "is shutting down" if self._error is None else f"failed: {self._error}"
-                raise self._refused(f"{self._name} {why}; no request is taken")
+                raise self._refused(f"{self._name} {why}; no requests are accepted")
             if len(self._waiting) >= self._max_queue_size:
                 raise self._refused(
-                    f"{self._name}: {self._max_queue_size} requests wait already, "
-                    "which is the most (max_queue_size); try again later"
+                    f"{self._name}: the queue is full with {self._max_queue_size} requests "
+                    "(max_queue_size); try again later"
                 )
             self._waiting.append(entry)
             self._recorder.pending(len(self._waiting))
@@ -203,7 +209,6 @@ class Batcher(Generic[T, R]):
         )
 
     def _remove(self, entry: _Entry[T, R]) -> None:
-        """Free its place, if it still waits."""
         with self._change, contextlib.suppress(ValueError):
             self._waiting.remove(entry)
             self._recorder.pending(len(self._waiting))
@@ -216,7 +221,7 @@ class Batcher(Generic[T, R]):
                 self._prepare()
             while batch := self._next():
                 self._execute(batch)
-        except BaseException as error:  # nobody else would hear of it
+        except BaseException as error:  # no caller would see it
             text = "%s: cannot be served: %s"
             _LOGGER.log(logging.ERROR, text, self._name, error, exc_info=_unexpected(error))
             self._error = error
@@ -224,7 +229,7 @@ class Batcher(Generic[T, R]):
             self._end()
 
     def _next(self) -> list[_Entry[T, R]]:
-        """The next batch, waited for; empty: closed, and nothing waits any more."""
+        """Wait for the next batch; empty: the batcher is closed and the queue empty."""
         with self._change:
             while True:
                 if not self._waiting:
@@ -246,10 +251,10 @@ class Batcher(Generic[T, R]):
         begin = time.monotonic()
         try:
             ran = self._run([entry.item for entry in batch])
-        except Exception as error:  # it is the answer, or of one of the items
+        except Exception as error:  # it is the result of the items, or of one of them
             if len(batch) > 1 and self._may_repeat:
                 for entry in batch:
-                    if not entry.future.done():  # else nobody waits for it
+                    if not entry.future.done():  # otherwise it was cancelled
                         self._execute([entry])
                 return
             if not isinstance(error, RequestError):
@@ -264,9 +269,9 @@ class Batcher(Generic[T, R]):
             for entry, result in zip(batch, ran.results, strict=True):
                 entry.result = result
             self._record(batch, ran, begin)
-        self._answer(batch)
+        self._finish(batch)
 
-    def _record(self, batch: Sequence[_Entry[T, R]], ran: Ran[R], begin: float) -> None:
+    def _record(self, batch: Sequence[_Entry[T, R]], ran: RunResult[R], begin: float) -> None:
         count, now = len(batch), time.monotonic()
         since = sum(entry.since for entry in batch)
         self._recorder.executed(
@@ -281,26 +286,26 @@ class Batcher(Generic[T, R]):
             )
         )
 
-    def _answer(self, batch: Sequence[_Entry[T, R]]) -> None:
-        """Give each event loop its results; it is woken once for all that it has not taken yet."""
+    def _finish(self, batch: Sequence[_Entry[T, R]]) -> None:
+        """Pass results to each event loop; wakes a loop once for all results it has not read."""
         for loop in {entry.loop for entry in batch}:
-            with self._answering:
-                box = self._answered.setdefault(loop, [])
-                is_awake = bool(box)
-                box.extend(entry for entry in batch if entry.loop is loop)
+            with self._delivering:
+                finished = self._finished.setdefault(loop, [])
+                is_awake = bool(finished)
+                finished.extend(entry for entry in batch if entry.loop is loop)
             if is_awake:
                 continue
             try:
                 loop.call_soon_threadsafe(self._deliver, loop)
-            except RuntimeError:  # the loop is closed: nobody waits
-                with self._answering:
-                    del self._answered[loop]
+            except RuntimeError:  # the loop is closed: no task waits
+                with self._delivering:
+                    del self._finished[loop]
 
     def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._answering:
-            entries = self._answered.pop(loop)
+        with self._delivering:
+            entries = self._finished.pop(loop)
         for entry in entries:
-            if entry.future.done():  # cancelled, or out of time
+            if entry.future.done():  # cancelled, or timed out
                 continue
             if entry.error is not None:
                 entry.future.set_exception(entry.error)
@@ -308,24 +313,24 @@ class Batcher(Generic[T, R]):
                 entry.future.set_result(entry.result)  # type: ignore[arg-type]
 
     def _end(self) -> None:
-        """Refuse what waits, if the thread ends early, and tell those who wait for its end."""
+        """Refuse queued requests, if the thread failed, and notify callers of `close`."""
         with self._change:
             self._is_closing = self._has_ended = True
             left, self._waiting = self._waiting, []
             ended, self._ended = self._ended, []
         for entry in left:
             entry.error = self._refused(f"{self._name} failed: {self._error}")
-        self._answer(left)
+        self._finish(left)
         for loop, future in ended:
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_tell, future)
+                loop.call_soon_threadsafe(_notify, future)
 
 
 def _unexpected(error: BaseException) -> BaseException | None:
-    """What is logged with its traceback: an error whose message alone does not say what to do."""
+    """The error to log with its traceback, because the message alone does not explain it."""
     return None if isinstance(error, JaxDelegateError) else error
 
 
-def _tell(ended: asyncio.Future[None]) -> None:
+def _notify(ended: asyncio.Future[None]) -> None:
     if not ended.done():
         ended.set_result(None)

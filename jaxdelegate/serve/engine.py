@@ -1,4 +1,4 @@
-"""A .tflite file that is served: programs for its batch sizes, its queue, its sequences."""
+"""A served .tflite file: its programs for all batch sizes, its queue and its sequences."""
 
 import dataclasses
 import logging
@@ -15,7 +15,7 @@ from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.serve import sessions
 from jaxdelegate.serve.batching import Batcher
-from jaxdelegate.serve.lanes import Lane, RuntimeStates, delegate_for
+from jaxdelegate.serve.graph_runner import GraphRunner, RuntimeStates, delegate_for
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.programs import Arrays, BatchResult
 from jaxdelegate.serve.records import (
@@ -26,7 +26,7 @@ from jaxdelegate.serve.records import (
     TensorMetadata,
 )
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.signatures import kept_states, served_graphs
+from jaxdelegate.serve.signatures import served_graphs, state_use
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _VERSION = "1"
@@ -36,7 +36,7 @@ _VERSION = "1"
 class _Item:
     """A request in the queue."""
 
-    lane: Lane
+    runner: GraphRunner
     inputs: Arrays
     rows: int
     shapes: tuple[tuple[int, ...], ...]
@@ -54,11 +54,11 @@ class ServedFile:
         settings: ServeSettings,
         recorder: ModelRecorder,
     ) -> None:
-        """Read the file, and start no thread: the process may fork.
+        """Read the file without starting a thread, so that the process may fork.
 
         Raises:
             ModelError: it cannot be read, or has nothing to run.
-            OptionError: an impossible option of the delegate.
+            OptionError: an invalid option of the delegate.
         """
         self.name, self.settings = name, settings
         self.recorder = recorder
@@ -66,15 +66,15 @@ class ServedFile:
         delegates = [] if self._delegate is None else [self._delegate]
         limits = Limits.of(None, None)
         self._open = OpenModel.of(open_source(path), delegates, preserve=False, limits=limits)
-        kept = kept_states(self._open.model)
-        self.is_stateful = kept.any
+        states = state_use(self._open.model)
+        self.is_stateful = states.is_stateful
         graphs = served_graphs(self._open.model)
         for graph in graphs:
             if not graph.outputs:
                 raise ModelError(f"{path}: signature {graph.key!r} has no outputs to serve")
-        self.lanes = [Lane(graph, self._open, settings, kept) for graph in graphs]
+        self.runners = [GraphRunner(graph, self._open, settings, states) for graph in graphs]
         self._sessions: sessions.Sessions[RuntimeStates] | None = None
-        self._loaded = threading.Event()  # or failed
+        self._loaded = threading.Event()  # or failed to load
         self._is_ending = threading.Event()
         self.error: BaseException | None = None
         self.is_ready = False
@@ -88,28 +88,28 @@ class ServedFile:
         )
 
     def start(self) -> None:
-        """Begin to compile it in the thread; its signatures may all ask for it."""
+        """Start the thread that compiles and runs it; later calls do nothing."""
         if self not in _STARTED:
             _STARTED.add(self)
             self.batcher.start()
 
-    def give_up(self) -> None:
-        """Be served no more, in a process that was forked from the one with the thread."""
+    def fail_after_fork(self) -> None:
+        """Refuse all requests in a forked process, which does not have the thread."""
         self.is_ready = False
         self.error = StoppedError(
-            f"{self.name} was started before this process ({os.getpid()}) was forked, and runs in "
-            "the other one only; start the application after the fork"
+            f"{self.name} was started before this process ({os.getpid()}) was forked, and runs "
+            "only in the parent; start the application after the fork"
         )
         _LOGGER.error("%s", self.error)
-        self.batcher.give_up(self.error)
-        self._loaded = threading.Event()  # the other process's thread may have held its lock
+        self.batcher.fail_after_fork(self.error)
+        self._loaded = threading.Event()  # the parent's thread may have held the lock of the old
         self._loaded.set()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until every program is compiled; False: that took longer.
+        """Wait until every program is compiled; False: a timeout.
 
         Raises:
-            JaxDelegateError: what compiling ended in.
+            JaxDelegateError: the compilation failed.
         """
         is_loaded = self._loaded.wait(timeout_s)
         if self.error is not None:
@@ -117,9 +117,9 @@ class ServedFile:
         return is_loaded
 
     async def close(self) -> None:
-        """Answer what waits and end the thread, after the program that it may be compiling now.
+        """Respond to queued requests and end the thread, after the program it may be compiling.
 
-        A thread that the process's end would find inside of XLA makes it abort.
+        The process would abort if it ended while a thread is inside XLA.
         """
         self._is_ending.set()
         await self.batcher.close()
@@ -128,8 +128,8 @@ class ServedFile:
 
     def _prepare(self) -> None:
         try:
-            for lane in self.lanes:
-                lane.compile(self.name, self._is_ending.is_set)
+            for runner in self.runners:
+                runner.compile(self.name, self._is_ending.is_set)
             if self._is_ending.is_set():
                 self.error = StoppedError(f"{self.name} was closed before it was compiled")
                 return
@@ -141,8 +141,8 @@ class ServedFile:
                     session_idle_s=self.settings.session_idle_s,
                     session_hold_s=self.settings.session_hold_s,
                 )
-            for lane in self.lanes:
-                lane.warm_up(self.name)
+            for runner in self.runners:
+                runner.warm_up(self.name)
             self._count_programs()
             self.is_ready = True
         except BaseException as error:
@@ -152,42 +152,37 @@ class ServedFile:
             self._loaded.set()
 
     def _run(self, items: Sequence[_Item]) -> BatchResult:
-        """Run items of one lane whose shapes fit together.
-
-        Raises:
-            RequestError: the model refuses the shapes, or a sequence is unknown.
-            InterpreterError: an operator or the device failed.
-        """
+        """Run requests for one graph whose items have the same shapes."""
         first = items[0]
         if self._sessions is None:
-            return self._computed(first.lane, items)
+            return self._computed(first.runner, items)
         states = self._sessions.states(first.step, first.client)
-        program = first.lane.prepare(first.shapes, sum(item.rows for item in items))
-        self._set_states(states)  # after preparing, which may begin states anew
+        program = first.runner.prepare(first.shapes, sum(item.rows for item in items))
+        self._set_states(states)  # after preparing, which may reset states
         if first.step.id is None:
             program.host.set_states({})
-            return self._computed(first.lane, items)
-        result = self._computed(first.lane, items)
+            return self._computed(first.runner, items)
+        result = self._computed(first.runner, items)
         self._sessions.keep(first.step, self._states(), first.client)
         self.recorder.sessions(len(self._sessions))
         return result
 
-    def _computed(self, lane: Lane, items: Sequence[_Item]) -> BatchResult:
-        result = lane.run([i.inputs for i in items], items[0].shapes, sum(i.rows for i in items))
-        if lane.has_new_programs:
-            lane.has_new_programs = False
+    def _computed(self, runner: GraphRunner, items: Sequence[_Item]) -> BatchResult:
+        result = runner.run([i.inputs for i in items], items[0].shapes, sum(i.rows for i in items))
+        if runner.has_new_programs:
+            runner.has_new_programs = False
             self._count_programs()
         return result
 
     def _states(self) -> RuntimeStates:
         return RuntimeStates(
-            self._open.store.states(), tuple(lane.host.states() for lane in self.lanes)
+            self._open.store.states(), tuple(runner.host.states() for runner in self.runners)
         )
 
     def _set_states(self, states: RuntimeStates) -> None:
         self._open.store.set_states(states.store)
-        for lane, own in zip(self.lanes, states.hosts, strict=True):
-            lane.host.set_states(own)
+        for runner, own in zip(self.runners, states.hosts, strict=True):
+            runner.host.set_states(own)
 
     def _count_programs(self) -> None:
         if self._delegate is not None:
@@ -197,39 +192,39 @@ class ServedFile:
 _STARTED: weakref.WeakSet[ServedFile] = weakref.WeakSet()
 
 
-def _give_up_in_child() -> None:
+def _fail_in_child() -> None:
     for file in list(_STARTED):
-        file.give_up()
+        file.fail_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_give_up_in_child)
+    os.register_at_fork(after_in_child=_fail_in_child)
 
 
 class ServedSignature:
-    """One name under which a signature answers. A `ServedModel`."""
+    """A signature under the name that clients use. A `ServedModel`."""
 
-    def __init__(self, file: ServedFile, lane: Lane, name: str) -> None:
-        """Belong to a file."""
+    def __init__(self, file: ServedFile, runner: GraphRunner, name: str) -> None:
+        """Serve one graph of a file."""
         self.name, self.version, self.recorder = name, _VERSION, file.recorder
-        self._file, self._lane = file, lane
+        self._file, self._runner = file, runner
 
     @property
     def inputs(self) -> tuple[TensorMetadata, ...]:
-        """The inputs; their first dimension is -1 if it is the batch. Final once it is ready."""
-        return self._lane.inputs
+        """The inputs; a batch dimension is -1. Final once it is ready."""
+        return self._runner.inputs
 
     @property
     def outputs(self) -> tuple[TensorMetadata, ...]:
-        """The outputs, likewise."""
-        return self._lane.outputs
+        """The outputs; a batch dimension is -1. Final once it is ready."""
+        return self._runner.outputs
 
     @property
     def scheduling(self) -> Scheduling:
-        """How requests are run. Final once it is ready."""
-        settings, lane = self._file.settings, self._lane
+        """How requests are scheduled. Final once it is ready."""
+        settings, runner = self._file.settings, self._runner
         return Scheduling(
-            tuple(sorted(lane.costs.seconds)) if lane.is_batched else (),
+            tuple(sorted(runner.costs.seconds)) if runner.is_batched else (),
             settings.max_queue_delay_us,
             settings.max_queue_size,
             settings.session_idle_s if self._file.is_stateful else None,
@@ -242,15 +237,15 @@ class ServedSignature:
 
     @property
     def error(self) -> BaseException | None:
-        """Why it can never be ready; None: it can."""
+        """Why it will never be ready; None: it can be."""
         return self._file.error
 
     def start(self) -> None:
-        """Begin to compile it, once for all signatures of a file; after the process's last fork."""
+        """Start compiling, once for all signatures of a file. Call it after the last fork."""
         self._file.start()
 
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is ready; False: that took longer.
+        """Wait until it is ready; False: a timeout.
 
         Raises:
             JaxDelegateError: the model cannot be compiled.
@@ -258,44 +253,44 @@ class ServedSignature:
         return self._file.wait_until_ready(timeout_s)
 
     async def close(self) -> None:
-        """Answer what waits and end the thread, which all signatures of a file share."""
+        """Respond to queued requests and end the thread, which a file's signatures share."""
         await self._file.close()
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:
-        """All outputs by name, the first dimension the request's; read-only.
+        """All outputs by name, with as many items as the request; read-only.
 
         Raises:
-            RequestError: as ServedModel has it.
+            RequestError: see `ServedModel.infer`.
             InterpreterError: an operator or the device failed.
         """
-        file, lane = self._file, self._lane
+        file, runner = self._file, self._runner
         if not file.is_ready:
             why = "is loading" if file.error is None else f"cannot be loaded: {file.error}"
             raise RequestError(f"{self.name} {why}", 503)
-        rows, shapes = lane.checked(request.inputs, self.name)
+        rows, shapes = runner.checked(request.inputs, self.name)
         if file.is_stateful:
             step = sessions.step_of(request.parameters)
         else:
             step = sessions.Step(None)
             sessions.check_stateless(request.parameters, self.name)
-        is_alone = step.id is not None or not lane.is_batched
-        key: Hashable = object() if is_alone else (id(lane), shapes)
+        is_alone = step.id is not None or not runner.is_batched
+        key: Hashable = object() if is_alone else (id(runner), shapes)
         return await file.batcher.submit(
-            _Item(lane, request.inputs, rows, shapes, step, request.client),
+            _Item(runner, request.inputs, rows, shapes, step, request.client),
             key=key,
             rows=rows,
-            costs=lane.single_costs if is_alone else lane.costs,
+            costs=runner.single_costs if is_alone else runner.costs,
             timeout_s=_timeout_s(request.parameters, file.settings.timeout_s),
         )
 
 
 def _timeout_s(parameters: Mapping[str, Parameter], most: float) -> float:
-    """Seconds that a request may take: its parameter `timeout`, but not more than the server's."""
+    """Seconds that a request may take: its parameter `timeout`, at most the server's limit."""
     given = parameters.get("timeout")
     if given is None:
         return most
     if isinstance(given, bool) or not isinstance(given, int) or given <= 0:
-        raise RequestError(f"timeout: want a positive integer, in microseconds, got {given!r}")
+        raise RequestError(f"timeout: expected a positive integer, in microseconds, got {given!r}")
     return min(given * 1e-6, most) if most else given * 1e-6
 
 
@@ -305,23 +300,24 @@ def open_model(
     settings: ServeSettings | None = None,
     recorder: ModelRecorder | None = None,
 ) -> list[ServedSignature]:
-    """Read a .tflite; `start` begins to compile it, and requests are taken when `is_ready`.
+    """Read a .tflite. `start` compiles it; it accepts requests when `is_ready`.
 
-    A file with one signature, or none, is served as NAME. With several each is NAME:KEY, and NAME
-    is the first of them, 'serving_default' if there is one.
+    A file with at most one signature is served as NAME. With several, each is NAME:KEY, and NAME
+    is also the default: 'serving_default', or the first if no signature has that key.
 
     Args:
         path: of the file.
-        name: what it is served as.
+        name: the name that clients use.
         settings: None: the defaults.
-        recorder: of metrics, `Metrics.recorder(name, "1")`; None: one of its own.
+        recorder: of metrics, `Metrics.recorder(name, "1")`; None: a new one.
 
     Raises:
         ModelError: the file cannot be read.
-        OptionError: an impossible option.
+        OptionError: an invalid option.
     """
     file = ServedFile(path, name, settings or ServeSettings(), recorder or ModelRecorder())
-    served = [ServedSignature(file, file.lanes[0], name)]
-    if len(file.lanes) > 1:
-        served += [ServedSignature(file, lane, f"{name}:{lane.graph.key}") for lane in file.lanes]
+    first, *others = file.runners
+    served = [ServedSignature(file, first, name)]
+    if others:
+        served += [ServedSignature(file, r, f"{name}:{r.graph.key}") for r in file.runners]
     return served

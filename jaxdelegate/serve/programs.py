@@ -1,4 +1,4 @@
-"""One batch size of a served graph: a host, and the input arrays that it reads."""
+"""One batch size of a served graph: its host and its input buffers."""
 
 import dataclasses
 import itertools
@@ -19,13 +19,13 @@ Shapes = tuple[Shape, ...]  # of the inputs, in the graph's order
 
 @dataclasses.dataclass(frozen=True)
 class BatchResult:
-    """What a run has answered, and where its time went.
+    """The results of a run, and its times.
 
     Attributes:
-        results: the outputs of each request by name. Those of a batch are views of its outputs.
+        results: the outputs of each request by name, as views of the batch's outputs.
         input_s: seconds to write the inputs.
-        infer_s: seconds until the outputs were in the host's memory.
-        output_s: seconds to cut them.
+        infer_s: seconds until the outputs were in host memory.
+        output_s: seconds to split them by request.
     """
 
     results: Sequence[Arrays]
@@ -35,50 +35,50 @@ class BatchResult:
 
 
 class BatchProgram:
-    """Runs requests together, as one batch of a fixed size. One thread uses it."""
+    """Runs requests together, as one batch of a fixed size. Not thread-safe."""
 
     def __init__(self, host: Host, graph: ServedGraph, size: int | None) -> None:
         """Compile nothing yet.
 
         Args:
-            host: of the graph's subgraph, for this program alone.
-            graph: what is served.
-            size: items of the batch; None: the graph takes no batch, and a run is one request
-                with arrays of its own shapes.
+            host: runs the graph's subgraph, only for this program.
+            graph: the signature or main subgraph.
+            size: items of the batch; None: the graph does not run in batches, and a run is one
+                request with arrays of any shapes.
         """
         self._host, self._graph, self.size = host, graph, size
-        self._shapes: Shapes | None = None  # those of the buffers
+        self._shapes: Shapes | None = None  # of the buffers
         self._buffers: list[np.ndarray] = []
-        self._filled = 0  # rows of the buffers that may be other than zeros
+        self._filled = 0  # rows of the buffers that may not be zeros
 
     @property
     def host(self) -> Host:
-        """What it runs."""
+        """The host that runs the graph."""
         return self._host
 
     def declared(self) -> Shapes:
-        """The inputs' shapes as the file has them, with this batch size."""
+        """The inputs' shapes that the file declares, with this batch size."""
         shapes = (tensor.shape for tensor in self._graph.inputs.values())
         return tuple(shape if self.size is None else (self.size, *shape[1:]) for shape in shapes)
 
     def output_shapes(self) -> tuple[Shape | None, ...]:
-        """The outputs' shapes, once it is prepared; None for one that depends on data."""
+        """The outputs' shapes, after `prepare`; None for one that depends on data."""
         specs = [self._host.spec(tensor.index) for tensor in self._graph.outputs.values()]
         return tuple(None if spec.is_dynamic else spec.shape for spec in specs)
 
     def zeros(self) -> Arrays:
-        """A request of the whole batch, once it is prepared: zeros, or empty strings."""
+        """A request for a whole batch of zeros or empty strings, after `prepare`."""
         return {
             name: aligned_zeros(buffer.shape, buffer.dtype)
             for name, buffer in zip(self._graph.inputs, self._buffers, strict=True)
         }
 
     def is_prepared(self, shapes: Shapes) -> bool:
-        """Whether it can run inputs of these shapes now."""
+        """Whether `run` accepts inputs of these shapes now."""
         return shapes == self._shapes
 
     def prepare(self, shapes: Shapes) -> None:
-        """Plan and compile for these input shapes, and lay out the inputs: zeros.
+        """Plan and compile for these input shapes, and allocate input buffers of zeros.
 
         Raises:
             InterpreterError: the graph refuses the shapes.
@@ -86,7 +86,7 @@ class BatchProgram:
         """
         if shapes == self._shapes:
             return
-        self._shapes = None  # where it fails, the next run begins again
+        self._shapes = None  # if it fails, the next run prepares again
         indices = [tensor.index for tensor in self._graph.inputs.values()]
         for index, shape in zip(indices, shapes, strict=True):
             self._host.resize(index, shape)
@@ -98,10 +98,10 @@ class BatchProgram:
         self._filled, self._shapes = 0, shapes
 
     def run(self, requests: Sequence[Arrays]) -> BatchResult:
-        """Run requests, whose shapes are the same but for the batch, after `prepare`.
+        """Run requests whose items have the same shapes, after `prepare`.
 
         Args:
-            requests: all inputs of each by name; together at most as many items as the batch has.
+            requests: all inputs of each by name; together at most `size` items.
 
         Raises:
             InterpreterError: an operator or the device failed.
@@ -112,13 +112,16 @@ class BatchProgram:
         self._host.invoke(True)
         outputs = {name: self._output(t.index) for name, t in self._graph.outputs.items()}
         computed = time.monotonic()
-        results = self._cut(outputs, bounds)
+        results = self._split(outputs, bounds)
         return BatchResult(
-            results, written - begin, computed - written, time.monotonic() - computed
+            results=results,
+            input_s=written - begin,
+            infer_s=computed - written,
+            output_s=time.monotonic() - computed,
         )
 
     def _write(self, requests: Sequence[Arrays]) -> list[tuple[int, int]]:
-        """Write all inputs; answers each request's rows."""
+        """Write all inputs; returns the first row and the end of each request."""
         if self.size is None:
             (request,) = requests
             for (name, tensor), buffer in zip(
@@ -140,13 +143,13 @@ class BatchProgram:
         return bounds
 
     def _output(self, index: int) -> np.ndarray:
-        """An output in host memory, which later runs leave alone."""
+        """An output in host memory that later runs do not change."""
         tensor, array = self._host.subgraph.tensors[index], self._host.array(index)
         is_buffer = any(np.may_share_memory(array, buffer) for buffer in self._buffers)
         is_packed = tensor.dtype.kind == "V"  # integers of 2 and 4 bits
         return to_api_dtype(tensor, array) if is_buffer or is_packed else array
 
-    def _cut(
+    def _split(
         self, outputs: dict[str, np.ndarray], bounds: Sequence[tuple[int, int]]
     ) -> list[Arrays]:
         if self.size is None or bounds == [(0, self.size)]:

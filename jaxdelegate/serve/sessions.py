@@ -1,4 +1,4 @@
-"""Sequences of requests to a model with states: each has states of its own."""
+"""Sequences of requests to a model with states: each sequence has its own states."""
 
 import collections
 import dataclasses
@@ -19,9 +19,9 @@ class Step:
     """A request's place in a sequence.
 
     Attributes:
-        id: of the sequence; None: the request stands alone.
-        is_start: whether the sequence begins with it, anew if it is known.
-        is_end: whether the sequence ends after it.
+        id: of the sequence; None: the request belongs to none.
+        is_start: whether the request starts the sequence, or restarts it.
+        is_end: whether the request ends the sequence.
     """
 
     id: Id | None
@@ -30,10 +30,10 @@ class Step:
 
 
 def step_of(parameters: Mapping[str, Parameter]) -> Step:
-    """What a request's parameters say of its sequence.
+    """The place of a request in a sequence, from its parameters.
 
     Raises:
-        RequestError: 400: a value of another type, or a start or an end without an id.
+        RequestError: 400: a value of the wrong type, or a start or end without an id.
     """
     start, end = (_flag(parameters, name) for name in ("sequence_start", "sequence_end"))
     number = parameters.get("sequence_id")
@@ -44,30 +44,29 @@ def step_of(parameters: Mapping[str, Parameter]) -> Step:
         return Step(None)
     if isinstance(number, bool | float) or number in (0, ""):
         raise RequestError(
-            f"sequence_id: want an integer that is not 0, or a string that is not empty, "
-            f"got {number!r}"
+            f"sequence_id: expected a nonzero integer or a nonempty string, got {number!r}"
         )
     return Step(number, start, end)
 
 
 def check_stateless(parameters: Mapping[str, Parameter], model: str) -> None:
-    """Refuse a sequence of a model without states.
+    """Refuse sequence parameters for a model without states.
 
     Raises:
-        RequestError: 400: a parameter asks for one.
+        RequestError: 400: there are such parameters.
     """
     found = next((name for name in _KNOWN if name in parameters), None)
     if found is not None:
         raise RequestError(
-            f"{found}: {model} has no states, so that its requests form no sequences; "
-            "leave the parameter out"
+            f"{found}: {model} has no states, so its requests cannot form sequences; "
+            "remove the parameter"
         )
 
 
 def _flag(parameters: Mapping[str, Parameter], name: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
-        raise RequestError(f"{name}: want true or false, got {value!r}")
+        raise RequestError(f"{name}: expected true or false, got {value!r}")
     return value
 
 
@@ -80,7 +79,7 @@ class _Session(Generic[S]):
 
 @dataclasses.dataclass(frozen=True)
 class _Full:
-    """A bound that is reached, and the sequence that nobody used for longest within it."""
+    """A limit that is reached, and the least recently used sequence that counts towards it."""
 
     oldest: Id
     what: str
@@ -88,10 +87,10 @@ class _Full:
 
 
 class Sessions(Generic[S]):
-    """The states of all open sequences of a model. One thread uses it.
+    """The states of all open sequences of a model. Not thread-safe.
 
-    Where there are too many, in all or of a client, a new one takes the place of the one that
-    nobody used for longest; not if that was used just now.
+    If there are too many, in total or of one client, a new sequence replaces the least recently
+    used one, unless that was used only just now.
     """
 
     def __init__(
@@ -104,32 +103,32 @@ class Sessions(Generic[S]):
         session_hold_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin without sequences.
+        """Start without sequences.
 
         Args:
-            initial: what every sequence begins with; nobody changes it.
-            session_count: how many may be open.
-            sessions_per_client: how many of them of one client.
-            session_idle_s: seconds after which one that nobody used is dropped.
-            session_hold_s: seconds in which one that was used is not dropped for another.
-            clock: seconds that never go back.
+            initial: the states at the start of every sequence; never modified.
+            session_count: how many sequences may be open.
+            sessions_per_client: how many of them one client may have.
+            session_idle_s: seconds without a request after which a sequence is dropped.
+            session_hold_s: seconds after a request in which a sequence is not replaced.
+            clock: a monotonic clock, in seconds.
         """
         self._initial, self._count, self._per_client = initial, session_count, sessions_per_client
         self._idle_s, self._hold_s, self._clock = session_idle_s, session_hold_s, clock
         self._counts: collections.Counter[str] = collections.Counter()  # by client
-        # The one not used for longest is the first.
+        # In the order of last use.
         self._open: collections.OrderedDict[Id, _Session[S]] = collections.OrderedDict()
 
     def __len__(self) -> int:
-        """How many are open."""
+        """How many sequences are open."""
         return len(self._open)
 
     def states(self, step: Step, client: str = "") -> S:
-        """The states that a request of a client runs from.
+        """The states that a client's request starts from.
 
         Raises:
-            RequestError: 400: a request without sequence_start, of a sequence that is not open;
-                503: too many are open.
+            RequestError: 400: the sequence is not open, and the request does not start it;
+                503: too many sequences are open.
         """
         self._drop_idle()
         if step.id is None:
@@ -140,7 +139,7 @@ class Sessions(Generic[S]):
         return self._initial if session is None or step.is_start else session.states
 
     def keep(self, step: Step, states: S, client: str = "") -> None:
-        """Keep what a request has left; not after the end of its sequence."""
+        """Keep the states after a request, unless it ends its sequence."""
         if step.id is None:
             return
         if step.id in self._open:
@@ -154,20 +153,20 @@ class Sessions(Generic[S]):
     def _check_new(self, step: Step, client: str) -> None:
         if not step.is_start:
             raise RequestError(
-                f"sequence_id {step.id!r} is not open: it never began, has ended, or was dropped "
-                f"after {self._idle_s:g} s without a request, or after {self._hold_s:g} s since "
-                "others needed its place; begin it with sequence_start"
+                f"sequence_id {step.id!r} is not open: it was not started, has ended, or was "
+                f"dropped ({self._idle_s:g} s without a request, or {self._hold_s:g} s if others "
+                "need its place); start it with sequence_start"
             )
         full = None if step.is_end else self._full(client)
         if full is not None and self._open[full.oldest].used > self._clock() - self._hold_s:
             raise RequestError(
-                f"{full.what}, which is the most ({full.limit}), and all were used in the last "
+                f"{full.what}, which is the limit ({full.limit}), and all were used in the last "
                 f"{self._hold_s:g} s; end some with sequence_end, or try again later",
                 503,
             )
 
     def _full(self, client: str) -> _Full | None:
-        """What has no room for one more of a client."""
+        """The limit that one more sequence of a client would exceed; None: none."""
         if self._counts[client] >= self._per_client:
             oldest = next(i for i, session in self._open.items() if session.client == client)
             what = f"{self._per_client} sequences of this client are open"

@@ -1,4 +1,4 @@
-"""What of a file is served: its signatures, their tensors, and whether it keeps states."""
+"""The signatures of a file that are served, their tensors, and whether the file keeps states."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class ServedGraph:
     """One signature, or the main subgraph of a file without signatures.
 
     Attributes:
-        key: the signature's; empty: the file has none.
+        key: of the signature; empty: the file has no signatures.
         subgraph: the index of its subgraph.
         inputs: tensors by name.
         outputs: tensors by name.
@@ -38,12 +38,12 @@ class ServedGraph:
     def metadata(
         self, tensors: Mapping[str, Tensor], *, is_batched: bool
     ) -> tuple[TensorMetadata, ...]:
-        """Inputs or outputs as metadata; the first dimension is open if it is a batch."""
+        """Inputs or outputs as metadata; the batch dimension is -1."""
         return tuple(_metadata(name, tensor, is_batched) for name, tensor in tensors.items())
 
 
 def served_graphs(model: Model) -> tuple[ServedGraph, ...]:
-    """The graphs of a file that are served, the default one first."""
+    """The graphs of a file that are served, the default signature first."""
     if not model.subgraphs:
         return ()
     if not model.signatures:
@@ -54,31 +54,31 @@ def served_graphs(model: Model) -> tuple[ServedGraph, ...]:
         tensors = model.subgraphs[signature.subgraph].tensors
         found.append(
             ServedGraph(
-                signature.key,
-                signature.subgraph,
-                {name: tensors[i] for name, i in signature.inputs.items()},
-                {name: tensors[i] for name, i in signature.outputs.items()},
+                key=signature.key,
+                subgraph=signature.subgraph,
+                inputs={name: tensors[i] for name, i in signature.inputs.items()},
+                outputs={name: tensors[i] for name, i in signature.outputs.items()},
             )
         )
     return tuple(sorted(found, key=lambda graph: graph.key != _DEFAULT))
 
 
 @dataclasses.dataclass(frozen=True)
-class KeptStates:
-    """What a run may leave to the next.
+class StateUse:
+    """Which states a model keeps from one run to the next.
 
     Attributes:
-        any: whether it leaves anything.
-        shared: whether some of it has no item of a batch as its owner: resource variables, random
-            counters, and variables of subgraphs that others call.
+        is_stateful: whether it keeps any.
+        are_shared: whether the items of a batch would share some: resource variables, random
+            counters, and variables of called subgraphs.
     """
 
-    any: bool
-    shared: bool
+    is_stateful: bool
+    are_shared: bool
 
 
-def kept_states(model: Model) -> KeptStates:
-    """Which states a model has.
+def state_use(model: Model) -> StateUse:
+    """Which states a model keeps.
 
     Resource variables that only the initialization assigns (CALL_ONCE) are constants.
     """
@@ -91,7 +91,7 @@ def kept_states(model: Model) -> KeptStates:
     served = {signature.subgraph for signature in model.signatures} or {0}
     variables = {s.index for s in model.subgraphs if any(t.is_variable for t in s.tensors)}
     hidden = any(_has_hidden_states(s, s.index in once) for s in model.subgraphs)
-    return KeptStates(hidden or bool(variables), hidden or not variables <= served)
+    return StateUse(hidden or bool(variables), hidden or not variables <= served)
 
 
 def _has_hidden_states(subgraph: Subgraph, is_initialization: bool) -> bool:
@@ -105,7 +105,7 @@ def _has_hidden_states(subgraph: Subgraph, is_initialization: bool) -> bool:
 
 
 def _named(subgraph: Subgraph, indices: Sequence[int]) -> dict[str, Tensor]:
-    """Tensors by name; one without a name, or with that of another, shows its index."""
+    """Tensors by name; missing and duplicate names get the tensor's index."""
     names = [subgraph.tensors[i].name for i in indices]
     named = {}
     for i, name in zip(indices, names, strict=True):

@@ -67,11 +67,11 @@ class FailingKernel(jd.SimpleDelegateKernel):
 
 
 STEPS = {
-    "initialize": "Failing: choosing operators: OSError: no such luck",
-    "is_node_supported": "Failing: choosing operators: OSError: no such luck",
-    "on_partitioned": "Failing: choosing operators: OSError: no such luck",
-    "create_kernel": "Failing: making a kernel: OSError: no such luck",
-    "init": "Failing: making a kernel: OSError: no such luck",
+    "initialize": "Failing: selecting operators: OSError: no such luck",
+    "is_node_supported": "Failing: selecting operators: OSError: no such luck",
+    "on_partitioned": "Failing: selecting operators: OSError: no such luck",
+    "create_kernel": "Failing: creating a kernel: OSError: no such luck",
+    "init": "Failing: creating a kernel: OSError: no such luck",
     "prepare": "Failing: prepare of ADD #0: OSError: no such luck",
     "eval": "Failing: eval of ADD #0: OSError: no such luck",
 }
@@ -134,8 +134,8 @@ def test_any_text_can_be_a_message(stock: Stock, add_mul_sub: bytes, text: str) 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (np.zeros(3, np.float32), r"tensor 2 't2' wants shape \[4\], got \[3\]"),
-        (np.zeros(4, np.int32), "tensor 2 't2' wants float32, got int32"),
+        (np.zeros(3, np.float32), r"tensor 2 't2': expected the shape \[4\], got \[3\]"),
+        (np.zeros(4, np.int32), "tensor 2 't2': expected float32, got int32"),
     ],
 )
 def test_wrong_results_are_refused(

@@ -205,7 +205,7 @@ def test_a_full_queue_refuses() -> None:
         await served.busy()
         kept = await served.queued(1, 2)
         (refused,) = await served.queued(3)
-        with pytest.raises(RequestError, match=r"2 requests wait already.*max_queue_size") as error:
+        with pytest.raises(RequestError, match=r"queue is full with 2 requests.*max_queue_size") as error:
             await refused
         assert error.value.status == 503
         served.model.may_run.set()

@@ -181,7 +181,7 @@ def test_what_takes_no_batch_runs_one_by_one(
         (model,) = served
         assert model.scheduling.batch_sizes == ()
         assert shapes(model) == [(1, 2, 4), (4, 2)]
-        with pytest.raises(RequestError, match=r"want the shape \[1, 2, 4\]"):
+        with pytest.raises(RequestError, match=r"expected the shape \[1, 2, 4\]"):
             await ask(model, floats(rng, 2, 2, 4))
         return await asyncio.gather(*(ask(model, x) for x in given))
 
@@ -245,12 +245,12 @@ def test_other_shapes_are_other_batches(tmp_path: Path, rng: np.random.Generator
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({}, "want the inputs 'input', got none"),
+        ({}, "expected the inputs 'input', got none"),
         ({"image": np.zeros((1, 8, 8, 3), np.float32)}, "the input 'input' is missing"),
-        ({"input": np.zeros((1, 8, 8, 3))}, "'input': want float32, got float64"),
-        ({"input": np.zeros((1, 8, 8), np.float32)}, r"want the shape \[-1, 8, 8, 3\]"),
-        ({"input": np.zeros((1, 8, 9, 3), np.float32)}, r"want the shape \[-1, 8, 8, 3\]"),
-        ({"input": np.zeros((0, 8, 8, 3), np.float32)}, "want at least one item, got 0"),
+        ({"input": np.zeros((1, 8, 8, 3))}, "'input': expected float32, got float64"),
+        ({"input": np.zeros((1, 8, 8), np.float32)}, r"expected the shape \[-1, 8, 8, 3\]"),
+        ({"input": np.zeros((1, 8, 9, 3), np.float32)}, r"expected the shape \[-1, 8, 8, 3\]"),
+        ({"input": np.zeros((0, 8, 8, 3), np.float32)}, "expected at least one item, got 0"),
         ({"input": np.zeros((3, 8, 8, 3), np.float32)}, "has 3 items, but the largest batch is 2"),
     ],
 )
@@ -269,7 +269,7 @@ def test_parameters_that_do_not_fit(tmp_path: Path) -> None:
     x = np.zeros((1, 2, 4), np.float32)
 
     async def test(served: list[ServedSignature]) -> None:
-        with pytest.raises(RequestError, match="timeout: want a positive integer"):
+        with pytest.raises(RequestError, match="timeout: expected a positive integer"):
             await ask(served[0], x, timeout=0)
         with pytest.raises(RequestError, match="sequence_id: net has no states"):
             await ask(served[0], x, sequence_id=1)

@@ -1,4 +1,4 @@
-"""One served graph in the thread that runs it: its batch sizes, their programs and their costs."""
+"""Runs one served graph in the model's thread: its batch sizes, their programs and costs."""
 
 import dataclasses
 import logging
@@ -17,7 +17,7 @@ from jaxdelegate.serve.decisions import Costs, compiled_sizes
 from jaxdelegate.serve.programs import Arrays, BatchProgram, BatchResult, Shapes
 from jaxdelegate.serve.records import RequestError, TensorMetadata
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.signatures import KeptStates, ServedGraph
+from jaxdelegate.serve.signatures import ServedGraph, StateUse
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _TIMED_S = 0.05  # of timed runs at warm-up, for each batch size
@@ -27,19 +27,19 @@ _PROGRAMS = 16  # shapes of a batch size whose programs stay in memory
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeStates:
-    """What an open file keeps from one run to the next; its arrays never change."""
+    """The states of an open file after a run; the arrays are never modified."""
 
     store: StoreStates
-    hosts: tuple[Mapping[int, Any], ...]  # `Host.states`, by lane
+    hosts: tuple[Mapping[int, Any], ...]  # `Host.states`, by graph
 
 
-class ServedDelegate(JaxDelegate):
-    """A JaxDelegate that counts what it compiles."""
+class CountingDelegate(JaxDelegate):
+    """A JaxDelegate that counts the programs it compiles and loads."""
 
     _reported = _loaded = 0
 
     def new_programs(self) -> tuple[int, int]:
-        """How many were compiled, and how many read from the cache, since the last call."""
+        """The programs that were compiled, and loaded from the cache, since the last call."""
         count = self.compiler.compiled
         loaded = 0 if self.programs is None else self.programs.statistics.loaded
         new = count - self._reported, loaded - self._loaded
@@ -47,47 +47,46 @@ class ServedDelegate(JaxDelegate):
         return new
 
 
-def delegate_for(settings: ServeSettings) -> ServedDelegate | None:
-    """What runs a model; None: the numpy reference.
+def delegate_for(settings: ServeSettings) -> CountingDelegate | None:
+    """The delegate that runs a model; None: the numpy reference runs it.
 
-    `rebatch` is on unless the user says otherwise: it proves that a graph computes each item of a
-    batch by itself, and otherwise runs them one by one.
+    `rebatch` is on unless the user turns it off: it proves that a graph computes the items of a
+    batch independently, and otherwise runs them one by one.
 
     Raises:
-        OptionError: an impossible option.
+        OptionError: an invalid option.
     """
     if not settings.use_delegate:
         return None
-    own: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if settings.max_batch_size > 1:
         sizes = len(compiled_sizes(settings.max_batch_size))
-        own = {"rebatch": True, "max_programs": _PROGRAMS * sizes}
-    return ServedDelegate({**own, **settings.delegate_options})
+        defaults = {"rebatch": True, "max_programs": _PROGRAMS * sizes}
+    return CountingDelegate({**defaults, **settings.delegate_options})
 
 
-class Lane:
-    """One served graph. `compile`, `warm_up` and `run` are for one thread."""
+class GraphRunner:
+    """Compiles and runs one served graph. Only one thread calls `compile`, `warm_up` and `run`."""
 
     def __init__(
-        self, graph: ServedGraph, opened: OpenModel, settings: ServeSettings, kept: KeptStates
+        self, graph: ServedGraph, opened: OpenModel, settings: ServeSettings, states: StateUse
     ) -> None:
-        """Compile nothing yet.
+        """Decide about batches, without compiling.
 
         Args:
-            graph: what is served.
+            graph: the signature or main subgraph.
             opened: the file.
             settings: the user's.
-            kept: the states of the model.
+            states: which states the model keeps.
         """
         self.graph, self._open, self._settings = graph, opened, settings
-        self._why_single = _why_single(graph, opened, settings, kept)
+        self._why_single = _why_single(graph, opened, settings, states)
         self._set_costs({1: 1.0})
         self._programs: dict[int, BatchProgram] = {}
         self.has_new_programs = False
         self._set_batched(self._why_single is None)
 
     def _set_costs(self, seconds: Mapping[int, float]) -> None:
-        """Seconds of a run, by batch size."""
         self.costs = Costs(seconds)
         self.single_costs = Costs({1: seconds[1]})  # of requests that run alone: a sequence's
 
@@ -102,23 +101,23 @@ class Lane:
 
     @property
     def host(self) -> Host:
-        """That of single requests, whose states are the lane's."""
+        """The host of single requests, which has the graph's states."""
         return self._programs[1].host
 
     # ---- requests
 
     def checked(self, inputs: Arrays, name: str) -> tuple[int, Shapes]:
-        """A request's items, and its inputs' shapes without them.
+        """The number of items in a request, and the shape of one item of each input.
 
-        Without batches a request is one item, and the shapes are whole.
+        Without batching a request is one item, and the shapes are the inputs'.
 
         Raises:
-            RequestError: 400: inputs that are not the graph's.
+            RequestError: 400: the inputs do not fit the graph.
         """
         if len(inputs) != len(self.inputs):
             expected = ", ".join(repr(t.name) for t in self.inputs) or "none"
             given = ", ".join(map(repr, inputs)) or "none"
-            raise RequestError(f"{name}: want the inputs {expected}, got {given}")
+            raise RequestError(f"{name}: expected the inputs {expected}, got {given}")
         rows, shapes = 0, []
         for position, tensor in enumerate(self.inputs):
             array = inputs.get(tensor.name)
@@ -135,8 +134,8 @@ class Lane:
     ) -> int:
         rows = len(array)
         if rows == 0 or (others is not None and rows != others):
-            wanted = "at least one item" if rows == 0 else f"{others} items as the first input has"
-            raise RequestError(f"{name}: input {tensor.name!r}: want {wanted}, got {rows}")
+            wanted = "at least one item" if rows == 0 else f"{others} items like the first input"
+            raise RequestError(f"{name}: input {tensor.name!r}: expected {wanted}, got {rows}")
         most = self.costs.max_rows if self.is_batched else self._settings.max_batch_size
         if rows > most and (self.is_batched or most == 1):
             raise RequestError(
@@ -152,10 +151,10 @@ class Lane:
 
         Args:
             name: of the model, for messages.
-            is_ending: whether nobody wants the model any more: no other program is begun then.
+            is_ending: whether the server is shutting down; then no further program is compiled.
 
         Raises:
-            JaxDelegateError: it cannot be compiled for single items.
+            JaxDelegateError: the graph cannot be compiled for single items.
         """
         if is_ending():
             return
@@ -176,7 +175,7 @@ class Lane:
         self._programs = {1: single}
 
     def _compile_batches(self, name: str, is_ending: Callable[[], bool]) -> str | None:
-        """Compile for batches; why there are none, or None."""
+        """Compile for batches; returns why the graph cannot run in batches, or None."""
         for size in compiled_sizes(self._settings.max_batch_size)[1:]:
             if is_ending():
                 break
@@ -188,7 +187,7 @@ class Lane:
                 break
             except JaxDelegateError as error:
                 return f"it cannot run as a batch of {size}: {error}"
-            why = _why_not_following(self.graph, self._programs[1], program)
+            why = _why_not_splittable(self.graph, self._programs[1], program)
             if why is not None:
                 return why
             self._programs[size] = program
@@ -209,13 +208,13 @@ class Lane:
         try:
             self._set_costs(_timed(self._programs))
         except InterpreterError as error:  # some graphs refuse zeros
-            _LOGGER.warning("%s: zeros cannot be run, so that nothing is timed: %s", name, error)
+            _LOGGER.warning("%s: runs are not timed, because zeros are refused: %s", name, error)
             return
         each = ", ".join(f"{size}: {1e3 * s:.3g} ms" for size, s in self.costs.seconds.items())
-        _LOGGER.info("%s: time of a run by its batch size: %s", name, each)
+        _LOGGER.info("%s: time of a run by batch size: %s", name, each)
 
     def prepare(self, shapes: Shapes, rows: int) -> BatchProgram:
-        """The program for so many items of these shapes, compiled if they are new.
+        """The program for this many items of these shapes, compiled if necessary.
 
         Raises:
             RequestError: 400: the graph refuses the shapes.
@@ -238,8 +237,8 @@ class Lane:
 
         Args:
             requests: all inputs of each by name.
-            shapes: of the inputs, as `checked` answers them; the same for all.
-            rows: the items of all requests.
+            shapes: of one item of each input, from `checked`; the same for all requests.
+            rows: the number of items in all requests.
 
         Raises:
             RequestError: 400: the graph refuses the shapes.
@@ -249,22 +248,24 @@ class Lane:
 
 
 def _why_single(
-    graph: ServedGraph, opened: OpenModel, settings: ServeSettings, kept: KeptStates
+    graph: ServedGraph, opened: OpenModel, settings: ServeSettings, states: StateUse
 ) -> str | None:
-    """Why a graph cannot take batches, as far as the file tells; None: it may."""
+    """Why a graph cannot run in batches, as far as the file shows; None: it may."""
     if settings.max_batch_size == 1:
         return "max_batch_size is 1"
-    if kept.shared:
+    if states.are_shared:
         return "the model keeps states that the items of a batch would share"
     if not graph.takes_batches:
-        return "an input has no first dimension that is 1 or open"
+        return "the first dimension of an input is neither 1 nor open"
     if not any(delegate.rebatches for delegate in opened.delegates):
-        return "only JaxDelegate with rebatch proves that a graph keeps items apart"
+        return "only JaxDelegate with rebatch proves that a graph keeps items independent"
     return None
 
 
-def _why_not_following(graph: ServedGraph, single: BatchProgram, batch: BatchProgram) -> str | None:
-    """Why outputs cannot be cut into items; None: they can."""
+def _why_not_splittable(
+    graph: ServedGraph, single: BatchProgram, batch: BatchProgram
+) -> str | None:
+    """Why outputs cannot be split into items; None: they can."""
     pairs = zip(graph.outputs, single.output_shapes(), batch.output_shapes(), strict=True)
     for name, one, many in pairs:
         if one is None or many is None:
@@ -278,9 +279,9 @@ def _why_not_following(graph: ServedGraph, single: BatchProgram, batch: BatchPro
 
 
 def _timed(programs: Mapping[int, BatchProgram]) -> dict[int, float]:
-    """Seconds of a run on zeros by batch size: the fastest of a few, the first left out.
+    """Seconds of a run on zeros by batch size: the fastest of a few, without the first.
 
-    The sizes run in turn, so that what else the machine does meanwhile slows all of them.
+    The sizes alternate, so that other load on the machine slows all of them.
     """
     zeros = {size: program.zeros() for size, program in programs.items()}
     for size, program in programs.items():
@@ -298,14 +299,12 @@ def _timed(programs: Mapping[int, BatchProgram]) -> dict[int, float]:
 
 
 def _check(tensor: TensorMetadata, array: np.ndarray, name: str) -> None:
-    """Refuse another dtype or shape than an input has."""
     where = f"{name}: input {tensor.name!r}"
     if array.dtype != tensor.dtype:
-        raise RequestError(f"{where}: want {tensor.dtype}, got {array.dtype}")
-    is_fitting = len(array.shape) == len(tensor.shape) and all(
+        raise RequestError(f"{where}: expected {tensor.dtype}, got {array.dtype}")
+    fits = len(array.shape) == len(tensor.shape) and all(
         wanted in (-1, given) for wanted, given in zip(tensor.shape, array.shape, strict=True)
     )
-    if not is_fitting:
-        raise RequestError(
-            f"{where}: want the shape {list(tensor.shape)} (-1: any size), got {list(array.shape)}"
-        )
+    if not fits:
+        expected = f"{list(tensor.shape)} (-1: any size)"
+        raise RequestError(f"{where}: expected the shape {expected}, got {list(array.shape)}")
